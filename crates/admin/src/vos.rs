@@ -1,8 +1,9 @@
 //! Volumes: the operations of `vos`.
 //!
-//! Each changes a volume server and the VLDB, in the order that leaves the least behind when it is
-//! interrupted (afs-rpcs §11). What is left behind then is said in the error. The two that take long,
-//! release and move, are jobs ([`job`]): each step leaves a state from which the next run goes on.
+//! Each operation changes a volume server and the VLDB. The order of its steps is the one that
+//! leaves the least behind after an interruption (afs-rpcs §11); the error then says what remains.
+//! The two long operations, release and move, are jobs ([`job`]): each step leaves a state from
+//! which the next run can continue.
 
 mod backup;
 mod copying;
@@ -58,7 +59,7 @@ use crate::error::{Error, Result};
 /// The longest name of a read-write volume, so that `.readonly` fits into a volume's header.
 pub const VOLUME_NAME_BYTES_MAX: usize = 22;
 
-/// A partition of a server: where a volume is or shall be.
+/// A partition of a server: the present or future place of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Location {
     /// The file server. File servers have IPv4 addresses: the VLDB has room for no other.
@@ -82,7 +83,7 @@ impl Location {
         }
     }
 
-    /// Where a site of an entry is, if its partition is possible.
+    /// The location of a site of an entry, if its partition number is valid.
     fn of(site: &vl::Site) -> Option<Self> {
         Some(Self {
             server: site.server.into(),
@@ -90,7 +91,7 @@ impl Location {
         })
     }
 
-    /// Whether a site of an entry is here.
+    /// Whether a site of an entry is this location.
     fn is(self, site: &vl::Site) -> bool {
         Self::of(site) == Some(self)
     }
@@ -130,7 +131,7 @@ impl<'a> Volumes<'a> {
             })
     }
 
-    /// Calls a volume server.
+    /// Makes a call to a volume server.
     async fn server<P: cellar_wire::Procedure>(
         &self,
         server: IpAddr,
@@ -144,10 +145,11 @@ impl<'a> Volumes<'a> {
             .map_err(|cause| Error::refused(what, cause))
     }
 
-    /// Refuses a partition that a server does not have, before anything is begun there.
+    /// Refuses a partition that the server does not have, before the operation changes anything
+    /// there.
     ///
     /// # Errors
-    /// There is none, or the server does not answer.
+    /// There is no such partition, or the server does not answer.
     pub async fn check_partition(&self, at: Location) -> Result<()> {
         let partitions = self.partitions(at.server.into()).await?;
         if partitions.contains(&at.partition) {
@@ -162,7 +164,7 @@ impl<'a> Volumes<'a> {
         )))
     }
 
-    /// A volume at a place, which an operation is about to need there.
+    /// Finds a volume that the operation is going to use.
     ///
     /// # Errors
     /// It is not there, or the server does not answer.
@@ -176,20 +178,20 @@ impl<'a> Volumes<'a> {
         })
     }
 
-    /// The way to a volume server.
+    /// The connection to a volume server.
     fn connection(&self, server: IpAddr) -> cellar_rpc::Connection {
         let peer = SocketAddr::new(server, self.cell.ports.volume);
         let servers = self.client.servers();
         servers.connection(&self.cell.name, peer, &afsvol::PACKAGE)
     }
 
-    /// The next `count` volume ids, the first of them.
+    /// Reserves `count` volume ids and returns the first.
     async fn new_volume_ids(&self, count: u32) -> Result<VolumeId> {
         self.new_volume_ids_for(count, "Could not get an Id for the volume")
             .await
     }
 
-    /// The same, and what a refusal says.
+    /// [`Volumes::new_volume_ids`], with `what` as the beginning of a refusal.
     async fn new_volume_ids_for(&self, count: u32, what: &str) -> Result<VolumeId> {
         Ok(self
             .vl(&vl::GetNewVolumeId { bump: count }, what)
@@ -198,8 +200,8 @@ impl<'a> Volumes<'a> {
     }
 }
 
-/// Refuses what cannot be the name of a read-write volume. `what` is what the refusal calls a name
-/// that is too long: OpenAFS's commands have several words for it.
+/// Refuses a text that cannot be the name of a read-write volume. `what` is the word for the name
+/// in a refusal of its length: OpenAFS's commands use several.
 pub fn check_volume_name(what: &str, name: &str) -> Result<()> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let problem = if name.len() > VOLUME_NAME_BYTES_MAX {
@@ -224,15 +226,15 @@ pub(crate) fn has_suffix(name: &str) -> bool {
     name.ends_with(".readonly") || name.ends_with(".backup")
 }
 
-/// Whether a name would be taken for a volume id.
+/// Whether a name would be read as a volume id.
 pub(crate) fn is_number(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// What a name of a new volume that is too long is called in a refusal.
+/// The word for the name of a new volume, in a refusal of its length.
 pub const NEW_NAME: &str = "the name of the root volume";
 
-/// An entry from the wire. Sites on impossible partitions are left out.
+/// Converts an entry from the wire. Sites with an invalid partition number are left out.
 fn entry_from_wire(entry: &vl::NvldbEntry) -> Entry {
     let site = |site: &vl::Site| {
         Some(Site {

@@ -1,4 +1,4 @@
-//! Backup volumes, and clones that are in no entry.
+//! Backup volumes, and clones that have no entry.
 
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol;
@@ -11,7 +11,7 @@ use super::{CloneOptions, Location, Volumes, is_number};
 use crate::error::{Error, Result};
 
 impl Volumes<'_> {
-    /// Makes the backup volume of a read-write volume, or makes it anew. Answers its id.
+    /// Creates the backup volume of a read-write volume, or replaces its contents. Returns its id.
     ///
     /// # Errors
     /// There is no such volume, the entry is locked, or the caller has no permission.
@@ -20,10 +20,11 @@ impl Volumes<'_> {
         self.backup_of(draft).await
     }
 
-    /// [`Volumes::backup`] of a volume whose entry was read already: one call less for each of many.
+    /// [`Volumes::backup`] of a volume whose entry is already known. This saves one call per
+    /// volume.
     ///
     /// # Errors
-    /// Likewise.
+    /// As [`Volumes::backup`].
     pub async fn backup_entry(&self, entry: &super::Entry) -> Result<VolumeId> {
         let draft = Draft {
             name: entry.name.clone(),
@@ -53,8 +54,8 @@ impl Volumes<'_> {
         let at = draft
             .read_write_at()
             .ok_or_else(|| Error::Usage(format!("Volume {name} has no RW volume to back up")))?;
-        // An entry that says already what will be so needs no lock: the transaction on the volume
-        // keeps others away.
+        // If the entry already names the backup volume, it does not change and needs no lock. The
+        // transaction on the volume excludes other operations.
         let listed =
             draft.flags & VLF_BACKEXISTS != 0 && draft.backup.0 != 0 && draft.operation() == 0;
         if listed {
@@ -95,7 +96,7 @@ impl Volumes<'_> {
         }
     }
 
-    /// Clones a volume on its partition, without an entry. Answers the clone's id.
+    /// Clones a volume on its partition, without an entry. Returns the id of the clone.
     ///
     /// # Errors
     /// There is no such volume there, the id is taken, or the caller has no permission.
@@ -124,7 +125,7 @@ impl Volumes<'_> {
             None => self.new_volume_ids(1).await?,
         };
         let trans = self.begin(at, volume, afsvol::IT_BUSY).await?;
-        // An existing clone is updated.
+        // If the clone exists, it gets the new contents.
         let there = match options.id {
             Some(id) => self.is_there(at, id).await,
             None => Ok(None),
@@ -148,7 +149,7 @@ impl Volumes<'_> {
     }
 }
 
-/// Refuses what cannot be the name of a clone.
+/// Refuses a text that cannot be the name of a clone.
 fn check_clone_name(name: &str) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Error::Usage(format!(

@@ -1,11 +1,11 @@
-//! Copying a volume under another name, and keeping a shadow of it: neither changes the original.
+//! Copying a volume under another name, and keeping a shadow of it. Neither changes the original.
 //!
-//! 1. The source is cloned, so that its writers wait for a moment only; `-live` reads it as it is.
-//! 2. The destination is made, or an existing shadow opened.
-//! 3. The clone is sent, then what the source has changed since.
-//! 4. The clone goes; a copy gets its entry, a shadow none.
+//! 1. The source is cloned, so that its writers wait only for the clone. `-live` omits the clone.
+//! 2. The destination is created, or an existing shadow is opened.
+//! 3. The clone is sent, then the changes to the source since.
+//! 4. The clone is removed. A copy gets an entry, a shadow does not.
 //!
-//! A failure before the end removes the clone and what was made at the destination.
+//! A failure before the end removes the clone and the new volume at the destination.
 
 use cellar_wire::afsvol::{self, RestoreCookie};
 use cellar_wire::ids::VolumeId;
@@ -17,10 +17,10 @@ use super::transaction::{Trans, name_record, with_margin};
 use super::{Location, NEW_NAME, Volumes, check_volume_name};
 use crate::error::{Error, Result};
 
-/// What the temporary clone is called. Source: `vos copy`.
+/// The name of the temporary clone. Source: `vos copy`.
 const TEMPORARY: &str = "copy-clone-temp";
 
-/// How to clone.
+/// Options of [`Volumes::clone_volume`].
 #[derive(Clone, Debug)]
 pub struct CloneOptions {
     /// The clone's name; default: the volume's with `.clone`.
@@ -29,11 +29,11 @@ pub struct CloneOptions {
     pub id: Option<VolumeId>,
     /// Its type: `READWRITE`, `READONLY` or `BACKUP`.
     pub volume_type: i32,
-    /// It stays off line.
+    /// The clone stays off line.
     pub off_line: bool,
 }
 
-/// How to copy.
+/// Options of [`Volumes::copy_volume`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CopyOptions {
     /// The copy stays off line.
@@ -44,20 +44,20 @@ pub struct CopyOptions {
     pub live: bool,
 }
 
-/// How to make a shadow.
+/// Options of [`Volumes::shadow_volume`].
 #[derive(Clone, Debug, Default)]
 pub struct ShadowOptions {
-    /// As for a copy.
+    /// The options of a copy.
     pub copy: CopyOptions,
     /// The shadow's name; default: the source's.
     pub name: Option<String>,
     /// Its id; default: the source's.
     pub id: Option<VolumeId>,
-    /// An existing shadow gets only what changed since it was made.
+    /// An existing shadow gets only the changes since its last update.
     pub incremental: bool,
 }
 
-/// What is to become of a volume elsewhere.
+/// The volume to fill at the destination.
 struct Target<'a> {
     at: Location,
     volume: VolumeId,
@@ -67,11 +67,11 @@ struct Target<'a> {
 }
 
 impl Volumes<'_> {
-    /// Copies a volume to another name. Answers the copy's id.
+    /// Copies a volume to another name. Returns the id of the copy.
     ///
     /// # Errors
     /// The name is taken or not valid, the volume is not there, the destination refuses, or the
-    /// caller may not.
+    /// caller has no permission.
     pub async fn copy_volume(
         &self,
         volume: VolumeId,
@@ -119,8 +119,8 @@ impl Volumes<'_> {
         }
     }
 
-    /// Makes or updates a shadow of a volume: a copy under its own id that no entry has. Answers
-    /// its id.
+    /// Creates or updates a shadow of a volume: a copy with an id of its own and without an entry.
+    /// Returns its id.
     ///
     /// # Errors
     /// The volume is not there, the destination refuses, or the caller has no permission.
@@ -226,13 +226,14 @@ impl Volumes<'_> {
         }
         .await;
         if filled.is_err() && made {
-            // What was made goes again.
+            // The new volume is removed.
             let _deleted = destination.delete().await;
         }
         destination.finish(filled).await
     }
 
-    /// The destination, and since when it lacks changes: 0 for everything.
+    /// Opens the destination. The date is that of its oldest missing change; 0 stands for
+    /// everything.
     async fn open_copy(&self, target: &Target<'_>) -> Result<(Trans<'_>, u32)> {
         let existing = self
             .begin_if_there(target.at, target.volume, afsvol::IT_OFFLINE)

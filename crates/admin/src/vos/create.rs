@@ -1,12 +1,12 @@
 //! Creating a volume.
 //!
 //! 1. Three ids are reserved: read-write, read-only, backup.
-//! 2. The volume server makes the volume; it stays marked for destruction until its transaction
-//!    says otherwise, so a crash here leaves nothing.
-//! 3. Its quota is set and the mark taken away.
-//! 4. The VLDB gets its entry. If that fails the volume is deleted again.
-//! 5. The transaction ends and the volume is on line.
-//! 6. Its policy is set, if it is to have one. A volume that cannot have it is there without.
+//! 2. The volume server creates the volume, marked for destruction. A crash before step 3 ends
+//!    therefore leaves nothing.
+//! 3. The quota is set and the mark is removed.
+//! 4. The VLDB gets the entry. If that fails, the volume is deleted.
+//! 5. The transaction ends and the volume goes on line.
+//! 6. The policy is set, if one was given. If that fails, the volume remains, without a policy.
 
 use std::net::IpAddr;
 
@@ -17,21 +17,21 @@ use cellar_wire::vl;
 use super::{Location, NEW_NAME, Volumes, check_volume_name};
 use crate::error::{Error, Result};
 
-/// How to create.
+/// Options of [`Volumes::create`].
 #[derive(Clone, Copy, Debug)]
 pub struct CreateOptions {
     /// Quota in KiB; 0 for none.
     pub quota_kib: i32,
     /// The volume's id; default: a new one.
     pub id: Option<VolumeId>,
-    /// The id of its read-only volume, once there is one; default: a new one.
+    /// The id for its future read-only volume; default: a new one.
     pub read_only: Option<VolumeId>,
-    /// Which files become objects: 0 none, 1 by size, else a policy's number.
+    /// The files that become objects: 0 none, 1 by size, else the number of a policy.
     pub policy: u32,
 }
 
 impl Volumes<'_> {
-    /// Creates a read-write volume. Answers its id.
+    /// Creates a read-write volume. Returns its id.
     ///
     /// # Errors
     /// The name is taken or not valid, there is no such partition, or the caller has no permission.
@@ -120,10 +120,10 @@ impl Volumes<'_> {
         }
     }
 
-    /// Refuses what cannot be the name of a new volume, also because there is one.
+    /// Refuses a name that is not valid for a new volume, or is taken.
     ///
     /// # Errors
-    /// It is not valid, or the VLDB has it.
+    /// The name is not valid, or the VLDB has it.
     pub async fn check_new_name(&self, name: &str) -> Result<()> {
         check_volume_name(NEW_NAME, name)?;
         match self.entry(name).await {
@@ -133,8 +133,8 @@ impl Volumes<'_> {
         }
     }
 
-    /// The ids of a new family: read-write, read-only, backup. Those that were not given follow the
-    /// highest that was, or are new ones.
+    /// The ids of a new family: read-write, read-only, backup. An id that was not given follows the
+    /// highest given one, or is newly reserved.
     async fn family_ids(&self, name: &str, options: CreateOptions) -> Result<[VolumeId; 3]> {
         let given = options.id.filter(|id| id.0 != 0);
         let read_only = options.read_only;

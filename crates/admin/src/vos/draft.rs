@@ -1,4 +1,4 @@
-//! An entry of the VLDB while it is being changed: as it came over the wire, with its sites at hand.
+//! An entry of the VLDB during a change: in its wire form, with its sites in a vector.
 
 use cellar_wire::ids::VolumeId;
 use cellar_wire::vl::{
@@ -39,7 +39,7 @@ impl Draft {
         }
     }
 
-    /// An entry of a group with no volume yet.
+    /// An entry without volumes.
     pub(super) fn empty(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -71,30 +71,30 @@ impl Draft {
         })
     }
 
-    /// As it is shown.
+    /// The entry in the form for display.
     pub(super) fn entry(&self) -> Result<Entry> {
         Ok(entry_from_wire(&self.to_wire()?))
     }
 
-    /// Where the read-write volume is.
+    /// The location of the read-write volume.
     pub(super) fn read_write_at(&self) -> Option<Location> {
         Location::of(self.sites.get(self.read_write_site()?)?)
     }
 
-    /// The site of the read-write volume.
+    /// The index of the read-write volume's site.
     pub(super) fn read_write_site(&self) -> Option<usize> {
         self.sites
             .iter()
             .position(|site| site.flags & VLSF_RWVOL != 0)
     }
 
-    /// The sites of read-only volumes, by their places in the entry.
+    /// The read-only sites with their indexes in the entry.
     pub(super) fn read_only_sites(&self) -> impl Iterator<Item = (usize, &Site)> {
         let sites = self.sites.iter().enumerate();
         sites.filter(|(_, site)| site.flags & VLSF_ROVOL != 0)
     }
 
-    /// The read-only site at a place.
+    /// The index of the read-only site at a location.
     pub(super) fn read_only_site_at(&self, at: Location) -> Option<usize> {
         self.read_only_sites()
             .find(|(_, site)| at.is(site))
@@ -105,7 +105,7 @@ impl Draft {
         self.read_only_sites().next().is_some()
     }
 
-    /// Whether any volume of the group is said to exist.
+    /// Whether the entry says that any volume of the group exists.
     pub(super) fn exists(&self) -> bool {
         self.flags & (VLF_RWEXISTS | VLF_ROEXISTS | VLF_BACKEXISTS) != 0
     }
@@ -125,7 +125,7 @@ impl Draft {
         }
     }
 
-    /// ROEXISTS if there is a read-only site that clients may use.
+    /// Sets ROEXISTS if there is a read-only site that clients may use, else clears it.
     pub(super) fn settle_read_only(&mut self) {
         let usable = self
             .read_only_sites()
@@ -139,12 +139,12 @@ impl Draft {
 }
 
 impl Volumes<'_> {
-    /// The entry of a volume, to be changed.
+    /// The entry of a volume, for a change.
     pub(super) async fn draft(&self, volume: VolumeId) -> Result<Draft> {
         Ok(Draft::new(&self.raw_entry(volume).await?))
     }
 
-    /// The same by name or number.
+    /// [`Volumes::draft`] by name or number.
     pub(super) async fn draft_of(&self, volume: &str) -> Result<Draft> {
         let volumename = vl::VolumeNameArgument::try_from(volume)
             .map_err(|_| Error::NoSuchEntry(volume.to_owned()))?;
@@ -152,8 +152,8 @@ impl Volumes<'_> {
         Ok(Draft::new(&reply.entry))
     }
 
-    /// Puts an entry in the place of the one with its read-write id, and releases of its lock what
-    /// `release` says (`LOCKREL_*`, 0 for nothing).
+    /// Replaces the entry that has the same read-write id, and releases the parts of its lock that
+    /// `release` names (`LOCKREL_*`, 0 for none).
     pub(super) async fn replace(&self, draft: &Draft, release: i32) -> Result<()> {
         let what = format!("Could not update the VLDB entry of volume {}", draft.name);
         let mut draft = draft.clone();
@@ -170,7 +170,7 @@ impl Volumes<'_> {
         Ok(())
     }
 
-    /// Makes a new entry.
+    /// Creates an entry.
     pub(super) async fn create_entry(&self, draft: &Draft) -> Result<()> {
         let what = format!(
             "Could not create a VLDB entry for the volume {}",
@@ -181,7 +181,7 @@ impl Volumes<'_> {
         Ok(())
     }
 
-    /// Deletes the entry of a volume, lock and all.
+    /// Deletes the entry of a volume, even a locked one.
     pub(super) async fn delete_entry_of(&self, volume: VolumeId) -> Result<()> {
         let what = format!("Could not delete the VLDB entry of volume {volume}");
         let arguments = vl::DeleteEntry {
@@ -192,8 +192,8 @@ impl Volumes<'_> {
         Ok(())
     }
 
-    /// Runs `change` on the locked entry of a volume and writes what it made of it; a failure leaves
-    /// the entry as it was, unlocked. The unlocked result is answered.
+    /// Locks the entry of a volume, runs `change` on it and writes the result. After a failure the
+    /// entry is unchanged and unlocked. Returns the result, unlocked.
     pub(super) async fn edit_entry(
         &self,
         volume: VolumeId,

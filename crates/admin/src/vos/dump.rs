@@ -1,7 +1,7 @@
 //! Dumping a volume into a stream.
 //!
-//! With `-clone` the volume is cloned first and the clone dumped, so that its writers wait for a
-//! moment only. The clone goes when the dump ends, however it ends.
+//! With `-clone`, the volume is cloned and the clone dumped, so that writers of the volume wait
+//! only for the clone. The clone is removed at the end of the dump, also after a failure.
 
 use bytes::Bytes;
 use cellar_rpc::OutgoingCall;
@@ -13,20 +13,20 @@ use super::transaction::Trans;
 use super::{Location, Volumes};
 use crate::error::{Error, Result};
 
-/// What the temporary clone is called.
+/// The name of the temporary clone.
 const TEMPORARY: &str = "dump-clone-temp";
 
-/// How to dump.
+/// Options of [`Volumes::dump`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DumpOptions {
-    /// Only what changed since; 0 is everything.
+    /// Only the changes since then; 0 is everything.
     pub since: AfsTime,
     /// Clone the volume and dump the clone.
     pub clone: bool,
-    /// Leave directories out that did not change.
+    /// Directories without changes are left out.
     pub omit_directories: bool,
-    /// Of files in objects say where the bytes are, in the place of these. Only Cellar's servers do
-    /// it, and only where these objects are can such a dump be restored.
+    /// For files in objects, the dump has the location of the bytes instead of the bytes. Only
+    /// Cellar's servers do that. Such a dump can be restored only in a cell that has these objects.
     pub metadata_only: bool,
 }
 
@@ -42,7 +42,7 @@ impl Volumes<'_> {
     /// Dumps a volume: `sink` gets the stream piece by piece and may fail.
     ///
     /// # Errors
-    /// There is no such volume there, it is busy, the caller has no permission, or the sink's.
+    /// There is no such volume there, it is busy, the caller has no permission, or the sink failed.
     pub async fn dump(
         &self,
         at: Location,
@@ -110,7 +110,7 @@ impl Volumes<'_> {
                     sink(bytes).await.map_err(Error::Local)?;
                 }
                 Ok(None) => return Ok(()),
-                // A server without DumpV2 dumps directories too, which hurts nobody.
+                // A server without DumpV2 dumps unchanged directories too; they do no harm.
                 Err(error)
                     if !begun
                         && options.omit_directories

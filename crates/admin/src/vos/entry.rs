@@ -1,4 +1,4 @@
-//! An entry of the volume location database: what it says, and how `vos` prints it.
+//! An entry of the volume location database, and its form in the output of `vos`.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -16,13 +16,13 @@ pub mod entry_flags {
     pub const RO_EXISTS: u32 = 0x2000;
     /// The backup volume exists.
     pub const BACKUP_EXISTS: u32 = 0x4000;
-    /// Every operation an entry can be locked for.
+    /// All operations for which an entry can be locked.
     pub const LOCKED: u32 = 0x10 | 0x20 | 0x40 | 0x80 | 0x100;
 }
 
 /// Flags of a site. Source: afs-rpcs §8.1.
 pub mod site_flags {
-    /// Already released in a release that is under way.
+    /// The site already has the new image of a release that is under way.
     pub const NEW_RELEASE: u32 = 0x01;
     /// A read-only volume's site.
     pub const READ_ONLY: u32 = 0x02;
@@ -30,11 +30,11 @@ pub mod site_flags {
     pub const READ_WRITE: u32 = 0x04;
     /// The server is named by UUID.
     pub const UUID: u32 = 0x10;
-    /// Not to be used: not released yet.
+    /// Clients must not use the site: it has no release yet.
     pub const DONT_USE: u32 = 0x20;
 }
 
-/// Where a volume of the family lives.
+/// A site: the place of a volume of the family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Site {
     /// The file server.
@@ -57,10 +57,10 @@ pub struct Entry {
     /// Read-only volume id; reserved even while there is none.
     #[serde(serialize_with = "crate::json::volume_id")]
     pub read_only: VolumeId,
-    /// Backup volume id; reserved likewise.
+    /// Backup volume id; reserved even while there is none.
     #[serde(serialize_with = "crate::json::volume_id")]
     pub backup: VolumeId,
-    /// The clone that a release works from, 0 if none is under way.
+    /// The clone from which a release sends; 0 if no release is under way.
     #[serde(serialize_with = "crate::json::volume_id")]
     pub clone: VolumeId,
     /// [`entry_flags`].
@@ -77,7 +77,7 @@ impl Entry {
             .find(|site| site.flags & site_flags::READ_WRITE != 0)
     }
 
-    /// Whether an operation holds the entry's lock.
+    /// Whether the entry is locked.
     pub fn is_locked(&self) -> bool {
         self.flags & entry_flags::LOCKED != 0
     }

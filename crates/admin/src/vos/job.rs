@@ -1,10 +1,11 @@
-//! Operations that take long and go on where they stopped: release and move.
+//! Long operations that continue after an interruption: release and move.
 //!
-//! A job is a list of steps. After each the state is one that the VLDB and the volume servers tell by
-//! themselves: there is no journal. So a job whose client, or any server, died between two steps is
-//! taken up by the next run, which reads that state first and then goes on or cleans up. Whoever runs a
-//! job sees every step ([`Watcher::done`]) and may ask it to stop ([`Stop`]); it then undoes what it can
-//! and says what is left. Tests end a job after every step, by never answering.
+//! A job is a list of steps. After each step, the VLDB and the volume servers alone tell the state;
+//! there is no journal. If a job's client or any server dies between two steps, the next run reads
+//! that state and then continues or cleans up. The caller of a job sees each step
+//! ([`Watcher::done`]) and may ask it to stop ([`Stop`]). The job then undoes as much as it can,
+//! and its error says what is left. Tests end a job after each step, with a watcher that never
+//! returns.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,48 +16,48 @@ use crate::error::{Error, Result};
 
 pub use cellar_client::Stop;
 
-/// What a watcher answers when a step is done.
+/// The future that a watcher returns for a finished step.
 pub type Watched<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// A step of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What was done, in the words of the job's own list of steps.
+    /// The step, by its name in the job's list of steps.
     pub name: &'static str,
-    /// Where, if it was done at one of several places.
+    /// The location, for a step that is done at several.
     pub at: Option<Location>,
 }
 
-/// Somebody who wants to know how a job gets on.
+/// An observer of a job's progress.
 pub trait Watcher: Send + Sync {
-    /// A step is done, and the next is not begun before this is answered.
+    /// Reports a finished step. The job starts the next step when the future ends.
     fn done(&self, step: Step) -> Watched<'_> {
         let _ = step;
         Box::pin(std::future::ready(()))
     }
 
-    /// Something that the administrator should know, which ends nothing.
+    /// Reports a message for the administrator that does not end the job.
     fn say(&self, line: &str) {
         let _ = line;
     }
 }
 
-/// Nobody watches.
+/// A watcher that ignores everything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unwatched;
 
 impl Watcher for Unwatched {}
 
-/// A job under way: who watches it, and who may stop it.
+/// A job under way: its watcher, and its stop flag.
 #[derive(Clone, Copy)]
 pub struct Course<'a> {
     watcher: &'a dyn Watcher,
     stop: &'a Stop,
-    /// How long a transaction of somebody else may be still before it counts as abandoned.
+    /// The idle time after which another client's transaction counts as abandoned.
     pub(super) stillness: Duration,
 }
 
-/// Longer than a living job is ever silent: it asks for a busy volume again for 6 s.
+/// Longer than a living job is ever idle: it retries for 6 s to get a busy volume.
 const STILLNESS: Duration = Duration::from_secs(10);
 
 impl<'a> Course<'a> {
@@ -69,13 +70,13 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// The same, taking over from a dead job sooner or later than after the usual 10 s.
+    /// The same job, with another idle time than 10 s before it takes over from a dead job.
     #[must_use]
     pub fn taking_over_after(self, stillness: Duration) -> Self {
         Self { stillness, ..self }
     }
 
-    /// A step is done. An error when the job is to stop here.
+    /// Reports a finished step. Returns an error if the job should stop here.
     pub(super) async fn done(&self, name: &'static str) -> Result<()> {
         self.done_at(name, None).await
     }
@@ -85,7 +86,7 @@ impl<'a> Course<'a> {
         self.check()
     }
 
-    /// An error when the job is to stop.
+    /// Returns an error if the job should stop.
     pub(super) fn check(&self) -> Result<()> {
         match self.stop.is_asked() {
             true => Err(Error::Interrupted),
@@ -93,7 +94,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// A step after which it makes no sense to stop: what follows is quick and leaves less behind.
+    /// Reports a step after which the job does not stop: the rest is quick and leaves less behind.
     pub(super) async fn passed(&self, name: &'static str, at: Option<Location>) {
         self.watcher.done(Step { name, at }).await;
     }
@@ -102,7 +103,7 @@ impl<'a> Course<'a> {
         self.watcher.say(line);
     }
 
-    /// Work that takes long, given up when the job is to stop.
+    /// Runs long work, and gives it up if the job should stop.
     pub(super) async fn or_stop<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;

@@ -1,4 +1,4 @@
-//! The volume servers' side: what is on their partitions and what they are doing.
+//! Information from volume servers: their partitions, volumes and transactions.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -11,15 +11,15 @@ use super::{Traffic, VolumeInfo, VolumeState, VolumeType, Volumes};
 use crate::date::ctime;
 use crate::error::{Error, Result};
 
-/// Room on a partition, in KiB.
+/// Space on a partition, in KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PartitionSpace {
     /// The partition.
     #[serde(serialize_with = "crate::json::display")]
     pub partition: PartitionId,
-    /// Free.
+    /// Free space.
     pub free_kib: i64,
-    /// All of it.
+    /// Total space.
     pub total_kib: i64,
 }
 
@@ -28,13 +28,13 @@ pub struct PartitionSpace {
 pub struct Transaction {
     /// Its number.
     pub id: i32,
-    /// When it began.
+    /// Time of its creation.
     #[serde(serialize_with = "crate::json::time")]
     pub created: AfsTime,
-    /// Last call.
+    /// Time of its last call.
     #[serde(serialize_with = "crate::json::time")]
     pub active: AfsTime,
-    /// What it will return.
+    /// Its return code.
     pub return_code: i32,
     /// Its volume.
     #[serde(serialize_with = "crate::json::volume_id")]
@@ -116,7 +116,7 @@ impl Volumes<'_> {
             .collect())
     }
 
-    /// Room on one partition.
+    /// Space on one partition.
     ///
     /// # Errors
     /// There is no such partition, or the server does not answer.
@@ -205,8 +205,8 @@ impl Volumes<'_> {
         })
     }
 
-    /// Packets that a server has sent so far of volumes it is sending away: of that volume, or of clones
-    /// of it; none if it sends none.
+    /// The number of packets that a server has sent so far in its transfers of a volume or of
+    /// clones of it; none if there is no transfer.
     ///
     /// # Errors
     /// The server does not answer.
@@ -217,7 +217,8 @@ impl Volumes<'_> {
             .iter()
             .filter(|info| info.call_valid != 0 && info.last_procedure.starts_with(b"Forward"));
         let of_volume = sending.clone().filter(|info| info.volume == volume);
-        // A temporary clone has an id of its own; where one volume is sent, that is it.
+        // A temporary clone has an id of its own. If the server sends only one volume, it is that
+        // one.
         let packets = |info: &afsvol::TransDebugInfo| u64::from(count(info.transmit_next));
         Ok(of_volume.map(packets).max().or_else(|| {
             let mut all = sending.map(packets);

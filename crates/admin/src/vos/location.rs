@@ -1,4 +1,4 @@
-//! The VLDB side: entries, locks and servers' addresses.
+//! Information from the VLDB: entries, and the addresses of servers.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,15 +9,15 @@ use serde::Serialize;
 use super::{Entry, Volumes, entry_from_wire};
 use crate::error::{Error, Result};
 
-/// Calls made for one listing: bounds a server that never says "end".
+/// The most calls for one listing, in case a server never says "end".
 const PAGES_MAX: usize = 1_000_000;
 
-/// Which entries to list.
+/// The entries to list.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EntryFilter {
-    /// Sites on this server.
+    /// Only entries with a site on this server.
     pub server: Option<IpAddr>,
-    /// Sites on this partition.
+    /// Only entries with a site on this partition.
     pub partition: Option<PartitionId>,
     /// Only locked entries.
     pub locked: bool,
@@ -26,7 +26,7 @@ pub struct EntryFilter {
 /// The addresses of one file server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ServerAddresses {
-    /// Its UUID; none of a server that has not registered.
+    /// Its UUID; none for a server that has not registered.
     #[serde(serialize_with = "uuid")]
     pub uuid: Option<AfsUuid>,
     /// Its addresses.
@@ -44,7 +44,7 @@ fn uuid<S: serde::Serializer>(
 }
 
 impl ServerAddresses {
-    /// As `vos listaddrs -printuuid` names it.
+    /// The UUID, in the form of `vos listaddrs -printuuid`.
     pub fn uuid_line(&self) -> String {
         self.uuid.map(|uuid| uuid.to_string()).unwrap_or_default()
     }
@@ -54,7 +54,7 @@ impl Volumes<'_> {
     /// The entry of a volume, by name or number.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such entry.
     pub async fn entry(&self, volume: &str) -> Result<Entry> {
         let volumename = vl::VolumeNameArgument::try_from(volume)
             .map_err(|_| Error::NoSuchEntry(volume.to_owned()))?;
@@ -62,7 +62,7 @@ impl Volumes<'_> {
         Ok(entry_from_wire(&reply.entry))
     }
 
-    /// The entry of a volume as the VLDB sends it, to be changed.
+    /// The entry of a volume in its wire form, for a change.
     pub(super) async fn raw_entry(&self, volume: VolumeId) -> Result<vl::NvldbEntry> {
         let arguments = vl::GetEntryByIDN {
             volid: volume,
@@ -71,7 +71,7 @@ impl Volumes<'_> {
         Ok(self.vl(&arguments, &volume.to_string()).await?.entry)
     }
 
-    /// All entries that fit, sorted by name.
+    /// All entries that match the filter, sorted by name.
     ///
     /// # Errors
     /// The VLDB does not answer, or knows no such server.
@@ -104,7 +104,7 @@ impl Volumes<'_> {
             };
             let reply = self.vl(&arguments, "unable to list the VLDB").await?;
             entries.extend(reply.blkentries.iter().map(entry_from_wire));
-            // -1 ends; anything that does not go on would never end.
+            // -1 ends the list. An index that does not grow would never end it.
             if reply.nextindex <= startindex {
                 break;
             }
@@ -114,7 +114,7 @@ impl Volumes<'_> {
         Ok(entries)
     }
 
-    /// The file servers that are listed.
+    /// The file servers in the VLDB.
     ///
     /// # Errors
     /// The VLDB does not answer.
@@ -129,7 +129,7 @@ impl Volumes<'_> {
                 what,
             )
             .await?;
-        // 255.x.y.z stands for a server with a UUID; those follow.
+        // 255.x.y.z stands for a server with a UUID; these follow below.
         let plain = reply.blkaddr.iter().filter(|word| *word >> 24 != 255);
         let mut servers: Vec<_> = plain
             .map(|word| ServerAddresses {

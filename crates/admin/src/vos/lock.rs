@@ -1,8 +1,8 @@
-//! Locks of VLDB entries, and who holds them.
+//! Locks of VLDB entries, and their holders.
 //!
-//! A lock is a date and an operation in the entry; it belongs to nobody and never runs out. A
-//! Cellar location server keeps beside it who locked, from where and what for; of another server
-//! only the operation is known.
+//! A lock is a date and an operation in the entry. It has no owner and does not expire. A Cellar
+//! location server also stores the holder, the holder's address and the purpose. Other servers tell
+//! only the operation.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -15,19 +15,19 @@ use super::Volumes;
 use crate::date::ctime;
 use crate::error::{Error, Result};
 
-/// What is known of a lock.
+/// The known facts about a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LockInfo {
     /// `VLOP_*`.
     pub operation: u32,
-    /// When it was taken; none if the server does not say.
+    /// Time of locking; none if the server does not say.
     #[serde(serialize_with = "when")]
     pub since: Option<AfsTime>,
-    /// By whom, as the server knows them; empty if it does not say.
+    /// The holder, as the server knows it; empty if it does not say.
     pub who: String,
-    /// From which address.
+    /// The address of the holder.
     pub from: Option<IpAddr>,
-    /// What for, in the words of the program that locked.
+    /// The purpose, as the program gave it.
     pub note: String,
 }
 
@@ -54,7 +54,7 @@ pub fn lock_operation(flags: u32) -> &'static str {
 }
 
 impl LockInfo {
-    /// The lines that follow those of `vos` about a lock; none if nothing more is known.
+    /// The lines about the lock that follow those of `vos`; empty if no more is known.
     pub fn lines(&self) -> String {
         match self.sentence() {
             text if text.is_empty() => text,
@@ -62,7 +62,7 @@ impl LockInfo {
         }
     }
 
-    /// `by WHO from WHERE since WHEN: WHAT FOR`, as far as it is known.
+    /// `by WHO from WHERE since WHEN: PURPOSE`, as far as it is known.
     pub fn sentence(&self) -> String {
         let mut parts = Vec::new();
         if !self.who.is_empty() {
@@ -93,10 +93,10 @@ impl Volumes<'_> {
             .await
     }
 
-    /// [`Volumes::lock`], with words on what for.
+    /// [`Volumes::lock`] with a text about the purpose.
     pub(super) async fn lock_for(&self, volume: VolumeId, operation: u32, why: &str) -> Result<()> {
         match self.try_lock(volume, operation, why).await {
-            // A release that OpenAFS's vos left unfinished has its mark there, and no lock.
+            // OpenAFS's vos leaves the mark of an unfinished release in the entry, without a lock.
             Err(error) if error.code() == Some(AbortCode::VL_RERELEASE) => {
                 self.unlock(volume).await?;
                 self.try_lock(volume, operation, why).await
@@ -135,10 +135,10 @@ impl Volumes<'_> {
         Ok(())
     }
 
-    /// What is known of the lock of an entry; nothing if it is not locked.
+    /// The known facts about the lock of an entry; `None` if it is not locked.
     ///
     /// # Errors
-    /// There is no entry.
+    /// There is no such entry.
     pub async fn lock_info(&self, volume: VolumeId) -> Result<Option<LockInfo>> {
         let arguments = vl::GetLock {
             volid: volume,
@@ -169,10 +169,10 @@ impl Volumes<'_> {
         }
     }
 
-    /// Releases an entry's lock, whoever holds it.
+    /// Releases the lock of an entry, independent of its holder.
     ///
     /// # Errors
-    /// There is no entry, or the caller has no permission.
+    /// There is no such entry, or the caller has no permission.
     pub async fn unlock(&self, volume: VolumeId) -> Result<()> {
         let arguments = vl::ReleaseLock {
             volid: volume,
@@ -186,8 +186,8 @@ impl Volumes<'_> {
 }
 
 impl Volumes<'_> {
-    /// What came of work on an entry that was locked for it. After a failure the lock is released;
-    /// if that fails too, the error says so.
+    /// Passes on the outcome of work on a locked entry. After a failure the lock is released; if
+    /// that fails too, the error says so.
     pub(super) async fn unlock_after<T>(
         &self,
         volume: VolumeId,
@@ -208,7 +208,7 @@ impl Volumes<'_> {
     }
 }
 
-/// What is noted with a lock: enough to find out whether the program that locked is still there.
+/// The text stored with a lock. It allows to find out whether the program that locked still runs.
 fn note(why: &str) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = match host.trim() {

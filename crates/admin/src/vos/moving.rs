@@ -3,19 +3,21 @@
 //! The job, step by step:
 //!
 //! 1. `locked`: the entry is locked for a move.
-//! 2. `cleaned`: what an earlier move left is gone (see below).
-//! 3. A large volume is sent from a temporary clone first, so that writers wait only for what they
-//!    changed meanwhile: `cloned`, `created`, `copied`. A small one is sent as it is: `created`.
-//! 4. `sent`: the destination has everything. From step 3 or here on clients of the source wait (VBUSY).
-//! 5. `closed`: both copies are complete and out of service, whoever dies now.
-//! 6. `committed`: the VLDB names the destination and is unlocked. Before this the source is the volume,
-//!    after it the destination; at no moment are both in service.
-//! 7. `opened`: the destination is on line. At the same time
-//! 8. `deleted`: the source, its backup volume and the temporary clone are gone.
+//! 2. `cleaned`: the remains of an earlier move are removed (see below).
+//! 3. A large volume is first sent from a temporary clone, so that writers wait only while the
+//!    changes since are sent: `cloned`, `created`, `copied`. A small volume is sent directly:
+//!    `created`.
+//! 4. `sent`: the destination is complete. Clients of the source wait (VBUSY) from here, or from
+//!    step 3 on.
+//! 5. `closed`: both copies are complete and out of service, even if any party dies now.
+//! 6. `committed`: the VLDB names the destination and is unlocked. Before this step the source is
+//!    the volume, after it the destination. The two are never in service at the same time.
+//! 7. `opened`: the destination is on line. At the same time:
+//! 8. `deleted`: the source, its backup volume and the temporary clone are removed.
 //!
-//! The next run of the same move reads which copy the VLDB names. If it is the source, the other one is
-//! removed, the source brought on line and the move begun anew; if it is the destination, steps 7 and
-//! 8 are done. An error and a request to stop take the same way back.
+//! The next run of the same move reads which copy the VLDB names. If that is the source, it removes
+//! the other copy, brings the source on line and starts the move again. If it is the destination,
+//! it does steps 7 and 8. After an error or a request to stop, the job itself does the same.
 
 use cellar_wire::afsvol::{self, RestoreCookie, VolserStatus};
 use cellar_wire::ids::VolumeId;
@@ -29,18 +31,18 @@ use super::transaction::{Trans, name_record, with_margin};
 use super::{Location, VolumeState, VolumeType, Volumes};
 use crate::error::{Error, Result};
 
-/// A volume of at most so many KiB is sent without cloning it first: its writers wait some tenths of a
+/// A volume of at most this many KiB is sent without a clone: its writers wait some tenths of a
 /// second.
 const SMALL_KIB: u32 = 8 * 1024;
 
-/// How to move.
+/// Options of [`Volumes::move_volume`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MoveOptions {
-    /// Never clone (`-live`): writers wait all the while.
+    /// Never clone (`-live`): writers wait during the whole move.
     pub live: bool,
 }
 
-/// What came of a move.
+/// The result of a move.
 #[derive(Clone, Debug, Serialize)]
 pub struct Moved {
     /// The volume.
@@ -48,11 +50,11 @@ pub struct Moved {
     pub volume: VolumeId,
     /// Its name.
     pub name: String,
-    /// Where it was.
+    /// The source.
     pub from: Location,
-    /// Where it is.
+    /// The destination.
     pub to: Location,
-    /// Whether an earlier move was only finished.
+    /// Whether this run only finished an earlier move.
     pub finished: bool,
 }
 
@@ -60,9 +62,9 @@ impl<'a> Volumes<'a> {
     /// Moves a read-write volume from one place to another.
     ///
     /// # Errors
-    /// It is not there, somebody has it locked, or the destination has no room or refuses; the volume
-    /// is where it was then. [`Error::Partial`] if a server was lost on the way: the same move once more
-    /// finishes.
+    /// The volume is not there, its entry is locked, or the destination has no space or refuses.
+    /// The volume is then at its old place. [`Error::Partial`] if a server became unreachable
+    /// during the move: the same move, run again, finishes it.
     pub async fn move_volume(
         &self,
         volume: &str,
@@ -91,7 +93,7 @@ impl<'a> Volumes<'a> {
 }
 
 impl Volumes<'_> {
-    /// Refuses what cannot be moved, before anything is begun.
+    /// Refuses an impossible move, before it changes anything.
     async fn check_move(&self, draft: &Draft, from: Location, to: Location) -> Result<()> {
         self.check_partition(from).await?;
         self.check_partition(to).await?;
@@ -115,12 +117,12 @@ impl Volumes<'_> {
         }
     }
 
-    /// A volume that is not where it is to be moved from: only an earlier move that was cut off is
-    /// a reason to go on, and one leaves a lock, a copy that is off line, or a transaction.
+    /// Checks a move whose source does not exist. The only reason to continue is an earlier move
+    /// that was interrupted: it leaves a lock, a copy that is off line, or a transaction.
     async fn check_finished(&self, draft: &Draft, from: Location, to: Location) -> Result<()> {
         let volume = draft.read_write;
         let error = match self.needed(from, volume).await {
-            // It came meanwhile.
+            // The volume arrived since the first check.
             Ok(_) => return Ok(()),
             Err(error) => error,
         };
@@ -153,7 +155,7 @@ struct Job<'a> {
     to: Location,
 }
 
-/// The two copies, each in its transaction.
+/// The two copies, each with its transaction.
 struct Copies<'a> {
     source: Trans<'a>,
     destination: Trans<'a>,
@@ -202,8 +204,9 @@ impl Job<'_> {
             Err(error) => {
                 let _ended = copies.destination.end().await;
                 let _ended = copies.source.end().await;
-                // What was not acknowledged may still come true: the entry is written as it was, and
-                // only when that is acknowledged is the destination none.
+                // An unacknowledged change may still take effect later. Therefore the old entry is
+                // written once more. Only its acknowledgement makes sure that the destination is
+                // not the volume.
                 if let Err(second) = self.volumes.replace(&self.draft, 0).await {
                     return Err(self.stuck(error, &second));
                 }
@@ -223,7 +226,7 @@ impl Job<'_> {
         Ok(self.moved(false))
     }
 
-    /// Steps 1 and 2. Answers the id of the clone to make, if one is wanted.
+    /// Steps 1 and 2. Returns the id for the clone, if one is needed.
     async fn prepare(&mut self) -> Result<Option<VolumeId>> {
         self.course.done("locked").await?;
         let (volume, from, to) = (self.draft.read_write, self.from, self.to);
@@ -243,7 +246,7 @@ impl Job<'_> {
             )));
         }
         if !info.in_use {
-            // An earlier move closed it; the VLDB says that it is the volume.
+            // An earlier move took the source out of service; the VLDB says that it is the volume.
             self.volumes.set_service(from, volume, true).await?;
         }
         self.volumes
@@ -351,7 +354,7 @@ impl Job<'_> {
         self.course.done("closed").await
     }
 
-    /// Step 6. When the VLDB does not answer, what it says now decides.
+    /// Step 6. If the call fails, the entry that the VLDB now has decides.
     async fn commit(&self) -> Result<()> {
         let mut moved = self.draft.clone();
         if let Some(index) = moved.read_write_site()
@@ -376,14 +379,14 @@ impl Job<'_> {
             source,
             destination,
         } = copies;
-        // Both are complete, and the VLDB names one: neither has to wait for the other.
+        // Both copies are complete, and the VLDB names one: the two tasks are independent.
         let open = async {
             let on_line = destination.set_flags(0).await;
             destination.finish(on_line).await?;
             self.course.passed("opened", None).await;
             Ok(())
         };
-        // The old volume goes last: its header leads to what else is to go.
+        // The old volume is deleted last, because its header names the other volumes to delete.
         let delete = async {
             let deleted = async {
                 let status = source.status().await?;
@@ -402,7 +405,7 @@ impl Job<'_> {
         opened.and(deleted)
     }
 
-    /// Tells clients that ask the old server where the volume is.
+    /// Tells the old server the new place, for clients that still ask it.
     async fn forward_clients(&self, source: &Trans<'_>) -> Result<()> {
         let what = format!("Failed to set the forwarding of volume {}", source.volume);
         let arguments = afsvol::SetForwarding {
@@ -413,7 +416,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Removes the backup volume beside the source, and the temporary clone.
+    /// Removes the source's backup volume and the temporary clone.
     async fn remove_rest(&self, backup: VolumeId, clone: Option<VolumeId>) -> Result<()> {
         let mut backups = vec![backup, self.draft.backup];
         backups.dedup();
@@ -426,8 +429,9 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Removes a backup volume if it is one of the volume. Lists of OpenAFS's servers say nothing of one
-    /// that a dead client marked for removal and did not remove: its header is looked at.
+    /// Removes a backup volume if it belongs to the moved volume. An OpenAFS server does not list a
+    /// backup volume that a dead client marked for removal but did not remove. Therefore this
+    /// function reads its header.
     async fn remove_backup(&self, backup: VolumeId) -> Result<()> {
         let Some(info) = self.volumes.is_there(self.from, backup).await? else {
             return Ok(());
@@ -442,7 +446,7 @@ impl Job<'_> {
         self.volumes.delete_if(self.from, backup, ours).await
     }
 
-    /// The VLDB names the destination: an earlier move came so far. Steps 7 and 8.
+    /// Steps 7 and 8 of an earlier move, after which the VLDB names the destination.
     async fn finish_earlier(&self) -> Result<Moved> {
         let volume = self.draft.read_write;
         let finished = async {
@@ -452,8 +456,8 @@ impl Job<'_> {
                 .volume_on(self.to.server.into(), self.to.partition, volume, false)
                 .await?;
             let old = self.volumes.is_there(self.from, volume).await?;
-            // Also where both are as they should be: who died before it ended its last transaction
-            // would keep everybody from the volume for minutes.
+            // This happens even if both copies are as they should be. A client that died before it
+            // ended its last transaction would otherwise block the volume for minutes.
             let both = [self.from, self.to];
             self.volumes
                 .end_orphans(&self.draft, &both, self.course)
@@ -480,7 +484,7 @@ impl Job<'_> {
         Ok(self.moved(true))
     }
 
-    /// The VLDB names the source: it is brought back, and everything else removed.
+    /// Goes back, if the VLDB names the source: brings it on line, and removes everything else.
     async fn back(&self, error: Error, clone: Option<VolumeId>) -> Error {
         let volume = self.draft.read_write;
         let undone = async {
@@ -491,7 +495,7 @@ impl Job<'_> {
                     named.map_or("no server".to_owned(), |at| at.to_string())
                 )));
             }
-            // Whatever the destination says, the source comes back.
+            // The source comes back even if the destination refuses.
             let removed = self.volumes.remove_stray(self.to, volume).await;
             let info = self.volumes.is_there(self.from, volume).await?;
             if info.is_some_and(|info| !info.in_use) {
@@ -524,7 +528,8 @@ impl Job<'_> {
 }
 
 impl Volumes<'_> {
-    /// Removes a read-write volume from where the VLDB does not have it, if a copy is there.
+    /// Removes the copy of a read-write volume at a place that the VLDB does not name, if there is
+    /// one.
     async fn remove_stray(&self, at: Location, volume: VolumeId) -> Result<()> {
         match self.is_there(at, volume).await? {
             None => Ok(()),

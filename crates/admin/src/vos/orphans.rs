@@ -1,10 +1,10 @@
-//! Taking over from a job whose client is gone.
+//! Taking over from a job whose client died.
 //!
-//! What a dead client leaves behind is a locked entry and open transactions. Nobody tells the living
-//! from the dead but by what they do: a transaction that is used, or in which data is moving, is
-//! somebody's. So the transactions of a volume group are looked at until none of them has moved for
-//! a while, and only then are they ended. Where there are none it is looked at for a moment too: a living
-//! job has none between two of its steps.
+//! A dead client leaves a locked entry and open transactions. Only activity distinguishes the
+//! living from the dead: a transaction with recent calls or moving data has a living owner.
+//! Therefore the transactions of a volume group are polled until none of them has changed for a
+//! while, and only then are they ended. If there are no transactions, the group is polled for a
+//! short time too, because a living job has none between two of its steps.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -19,31 +19,32 @@ use super::job::Course;
 use super::{Location, Volumes};
 use crate::error::{Error, Result};
 
-/// How long an administrator waits without being told what for.
+/// The time for which the administrator waits without a message.
 const UNSAID: Duration = Duration::from_secs(2);
-/// How long there have to be none: some calls of a living job take less.
+/// The time for which there must be no transactions. A living job makes some calls outside of
+/// transactions; these are shorter.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// How often it is looked at meanwhile.
+/// The interval between polls.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long somebody else is watched at work before they are left alone.
+/// The time after which the job gives up on a group with activity.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A transaction as it was seen: changes when somebody uses it.
+/// The state of a transaction at a poll. It changes with each use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     volume: VolumeId,
     used: u32,
     procedure: String,
-    /// Data is moving: numbers of packets.
+    /// The packet numbers of a transfer, if data is moving.
     moved: Option<(i32, i32)>,
 }
 
 impl Volumes<'_> {
-    /// Locks an entry for an operation (`VLOP_*`). Where a dead client holds the lock for that operation,
-    /// what it left is ended and the lock taken over.
+    /// Locks an entry for an operation (`VLOP_*`). If a dead client holds the lock for that
+    /// operation, its transactions are ended and the lock is taken over.
     ///
     /// # Errors
-    /// The entry is locked for something else, or somebody is still at work there.
+    /// The entry is locked for another operation, or there is still activity in the group.
     pub(super) async fn lock_or_take_over(
         &self,
         draft: &Draft,
@@ -64,11 +65,12 @@ impl Volumes<'_> {
         }
     }
 
-    /// Ends the transactions that a dead client left on the volumes of a group, on the servers of its
-    /// sites and those of `also`, where a copy of the read-write volume may be.
+    /// Ends the transactions that a dead client left on the volumes of a group. It searches the
+    /// servers of the entry's sites and those of `also`, which may have a copy of the read-write
+    /// volume.
     ///
     /// # Errors
-    /// Somebody is still at work there.
+    /// There is still activity in the group.
     pub(super) async fn end_orphans(
         &self,
         draft: &Draft,
@@ -76,7 +78,7 @@ impl Volumes<'_> {
         course: Course<'_>,
     ) -> Result<()> {
         let mut volumes = vec![draft.read_write, draft.read_only, draft.backup, draft.clone];
-        // A temporary clone is known from the header of the volume that it is of.
+        // The header of the read-write volume names a temporary clone of it.
         for at in draft.read_write_at().iter().chain(also) {
             if let Ok(Some(info)) = self.is_there(*at, draft.read_write).await {
                 volumes.push(info.clone);
@@ -135,7 +137,8 @@ impl Volumes<'_> {
                 "ending transaction {number} on {server}, left on volume {} by an earlier vos",
                 seen.volume
             ));
-            // It may have run out by itself; who needs the volume finds out.
+            // The transaction may have expired in the meantime. If it still exists, the next use of
+            // the volume fails.
             let _ended = self
                 .end(server.into(), number, "Could not end the transaction")
                 .await;
@@ -148,7 +151,8 @@ impl Volumes<'_> {
         !self.transactions_of(servers, &[volume]).await.is_empty()
     }
 
-    /// The transactions on some volumes. Servers that do not answer have none that could be ended.
+    /// The transactions on some volumes. Servers that do not answer are left out, because no
+    /// transaction could be ended there.
     async fn transactions_of(
         &self,
         servers: &[Ipv4Addr],

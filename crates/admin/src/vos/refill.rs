@@ -1,10 +1,10 @@
-//! Putting damaged files right from another copy of them.
+//! Repairing damaged files from another copy.
 //!
-//! A volume's other sites have the same file under the same vnode and uniquifier. One that has it
-//! with the same data version and length has the same bytes: they are fetched there, as a client
-//! would, and streamed to the server of the damaged file, which checks each block against the
-//! checksum that it stored. Sites may be OpenAFS's; the damaged file is on a Cellar server, the
-//! only one that finds damage.
+//! The other sites of a volume have the same file under the same vnode and uniquifier. If data
+//! version and length are the same too, the bytes are the same. They are fetched there as a client
+//! fetches them, and streamed to the server of the damaged file. That server checks each block
+//! against its stored checksum. The other sites may be OpenAFS's. The server of the damaged file is
+//! always Cellar's, because only Cellar finds damage.
 
 use std::net::SocketAddr;
 
@@ -19,23 +19,23 @@ use super::job::Course;
 use super::{Damage, Entry, Location, Volumes, site_flags};
 use crate::error::{Error, Result};
 
-/// The most of a place that is asked for at a time.
+/// The most bytes of a place that one call fetches.
 const FETCH_BYTES: u64 = 4 << 20;
 
-/// What became of a damaged file.
+/// The result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Refilled {
-    /// Blocks, and pages of directories, that are right again.
+    /// Number of repaired blocks, and pages of directories.
     pub restored: u64,
-    /// Of these, those that the server found in other versions of the file.
+    /// Number of these that the server found in other versions of the file.
     pub from_here: u64,
-    /// Those that are still damaged.
+    /// Number of blocks and pages that are still damaged.
     pub missing: u64,
-    /// The sites that bytes were taken from.
+    /// The sites from which bytes came.
     pub sources: Vec<Location>,
 }
 
-/// A copy of a file.
+/// A copy of a file at another site.
 struct Copy {
     at: Location,
     connection: Connection,
@@ -43,13 +43,13 @@ struct Copy {
 }
 
 impl Volumes<'_> {
-    /// Puts a damaged file right: from other versions of it on its server, and from the volume's
-    /// other sites that have it with the same data version and length. What no copy has stays
+    /// Repairs a damaged file, from other versions of it on its server, and from other sites that
+    /// have it with the same data version and length. Places that no copy has are counted in
     /// [`missing`](Refilled).
     ///
     /// # Errors
-    /// Its record is damaged, it has changed since, its server is not Cellar's, or the caller has
-    /// no permission.
+    /// The file's record is damaged, the file has changed since, its server is not Cellar's, or the
+    /// caller has no permission.
     pub async fn refill(
         &self,
         at: Location,
@@ -65,14 +65,14 @@ impl Volumes<'_> {
             let what = "its record is damaged; restoring the volume or the file puts it right";
             return Err(Error::Usage(format!("{}: {what}", damage.name())));
         }
-        // A volume that is in no entry has no other site.
+        // A volume without an entry has no other sites.
         let candidates = match self.entry(&damage.volume.to_string()).await {
             Ok(entry) => other_sites(&entry, at),
             Err(Error::NoSuchEntry(_)) => Vec::new(),
             Err(error) => return Err(error),
         };
         let mut refilled = Refilled::default();
-        // What is on the server itself needs no other copy.
+        // First the server repairs what it can from its own disk, without another copy.
         course
             .or_stop(self.stream(at, fid, damage, None, &mut refilled, course))
             .await?;
@@ -90,7 +90,7 @@ impl Volumes<'_> {
         Ok(refilled)
     }
 
-    /// The file at another site, if it is the same version. If not, says why.
+    /// Finds the same version of the file at another site. If there is none, reports the reason.
     async fn copy_at(
         &self,
         at: Location,
@@ -119,7 +119,7 @@ impl Volumes<'_> {
         None
     }
 
-    /// Streams the damaged places of a copy to the server of the damaged file.
+    /// Streams the damaged places from a copy to the server of the damaged file.
     async fn stream(
         &self,
         at: Location,
@@ -165,7 +165,8 @@ impl Volumes<'_> {
             {
                 refilled.sources.push(copy.at);
             }
-            // The copy may be damaged too: what comes after such a place needs another call.
+            // The copy may be damaged too. After such a place, the remaining places need another
+            // call.
             places.drain(..sent);
             if places.is_empty() || done.missing == 0 {
                 return Ok(());
@@ -175,7 +176,7 @@ impl Volumes<'_> {
 }
 
 impl Copy {
-    /// Fetches a place and passes it on.
+    /// Fetches one place and passes it on.
     async fn send(
         &self,
         place: &ScrubPlace,
@@ -187,7 +188,7 @@ impl Copy {
             let position = place.at + sent;
             let mut call = FetchCall::open(&self.connection, self.fid, position, asked).await?;
             if call.is_short() {
-                // The file was cut since.
+                // The file was truncated since.
                 return Err(CallError::BadReply(cellar_wire::DecodeError::Truncated));
             }
             // The reply is not needed: the status of the file was compared before.
@@ -201,7 +202,7 @@ impl Copy {
 }
 
 impl Damage {
-    /// The file, as messages name it.
+    /// The file's name for messages.
     fn name(&self) -> String {
         let fid = format!("{}.{}.{}", self.volume, self.vnode, self.uniquifier);
         match self.path.as_str() {
@@ -219,7 +220,7 @@ impl Damage {
     }
 }
 
-/// Where else a family's volumes are: the read-only ones first, which nobody changes.
+/// The other sites of a family, with the read-only ones first, because these do not change.
 fn other_sites(entry: &Entry, than: Location) -> Vec<(Location, VolumeId)> {
     let sites = |kind: u32, volume: VolumeId| {
         entry.sites.iter().filter_map(move |site| {

@@ -1,26 +1,27 @@
-//! Releasing a volume: every read-only site gets what the read-write volume is now.
+//! Releasing a volume: every read-only site gets the present state of the read-write volume.
 //!
-//! The job, step by step. In brackets what the VLDB says from then on.
+//! The job, step by step. Brackets show the marks in the VLDB after the step.
 //!
 //! 1. `locked`: the entry is locked for a release.
-//! 2. `cleaned`: what an earlier release left beside the read-write volume is gone.
-//! 3. `cloned`: the image to release exists. It is the read-only volume itself where a site is on the
-//!    read-write volume's partition, else a temporary clone.
-//! 4. `marked`, only in the first case: that site has it. [that site NEW, the others DONTUSE]
-//! 5. For each other site, all at once: `opened`, `sent`, `finished`. Clients of a site see its old
-//!    volume or its new one.
-//! 6. `recorded`, whenever sites have finished: clients use those, and none that is still old.
-//!    [NEW on them, DONTUSE on the rest]
-//! 7. `tidied`: the temporary clone is gone.
-//! 8. The marks are taken away and the lock with them. Where a site could not be reached the marks
-//!    stay: that is how a later run knows what to do. [NEW on the done, DONTUSE on the undone] They stay,
-//!    too, while a temporary clone could not be removed.
+//! 2. `cleaned`: the remains of an earlier release beside the read-write volume are removed.
+//! 3. `cloned`: the image to release exists. If a site is on the read-write volume's partition, the
+//!    image is that site's read-only volume. Else it is a temporary clone.
+//! 4. `marked`, only in the first case: that site has the release. [that site NEW, the others
+//!    DONTUSE]
+//! 5. For each other site, all at once: `opened`, `sent`, `finished`. Clients of a site see either
+//!    its old volume or its new one.
+//! 6. `recorded`, whenever sites have finished: clients use these sites, and no old one. [NEW on
+//!    them, DONTUSE on the rest]
+//! 7. `tidied`: the temporary clone is removed.
+//! 8. The marks and the lock are removed. If a site could not be reached, the marks stay and tell a
+//!    later run what to do. [NEW on the updated sites, DONTUSE on the others] They also stay while
+//!    a temporary clone could not be removed.
 //!
-//! [`ReleaseOptions::resume`] takes up a release at any of these: it sends the same image, from the
-//! clone or from a site that has it, to the sites that have it not. A release that nobody was told of
-//! yet is begun anew. A plain release always is.
+//! [`ReleaseOptions::resume`] continues a release after any of these steps. It sends the same
+//! image, from the clone or from an updated site, to the other sites. If no site has the release
+//! yet, it starts again from step 2. A plain release always does.
 //!
-//! The marks are those of OpenAFS's `vos release`, so either program takes up what the other left.
+//! The marks are those of OpenAFS's `vos release`, so each program continues the other's releases.
 
 mod image;
 mod site;
@@ -37,52 +38,52 @@ use crate::error::{Error, Result};
 use image::Image;
 pub(super) use image::MOVE_TEMPORARY;
 
-/// How to release.
+/// Options of [`Volumes::release`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReleaseOptions {
-    /// Send everything, also what the sites should have already (`-force`).
+    /// Send all data, even if the sites should have it already (`-force`).
     pub full: bool,
-    /// Go on with a release that did not reach every site (`--resume`).
+    /// Continue a release that did not reach every site (`--resume`).
     pub resume: bool,
 }
 
-/// What came of a site.
+/// The result for one site.
 #[derive(Clone, Debug, Serialize)]
 pub struct SiteOutcome {
     /// The site.
     pub at: Location,
-    /// Why it does not have the release; none if it has.
+    /// The reason why it does not have the release; none if it has.
     pub error: Option<String>,
 }
 
-/// What came of a release.
+/// The result of a release.
 #[derive(Clone, Debug, Serialize)]
 pub struct Released {
     /// The volume.
     pub name: String,
-    /// Whether an earlier release was gone on with.
+    /// Whether this run continued an earlier release.
     pub resumed: bool,
-    /// The sites that this run was for, in the order of the entry. None: there was nothing to go on
-    /// with.
+    /// The sites that this run was for, in the order of the entry. Empty if there was no release to
+    /// continue.
     pub sites: Vec<SiteOutcome>,
-    /// Whether the VLDB says that something is left for `--resume`.
+    /// Whether the VLDB says that `--resume` still has work to do.
     pub unfinished: bool,
 }
 
 impl Released {
-    /// Whether every site has it.
+    /// Whether every site has the release.
     pub fn is_complete(&self) -> bool {
         self.sites.iter().all(|site| site.error.is_none())
     }
 }
 
 impl Volumes<'_> {
-    /// Releases a volume to its read-only sites. Sites that cannot be reached hold up nobody and are in
-    /// the answer.
+    /// Releases a volume to its read-only sites. An unreachable site does not delay the others; the
+    /// result names it.
     ///
     /// # Errors
-    /// Nothing was released: the volume has no sites, is locked, or its server cannot clone it. Or the
-    /// VLDB cannot be told what was.
+    /// Nothing was released, because the volume has no sites, is locked, or its server cannot clone
+    /// it. Or the VLDB does not take the record of what was released. VLDB cannot be told what was.
     pub async fn release(
         &self,
         volume: &str,
@@ -123,7 +124,7 @@ impl Volumes<'_> {
         job.run().await
     }
 
-    /// The volumes whose last release did not reach every site, or did not end.
+    /// The volumes whose last release is incomplete or was interrupted.
     ///
     /// # Errors
     /// The VLDB does not answer.
@@ -137,7 +138,7 @@ impl Volumes<'_> {
     }
 }
 
-/// Refuses what cannot be released.
+/// Refuses an entry that cannot be released.
 fn check(draft: &Draft) -> Result<()> {
     let name = &draft.name;
     if name.len() > VOLUME_NAME_BYTES_MAX {
@@ -160,7 +161,7 @@ fn check(draft: &Draft) -> Result<()> {
     Ok(())
 }
 
-/// Whether a release of it was begun and not finished.
+/// Whether a release of the volume is incomplete.
 fn needs_resuming(draft: &Draft) -> bool {
     let marked = |site: &cellar_wire::vl::Site| site.flags & VLSF_NEWREPSITE != 0;
     draft.sites.iter().any(marked) || draft.operation() & VLOP_RELEASE != 0
@@ -171,22 +172,22 @@ struct Job<'a> {
     volumes: Volumes<'a>,
     course: Course<'a>,
     options: ReleaseOptions,
-    /// The entry as it was.
+    /// The entry before this run.
     before: Draft,
-    /// The entry as it is becoming.
+    /// The entry with the changes of this run.
     draft: Draft,
-    /// Whether the VLDB has any of that.
+    /// Whether the VLDB has any of these changes.
     written: bool,
-    /// Sites whose old volumes cannot be used any more.
+    /// Sites whose old volumes are no longer usable.
     spoilt: Vec<usize>,
 }
 
-/// What is to be sent, and where.
+/// The work of a run: the image, and the sites that need it.
 struct Plan {
     image: Image,
-    /// Places in the entry.
+    /// Indexes of sites in the entry.
     sites: Vec<usize>,
-    /// Whether an earlier release is gone on with.
+    /// Whether this continues an earlier release.
     resumed: bool,
 }
 
@@ -244,7 +245,7 @@ impl Job<'_> {
         match rest {
             Ok(()) => {}
             Err(error) => {
-                // Undone, or found by the next run.
+                // If the removal fails, the next run finds the image.
                 let _gone = self.volumes.dismiss(&image).await;
                 return Err(error);
             }
@@ -261,7 +262,7 @@ impl Job<'_> {
         })
     }
 
-    /// All old sites are not to be used once a new one is.
+    /// Marks all old sites as not to be used, for the time when the first new one is.
     async fn mark(&mut self, image: &Image) -> Result<()> {
         let sites: Vec<_> = self
             .draft
@@ -289,9 +290,9 @@ impl Job<'_> {
         self.volumes.replace(&self.draft, 0).await
     }
 
-    /// Steps 5 and 6. What the VLDB could not be told meanwhile it is told at the end.
+    /// Steps 5 and 6. If the VLDB cannot record a site at once, step 8 does.
     async fn push(&mut self, plan: &Plan) -> Vec<SiteOutcome> {
-        // Clients of the image go on reading.
+        // IT_BUSY lets the clients of the image continue to read.
         let (at, volume) = (plan.image.at, plan.image.volume);
         let source = match self.volumes.begin(at, volume, afsvol::IT_BUSY).await {
             Ok(source) => source,
@@ -311,7 +312,7 @@ impl Job<'_> {
             let (sender, target, source) = (sender.clone(), &target, &source);
             async move {
                 let done = target.update(*index, source).await;
-                // The other end listens until all have sent.
+                // The receiver waits until all senders are gone.
                 let _sent = sender.send((*index, done)).await;
             }
         });
@@ -344,7 +345,7 @@ impl Job<'_> {
             }
         };
         tokio::join!(updates, record);
-        // What was read is released whether or not its transaction ends well.
+        // The sites have the image, whether or not this transaction ends well.
         let _ended = source.end().await;
         self.spoilt = target.spoilt.into_inner().unwrap_or_default();
         outcomes.sort_by_key(|(index, _)| *index);
@@ -369,7 +370,8 @@ impl Job<'_> {
             return self.restore().await;
         }
         if done == 0 {
-            // Nobody has the release, and somebody has nothing: the read-write site's mark says so.
+            // No site has the release, and at least one has lost its old volume. The mark of the
+            // read-write site records that.
             self.draft.sites.clone_from(&self.before.sites);
             if let Some(read_write) = self.draft.read_write_site() {
                 self.draft.set(read_write, VLSF_NEWREPSITE, VLSF_DONTUSE);
@@ -383,7 +385,7 @@ impl Job<'_> {
                 self.draft.set(index, 0, VLSF_NEWREPSITE | VLSF_DONTUSE);
             }
         }
-        // A clone that is kept is a site's volume.
+        // A clone that is kept is the volume of a site.
         self.draft.clone = match plan.image.site {
             Some(_) if done < all => plan.image.volume,
             None if !tidy => plan.image.volume,
@@ -393,7 +395,7 @@ impl Job<'_> {
         self.volumes.replace(&self.draft, UNLOCK).await
     }
 
-    /// Puts the entry back as it was, without the lock.
+    /// Restores the old entry and releases the lock.
     async fn restore(&mut self) -> Result<()> {
         if !self.written && self.draft.read_only == self.before.read_only {
             return self.volumes.unlock(self.draft.read_write).await;
@@ -405,9 +407,10 @@ impl Job<'_> {
         self.volumes.replace(&before, UNLOCK).await
     }
 
-    /// Nothing was released: the lock goes, and what to do if that fails is said.
+    /// Ends a run that released nothing: releases the lock. If that fails, the error says what to
+    /// do.
     async fn undo(&mut self, error: Error) -> Error {
-        // A site on the volume's own partition may have the new image already.
+        // A site on the read-write volume's partition may already have the new image.
         let undone = if self.written {
             self.volumes.unlock(self.draft.read_write).await
         } else {

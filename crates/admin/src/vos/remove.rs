@@ -1,13 +1,14 @@
 //! Removing a volume from a site.
 //!
-//! 1. The entry is locked, so that nobody moves or releases the volume meanwhile.
-//! 2. The volume server deletes the volume; for a read-write volume its backup volume too, which
-//!    lives beside it.
-//! 3. The entry loses the site, or is deleted with the last one. Either releases the lock.
+//! 1. The entry is locked, so that no other operation moves or releases the volume meanwhile.
+//! 2. The volume server deletes the volume. With a read-write volume it deletes the backup volume,
+//!    which is on the same partition.
+//! 3. The site is removed from the entry, or with the last site the entry is deleted. Both release
+//!    the lock.
 //!
-//! Interrupted between, the entry stays locked and names a volume that may be gone: removing it
-//! once more, after `vos unlock`, finishes. A volume that the VLDB has where it is not is taken out
-//! of the VLDB; one that is where the VLDB does not have it is deleted there, with a warning.
+//! After an interruption the entry is locked and may name a volume that is gone. `vos unlock` and
+//! another removal finish the work. A volume that exists only in the VLDB is removed from there. A
+//! volume that exists only on the server is deleted there, with a warning.
 
 use std::net::IpAddr;
 
@@ -20,8 +21,8 @@ use super::{Location, Volumes};
 use crate::error::{Error, Result};
 
 impl Volumes<'_> {
-    /// Removes a volume from a server and partition, and from the VLDB. Answers what the
-    /// administrator should know of it.
+    /// Removes a volume from a server and partition, and from the VLDB. Returns warnings for the
+    /// administrator.
     ///
     /// # Errors
     /// It is neither there nor listed there, its entry is locked, or the caller has no permission.
@@ -89,7 +90,7 @@ impl Volumes<'_> {
     }
 }
 
-/// A volume that is not where it was said to be.
+/// The error for a volume that is not at the given place.
 fn not_there(what: &str) -> Error {
     Error::refused(what, CallError::Aborted(AbortCode::VOLSERNOVOL))
 }

@@ -1,7 +1,7 @@
-//! Renaming a volume: the entry first, then each volume of its group where it is.
+//! Renaming a volume: first the entry, then each volume of its group at its place.
 //!
-//! The name in the VLDB is the one that counts; a volume whose server was away keeps its old name in its
-//! header until the next release, backup or `vos rename`.
+//! The name in the VLDB is the valid one. If a server does not answer, its volume keeps the old
+//! name in its header until the next release, backup or `vos rename`.
 
 use cellar_wire::afsvol;
 use cellar_wire::ids::VolumeId;
@@ -12,12 +12,12 @@ use super::{Location, Volumes, check_volume_name};
 use crate::error::{Error, Result};
 
 impl Volumes<'_> {
-    /// Renames a volume and its read-only and backup volumes. Answers what could not be renamed on its
-    /// server.
+    /// Renames a volume and its read-only and backup volumes. Returns the errors of servers that
+    /// did not rename their volume.
     ///
     /// # Errors
-    /// There is no such volume, the new name is taken or not valid, the entry is locked, or the caller
-    /// may not.
+    /// There is no such volume, the new name is taken or not valid, the entry is locked, or the
+    /// caller has no permission.
     pub async fn rename(&self, old: &str, new: &str) -> Result<Vec<Error>> {
         let draft = self.draft_of(old).await.map_err(|error| match error {
             Error::NoSuchEntry(_) => {

@@ -1,16 +1,17 @@
 //! Restoring a volume from a stream.
 //!
-//! 1. The head of the dump is read before anything is touched: what is no dump costs nothing, and a
-//!    dump of changes does not take the place of a volume.
-//! 2. An incremental restore opens the volume that is there. So does a full one where the server
-//!    sees the whole dump before it replaces anything, so that a damaged dump costs nothing: on a
-//!    Cellar server, unless the volume is a clone. Else a full one removes what is there and makes
-//!    it anew.
-//! 3. The stream goes into it. It is off line all the while.
-//! 4. It gets its name, ids and dates, and goes on line.
-//! 5. The VLDB gets an entry or learns the place; a copy elsewhere is deleted.
+//! 1. The head of the dump is read before anything changes. A stream that is no dump does no harm,
+//!    and a dump of changes does not replace a volume.
+//! 2. An incremental restore opens the existing volume. A full restore does so too if the server
+//!    reads the whole dump before it replaces anything, so that a damaged dump does no harm. A
+//!    Cellar server does that, unless the volume is a clone. In the other cases a full restore
+//!    deletes the existing volume and creates a new one.
+//! 3. The stream goes into the volume, which is off line during that time.
+//! 4. The volume gets its name, ids and dates, and goes on line.
+//! 5. The VLDB gets an entry or the new place. A copy at another place is deleted.
 //!
-//! Interrupted before 4 ends, a new volume goes with its transaction and an old one stays off line.
+//! After an interruption before the end of step 4, a new volume is deleted with its transaction,
+//! and an existing one stays off line.
 
 use bytes::Bytes;
 use cellar_wire::AbortCode;
@@ -28,14 +29,14 @@ use super::{Location, VOLUME_NAME_BYTES_MAX, Volumes, has_suffix};
 use crate::date::ctime;
 use crate::error::{Error, Result};
 
-/// Which date a restored volume gets.
+/// The date that a restored volume gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DateChoice {
-    /// That of the dump.
+    /// The date in the dump.
     Dump,
-    /// That of the volume that was there.
+    /// The date of the existing volume.
     Keep,
-    /// Now.
+    /// The current time.
     #[default]
     New,
 }
@@ -50,46 +51,46 @@ impl DateChoice {
     }
 }
 
-/// How to restore.
+/// Options of [`Volumes::restore`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RestoreOptions {
-    /// The id that the volume shall have; default: that of its entry, or a new one.
+    /// The id of the volume; default: the id in the entry, or a new one.
     pub id: Option<VolumeId>,
-    /// Into the volume that is there, instead of in its place.
+    /// The dump is applied to the existing volume instead of replacing it.
     pub incremental: bool,
-    /// It stays off line.
+    /// The volume stays off line.
     pub off_line: bool,
-    /// It is a read-only volume.
+    /// The volume becomes a read-only volume.
     pub read_only: bool,
     /// Its creation date.
     pub creation: DateChoice,
     /// The date of its last update.
     pub last_update: DateChoice,
-    /// A copy that the VLDB has elsewhere is not deleted.
+    /// A copy at another place in the VLDB is kept.
     pub keep_elsewhere: bool,
 }
 
-/// What was restored.
+/// The volume that a restore creates or changes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Restored {
-    /// The name that it has on its server.
+    /// Its name on its server.
     pub name: String,
     /// Its id.
     #[serde(serialize_with = "crate::json::volume_id")]
     pub volume: VolumeId,
 }
 
-/// What a restore is about.
+/// The destination of a restore.
 struct Target {
     at: Location,
     volume: VolumeId,
     parent: VolumeId,
-    /// In the volume's header.
+    /// The name in the volume's header.
     name: String,
     volume_type: i32,
 }
 
-/// The first pieces of a stream: those that the head of the dump is in.
+/// The first pieces of a stream, up to the head of the dump.
 struct Beginning {
     pieces: Vec<Bytes>,
     head: DumpHeader,
@@ -108,7 +109,7 @@ impl Beginning {
             pieces.push(piece);
             match reader.next_item() {
                 Ok(Some(Item::Dump(head))) => return Ok(Self { pieces, head }),
-                // Nothing comes before the head.
+                // The head is the first item.
                 Ok(_) => {}
                 Err(error) => return Err(no_dump(&error.to_string())),
             }
@@ -116,16 +117,16 @@ impl Beginning {
         Err(no_dump("it ends too early"))
     }
 
-    /// Since when it has changes; 0: it has everything.
+    /// The date from which on the dump has changes; 0 if it is a full dump.
     fn since(&self) -> AfsTime {
         self.head.dates.first().map_or(AfsTime(0), |dates| dates.0)
     }
 }
 
-/// Refuses what cannot be the name of a restored volume.
+/// Refuses a text that cannot be the name of a restored volume.
 ///
 /// # Errors
-/// It is too long, or that of a read-only or backup volume.
+/// It is too long, or is the name of a read-only or backup volume.
 pub fn check_restored_name(name: &str) -> Result<()> {
     if name.len() > VOLUME_NAME_BYTES_MAX {
         return Err(Error::Usage(format!(
@@ -151,10 +152,10 @@ async fn next(
 }
 
 impl Volumes<'_> {
-    /// Which volume a restore would make or change: its name with suffix, and its id.
+    /// The volume that a restore would create or change: its name with suffix, and its id.
     ///
     /// # Errors
-    /// The name does not do, or the entry has no volume of that type.
+    /// The name is not valid, or the entry has no volume of that type.
     pub async fn plan_restore(
         &self,
         name: &str,
@@ -166,8 +167,8 @@ impl Volumes<'_> {
             Err(Error::NoSuchEntry(_)) => None,
             Err(error) => return Err(error),
         };
-        // The contents of another volume would be replaced, under a name that its entry does not
-        // have.
+        // Otherwise the restore would replace the contents of another volume, under a name that its
+        // entry does not have.
         if let Some(id) = options.id
             && entry.as_ref().is_none_or(|draft| {
                 ![draft.read_write, draft.read_only, draft.backup].contains(&id)
@@ -220,12 +221,12 @@ impl Volumes<'_> {
         Ok((Restored { name, volume }, parent))
     }
 
-    /// Restores a volume as [`Volumes::plan_restore`] said: `source` answers the stream piece by
-    /// piece, nothing at its end.
+    /// Restores the volume of [`Volumes::plan_restore`]. `source` returns the stream piece by
+    /// piece, and `None` at its end.
     ///
     /// # Errors
-    /// The stream is no dump or does not fit, or has changes only where everything is needed; the
-    /// volume is busy, there is no room, the caller has no permission, or the source's error.
+    /// The stream is no dump, does not fit, or has only changes where a full dump is needed. The
+    /// volume is busy, there is no space, the caller has no permission, or the source failed.
     pub async fn restore(
         &self,
         at: Location,
@@ -271,7 +272,8 @@ impl Volumes<'_> {
         self.list_restored(&target, options).await
     }
 
-    /// The volume to fill, and what was there; a volume number of 0 is a new volume.
+    /// Opens the volume to fill, and returns the status of the earlier volume. A volume number of 0
+    /// means that the opened volume is new.
     async fn open_target(
         &self,
         target: &Target,
@@ -347,7 +349,7 @@ impl Volumes<'_> {
                 .await;
             match written {
                 Ok(()) => {}
-                // The server has said something about what it read: that is the error.
+                // The server has already answered; its answer is the error.
                 Err(Error::Refused {
                     cause: cellar_rpc::CallError::AnsweredEarly,
                     ..

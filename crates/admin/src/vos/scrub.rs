@@ -1,7 +1,7 @@
-//! Verifying what a volume server stores, while it is in use.
+//! Verifying the data of a volume server while it is in use.
 //!
-//! Only Cellar's servers keep checksums; another says that it does not know the call. The server
-//! goes on as long as its caller listens, and stops when the caller goes away.
+//! Only Cellar's servers keep checksums; other servers do not know the call. The server continues
+//! while its caller listens, and stops when the caller disconnects.
 
 use cellar_rpc::OutgoingCall;
 use cellar_wire::afsvol::{
@@ -14,15 +14,15 @@ use super::job::Course;
 use super::{Location, Volumes};
 use crate::error::{Error, Result};
 
-/// Damages kept of one scrub; more are counted.
+/// The number of damages of one scrub that are kept; further ones are only counted.
 const DAMAGES_MAX: usize = 10_000;
 
-/// Something that is not what was stored.
+/// A difference between stored data and its checksum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Damage {
     /// The volume.
     pub volume: u32,
-    /// The file's vnode; 0: a record of the volume.
+    /// The file's vnode; 0 stands for a record of the volume.
     pub vnode: u32,
     /// Its uniquifier.
     pub uniquifier: u32,
@@ -32,32 +32,32 @@ pub struct Damage {
     pub data_version: u64,
     /// The length of the file.
     pub length: u64,
-    /// Ranges of bytes, first and length; none: the file's record.
+    /// Damaged ranges of bytes, as start and length; empty if the file's record is damaged.
     pub places: Vec<(u64, u64)>,
-    /// What is wrong.
+    /// Description of the damage.
     pub cause: String,
 }
 
-/// What was looked at and found.
+/// The result of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Scrubbed {
-    /// Volumes looked at.
+    /// Number of checked volumes.
     pub volumes: u64,
-    /// Files and directories looked at.
+    /// Number of checked files and directories.
     pub vnodes: u64,
-    /// Bytes read.
+    /// Number of read bytes.
     pub bytes: u64,
-    /// Damages found.
+    /// Number of damages.
     pub damaged: u64,
-    /// The first of them.
+    /// The first damages.
     pub damages: Vec<Damage>,
-    /// It was ended before everything was looked at.
+    /// The scrub ended before everything was checked.
     pub partial: bool,
 }
 
 impl Volumes<'_> {
-    /// Verifies a volume, or with id 0 every volume of a partition, at up to `rate_kib` KiB a
-    /// second (0: as fast as it goes). `seen` is told of bytes read so far.
+    /// Verifies a volume, or with id 0 every volume of a partition, at up to `rate_kib` KiB per
+    /// second (0: as fast as possible). `seen` receives the number of bytes read so far.
     ///
     /// # Errors
     /// There is no such volume there, the partition is being scrubbed already, the server is not

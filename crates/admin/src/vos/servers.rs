@@ -1,4 +1,4 @@
-//! Single acts on a volume server or on the VLDB's list of servers.
+//! Small operations on a volume server, or on the VLDB's list of servers.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::error::{Error, Result, is_unknown_there};
 pub struct Fields {
     /// Quota in KiB, 0 for none.
     pub quota_kib: Option<i32>,
-    /// Forget today's accesses.
+    /// Reset the count of today's accesses.
     pub clear_use: bool,
-    /// Start the count of changes anew.
+    /// Reset the count of changes.
     pub clear_update_counter: bool,
 }
 
 impl Volumes<'_> {
-    /// Whether a volume server is one of ours, which replaces volumes under their readers. Who does
-    /// not answer is not.
+    /// Whether a volume server is Cellar's, which replaces volumes without disturbing their
+    /// readers. False for a server that does not answer.
     pub(super) async fn is_cellar(&self, server: Ipv4Addr) -> bool {
         let answer = self
             .server(server.into(), &afsvol::GetCapabilities {}, "capabilities")
@@ -56,7 +56,8 @@ impl Volumes<'_> {
         trans.finish(set).await
     }
 
-    /// Says which files of a volume become objects: 0 none, 1 by size, else a policy's number.
+    /// Chooses the files of a volume that become objects: 0 none, 1 by size, else the number of a
+    /// policy.
     ///
     /// # Errors
     /// There is no such volume or policy, the file server knows no objects, or the caller has no
@@ -104,8 +105,8 @@ impl Volumes<'_> {
         self.set_service(at, volume, true).await
     }
 
-    /// Deletes a volume from a server, whatever the VLDB says. `force` deletes what cannot be
-    /// attached.
+    /// Deletes a volume from a server, independent of the VLDB. `force` also deletes a volume that
+    /// cannot be attached.
     ///
     /// # Errors
     /// It is not there, it is busy, or the caller has no permission.
@@ -131,7 +132,7 @@ impl Volumes<'_> {
         }
     }
 
-    /// Bytes of a dump of a volume of what changed since a date; 0 is everything.
+    /// The size in bytes of a dump with the changes since a date; 0 is everything.
     ///
     /// # Errors
     /// There is no such volume there, or the caller has no permission.
@@ -146,7 +147,7 @@ impl Volumes<'_> {
         Ok(trans.finish(size).await?.size.dump_size)
     }
 
-    /// Ends a transaction of whoever began it.
+    /// Ends a transaction, independent of its owner.
     ///
     /// # Errors
     /// There is none of that number, or the caller has no permission.
@@ -158,7 +159,8 @@ impl Volumes<'_> {
     /// Changes a server's address in the VLDB.
     ///
     /// # Errors
-    /// It is not listed, or the new one is another server's, or the caller has no permission.
+    /// The old address is not in the VLDB, the new one is another server's, or the caller has no
+    /// permission.
     pub async fn change_address(&self, old: Ipv4Addr, new: Ipv4Addr) -> Result<()> {
         let what = format!("Could not change server {old} to server {new}");
         let arguments = vl::ChangeAddr {
@@ -172,7 +174,7 @@ impl Volumes<'_> {
     /// Removes a server from the VLDB.
     ///
     /// # Errors
-    /// It is not listed, volumes are still listed there, or the caller has no permission.
+    /// The address is not in the VLDB, entries still name it, or the caller has no permission.
     pub async fn remove_address(&self, address: Ipv4Addr) -> Result<()> {
         let what = format!("Could not remove server {address} from the VLDB");
         let arguments = vl::ChangeAddr {
@@ -198,10 +200,10 @@ impl Volumes<'_> {
         Ok(())
     }
 
-    /// The addresses of one server, by UUID or by one of them.
+    /// The addresses of one server, by UUID or by one of its addresses.
     ///
     /// # Errors
-    /// It is not listed.
+    /// The server is not in the VLDB.
     pub async fn server_addresses(
         &self,
         by: std::result::Result<AfsUuid, Ipv4Addr>,
@@ -235,8 +237,8 @@ impl Volumes<'_> {
         })
     }
 
-    /// A place by the address that the VLDB has in its entries: a server may be named by another of
-    /// its addresses.
+    /// Translates a location into the address that the entry uses for its server, because the user
+    /// may have given another address of the same server.
     pub(super) async fn listed(&self, at: Location, sites: &[vl::Site]) -> Result<Location> {
         if sites.iter().any(|site| site.server == u32::from(at.server)) {
             return Ok(at);
@@ -257,11 +259,12 @@ impl Volumes<'_> {
         })
     }
 
-    /// Deletes the entry of a read-write volume, by name or number, also a locked one. Volumes stay
-    /// where they are.
+    /// Deletes the entry of a read-write volume, by name or number, even a locked one. The volumes
+    /// stay on their servers.
     ///
-    /// # Errors There is none, it is not the entry's read-write volume that was named, or the
-    /// caller may not.
+    /// # Errors
+    /// There is no such entry, the given id is not that of its read-write volume, or the caller has
+    /// no permission.
     pub async fn delete_entry(&self, volume: &str) -> Result<()> {
         let draft = self.draft_of(volume).await?;
         let named = match volume.parse() {
@@ -284,7 +287,7 @@ impl Volumes<'_> {
         Ok(())
     }
 
-    /// The volume with an id on any partition of a server.
+    /// Finds the volume with an id on all partitions of a server.
     ///
     /// # Errors
     /// The server does not answer.
@@ -308,7 +311,7 @@ impl Volumes<'_> {
     }
 }
 
-/// What SetInfo is told to change nothing: -1 in every field.
+/// The argument of SetInfo that changes nothing: -1 in every field.
 pub(super) fn unchanged() -> afsvol::VolumeInfo {
     let keep = AfsTime(u32::MAX);
     afsvol::VolumeInfo {

@@ -1,7 +1,8 @@
-//! Which sites an entry has: adding, removing and changing them, and making a read-only volume the
+//! The sites of an entry: adding, removing and changing them, and making a read-only volume the
 //! read-write one.
 //!
-//! Only converting touches a volume; the rest says what is so, or what the next release shall do.
+//! Only the conversion changes a volume. The other operations change the VLDB, to correct it or to
+//! prepare the next release.
 
 use cellar_wire::afsvol;
 use cellar_wire::ids::VolumeId;
@@ -14,8 +15,8 @@ use super::{Location, Volumes};
 use crate::error::{Error, Result};
 
 impl Volumes<'_> {
-    /// Adds a read-only site, to be filled by the next release; `valid` says that it is filled
-    /// already. Answers what the administrator should know.
+    /// Adds a read-only site for the next release to fill. `valid` says that the site already has
+    /// the volume. Returns a warning for the administrator, if there is one.
     ///
     /// # Errors
     /// The server has one, the entry is full or locked, or the caller has no permission.
@@ -81,7 +82,7 @@ impl Volumes<'_> {
         Ok(warning)
     }
 
-    /// Removes a read-only site. The volume there stays. Answers the read-write id.
+    /// Removes a read-only site. The volume stays on its server. Returns the read-write id.
     ///
     /// # Errors
     /// There is no such site, the entry is locked, or the caller has no permission.
@@ -102,7 +103,7 @@ impl Volumes<'_> {
         Ok(id)
     }
 
-    /// Says that the read-write volume is elsewhere.
+    /// Changes the location of the read-write volume in the VLDB.
     ///
     /// # Errors
     /// The entry has none, is locked, or the caller has no permission.
@@ -124,16 +125,16 @@ impl Volumes<'_> {
         Ok(())
     }
 
-    /// Where the VLDB has the read-write volume of a group: what a conversion would put aside.
+    /// The location of a group's read-write volume in the VLDB, which a conversion would replace.
     ///
     /// # Errors
-    /// There is no entry.
+    /// There is no such entry.
     pub async fn read_write_at(&self, volume: &str) -> Result<Option<Location>> {
         Ok(self.draft_of(volume).await?.read_write_at())
     }
 
-    /// Makes the read-only volume at a place the read-write one of its group. The old read-write
-    /// volume is forgotten by the VLDB; if it still exists it is not deleted.
+    /// Makes the read-only volume at a place the read-write volume of its group. The VLDB forgets
+    /// the old read-write volume. If that still exists, it is not deleted.
     ///
     /// # Errors
     /// There is no such volume, it is busy, the entry is locked, or the caller has no permission.

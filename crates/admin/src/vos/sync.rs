@@ -1,15 +1,15 @@
-//! Making the VLDB say what the volume servers have: `syncvldb` starts from the volumes, `syncserv` from
-//! the entries.
+//! Bringing the VLDB in line with the volume servers: `syncvldb` starts from the volumes,
+//! `syncserv` from the entries.
 //!
-//! 1. Each entry is compared without its lock first; only one that has to change is locked, read again
+//! 1. Each entry is first compared without a lock. If it has to change, it is locked, read again
 //!    and compared again.
-//! 2. A volume counts for the place that the VLDB has it at. One that the VLDB has elsewhere, where it
-//!    exists too, is an orphan: it is reported, and nothing changed.
-//! 3. Of two ids for the same read-only or backup volume the higher is the later one.
-//! 4. Volumes that are not on line anywhere prove nothing and are passed over.
+//! 2. The place in the VLDB is the valid one. If a volume also exists at another place, the copy
+//!    there is an orphan. It is reported, and nothing is changed.
+//! 3. Of two ids for the same read-only or backup volume, the higher one is newer.
+//! 4. A volume that is not on line anywhere proves nothing and is skipped.
 //!
-//! Unlike OpenAFS's `vos`, sites that were added and never released stay: they say what the next release
-//! shall do, not what is there.
+//! Unlike in OpenAFS's `vos`, sites that were added and never released stay. They describe the next
+//! release, not the present state.
 
 use std::net::Ipv4Addr;
 
@@ -26,34 +26,34 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// What was made of one entry.
+/// The result for one entry.
 #[derive(Clone, Debug, Serialize)]
 pub struct Repair {
-    /// The volume or entry that was looked at.
+    /// The checked volume or entry.
     pub name: String,
     /// The entry before; none if there was none.
     pub before: Option<Entry>,
-    /// The entry after, or what it would be; none if it is deleted.
+    /// The entry after the change, or the proposed one; none if it is deleted.
     pub after: Option<Entry>,
-    /// Whether it changed, or would.
+    /// Whether it changed, or would change.
     pub changed: bool,
-    /// Volumes that are where the VLDB does not have them.
+    /// Volumes at places that the VLDB does not name.
     pub warnings: Vec<String>,
 }
 
-/// What was made of all.
+/// The result for all entries.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SyncReport {
-    /// Volumes or entries that were looked at.
+    /// Number of checked volumes or entries.
     pub total: usize,
-    /// Each that changed, would change, or has warnings.
+    /// Each entry that changed, would change, or has warnings.
     pub repairs: Vec<Repair>,
-    /// Why some could not be looked at.
+    /// The errors of volumes or entries that could not be checked.
     pub failures: Vec<String>,
 }
 
 impl SyncReport {
-    /// Entries that changed, or would.
+    /// Number of entries that changed, or would change.
     pub fn changed(&self) -> usize {
         self.repairs.iter().filter(|repair| repair.changed).count()
     }
@@ -71,8 +71,8 @@ impl SyncReport {
 }
 
 impl Volumes<'_> {
-    /// Makes the VLDB agree with what is on a server, or on one partition of it. `seen` is told of each
-    /// volume that is looked at and how many there are on its partition.
+    /// Brings the VLDB in line with the volumes of a server, or of one of its partitions. `seen`
+    /// receives each volume and the number of volumes on its partition.
     ///
     /// # Errors
     /// The server does not answer.
@@ -106,8 +106,8 @@ impl Volumes<'_> {
         Ok(report)
     }
 
-    /// Makes the entry of one volume agree with what is at its places, and with what is of it on
-    /// `server`, if one is given.
+    /// Brings the entry of one volume in line with the volumes at its places. If `server` is given,
+    /// the volumes of the group there count too.
     ///
     /// # Errors
     /// A server does not answer.
@@ -148,8 +148,8 @@ impl Volumes<'_> {
         Ok(report)
     }
 
-    /// Makes the entries with sites on a server, or on one partition of it, agree with what is there.
-    /// `seen` is told of each entry and how many there are.
+    /// Brings the entries with sites on a server, or on one partition of it, in line with the
+    /// volumes there. `seen` receives each entry and the number of entries.
     ///
     /// # Errors
     /// The VLDB does not answer.
@@ -179,7 +179,7 @@ impl Volumes<'_> {
         Ok(report)
     }
 
-    /// Compares an entry with its places and corrects it.
+    /// Compares an entry with the volumes at its places, and corrects it.
     async fn check_entry(&self, draft: Draft, dry_run: bool) -> Result<Repair> {
         let before = Some(draft.entry()?);
         let mut after = draft.clone();
@@ -204,7 +204,7 @@ impl Volumes<'_> {
         })
     }
 
-    /// Makes an entry say which of its volumes exist where it has them.
+    /// Corrects the flags and sites of an entry to those volumes that exist.
     async fn verify(&self, draft: &mut Draft) -> Result<()> {
         self.verify_read_write(draft).await?;
         self.verify_read_only(draft).await
@@ -262,7 +262,7 @@ impl Volumes<'_> {
         Ok(())
     }
 
-    /// Compares a volume with its entry and corrects that.
+    /// Compares a volume with its entry, and corrects the entry.
     async fn check_volume(
         &self,
         info: &VolumeInfo,
@@ -317,7 +317,7 @@ impl Volumes<'_> {
         })
     }
 
-    /// Makes an entry have a volume where it was found, unless the entry knows better.
+    /// Puts the place of a found volume into an entry, unless the entry has a better one.
     async fn adopt(
         &self,
         draft: &mut Draft,
@@ -386,7 +386,7 @@ impl Volumes<'_> {
         }
     }
 
-    /// Volume ids that are in use are not given out again.
+    /// Makes sure that ids in use are not assigned again.
     async fn raise_highest(&self, highest: VolumeId) -> Result<()> {
         if highest.0 == 0 {
             return Ok(());
@@ -407,7 +407,7 @@ fn orphan(info: &VolumeInfo, at: Location, known: &str) -> String {
     )
 }
 
-/// Puts a site into an entry: a read-write one in the place of the old one.
+/// Puts a site into an entry. A read-write site replaces the old one.
 fn place(draft: &mut Draft, at: Location, flags: u32) {
     let site = Site {
         server: at.server.into(),
@@ -424,8 +424,8 @@ fn place(draft: &mut Draft, at: Location, flags: u32) {
     }
 }
 
-/// Groups one after the other, in each the read-write volume first, then backup and read-only ones, those
-/// with higher ids first.
+/// The order of the checks: group by group, in each the read-write volume first, then the backup
+/// volumes, then the read-only volumes, with higher ids first.
 fn order(info: &VolumeInfo) -> (std::cmp::Reverse<u32>, u8, std::cmp::Reverse<u32>) {
     let (group, kind) = match info.r#type {
         VolumeType::ReadWrite => (info.id, 0),

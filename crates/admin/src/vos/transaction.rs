@@ -1,8 +1,8 @@
-//! A volume transaction at a volume server, from the side that asked for it.
+//! A transaction on a volume server, on the client's side.
 //!
-//! What is begun is ended, whatever happens between: [`Trans::finish`] ends a transaction after work in
-//! it and hands the outcome of the work through. One whose client dies is ended by the server after
-//! ten minutes, or by the next run of a job ([`super::orphans`]).
+//! Every transaction is ended, also after a failure: [`Trans::finish`] ends it and passes on the
+//! outcome of the work in it. If the client dies, the server ends the transaction after ten
+//! minutes. The next run of a job may end it earlier ([`super::orphans`]).
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use cellar_wire::{AbortCode, Procedure};
 use super::{Location, Volumes};
 use crate::error::{Error, Result};
 
-/// Waits before a transaction is asked for again while another has the volume: `vos` waits as long.
+/// The pauses between attempts to open a transaction on a busy volume. OpenAFS's `vos` waits
+/// equally long.
 const BUSY_WAITS: [Duration; 3] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
@@ -29,8 +30,8 @@ pub(super) struct Trans<'a> {
 }
 
 impl<'a> Volumes<'a> {
-    /// Opens a transaction on a volume, with `IT_*` flags. While another has the volume it is asked for
-    /// a few times more.
+    /// Opens a transaction on a volume, with `IT_*` flags. If another transaction has the volume,
+    /// retries a few times.
     pub(super) async fn begin(
         &self,
         at: Location,
@@ -64,7 +65,7 @@ impl<'a> Volumes<'a> {
         })
     }
 
-    /// [`Volumes::begin`], or nothing where there is no such volume.
+    /// [`Volumes::begin`], or `None` if there is no such volume.
     pub(super) async fn begin_if_there(
         &self,
         at: Location,
@@ -78,8 +79,8 @@ impl<'a> Volumes<'a> {
         }
     }
 
-    /// Creates a volume, in a transaction. Until its flags are set to 0 it is off line and goes with
-    /// its transaction.
+    /// Creates a volume, in a transaction. Until its flags are set to 0, the volume is off line,
+    /// and it is deleted when its transaction ends.
     pub(super) async fn begin_new(
         &self,
         at: Location,
@@ -108,8 +109,8 @@ impl<'a> Volumes<'a> {
         })
     }
 
-    /// A server answers the same code for all that keeps it from making a volume; the usual cause
-    /// is one of the same id on another of its partitions.
+    /// Improves the error of a failed creation. A server returns the same code for all causes. The
+    /// usual one is a volume with the same id on another of its partitions.
     async fn why_not_made(&self, error: Error, at: Location, volume: VolumeId) -> Error {
         let unclear = [AbortCode::EIO, AbortCode::EXDEV, AbortCode::VVOLEXISTS];
         if !error.code().is_some_and(|code| unclear.contains(&code)) {
@@ -125,8 +126,8 @@ impl<'a> Volumes<'a> {
         }
     }
 
-    /// Another partition of a server that has a volume of an id; none also where the server does
-    /// not say.
+    /// Another partition of the server that has a volume with this id; also none if the server does
+    /// not answer.
     pub(super) async fn on_other_partition(
         &self,
         at: Location,
@@ -137,8 +138,7 @@ impl<'a> Volumes<'a> {
         places.into_iter().find(|there| *there != at)
     }
 
-    /// Deletes a volume from a server; one that is not there is gone already. Answers whether it was
-    /// there, and what its header said.
+    /// Deletes a volume from a server. Returns its status before, or `None` if it was not there.
     pub(super) async fn delete_from(
         &self,
         at: Location,
@@ -156,7 +156,7 @@ impl<'a> Volumes<'a> {
         trans.finish(deleted).await
     }
 
-    /// Deletes a volume, if it is there and its header is what is to go.
+    /// Deletes a volume, if it is there and `wanted` accepts its header.
     pub(super) async fn delete_if(
         &self,
         at: Location,
@@ -177,7 +177,7 @@ impl<'a> Volumes<'a> {
         trans.finish(deleted).await
     }
 
-    /// Brings a volume on line, or takes it off.
+    /// Brings a volume on line or off line.
     pub(super) async fn set_service(
         &self,
         at: Location,
@@ -196,13 +196,13 @@ impl<'a> Volumes<'a> {
 }
 
 impl Trans<'_> {
-    /// A call in the transaction.
+    /// Makes a call in the transaction.
     pub(super) async fn call<P: Procedure>(&self, arguments: &P, what: &str) -> Result<P::Reply> {
         let server = self.at.server.into();
         self.volumes.server(server, arguments, what).await
     }
 
-    /// What the volume's header says.
+    /// The fields of the volume's header.
     pub(super) async fn status(&self) -> Result<VolserStatus> {
         let what = format!(
             "Failed to get the status of volume {} on {}",
@@ -237,7 +237,7 @@ impl Trans<'_> {
         Ok(())
     }
 
-    /// Deletes the volume. If the server dies in the middle of it, it goes on by itself.
+    /// Deletes the volume. If the server dies during that, it finishes after its restart.
     pub(super) async fn delete(&self) -> Result<()> {
         let flags = afsvol::VT_DELETE_ON_SALVAGE | afsvol::VT_OUT_OF_SERVICE;
         self.set_flags(flags).await?;
@@ -277,7 +277,8 @@ impl Trans<'_> {
         Ok(())
     }
 
-    /// Clones the volume on its partition; the clone is off line and goes away when nobody finishes it.
+    /// Clones the volume on its partition. The clone is off line and is deleted later if no call
+    /// finishes it.
     pub(super) async fn clone_to(&self, new_type: i32, name: &str, clone: VolumeId) -> Result<()> {
         let what = format!("Failed to clone volume {} on {}", self.volume, self.at);
         let arguments = afsvol::Clone {
@@ -291,7 +292,7 @@ impl Trans<'_> {
         Ok(())
     }
 
-    /// Makes an existing clone one of the volume as it is now.
+    /// Gives an existing clone the present contents of the volume.
     pub(super) async fn reclone(&self, clone: VolumeId) -> Result<()> {
         let what = format!(
             "Failed to clone volume {} on {} into {clone}",
@@ -302,7 +303,8 @@ impl Trans<'_> {
         Ok(())
     }
 
-    /// Sends the volume, or what changed in it since a date, into a transaction elsewhere.
+    /// Sends the volume, or its changes since a date, into a transaction on another server or
+    /// partition.
     pub(super) async fn forward(
         &self,
         from_date: u32,
@@ -339,7 +341,8 @@ impl Trans<'_> {
             .await
     }
 
-    /// Ends the transaction after work in it. The work's error comes before that of ending.
+    /// Ends the transaction after work in it. An error of the work comes before an error of the
+    /// end.
     pub(super) async fn finish<T>(self, work: Result<T>) -> Result<T> {
         let ended = self.end().await;
         let done = work?;
@@ -347,18 +350,18 @@ impl Trans<'_> {
     }
 }
 
-/// Whether it failed because the volume is not there.
+/// Whether an operation failed because the volume is not there.
 pub(super) fn is_missing(error: &Error) -> bool {
     matches!(error.code(), Some(AbortCode::VNOVOL | AbortCode::ENODEV))
 }
 
-/// A date from which a dump has all changes after another date: two seconds before it, for clocks
-/// that count seconds and writes that take one.
+/// The date for a dump with all changes after `date`: two seconds earlier, because clocks count
+/// whole seconds and a write may take one.
 pub(super) fn with_margin(date: cellar_wire::ids::AfsTime) -> u32 {
     date.0.saturating_sub(2)
 }
 
-/// A volume's name as an argument of a call.
+/// Converts a volume's name into an argument.
 pub(super) fn name_argument(name: &str) -> Result<afsvol::VolumeNameArgument> {
     afsvol::VolumeNameArgument::try_from(name)
         .ok()
@@ -373,7 +376,7 @@ pub(super) fn name_argument(name: &str) -> Result<afsvol::VolumeNameArgument> {
 /// The longest name in a volume's header. Source: `VNAMESIZE` (32) with its NUL.
 pub(super) const NAME_BYTES_MAX: usize = 31;
 
-/// A volume's name as records have it.
+/// Converts a volume's name into the form in records.
 pub(super) fn name_record(name: &str) -> Result<afsvol::VolumeName> {
     afsvol::VolumeName::try_from(name)
         .map_err(|_| Error::Usage(format!("'{name}' is too long for a volume")))

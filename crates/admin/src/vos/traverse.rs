@@ -1,8 +1,9 @@
-//! What the files of volumes are: how large, in which places, and what is in one place only.
+//! Statistics of the files in volumes: their sizes and places, and the files that are in one place
+//! only.
 //!
-//! The read-write volumes of the VLDB are asked for one after the other; a server that keeps no
-//! objects in our way (OpenAFS's) does not know the call, and its volumes are named as not looked
-//! at.
+//! The file servers of the VLDB's read-write volumes are asked one after the other. OpenAFS's
+//! servers do not know the call, because they keep no objects in Cellar's way. Their volumes are
+//! reported as not checked.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,18 +20,18 @@ use crate::error::{Error, Result};
 /// The number that stands for the file servers' own disks.
 const LOCAL_DISK: u32 = 1;
 
-/// Which volumes to look at.
+/// The volumes to check.
 #[derive(Clone, Debug)]
 pub enum Scope {
     /// The read-write volume of a family.
     Volume(String),
-    /// Those of a server.
+    /// The volumes of a server.
     Server(IpAddr),
-    /// All of the cell.
+    /// All volumes of the cell.
     Cell,
 }
 
-/// A volume to be looked at.
+/// A volume to check.
 #[derive(Clone, Debug)]
 pub struct Traversable {
     name: String,
@@ -47,20 +48,20 @@ impl Traversable {
     }
 }
 
-/// Files of some sizes.
+/// The files of one class of sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SizeClass {
-    /// Larger than this, in bytes; 0 is in the first class.
+    /// The lower limit in bytes; a file is larger than that. The first class includes 0.
     pub above: u64,
-    /// Up to this.
+    /// The upper limit in bytes, inclusive.
     pub to: u64,
-    /// How many.
+    /// Number of files.
     pub files: u64,
     /// Per cent of all files.
     pub files_percent: f64,
     /// Per cent of all files up to this size.
     pub files_running: f64,
-    /// Their bytes.
+    /// Sum of their bytes.
     pub bytes: u64,
     /// Per cent of all bytes.
     pub bytes_percent: f64,
@@ -68,46 +69,46 @@ pub struct SizeClass {
     pub bytes_running: f64,
 }
 
-/// What is in a place: on a device, or with number 1 on the file servers' own disks.
+/// The use of one place: a device, or with number 1 the file servers' own disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PlaceUsage {
     /// The device's number.
     pub id: u32,
-    /// Objects; on the file servers' disks, files.
+    /// Number of objects; on the file servers' disks, number of files.
     pub objects: u64,
-    /// Their bytes.
+    /// Sum of their bytes.
     pub bytes: u64,
 }
 
-/// What was found.
+/// The result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Traversed {
-    /// Volumes looked at.
+    /// Number of checked volumes.
     pub volumes: u64,
-    /// Plain files in them.
+    /// Number of plain files in them.
     pub files: u64,
-    /// Their bytes.
+    /// Sum of their bytes.
     pub bytes: u64,
-    /// Files whose bytes are in objects.
+    /// Number of files whose bytes are in objects.
     pub files_in_objects: u64,
-    /// Directories and links.
+    /// Number of directories and links.
     pub others: u64,
-    /// The files by size, up to the largest that there is.
+    /// The files by size, up to the largest file.
     pub sizes: Vec<SizeClass>,
-    /// What is where, by number.
+    /// The use of each place, by number.
     pub places: Vec<PlaceUsage>,
-    /// What is nowhere else: objects without another copy or parity, and files on file servers in
-    /// volumes without a read-only copy on another one.
+    /// The data that exists once only: objects without another copy or parity, and files on file
+    /// servers in volumes without a read-only copy on another server.
     pub single: Vec<PlaceUsage>,
-    /// Volumes that were not looked at, and why.
+    /// The volumes that were not checked, and the reasons.
     pub missed: Vec<(String, String)>,
 }
 
 impl Volumes<'_> {
-    /// The volumes of a scope, by name.
+    /// The volumes of a scope, sorted by name.
     ///
     /// # Errors
-    /// The VLDB does not answer, or knows no such volume or server; the volume is nowhere.
+    /// The VLDB does not answer, or knows no such volume or server, or the volume has no site.
     pub async fn traversable(&self, scope: &Scope) -> Result<Vec<Traversable>> {
         let (entries, server) = match scope {
             Scope::Volume(name) => (vec![self.entry(name).await?], None),
@@ -137,10 +138,10 @@ impl Volumes<'_> {
         }
     }
 
-    /// Looks at volumes, one after the other; `seen` is told before each.
+    /// Checks volumes one after the other; `seen` receives each before its check.
     ///
     /// # Errors
-    /// The caller has no permission. A volume that cannot be looked at is no error, but told.
+    /// The caller has no permission. Other failures are reported for their volume in the result.
     pub async fn traverse(
         &self,
         volumes: &[Traversable],

@@ -1,4 +1,4 @@
-//! What a volume server says about a volume, and how `vos` prints it.
+//! The information that a volume server gives about a volume, and its form in the output of `vos`.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -21,13 +21,13 @@ pub enum VolumeType {
     /// Backup.
     #[serde(rename = "BK")]
     Backup,
-    /// What no AFS server sends.
+    /// A type that no AFS server sends.
     #[serde(rename = "?")]
     Unknown,
 }
 
 impl VolumeType {
-    /// From the wire's number.
+    /// Converts the wire's number.
     pub fn from_wire(number: i32) -> Self {
         match number {
             0 => Self::ReadWrite,
@@ -52,7 +52,7 @@ impl VolumeType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VolumeState {
-    /// Yes; what the rest says holds.
+    /// Yes; the other fields are valid.
     Ok,
     /// A volume transaction holds it.
     Busy,
@@ -60,17 +60,17 @@ pub enum VolumeState {
     Unattachable,
 }
 
-/// Reads and writes from near and far, and who wrote: `vos examine -extended`.
+/// Reads and writes from near and far, and their authors: `vos examine -extended`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
     /// Same network, same network authenticated, other network, other network authenticated.
     pub reads: [u32; 4],
     /// Likewise.
     pub writes: [u32; 4],
-    /// Files written by the author of the last write, by the age of that: up to 60 s, 10 min, 1 h,
-    /// 1 day, 1 week, longer.
+    /// Files written by the author of the previous write, by the age of that write: up to 60 s, 10
+    /// min, 1 h, 1 day, 1 week, longer.
     pub file_same_author: [u32; 6],
-    /// Files written by somebody else.
+    /// Files written by another author.
     pub file_different_author: [u32; 6],
     /// Directories, likewise.
     pub directory_same_author: [u32; 6],
@@ -88,7 +88,7 @@ pub struct VolumeInfo {
     pub id: VolumeId,
     /// Its type.
     pub r#type: VolumeType,
-    /// Whether the rest can be relied on.
+    /// Whether the other fields are valid.
     pub state: VolumeState,
     /// The read-write volume of the family.
     #[serde(serialize_with = "crate::json::volume_id")]
@@ -99,42 +99,42 @@ pub struct VolumeInfo {
     /// The backup volume, or 0.
     #[serde(serialize_with = "crate::json::volume_id")]
     pub backup: VolumeId,
-    /// On-line.
+    /// The volume is on line.
     pub in_use: bool,
-    /// Damaged.
+    /// The volume is damaged.
     pub needs_salvage: bool,
-    /// Will be destroyed.
+    /// The volume will be destroyed.
     pub destroy_me: bool,
     /// When this image of the data was made.
     #[serde(serialize_with = "crate::json::time")]
     pub created: AfsTime,
-    /// Last access.
+    /// Time of the last access.
     #[serde(serialize_with = "crate::json::time")]
     pub accessed: AfsTime,
-    /// Last change.
+    /// Time of the last change.
     #[serde(serialize_with = "crate::json::time")]
     pub updated: AfsTime,
-    /// When the backup volume was made.
+    /// Time at which the backup volume was made.
     #[serde(serialize_with = "crate::json::time")]
     pub backed_up: AfsTime,
-    /// When this volume came to be on this server.
+    /// Time at which this volume came to this server.
     #[serde(serialize_with = "crate::json::time")]
     pub copied: AfsTime,
-    /// Use, in KiB.
+    /// Used space, in KiB.
     pub size_kib: u32,
     /// Quota, in KiB; 0 for none.
     pub quota_kib: u32,
-    /// Quota that is set aside, in KiB.
+    /// Reserved quota, in KiB.
     pub minimum_quota_kib: u32,
-    /// Files and directories.
+    /// Number of files and directories.
     pub file_count: u32,
-    /// Accesses since midnight.
+    /// Number of accesses since midnight.
     pub day_use: u32,
-    /// Accesses of the week.
+    /// Number of accesses this week.
     pub week_use: u32,
     /// Flags word.
     pub flags: u32,
-    /// Counts changes of the volume.
+    /// Number of changes of the volume.
     pub update_counter: u32,
     /// The last spare word.
     pub spare: u32,
@@ -143,7 +143,7 @@ pub struct VolumeInfo {
     pub traffic: Option<Traffic>,
 }
 
-/// A volume and where it is.
+/// The place of a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// The server.
@@ -177,7 +177,7 @@ impl VolumeInfo {
         }
     }
 
-    /// What lines and blocks begin with.
+    /// The beginning of lines and blocks.
     fn head(&self) -> String {
         format!(
             "{:<32} {:>10} {} {:>10} K",
@@ -371,7 +371,7 @@ impl Traffic {
                 let _ = writeln!(text, "{operation}_{network}\t{count:>8}");
             }
         }
-        // The first age has index 0 in memory, yet the originals print the indices 1 to 5 only.
+        // The first age has index 0 in memory. OpenAFS prints only the indexes 1 to 5.
         for age in 1..6 {
             let _ = writeln!(
                 text,

@@ -1,5 +1,5 @@
-//! `fs cleanacl` where the file server shows numbers for everybody, as it does while it cannot reach the protection
-//! database: who is known there stays in the list.
+//! `fs cleanacl` while the file server cannot reach the protection database and sends numbers for
+//! all entries. Users and groups that the database knows must stay in the list.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use cellar_wire::rxafs::{self, AfsFetchStatus, FileType};
 use cellar_wire::{AbortCode, AfsTime, Package, Procedure, pr};
 use parking_lot::Mutex;
 
-/// All that the file server knows of three entries: -204 and 7 are somebody, 1234 is no more.
+/// The file server's list of three entries. The ids -204 and 7 exist, 1234 was deleted.
 const NUMBERS: &str = "2\n1\n-204\t127\n1234\t9\n7\t2\n";
 
-/// How the protection database answers.
+/// The behaviour of the protection database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mood {
     Knows,
@@ -25,7 +25,7 @@ enum Mood {
     TooFew,
 }
 
-/// A protection database on paper, which notes what it is asked.
+/// A simulated protection database that records its requests.
 struct Names {
     mood: Mood,
     asked: Mutex<Vec<ViceId>>,
@@ -123,7 +123,8 @@ fn status() -> AfsFetchStatus {
     }
 }
 
-/// What cleaning came to, what was stored, and whom the protection database was asked for.
+/// The result of the cleaning, the stored list, and the ids that the protection database was asked
+/// for.
 async fn cleaned(mood: Mood) -> (Result<bool, String>, Option<String>, Vec<i32>) {
     let names = Arc::new(Names {
         mood,

@@ -1,5 +1,5 @@
-//! Release and move, with every party killed at every step, and taken up again: one authoritative copy,
-//! no temporary volume, and a VLDB that says so.
+//! Release and move, with each party killed at each step, and then continued. At the end there is
+//! one valid copy and no temporary volume, and the VLDB agrees.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,16 +12,16 @@ use cellar_admin::vos::{MoveOptions, ReleaseOptions, Released, site_flags};
 use cellar_wire::{VolumeId, afsvol};
 use tokio::sync::Notify;
 
-/// Who dies.
+/// The party that dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Party {
     Client,
-    /// The client, after a call to a volume server and not after a step.
+    /// The client, after a call to a volume server instead of after a step.
     ClientInCalls,
     Source,
     Destination,
     Vldb,
-    /// Nobody dies; the job is asked to stop.
+    /// No party dies; the job is asked to stop.
     Stopped,
 }
 
@@ -33,7 +33,7 @@ const PARTIES: [Party; 5] = [
     Party::Stopped,
 ];
 
-/// Kills somebody after the step of a number.
+/// Kills a party after the step with number `at`.
 struct Killer<'a> {
     world: &'a World,
     stop: &'a Stop,
@@ -63,7 +63,7 @@ impl<'a> Killer<'a> {
         killer
     }
 
-    /// Whether somebody was killed.
+    /// Whether a party was killed.
     fn has_killed(&self) -> bool {
         self.killed.load(Ordering::SeqCst) || self.world.is_cut()
     }
@@ -72,7 +72,7 @@ impl<'a> Killer<'a> {
 impl Watcher for Killer<'_> {
     fn done(&self, step: Step) -> Watched<'_> {
         if step.name == "copied" {
-            // A client writes while the clone is being sent.
+            // A client writes while the clone is sent.
             let id = *self.world.servers[0].volumes().keys().next().unwrap();
             self.world.servers[0].write(id.0, id.1, 77);
         }
@@ -97,12 +97,13 @@ impl Watcher for Killer<'_> {
     }
 }
 
-/// A job that nobody watches, and that takes over from a dead one soon.
+/// The course of a job without a watcher, with a short idle time before it takes over from a dead
+/// job.
 fn quiet(stop: &Stop) -> Course<'_> {
     Course::new(&Unwatched, stop).taking_over_after(Duration::from_millis(1500))
 }
 
-/// Runs a job until it ends or its client dies. None: it died.
+/// Runs a job until it ends or its client dies; `None` if it died.
 async fn until_killed<T>(
     killer: &Killer<'_>,
     job: impl Future<Output = cellar_admin::Result<T>>,
@@ -122,7 +123,7 @@ fn run(test: impl Future<Output = ()>) {
         .block_on(test);
 }
 
-/// Runs a case for every party and step, side by side, until a step is not reached any more.
+/// Runs a case for every party and step, in parallel, until the job ends before the step.
 async fn matrix<F: Future<Output = bool>>(steps: usize, case: impl Fn(Party, usize) -> F) {
     let cases: Vec<_> = PARTIES
         .iter()
@@ -140,8 +141,8 @@ async fn matrix<F: Future<Output = bool>>(steps: usize, case: impl Fn(Party, usi
     );
 }
 
-/// Runs a case in which the client dies after its first call, after its second, and so on until it does
-/// not come to that call any more.
+/// Runs a case in which the client dies after its first call, then one after its second call, and
+/// so on. It stops when the job ends before the call.
 async fn calls<F: Future<Output = bool>>(at_least: usize, case: impl Fn(Party, usize) -> F) {
     for first in (0..).step_by(12) {
         let some = (first..first + 12).map(|at| case(Party::ClientInCalls, at));
@@ -153,7 +154,7 @@ async fn calls<F: Future<Output = bool>>(at_least: usize, case: impl Fn(Party, u
     }
 }
 
-/// At most one copy of a volume takes writes, wherever it is.
+/// Checks that at most one copy of a volume takes writes.
 fn check_single(world: &World, id: VolumeId, case: &str) {
     let serving: Vec<_> = world
         .all()
@@ -192,7 +193,7 @@ async fn moved(party: Party, at: usize, to: (usize, i32), cellar: bool, kib: u32
     let again = volumes
         .move_volume("vol", from, to, options, quiet(&stop))
         .await;
-    // A volume that has moved wholly cannot be moved from where it was.
+    // A volume whose move was complete cannot be moved again from its old place.
     let done = match &again {
         Ok(_) => true,
         Err(error) => error
@@ -255,7 +256,8 @@ fn a_move_of_a_large_volume_survives_everybody_s_death() {
     }));
 }
 
-/// What cannot be moved is refused before anything is begun: no lock, no transaction, nothing made.
+/// An impossible move is refused before it changes anything: no lock, no transaction, no new
+/// volume.
 #[test]
 fn a_move_that_cannot_be_done_begins_nothing() {
     run(async {
@@ -263,7 +265,7 @@ fn a_move_that_cannot_be_done_begins_nothing() {
         let id = world.create("vol").await;
         let volumes = world.volumes();
         let place = |server, partition| world.place(server, partition);
-        // A copy that the VLDB does not have, on another partition of a destination.
+        // A copy on another partition of a destination, which the VLDB does not name.
         world.servers[2].insert(1, id, "vol");
         let table = [
             (place(0, 1), place(1, 0), "cannot access volume"),
@@ -289,7 +291,7 @@ fn a_move_that_cannot_be_done_begins_nothing() {
     });
 }
 
-/// Every site has the image, and nothing else is anywhere.
+/// Checks that every site has the image, and that no other volume exists.
 fn check_released(world: &World, id: VolumeId, sites: &[(usize, i32)], case: &str) {
     let all = world.all();
     let source = &all
@@ -358,7 +360,7 @@ async fn released(party: Party, at: usize, cellar: bool, local_site: bool) -> bo
         settled(&entry),
         "{case}: {entry:?}; {outcome:?}; {second:?}; {steps:?}"
     );
-    // A release that nobody was told of was taken back, and is made anew by whoever wants it.
+    // A release that no site received was undone; another plain release makes it.
     let taken_back = second.sites.is_empty() && matches!(&outcome, Some(Err(_)))
         || matches!(&outcome, Some(Ok(Released { sites, .. })) if sites.iter().all(|site| site.error.is_some()));
     if taken_back {
@@ -416,7 +418,7 @@ fn a_volume_that_was_restored_to_an_older_state_is_released_whole() {
         };
         let source = &world.servers[0];
         let old = source.volumes()[&(0, id)].clone();
-        // With the dates of the dump, and as what came to be only now.
+        // Once with the old dates, as in the dump, and once with the current time.
         for made_now in [false, true] {
             source.write(0, id, 2);
             source.write(0, id, 9);
@@ -464,7 +466,7 @@ fn a_site_that_is_down_holds_up_nobody_and_is_resumed() {
         assert_eq!(flags[2] & site_flags::DONT_USE, site_flags::DONT_USE);
         let unfinished = volumes.unfinished_releases().await.unwrap();
         assert_eq!(unfinished.len(), 1);
-        // What was written after the release is no part of it, whenever it reaches the site.
+        // A write after the release is no part of it, even if a site gets the release later.
         let image = world.servers[0].volumes()[&(0, id)].contents.clone();
         world.servers[0].write(0, id, 3);
         world.servers[2].start();
@@ -511,7 +513,7 @@ fn a_locked_volume_says_so_and_is_left_alone() {
             };
             match volumes.release("vol", options, quiet).await {
                 Err(Error::Locked { .. }) => assert!(!resume),
-                // Nothing was begun, so nothing is to go on with.
+                // No release was started, so there is nothing to continue.
                 Ok(released) => assert!(resume && released.sites.is_empty()),
                 other => panic!("{other:?}"),
             }
@@ -531,12 +533,12 @@ fn a_living_job_is_not_taken_for_a_dead_one() {
         let world = Arc::new(World::new(false).await);
         let id = world.create("vol").await;
         let volumes = world.volumes();
-        // Somebody moves it, and keeps using their transaction.
+        // Another client moves the volume and continues to use its transaction.
         volumes.lock(id, cellar_wire::vl::VLOP_MOVE).await.unwrap();
         let stop = Stop::default();
         let asked = stop.clone();
         let busy = async {
-            // Longer than what is still is left alone for, which is many times what they are still for.
+            // Longer than the idle limit of 4 s, which is many times the client's pause of 200 ms.
             tokio::time::sleep(Duration::from_secs(6)).await;
             asked.ask();
         };
@@ -561,7 +563,7 @@ fn a_living_job_is_not_taken_for_a_dead_one() {
                 let look = afsvol::GetStatus { trans: held };
                 connection.call(&look).await.unwrap();
                 if number % 5 == 0 {
-                    // From one step to the next there is none.
+                    // Between two steps the client has no transaction.
                     let end = afsvol::EndTrans { trans: held };
                     connection.call(&end).await.unwrap();
                     held = connection.call(&trans).await.unwrap().trans;

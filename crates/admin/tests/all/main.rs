@@ -1,4 +1,4 @@
-//! The integration tests of this crate, one program: `cargo test -p cellar-admin --test all
+//! The integration tests of this crate, as one program: `cargo test -p cellar-admin --test all
 //! MODULE`.
 
 #![allow(clippy::unwrap_used, reason = "a failed test says where")]

@@ -1,6 +1,6 @@
-//! Volume servers on paper: AFSVol over Rx as OpenAFS's and Cellar's volume servers answer it, with
-//! volumes that are a few numbers. A server can be crashed between two calls, which ends its
-//! transactions, and started again. The location server beside them is the real one.
+//! Simulated volume servers: AFSVol over Rx as OpenAFS's and Cellar's volume servers implement it,
+//! with volumes that are a few numbers. A test can crash a server between two calls, which ends its
+//! transactions, and restart it. The location server is the real one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,13 +21,13 @@ use cellar_wire::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// What a caller of a crashed server sees.
+/// The code that a caller of a crashed server gets.
 const GONE: AbortCode = AbortCode::RX_CALL_DEAD;
 
-/// Ports of the worlds of this process: the volume port is the third after it.
+/// Counter for the ports of this process's worlds; the volume port is the third after the base.
 static BASES: AtomicU16 = AtomicU16::new(0);
 
-/// A volume on paper: each vnode has a version and when it was written.
+/// A simulated volume: for each vnode, its version and the time of its last write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PaperVolume {
     pub(crate) name: String,
@@ -62,28 +62,28 @@ pub(crate) struct Paper {
     world: Arc<Shared>,
     state: Mutex<State>,
     down: AtomicBool,
-    /// Answers as ours, not as OpenAFS's.
+    /// Behaves as Cellar's server, not as OpenAFS's.
     cellar: bool,
 }
 
 #[derive(Default)]
 struct Shared {
     clock: AtomicU32,
-    /// Size of every volume.
+    /// The size of every volume.
     kib: AtomicU32,
     servers: Mutex<HashMap<Ipv4Addr, Arc<Paper>>>,
     cut: Mutex<Option<Cut>>,
 }
 
-/// The death of a client between two of its calls: so many more are done, of which the last is never
-/// answered and whoever waits is told, and what comes after it is not done.
+/// The death of a client between two of its calls. The server executes `left` more calls. It does
+/// not answer the last one, and notifies `dead`. It does not execute later calls.
 struct Cut {
     left: usize,
     dead: Arc<Notify>,
 }
 
 impl Paper {
-    /// Ends all transactions and answers nobody until it is started.
+    /// Ends all transactions, and answers no calls until the restart.
     pub(crate) fn crash(&self) {
         self.down.store(true, Ordering::SeqCst);
         self.state.lock().transactions.clear();
@@ -97,14 +97,14 @@ impl Paper {
         self.state.lock().volumes.clone()
     }
 
-    /// Where transactions are open, and on which volumes.
+    /// The open transactions, as partition and volume.
     pub(crate) fn transactions(&self) -> Vec<(i32, VolumeId)> {
         let state = self.state.lock();
         let open = state.transactions.values();
         open.map(|open| (open.partition, open.volume)).collect()
     }
 
-    /// A volume that no entry has there.
+    /// Adds a volume that the VLDB does not name.
     pub(crate) fn insert(&self, partition: i32, volume: VolumeId, name: &str) {
         let stray = PaperVolume {
             name: name.to_owned(),
@@ -117,7 +117,7 @@ impl Paper {
         state.volumes.insert((partition, volume), stray);
     }
 
-    /// A client writes a vnode.
+    /// Simulates a client's write to a vnode.
     pub(crate) fn write(&self, partition: i32, volume: VolumeId, vnode: u32) {
         let now = self.world.clock.fetch_add(10, Ordering::SeqCst) + 10;
         let mut state = self.state.lock();
@@ -126,7 +126,7 @@ impl Paper {
         volume.updated = now;
     }
 
-    /// Somebody restores a state over a volume, and gives it these dates of creation and update.
+    /// Simulates a restore to an earlier state, with these dates of creation and update.
     pub(crate) fn restore(
         &self,
         partition: i32,
@@ -161,7 +161,7 @@ impl Paper {
         Ok(state.last)
     }
 
-    /// Runs work on the volume of a transaction.
+    /// Runs work on a transaction's volume.
     fn within<T>(
         &self,
         trans: i32,
@@ -178,7 +178,7 @@ impl Paper {
 
     fn info(&self, state: &State, partition: i32, id: VolumeId) -> Option<afsvol::VolumeInfo> {
         let volume = state.volumes.get(&(partition, id))?;
-        // OpenAFS's servers cannot attach what is to be destroyed.
+        // OpenAFS's servers cannot attach a volume that is marked for destruction.
         if volume.destroy_me && !self.cellar {
             return Some(afsvol::VolumeInfo {
                 volume: id,
@@ -202,7 +202,7 @@ impl Paper {
         })
     }
 
-    /// What a dump from a date does to another volume.
+    /// Applies a dump since a date to another volume.
     fn forward(&self, call: &Forward) -> Result<(), AbortCode> {
         let source = self.within(call.from_trans, |volume, _| Ok(volume.clone()))?;
         let other = self.world.servers.lock();
@@ -226,7 +226,7 @@ impl Paper {
             volume
                 .contents
                 .retain(|vnode, _| source.contents.contains_key(vnode));
-            // An incremental dump onto a wrong base is what tests are to find.
+            // The tests should detect an incremental dump onto a wrong base.
             volume.created = source.created;
             volume.updated = source.updated;
             Ok(())
@@ -417,7 +417,7 @@ impl Paper {
     }
 }
 
-/// An encoded answer.
+/// An encoded reply.
 struct Reply(bytes::BytesMut);
 
 impl Reply {
@@ -481,7 +481,7 @@ impl Service for Paper {
     }
 }
 
-/// The location server, which may be away.
+/// The location server, which a test can make unreachable.
 struct Locator {
     service: VlService,
     down: Arc<AtomicBool>,
@@ -517,7 +517,7 @@ impl World {
         Self::with(cellar, Vec::new()).await
     }
 
-    /// With more services at the address of the location server.
+    /// A world with additional services at the address of the location server.
     pub(crate) async fn with(cellar: bool, more: Vec<Arc<dyn Service>>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = RuntimeConfig {
@@ -527,7 +527,8 @@ impl World {
         let runtime = Runtime::start(config).unwrap();
         let shared = Arc::new(Shared::default());
         shared.clock.store(1_000_000, Ordering::SeqCst);
-        // The number of servers times that of worlds is small against the ports of loopback addresses.
+        // The number of servers times the number of worlds is small compared with the ports of
+        // loopback addresses.
         let (ports, servers) = loop {
             let base = 20_000 + std::process::id() as u16 % 20_000;
             let base = base + 10 * BASES.fetch_add(1, Ordering::SeqCst);
@@ -612,7 +613,7 @@ impl World {
         }
     }
 
-    /// A read-write volume on the first partition of the first server, with something in it.
+    /// Creates a read-write volume with contents on the first partition of the first server.
     pub(crate) async fn create(&self, name: &str) -> VolumeId {
         let at = self.place(0, 0);
         let options = CreateOptions {
@@ -632,17 +633,17 @@ impl World {
         id
     }
 
-    /// How large volumes say they are.
+    /// Sets the size that all volumes report.
     pub(crate) fn set_size(&self, kib: u32) {
         self.shared.kib.store(kib, Ordering::SeqCst);
     }
 
-    /// Puts the location server away, or back.
+    /// Makes the location server unreachable, or reachable again.
     pub(crate) fn vldb(&self, down: bool) {
         self.vldb_down.store(down, Ordering::SeqCst);
     }
 
-    /// Every volume of every server: where, its id, and what it is.
+    /// Every volume of every server: server, partition, id and contents.
     pub(crate) fn all(&self) -> Vec<(usize, i32, VolumeId, PaperVolume)> {
         let mut all = Vec::new();
         for (index, server) in self.servers.iter().enumerate() {
@@ -653,17 +654,17 @@ impl World {
         all
     }
 
-    /// The client dies after so many more calls to volume servers, at least one.
+    /// Kills the client after that many more calls to volume servers, at least one.
     pub(crate) fn cut_after(&self, calls: usize, dead: Arc<Notify>) {
         *self.shared.cut.lock() = Some(Cut { left: calls, dead });
     }
 
-    /// Whether it died so.
+    /// Whether the client was killed by [`World::cut_after`].
     pub(crate) fn is_cut(&self) -> bool {
         matches!(&*self.shared.cut.lock(), Some(cut) if cut.left == 0)
     }
 
-    /// Everybody is there again.
+    /// Makes all servers reachable again.
     pub(crate) fn heal(&self) {
         *self.shared.cut.lock() = None;
         self.vldb(false);
@@ -677,7 +678,7 @@ impl World {
     }
 }
 
-/// The flags of an entry that say that nothing is under way.
+/// Whether an entry has no mark of an unfinished operation.
 pub(crate) fn settled(entry: &cellar_admin::vos::Entry) -> bool {
     let marks = vl::VLSF_NEWREPSITE | vl::VLSF_DONTUSE;
     !entry.is_locked()

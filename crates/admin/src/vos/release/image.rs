@@ -11,22 +11,24 @@ use super::super::{Location, VolumeInfo, VolumeState, Volumes};
 use super::{Job, Plan};
 use crate::error::{Error, Result};
 
-/// What the temporary clone of a release is called. Source: `vos release`, which removes it too.
+/// The name of a release's temporary clone. Source: `vos release`, which removes it too.
 const TEMPORARY: &str = "readonly-clone-temp";
-/// And that of a move.
+/// The name of a move's temporary clone.
 pub(in super::super) const MOVE_TEMPORARY: &str = "move-clone-temp";
 
-/// What is sent.
+/// The image of a release.
 pub(super) struct Image {
     pub(super) at: Location,
     pub(super) volume: VolumeId,
-    /// The site whose volume it is, by its place in the entry.
+    /// The index of the site whose volume it is.
     pub(super) site: Option<usize>,
-    /// It is to go when the release ends.
+    /// The image is removed at the end of the release.
     pub(super) temporary: bool,
-    /// When the read-write volume came to be; sites older than that have another volume.
+    /// Creation date of the read-write volume. A site whose volume is older has another volume's
+    /// contents.
     pub(super) read_write_created: AfsTime,
-    /// When it was last changed; a site whose volume was changed later has another history.
+    /// Date of the last change of the read-write volume. A site whose volume has a later change has
+    /// another history.
     pub(super) read_write_updated: AfsTime,
 }
 
@@ -47,7 +49,8 @@ impl Volumes<'_> {
             .map_or(VolumeId(0), |info| info.clone);
         self.remove_temporaries(draft, at, of_header).await?;
         course.done("cleaned").await?;
-        // The read-only id will do for a temporary clone, unless the server has that volume elsewhere.
+        // A temporary clone can use the read-only id, unless the server has the read-only volume on
+        // another partition.
         let same_server = |(_, site): (usize, &cellar_wire::vl::Site)| {
             Location::of(site).is_some_and(|there| there.server == at.server)
         };
@@ -91,15 +94,15 @@ impl Volumes<'_> {
         match next {
             Ok(()) => Ok(image),
             Err(error) => {
-                // Undone, or found by the next run.
+                // If the removal fails, the next run finds the image.
                 let _gone = self.dismiss(&image).await;
                 Err(error)
             }
         }
     }
 
-    /// Makes the read-only volume beside the read-write one a clone of it as it is now, whether or not
-    /// it is there.
+    /// Makes the read-only volume beside the read-write volume a clone of its present state. It
+    /// need not exist before.
     async fn renew_clone(&self, trans: &Trans<'_>, name: &str, clone: VolumeId) -> Result<()> {
         if self.is_there(trans.at, clone).await?.is_some() {
             match trans.reclone(clone).await {
@@ -107,7 +110,8 @@ impl Volumes<'_> {
                     cause: cellar_rpc::CallError::Aborted(_),
                     ..
                 }) => {
-                    // It is no clone of this volume: the volume came here after it.
+                    // It is no clone of this volume. This happens if the read-write volume came
+                    // here later than the read-only volume.
                     self.delete_from(trans.at, clone).await?;
                 }
                 done => return done,
@@ -116,7 +120,7 @@ impl Volumes<'_> {
         trans.clone_to(afsvol::READONLY, name, clone).await
     }
 
-    /// What a server says of a volume, if it has it.
+    /// Information about a volume, if the server has it.
     pub(in super::super) async fn is_there(
         &self,
         at: Location,
@@ -132,8 +136,8 @@ impl Volumes<'_> {
         }
     }
 
-    /// Removes temporary clones that an earlier release or move left beside the read-write volume, in
-    /// whose header is `of_header`.
+    /// Removes temporary clones that an earlier release or move left beside the read-write volume.
+    /// `of_header` is the clone that the volume's header names.
     pub(in super::super) async fn remove_temporaries(
         &self,
         draft: &Draft,
@@ -154,8 +158,8 @@ impl Volumes<'_> {
         Ok(())
     }
 
-    /// Removes a volume if it is a temporary clone of the read-write volume. Lists say little of one that
-    /// was never brought on line: its header is looked at.
+    /// Removes a volume if it is a temporary clone of the read-write volume. The list of volumes
+    /// says little about a clone that was never on line. Therefore this function reads its header.
     async fn remove_if_temporary(
         &self,
         draft: &Draft,
@@ -177,7 +181,7 @@ impl Volumes<'_> {
         self.delete_if(at, volume, is_one).await
     }
 
-    /// Step 7: removes an image that is not to stay.
+    /// Step 7: removes a temporary image.
     pub(super) async fn dismiss(&self, image: &Image) -> Result<()> {
         if image.temporary {
             self.delete_from(image.at, image.volume).await?;
@@ -187,14 +191,14 @@ impl Volumes<'_> {
 }
 
 impl Job<'_> {
-    /// What is left to do of an earlier release, if anybody was told of it.
+    /// The remaining work of an earlier release, if any site has the release.
     pub(super) async fn plan_to_resume(&mut self) -> Result<Option<Plan>> {
         let (done, todo): (Vec<_>, Vec<_>) = self
             .draft
             .read_only_sites()
             .partition(|(_, site)| Draft::is_new(site));
         let sites: Vec<_> = todo.into_iter().map(|(index, _)| index).collect();
-        // Where the image is, and when it was made.
+        // The places that have the image, and its creation date.
         let mut have = Vec::new();
         for (index, site) in &done {
             if let Some(at) = Location::of(site)
@@ -229,7 +233,8 @@ impl Job<'_> {
                 image.read_write_created = info.created;
                 image.read_write_updated = info.updated;
             }
-            // The clone that was being sent; or it is removed.
+            // The clone that the earlier run sent. It is used if it is still the same image, else
+            // removed.
             let clone = match self.draft.clone {
                 VolumeId(0) => self.draft.read_only,
                 clone => clone,

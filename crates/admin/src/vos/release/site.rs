@@ -1,4 +1,4 @@
-//! One site of a release: its volume becomes the image.
+//! One site of a release: it gets the image as its volume.
 
 use std::sync::Mutex;
 
@@ -13,7 +13,7 @@ use super::super::{Location, Volumes};
 use super::{Job, Plan};
 use crate::error::{Error, Result};
 
-/// What every site is to have.
+/// The state that every site should reach.
 pub(super) struct Target<'a> {
     volumes: Volumes<'a>,
     course: Course<'a>,
@@ -25,8 +25,8 @@ pub(super) struct Target<'a> {
     resumed: bool,
     read_write_created: AfsTime,
     read_write_updated: AfsTime,
-    /// Sites, by their places in the entry, whose volumes were taken out of service for good: an OpenAFS
-    /// server was interrupted in replacing them.
+    /// Indexes of sites whose volumes were taken out of service and are incomplete, because their
+    /// replacement on an OpenAFS server was interrupted.
     pub(super) spoilt: Mutex<Vec<usize>>,
 }
 
@@ -47,13 +47,14 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Step 5 for the site at a place in the entry.
+    /// Step 5 for the site with that index.
     pub(super) async fn update(&self, index: usize, source: &Trans<'_>) -> Result<()> {
         let site = self.sites.get(index).copied().unwrap_or_default();
         let at = Location::of(&site)
             .ok_or_else(|| Error::Usage(format!("{} is not a partition", site.partition)))?;
         let cellar = self.volumes.is_cellar(at.server).await;
-        // Not given up in the middle: it would leave a transaction that nobody knows.
+        // The call that opens the transaction is not interrupted: that would leave a transaction
+        // whose number is unknown.
         self.course.check()?;
         let opened = self.open(at, cellar).await?;
         let (trans, from_date) = match opened {
@@ -101,13 +102,13 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// What was made for this release goes with it.
+    /// Deletes the volume that was created for this release.
     async fn take_back(&self, trans: Trans<'_>, error: Error) -> Result<()> {
         let _deleted = trans.delete().await;
         trans.finish(Err(error)).await
     }
 
-    /// The site's volume. On a Cellar server its clients read on until it is replaced.
+    /// Opens the site's volume. On a Cellar server its clients read on until it is replaced.
     async fn open(&self, at: Location, cellar: bool) -> Result<Option<Trans<'a>>> {
         let flags = if cellar {
             afsvol::IT_BUSY
@@ -121,7 +122,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Since when the site's volume lacks changes; 0 for everything.
+    /// The date of the oldest change that the site's volume may lack; 0 for everything.
     async fn base(&self, trans: &Trans<'_>, site: &Site, cellar: bool) -> Result<u32> {
         let status = trans.status().await?;
         if status.volume_type != afsvol::READONLY || status.parent != self.parent {
@@ -130,12 +131,12 @@ impl<'a> Target<'a> {
                 trans.at, self.volume
             )));
         }
-        // A volume in whose replacement an OpenAFS server was interrupted is neither old nor new,
-        // and says that it is old.
+        // An OpenAFS server that was interrupted while it replaced a volume has a mixed volume with
+        // the old date.
         let known = cellar || !self.resumed && site.flags & VLSF_DONTUSE == 0;
         let same_volume =
             self.read_write_created.0 != 0 && self.read_write_created <= status.creation_date;
-        // A volume that was restored to an older state has changes that carry old dates.
+        // After a restore to an older state, new changes may have older dates.
         let went_back = self.read_write_updated < status.update_date;
         if self.full || !known || !same_volume || went_back {
             return Ok(0);
@@ -152,7 +153,7 @@ impl<'a> Target<'a> {
         at: Location,
     ) -> Result<()> {
         if from_date.is_some() && !cellar {
-            // If anybody dies now, nobody shall read half a volume.
+            // If the client or a server dies now, no client must read an incomplete volume.
             trans.set_flags(afsvol::VT_OUT_OF_SERVICE).await?;
         }
         self.course.done_at("opened", Some(at)).await?;
@@ -178,8 +179,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Whether a server says that a volume is not what a dump is for: changed by itself, or beside a
-/// read-write volume that was left there.
+/// Whether the server refused a dump of changes because its volume is not the base of that dump.
+/// The volume was changed on its own, or beside a read-write volume that was left there.
 fn is_wrong_base(error: &Error) -> bool {
     let code = error.code();
     code == Some(afsvol::WRONG_BASE) || code == Some(AbortCode::VOLSERREAD_DUMPERROR)
