@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use cellar_auth::{Authority, Level};
-use cellar_client::kerberos::{self, CacheName, DomainRealm};
 use cellar_client::{Cell, CellName, Renewal};
+use cellar_kerberos::{self as kerberos, CacheName, DomainRealm};
 use cellar_rpc::Security;
 use cellar_wire::ids::AfsTime;
 
@@ -133,7 +133,7 @@ impl Renewal for FromCache {
     ) -> Pin<Box<dyn Future<Output = Option<Security>> + Send + 'a>> {
         Box::pin(async move {
             let ticket = kerberos::cached_token(&self.0, cell.as_str(), now()).await;
-            let token = ticket.ok()??.token(cell).ok()?;
+            let token = ticket.ok()??.token(cell.as_str()).ok()?;
             Some(token.security(self.1.level()))
         })
     }
@@ -186,7 +186,7 @@ fn best_tokens(tickets: &[kerberos::Ticket], level: Level) -> HashMap<CellName, 
     let domains = DomainRealm::load();
     let security = |cell: CellName| {
         let ticket = kerberos::best(tickets, cell.as_str(), now, &domains)?;
-        match ticket.token(&cell) {
+        match ticket.token(cell.as_str()) {
             Ok(token) => Some((cell, token.security(level))),
             Err(error) => {
                 crate::output::errln!(

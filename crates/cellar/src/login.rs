@@ -13,8 +13,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use cellar_client::CellName;
-use cellar_client::kerberos::CacheName;
-use cellar_client::kernel_keys::Place;
+use cellar_kerberos::CacheName;
+use cellar_kerberos::keyring::Place;
 use cellar_wire::ids::AfsTime;
 use serde_json::json;
 
@@ -159,7 +159,7 @@ async fn request(options: &Options) -> Outcome<Request> {
     let proof = match (&options.keytab, principal) {
         (Some(keytab), Some(principal)) => Proof::Keytab(keytab.clone(), principal),
         (Some(keytab), None) => {
-            let first = cellar_client::kerberos::programs::first_of_keytab(keytab).await?;
+            let first = cellar_kerberos::programs::first_of_keytab(keytab).await?;
             Proof::Keytab(keytab.clone(), first)
         }
         (None, Some(principal)) => Proof::Asked(Some(principal)),

@@ -1,8 +1,8 @@
 //! `cellar tokens` lists the user's tokens; `cellar logout` discards them.
 
 use cellar_client::CellName;
-use cellar_client::kerberos::{self, CacheName, programs};
-use cellar_client::kernel_keys;
+use cellar_kerberos::keyring;
+use cellar_kerberos::{self as kerberos, CacheName, programs};
 use cellar_wire::ids::AfsTime;
 use serde::Serialize;
 
@@ -71,7 +71,7 @@ pub(crate) async fn tokens(options: TokensOptions) -> Outcome {
             enctype: sealed.map(|(enctype, _)| kerberos::enctype_name(enctype)),
         });
     }
-    for token in kernel_keys::list()? {
+    for token in keyring::list()? {
         if cell.is_none_or(|cell| cell == token.cell) {
             rows.push(Row {
                 cell: token.cell,
@@ -118,7 +118,7 @@ fn sentence(row: &Row) -> String {
 pub(crate) async fn logout(options: LogoutOptions) -> Outcome {
     let cache = options.cache.map_or_else(CacheName::own, CacheName::named);
     let cell = options.cell.as_ref();
-    let from_kernel = kernel_keys::remove(cell)?;
+    let from_kernel = keyring::remove(cell.map(CellName::as_str))?;
     let from_cache = if options.all {
         let before = kerberos::cell_tickets(&cache, None).await?.len();
         if programs::list(&cache).await?.is_some() {

@@ -4,8 +4,8 @@
 //! from `/afs` ([`path`]), volumes are found in the VLDB ([`volume_location`]), and every operation on
 //! a volume rotates over its servers until one serves it ([`rotate`], [`Course`]). What a cache manager
 //! adds (kept statuses, promises, bytes) is in [`cache`].
-//! Who calls is proved by tokens, which come from Kerberos ([`kerberos`]) and may be handed to the kernel's
-//! AFS client too ([`kernel_keys`]).
+//! The caller passes the tokens of its user in [`Config::security`]. The crate `cellar-kerberos`
+//! makes them.
 
 mod access_list;
 mod cells;
@@ -27,8 +27,6 @@ mod volume;
 
 pub mod cache;
 pub mod cell;
-pub mod kerberos;
-pub mod kernel_keys;
 pub mod mount_point;
 pub mod mounted;
 pub mod objects;

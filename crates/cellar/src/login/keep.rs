@@ -25,8 +25,8 @@ use std::io::IsTerminal as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use cellar_client::kerberos::{self, CacheName, PrivateFile, programs};
-use cellar_client::kernel_keys::{self, Place};
+use cellar_kerberos::keyring::{self, Place};
+use cellar_kerberos::{self as kerberos, CacheName, PrivateFile, programs};
 use cellar_wire::ids::AfsTime;
 use rustix::process::{Pid, Signal};
 use sd_notify::NotifyState;
@@ -63,9 +63,9 @@ pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsSt
     if !command.is_empty()
         && request.kernel.is_some()
         && request.place == Place::Session
-        && kernel_keys::kernel_has_client()
+        && keyring::kernel_has_client()
     {
-        kernel_keys::join_new_session()?;
+        keyring::join_new_session()?;
     }
     let mut keeper = Keeper {
         request,

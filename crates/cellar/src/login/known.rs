@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use cellar_auth::{Level, Token};
-use cellar_client::kerberos::Ticket;
 use cellar_client::{Cell, Client, Config, Error, token_sentence};
+use cellar_kerberos::Ticket;
 use cellar_rpc::Runtime;
 use cellar_wire::ids::ViceId;
 use cellar_wire::pr;

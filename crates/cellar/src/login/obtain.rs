@@ -4,11 +4,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use cellar_admin::HostNames;
-use cellar_client::kerberos::{
-    self, CacheName, DomainRealm, KerberosPrincipal, RealmHints, Ticket, candidates, programs,
-};
-use cellar_client::kernel_keys::{self, Place};
 use cellar_client::{Cell, CellName};
+use cellar_kerberos::keyring::{self, Place};
+use cellar_kerberos::{
+    self as kerberos, CacheName, DomainRealm, KerberosPrincipal, RealmHints, Ticket, candidates,
+    programs,
+};
 
 use super::known;
 use crate::failure::{Failure, Outcome};
@@ -98,7 +99,7 @@ impl Request {
         domains: &DomainRealm,
     ) -> Outcome<Ticket> {
         let mut hints = RealmHints {
-            told: self.realm.as_deref(),
+            given: self.realm.as_deref(),
             user: &user.realm,
             server: None,
         };
@@ -133,16 +134,16 @@ impl Request {
     pub(super) async fn hand_over(&self, tickets: Vec<(CellName, Ticket)>) -> Outcome<Vec<Held>> {
         let mut all = Vec::new();
         for (cell, ticket) in tickets {
-            let token = ticket.token(&cell)?;
+            let token = ticket.token(cell.as_str())?;
             let details = self.cells.iter().find(|(name, _)| *name == cell);
             if let Some((_, Some(details))) = details {
                 known::check(details, &ticket, &token, self.register).await;
             }
             let in_kernel = match self.kernel.map(|must| (must, self.place)) {
                 None => false,
-                Some((must, place)) => match kernel_keys::add(place, &cell, &token) {
+                Some((must, place)) => match keyring::add(place, cell.as_str(), &token) {
                     Ok(()) => true,
-                    Err(kernel_keys::Error::NoKernelClient) if !must => false,
+                    Err(keyring::Error::NoKernelClient) if !must => false,
                     Err(error) if must => return Err(error.into()),
                     Err(error) => {
                         eprintln!("cellar login: the kernel's AFS client got no token: {error}");

@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_client::cache::Identities;
-use cellar_client::kerberos::programs::{self, Contents};
-use cellar_client::kerberos::{self, CacheName, DomainRealm, RealmHints, Ticket};
 use cellar_client::{CellName, Renewal};
+use cellar_kerberos::programs::{self, Contents};
+use cellar_kerberos::{self as kerberos, CacheName, DomainRealm, RealmHints, Ticket};
 use cellar_rpc::Security;
 use parking_lot::Mutex;
 use tokio::time::Instant;

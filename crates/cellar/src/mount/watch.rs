@@ -21,7 +21,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cellar_client::kerberos::programs;
+use cellar_kerberos::programs;
 use tokio::time::Instant;
 
 /// The signs that are kept of one set of tickets.

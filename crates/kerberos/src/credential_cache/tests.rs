@@ -1,7 +1,7 @@
-//! A cache made by hand, as MIT's library writes it, and damaged in every way.
+//! A cache built by the test, in the format of MIT's library, and every kind of damage to it.
 
 use super::*;
-use crate::kerberos::{DomainRealm, best};
+use crate::{DomainRealm, best};
 
 fn string(out: &mut Vec<u8>, text: &[u8]) {
     out.extend(u32::try_from(text.len()).expect("short").to_be_bytes());
@@ -85,7 +85,7 @@ fn both_forms_are_read() {
 fn the_realm_counts_before_the_time() {
     let mut bytes = vec![5, 3];
     principal(&mut bytes, "alice@TEST.CELL");
-    // Where nobody would look for the cell; where the cell's name leads; the user's own realm.
+    // A realm without relation to the cell; the realm named like the cell; the user's own realm.
     ticket(&mut bytes, 3, "afs/other.cell@ELSEWHERE", 9000);
     ticket(&mut bytes, 3, "afs/other.cell@OTHER.CELL", 8000);
     ticket(&mut bytes, 3, "afs/other.cell@TEST.CELL", 7000);
@@ -119,7 +119,7 @@ fn absurd_counts_are_refused() {
     for at in 0..whole.len() {
         let mut bad = whole.clone();
         bad[at] = 0xff;
-        // No panic, no large allocation; what it says does not matter.
+        // It must not panic or allocate much; the result does not matter.
         let _ = CredentialCache::parse(&bad);
     }
     assert_eq!(CredentialCache::parse(&[5, 2]), Err(BadCache::Old(2)));
@@ -137,7 +137,7 @@ fn tickets_are_taken_out_and_the_rest_stays() {
         servers,
         ["krbtgt/TEST.CELL@TEST.CELL", "afs/other.cell@OTHER"]
     );
-    // What is no ticket to us stays too.
+    // Entries that are not tickets stay too.
     assert!(less.windows(12).any(|bytes| bytes == b"X-CACHECONF:"));
     assert_eq!(
         **CredentialCache::without(&whole, |_| false).expect("same"),

@@ -1,16 +1,20 @@
 //! Tokens for the AFS client inside the Linux kernel (kAFS): keys of type `rxrpc` in a keyring.
 //!
-//! The kernel looks for a key `afs@CELL` in the keyrings of the process that touches a file: its session
-//! keyring, and what is linked there. A key holds a ticket, its session key and when it ends; the kernel
-//! drops it then.
+//! When a process accesses a file, the kernel looks for a key `afs@CELL` in the session keyring of
+//! the process and in the keyrings that are linked there. A key holds a ticket, its session key and
+//! its end time. The kernel removes the key at that time.
 //!
-//! 1. A session keyring is inherited by child processes and shared with them, so a token that `cellar
-//!    login` puts there is seen by the shell it was typed in. A process without one uses its user's default
-//!    session keyring; we attach to that instead of making a new one, which nobody else would see.
-//! 2. [`join_new_session`] makes a keyring for this process and its children alone, as a "process
-//!    authentication group" of OpenAFS: what they are, others of the same user are not.
+//! 1. Child processes inherit a session keyring and share it with the parent. So the shell in which
+//!    `cellar login` was typed finds the token that `cellar login` puts there. A process without a
+//!    session keyring uses the default session keyring of its user. We attach to that keyring; no
+//!    other process would see a new one.
+//! 2. [`join_new_session`] makes a keyring for this process and its children alone, like a "process
+//!    authentication group" of OpenAFS. Other processes of the same user do not have its tokens.
+//! 3. A keyring belongs to a thread: call [`join_new_session`] on the thread that starts the
+//!    processes.
 //!
-//! Source: Linux, `net/rxrpc/key.c` (payload version 1, and the form in which keys are read); keyrings(7).
+//! Source: Linux, `net/rxrpc/key.c` (payload version 1, and the form in which keys are read);
+//! keyrings(7).
 
 use std::borrow::Cow;
 use std::io;
@@ -18,37 +22,35 @@ use std::io;
 use keyutils::{Key, KeyPayload, KeyType, Keyring, SpecialKeyring};
 use zeroize::Zeroizing;
 
-use crate::cell::CellName;
-
-/// What stands before the cell's name in a key's description.
+/// The text before the cell's name in the description of a key.
 const PREFIX: &str = "afs@";
-/// How deep keyrings are searched in keyrings.
+/// The most levels of keyrings within keyrings that are searched.
 const DEPTH_MAX: u32 = 3;
-/// Keyrings that are looked into.
+/// The most keyrings that are searched, which bounds the time if many are linked.
 const KEYRINGS_MAX: usize = 64;
-/// Tokens of one key.
+/// The most tokens of one key that are read.
 const TOKENS_MAX: u32 = 8;
 /// The security index of rxkad.
 const RXKAD: u32 = 2;
-/// What is answered where there are no such keys: `ENODEV` for a key type that the kernel does not have,
-/// `ENOSYS` for a kernel without keyrings, `EPERM` for those in a container, where they are kept out.
+/// The errors that mean that there are no such keys: `ENODEV` from a kernel without the key type,
+/// `ENOSYS` from a kernel without keyrings, `EPERM` in a container that may not use keyrings.
 const NO_KEYS: [i32; 3] = [19, 38, 1];
 
-/// Which keyring.
+/// The keyring into which a token is put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// The session's: this shell or service and what it starts.
+    /// The session keyring: of this shell or service, and of the processes that it starts.
     #[default]
     Session,
-    /// The user's: all his sessions that have it linked (usual after a login through PAM).
+    /// The user keyring: of all sessions of the user in which it is linked (as PAM usually does).
     User,
 }
 
-/// Why keys cannot be handed over.
+/// The reason why a keyring cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel has no such keys, or not for us.
+    /// The kernel has no keys of this type, or refuses them to this process.
     #[error(
         "no 'rxrpc' keys here: the kernel's AFS client is not loaded ('modprobe kafs'), or this is a \
          container that may not use keyrings"
@@ -57,7 +59,7 @@ pub enum Error {
     /// The ticket is too long for a key.
     #[error("the ticket is too long for a kernel key")]
     TooLong,
-    /// The kernel refuses.
+    /// Another error of the kernel.
     #[error("kernel keyring: {0}")]
     Kernel(#[from] io::Error),
 }
@@ -76,24 +78,24 @@ impl Error {
     }
 }
 
-/// What a key of ours holds, but for its secrets.
+/// The contents of a key, without its secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelToken {
     /// The cell.
     pub cell: String,
-    /// Encryption type and version of the service's key that the ticket is sealed with, where the
-    /// ticket says.
+    /// The encryption type and the version of the service's key under which the ticket is
+    /// encrypted, if the ticket contains them.
     pub sealed_with: Option<(i32, Option<u32>)>,
-    /// When it ends, in Unix seconds.
+    /// The end of the token's validity, in Unix seconds.
     pub expires: u32,
 }
 
-/// Hands a token over: the kernel's client acts as its owner in the cell from now on.
+/// Puts a token for `cell` into a keyring. kAFS uses it for the cell from then on.
 ///
 /// # Errors
-/// [`Error::NoKernelClient`] on machines without kAFS; [`Error::Kernel`], for instance when the
-/// user's keys have used up their quota.
-pub fn add(place: Place, cell: &CellName, token: &cellar_auth::Token) -> Result<(), Error> {
+/// [`Error::NoKernelClient`] on machines without kAFS; [`Error::TooLong`]; [`Error::Kernel`], for
+/// instance if the user's quota of keys is used up.
+pub fn add(place: Place, cell: &str, token: &cellar_auth::Token) -> Result<(), Error> {
     let payload = Payload::new(token).ok_or(Error::TooLong)?;
     let mut keyring = keyring(place)?;
     keyring
@@ -102,7 +104,7 @@ pub fn add(place: Place, cell: &CellName, token: &cellar_auth::Token) -> Result<
         .map_err(Error::of)
 }
 
-/// The tokens that the kernel would find for this process. None where there is no kernel client.
+/// The tokens that the kernel would find for this process. Empty on machines without kAFS.
 ///
 /// # Errors
 /// [`Error::Kernel`].
@@ -110,7 +112,7 @@ pub fn list() -> Result<Vec<KernelToken>, Error> {
     let mut tokens = Vec::new();
     for (_, key, cell) in keys()? {
         let Ok(payload) = key.read().map(Zeroizing::new) else {
-            // Ended or taken away meanwhile, or not ours to read.
+            // The key has expired, was removed in the meantime, or may not be read by this user.
             continue;
         };
         if let Some((ticket, expires)) = parse_read(&payload) {
@@ -127,15 +129,15 @@ pub fn list() -> Result<Vec<KernelToken>, Error> {
     Ok(tokens)
 }
 
-/// Takes the tokens for a cell away, or for all cells; answers how many there were.
+/// Removes the tokens for one cell, or for all cells. Returns the number of removed keys.
 ///
 /// # Errors
 /// [`Error::Kernel`].
-pub fn remove(cell: Option<&CellName>) -> Result<usize, Error> {
+pub fn remove(cell: Option<&str>) -> Result<usize, Error> {
     let mut removed = 0;
     for (mut keyring, key, of) in keys()? {
-        // One that was found by two ways is gone the second time.
-        if cell.is_none_or(|cell| cell.as_str() == of) && keyring.unlink_key(&key).is_ok() {
+        // A key that two keyrings link is found twice; the second removal fails.
+        if cell.is_none_or(|cell| cell == of) && keyring.unlink_key(&key).is_ok() {
             removed += 1;
         }
     }
@@ -144,7 +146,8 @@ pub fn remove(cell: Option<&CellName>) -> Result<usize, Error> {
 
 /// Whether this kernel has an AFS client loaded.
 pub fn kernel_has_client() -> bool {
-    // A key without a token, where nobody else looks, and which ends with this process.
+    // A key without a token in the process keyring. It is visible only to this process, and ends
+    // with it.
     let Ok(mut keyring) = Keyring::attach_or_create(SpecialKeyring::Process) else {
         return false;
     };
@@ -154,7 +157,7 @@ pub fn kernel_has_client() -> bool {
         .is_ok()
 }
 
-/// Gives this process, and those it starts from now on, a session keyring of their own.
+/// Gives this process, and the processes that it starts from then on, a new session keyring.
 ///
 /// # Errors
 /// [`Error::Kernel`].
@@ -164,7 +167,7 @@ pub fn join_new_session() -> Result<(), Error> {
         .map_err(Error::of)
 }
 
-fn description(cell: &CellName) -> String {
+fn description(cell: &str) -> String {
     format!("{PREFIX}{cell}")
 }
 
@@ -176,8 +179,8 @@ fn keyring(place: Place) -> Result<Keyring, Error> {
     Keyring::attach(id).map_err(Error::of)
 }
 
-/// The keys that are tokens, with the keyring each is in and its cell: those of the session, and the user's
-/// if they are not linked there.
+/// The keys that are tokens, each with its keyring and its cell. Searched are the session keyring
+/// and the user keyring, which may not be linked in the session keyring.
 fn keys() -> Result<Vec<(Keyring, Key, String)>, Error> {
     let mut found = Vec::new();
     let mut looked_into = 0;
@@ -194,7 +197,7 @@ fn keys() -> Result<Vec<(Keyring, Key, String)>, Error> {
         if looked_into > KEYRINGS_MAX {
             break;
         }
-        // One that must not be read is not searched for us by the kernel either.
+        // The kernel does not search a keyring for us either, if we may not read it.
         let Ok((keys, keyrings)) = keyring.read() else {
             continue;
         };
@@ -213,7 +216,7 @@ fn keys() -> Result<Vec<(Keyring, Key, String)>, Error> {
     Ok(found)
 }
 
-/// The key type. (The crate's own of that name writes a payload that no kernel takes.)
+/// The key type. (The type of the same name in `keyutils` writes a payload that no kernel accepts.)
 struct RxRpc;
 
 impl KeyType for RxRpc {
@@ -225,7 +228,7 @@ impl KeyType for RxRpc {
     }
 }
 
-/// What a key is made of: payload version 1, in this machine's byte order.
+/// The payload from which the kernel makes a key: version 1, in the machine's byte order.
 struct Payload(Zeroizing<Vec<u8>>);
 
 impl Payload {
@@ -250,8 +253,9 @@ impl KeyPayload for Payload {
     }
 }
 
-/// A key as the kernel lets it be read: flags, cell, count, and for each token its length, index and body.
-/// Answers the first rxkad token's ticket and end.
+/// Parses a key in the form in which the kernel returns it: flags, cell, count, and for each token
+/// its length, security index and body. Returns the ticket and the end time of the first rxkad
+/// token.
 fn parse_read(payload: &[u8]) -> Option<(&[u8], u32)> {
     let word = |at: usize| {
         let bytes = payload.get(at..at.checked_add(4)?)?;
@@ -280,7 +284,7 @@ mod tests {
 
     use super::*;
 
-    /// As a kernel writes it for a 16-byte ticket.
+    /// The bytes that a kernel returns for a ticket of 16 bytes.
     fn read_form() -> Vec<u8> {
         let mut bytes = Vec::new();
         let words = |bytes: &mut Vec<u8>, words: &[u32]| {

@@ -1,25 +1,25 @@
-//! Under which principals a cell's service may be known, in the order in which they are tried.
+//! The principals that a cell's service may have, in the order in which they are tried.
 //!
-//! As OpenAFS's `aklog` does it:
+//! The order is that of OpenAFS's `aklog`:
 //!
-//! 1. the realm that was told, and no other; else
+//! 1. the realm that the caller gives, and no other; else
 //! 2. the user's own realm;
 //! 3. the realm that `[domain_realm]` gives for the cell's database server, or for the cell's name;
 //! 4. the cell's name in capitals;
 //! 5. the domain of the database server in capitals.
 //!
-//! In each realm `afs/CELL` is tried, then, where realm and cell are called alike, plain `afs`: elsewhere
-//! that would be another cell's key. Source: aklog(1); seen in openafs@4083ffd08 src/aklog/aklog.c,
-//! `rxkad_get_ticket`.
+//! In each realm `afs/CELL` is tried first. If the realm has the name of the cell, plain `afs`
+//! follows; in other realms plain `afs` would be the key of another cell. Source: aklog(1); seen in
+//! openafs@4083ffd08 src/aklog/aklog.c, `rxkad_get_ticket`.
 
-use super::configuration::DomainRealm;
-use super::principal::KerberosPrincipal;
+use crate::krb5_conf::DomainRealm;
+use crate::principal::KerberosPrincipal;
 
-/// What is known about a cell's realm.
+/// The known facts about a cell's realm.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealmHints<'a> {
-    /// The realm, as the caller was told.
-    pub told: Option<&'a str>,
+    /// The realm that the user gave (`--realm`).
+    pub given: Option<&'a str>,
     /// The realm of the user.
     pub user: &'a str,
     /// The name of one of the cell's database servers.
@@ -27,8 +27,8 @@ pub struct RealmHints<'a> {
 }
 
 /// The realms in which the service of `cell` may be known.
-pub(super) fn realms(cell: &str, hints: RealmHints<'_>, domains: &DomainRealm) -> Vec<String> {
-    let found = match hints.told {
+pub(crate) fn realms(cell: &str, hints: RealmHints<'_>, domains: &DomainRealm) -> Vec<String> {
+    let found = match hints.given {
         Some(realm) => vec![Some(realm.to_owned())],
         None => {
             let of_server = hints.server.and_then(|server| domains.realm_of(server));
@@ -46,7 +46,7 @@ pub(super) fn realms(cell: &str, hints: RealmHints<'_>, domains: &DomainRealm) -
     named.filter(|realm| !realm.is_empty()).collect()
 }
 
-/// The principals to try for `cell`, each once.
+/// The principals to try for the service of `cell`, in order and without duplicates.
 pub fn candidates(
     cell: &str,
     hints: RealmHints<'_>,
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_realm_that_was_told_is_the_only_one() {
         let hints = RealmHints {
-            told: Some("R"),
+            given: Some("R"),
             user: "TEST.CELL",
             server: Some("db.example.org"),
         };
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn the_servers_domain_comes_last() {
         let hints = RealmHints {
-            told: None,
+            given: None,
             user: "U",
             server: Some("db1.example.org"),
         };

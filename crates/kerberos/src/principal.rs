@@ -1,18 +1,18 @@
-//! Kerberos principals: their parts, how they are written, and whom AFS takes them for.
+//! Kerberos principals: their parts, their written form, and their names in AFS.
 
 use std::fmt;
 
 /// A principal: `alice@TEST.CELL`, `afs/test.cell@TEST.CELL`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KerberosPrincipal {
-    /// What stands before the realm, between slashes; at least one.
+    /// The parts before the realm, which slashes separate; at least one.
     pub components: Vec<String>,
-    /// The realm; empty: not said.
+    /// The realm; empty if the written form has none.
     pub realm: String,
 }
 
 impl KerberosPrincipal {
-    /// From its written form, in which a backslash takes `/`, `@`, and itself literally.
+    /// Parses the written form, in which a backslash makes `/`, `@` and itself literal.
     ///
     /// Source: RFC 1964 §2.1.1, as MIT's programs print and read it.
     pub fn parse(text: &str) -> Option<Self> {
@@ -62,8 +62,8 @@ impl KerberosPrincipal {
         }
     }
 
-    /// The cell for whose servers this is the service, if it is one: `afs/CELL` names it; plain `afs`
-    /// is that of the cell that is called as the realm is.
+    /// The cell whose service this is; `None` if it is not the service of a cell. `afs/CELL` names
+    /// the cell; plain `afs` is the service of the cell with the name of the realm.
     pub fn afs_cell(&self) -> Option<String> {
         match self.components.as_slice() {
             [service] if service == "afs" && !self.realm.is_empty() => {
@@ -76,18 +76,18 @@ impl KerberosPrincipal {
         }
     }
 
-    /// Whether it is a ticket-granting service.
+    /// Whether this is a ticket-granting service.
     pub fn is_ticket_granting(&self) -> bool {
         matches!(self.components.as_slice(), [service, _] if service == "krbtgt")
     }
 
-    /// As the protection database of a cell of the principal's own realm knows it: `alice`, `alice.admin`, in
-    /// lower case.
+    /// The principal's name in the protection database of a cell of the same realm: `alice`,
+    /// `alice.admin`, in lower case.
     pub fn local_name(&self) -> String {
         self.components.join(".").to_ascii_lowercase()
     }
 
-    /// As a cell's protection database knows the principal when its realm is not the cell's own:
+    /// The principal's name in the protection database of a cell of another realm:
     /// `alice@test.cell`, `alice.admin@test.cell`, in lower case.
     pub fn foreign_name(&self) -> String {
         format!("{}@{}", self.local_name(), self.realm.to_ascii_lowercase())

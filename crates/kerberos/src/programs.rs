@@ -1,11 +1,17 @@
-//! MIT's Kerberos programs: they know every kind of credential cache and every way to prove who one is
-//! (passwords, smart cards, one-time codes), and read the site's configuration (decision 0009).
+//! MIT's Kerberos programs `kinit`, `klist`, `kvno` and `kdestroy`.
 //!
-//! What they print for people is not read but for four things that have not changed in twenty years: the
-//! name of the cache in `klist`'s first line, or in its complaint that there is none; the services in its list;
-//! and the principals of a keytab.
-//! Tickets are read from a cache of form FILE: a copy of one ticket is made there by
-//! `kvno --cached-only --out-cache`, which works for all kinds of caches (MIT 1.19 and later).
+//! The programs know every kind of credential cache and every way of authentication (passwords,
+//! smart cards, one-time codes). They read the configuration of the site (decision 0009).
+//!
+//! Only four parts of their output are parsed. These have not changed in twenty years:
+//!
+//! 1. the name of the cache in the first line of `klist`;
+//! 2. the name of the cache in the error message of `klist` if the cache does not exist;
+//! 3. the services in the list of `klist`;
+//! 4. the principals of a keytab.
+//!
+//! Tickets are read from a cache of kind FILE. `kvno --cached-only --out-cache` copies one ticket
+//! into such a file, from a cache of any kind (MIT 1.19 and later).
 
 use std::ffi::OsStr;
 use std::hash::{Hash, Hasher};
@@ -17,50 +23,49 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-use super::Error;
-use super::principal::KerberosPrincipal;
+use crate::Error;
+use crate::principal::KerberosPrincipal;
 
-/// How long a program that asks the KDC may take. MIT's library gives up a realm's silent KDCs after less
-/// than this.
+/// The time limit of a program that calls the KDC. MIT's library gives up the silent KDCs of a
+/// realm earlier.
 const KDC_TIME: Duration = Duration::from_secs(60);
-/// How long one may take that only looks into a cache or keytab; a daemon may be behind it.
+/// The time limit of a program that only reads a cache or keytab, which may need a daemon (KCM).
 const LOCAL_TIME: Duration = Duration::from_secs(10);
 
-/// The group of a program that runs for somebody else.
-const NOBODYS_GROUP: u32 = 65534;
+/// The group (`nogroup`) of a program that runs as another user.
+const NOGROUP: u32 = 65534;
 
-/// The most output that is looked at, in bytes.
+/// The most output of a program that is read, in bytes.
 const OUTPUT_MAX: usize = 1 << 20;
 
-/// What `klist` says about a credential cache.
+/// The output of `klist` for a credential cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     /// The name of the cache, with its kind.
     pub cache: String,
-    /// The services that there are tickets for.
+    /// The services of the tickets.
     pub services: Vec<KerberosPrincipal>,
-    /// Another one when the tickets are others, or have other times.
+    /// A hash of the tickets and their times: it changes when they change.
     pub stamp: u64,
 }
 
-/// A credential cache to work on: the one that is named, or the user's own (`KRB5CCNAME` or the
-/// library's default).
+/// A credential cache: a named one, or the user's own (`KRB5CCNAME` or the default of the library).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheName {
     name: Option<String>,
-    /// Of a file: whose it must be.
+    /// The required owner of the file, if the cache is a file.
     owner: Option<u32>,
-    /// The programs look for it as this user, who is not ours.
+    /// The programs run as this user; `None`: as the calling user.
     user: Option<u32>,
 }
 
 impl CacheName {
-    /// The user's own.
+    /// The user's own cache.
     pub fn own() -> Self {
         Self::default()
     }
 
-    /// The one of that name, `KIND:REST` or a path.
+    /// The cache of this name: `KIND:REST` or a path.
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: Some(name.into()),
@@ -68,13 +73,13 @@ impl CacheName {
         }
     }
 
-    /// One in a file.
+    /// A cache in a file.
     pub fn file(path: &Path) -> Self {
         Self::named(format!("FILE:{}", path.display()))
     }
 
-    /// One in a file where others may make files too: what is there is no cache unless it is a plain file of
-    /// that user's.
+    /// A cache in a directory where other users may make files too. The file counts only if it is a
+    /// regular file of the user `uid`.
     pub fn file_of(path: &Path, uid: u32) -> Self {
         Self {
             owner: Some(uid),
@@ -82,8 +87,9 @@ impl CacheName {
         }
     }
 
-    /// Where the library looks for the tickets of this user of the machine, who has no `KRB5CCNAME` that we know:
-    /// in the kernel's keyrings, at a daemon (KCM), in files. Only root can look for those of others.
+    /// The default cache of a user of the machine, whose `KRB5CCNAME` is not known. The library
+    /// looks in the kernel's keyrings, at a daemon (KCM), or in files. Only root can do this for
+    /// another user.
     pub fn of_user(uid: u32) -> Self {
         Self {
             name: None,
@@ -92,8 +98,8 @@ impl CacheName {
         }
     }
 
-    /// The same cache; the programs work on it as this user of the machine, who can do with it what he can do himself
-    /// and no more. Only root can have them do so for others.
+    /// The same cache, but the programs run as this user of the machine, with the rights of that
+    /// user. Only root can do this for another user.
     pub fn by_user(self, uid: u32) -> Self {
         Self {
             user: Some(uid),
@@ -101,18 +107,18 @@ impl CacheName {
         }
     }
 
-    /// As whom it is looked for, if not as ourselves.
+    /// The user as which the programs run, if it is not the calling user.
     pub(crate) fn user(&self) -> Option<u32> {
         let own = rustix::process::geteuid().as_raw();
         self.user.filter(|user| *user != own)
     }
 
-    /// Whose the file has to be, if that matters.
+    /// The required owner of the file, if any.
     pub(crate) fn owner(&self) -> Option<u32> {
         self.owner
     }
 
-    /// The name; `None`: whatever the library's default is.
+    /// The name; `None`: the default of the library.
     pub fn name(&self) -> Option<String> {
         let from_environment = || match self.user {
             None => std::env::var("KRB5CCNAME").ok(),
@@ -122,13 +128,13 @@ impl CacheName {
         name.filter(|name| !name.is_empty())
     }
 
-    /// The file, if it is known to be one without asking the library.
+    /// The file, if the name shows that the cache is a file.
     pub fn path(&self) -> Option<PathBuf> {
         self.name().as_deref().and_then(path_of)
     }
 }
 
-/// The file behind a cache's name: `FILE:PATH`, `PATH`, or one cache of a directory, `DIR::PATH`.
+/// The file of a cache's name: `FILE:PATH`, `PATH`, or one cache of a directory, `DIR::PATH`.
 pub fn path_of(name: &str) -> Option<PathBuf> {
     let path = match name.split_once(':') {
         Some(("FILE", path)) => path,
@@ -140,14 +146,15 @@ pub fn path_of(name: &str) -> Option<PathBuf> {
 }
 
 fn program(name: &'static str, cache: &CacheName) -> Command {
-    let mut command = Command::new(located(name));
+    let mut command = Command::new(program_path(name));
     if let Some(user) = cache.user() {
-        // Without the groups of ours; none of his is needed. What is in our environment would be his to read.
+        // The program must not have our groups, and needs none of the user's. The user could read
+        // the environment of the program, so ours is not passed on.
         command.env_clear().env("PATH", "/usr/bin:/bin");
         command.envs(std::env::var_os("KRB5_CONFIG").map(|file| ("KRB5_CONFIG", file)));
-        command.uid(user).gid(NOBODYS_GROUP).current_dir("/");
+        command.uid(user).gid(NOGROUP).current_dir("/");
     }
-    // Their English is read.
+    // The English messages are parsed.
     command.env("LC_ALL", "C").kill_on_drop(true);
     match (&cache.name, cache.user) {
         (Some(name), _) => drop(command.env("KRB5CCNAME", name)),
@@ -157,9 +164,12 @@ fn program(name: &'static str, cache: &CacheName) -> Command {
     command
 }
 
-/// Where the programs are that a mount runs, looked for once and before there is a mount: a directory of `PATH` may be in it, and
-/// would then be looked up by those who wait for the program. Others, and what is in no directory: the bare name.
-fn located(name: &'static str) -> PathBuf {
+/// The path of a program; its bare name if it is not found or if a mount does not run it.
+///
+/// The programs that a mount runs are looked up once, before the mount exists. A directory of
+/// `PATH` may be in the mounted tree: a lookup in it would wait for the mount, which waits for the
+/// program.
+fn program_path(name: &'static str) -> PathBuf {
     static PLACES: OnceLock<[(&str, Option<PathBuf>); 2]> = OnceLock::new();
     let places = PLACES.get_or_init(|| {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -182,7 +192,7 @@ fn cannot_run(program: &'static str, cause: std::io::Error) -> Error {
     }
 }
 
-/// Runs a program and answers what it printed.
+/// Runs a program and returns its output.
 async fn run(
     name: &'static str,
     mut command: Command,
@@ -192,15 +202,15 @@ async fn run(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    // The start waits until the file of the program is found, which may be on any file system.
+    // `spawn` blocks until the program's file is found, which may be on any file system.
     let started = tokio::task::spawn_blocking(move || command.spawn()).await;
     let started = started.unwrap_or_else(|cause| Err(std::io::Error::other(cause)));
     let mut child = started.map_err(|cause| cannot_run(name, cause))?;
     let (output, errors) = (child.stdout.take(), child.stderr.take());
-    let ended = async { tokio::join!(said(output), said(errors), child.wait()) };
+    let ended = async { tokio::join!(read_output(output), read_output(errors), child.wait()) };
     let (output, errors, status) = tokio::time::timeout(patience, ended)
         .await
-        .map_err(|_| Error::Silent(name))?;
+        .map_err(|_| Error::TimedOut(name))?;
     let status = status.map_err(|cause| cannot_run(name, cause))?;
     if status.success() {
         return Ok(output);
@@ -211,20 +221,20 @@ async fn run(
     })
 }
 
-/// What a program says, up to [`OUTPUT_MAX`]; one that says more is cut off.
-async fn said(stream: Option<impl AsyncRead + Unpin>) -> String {
+/// The output of a program, cut off at [`OUTPUT_MAX`].
+async fn read_output(stream: Option<impl AsyncRead + Unpin>) -> String {
     let mut bytes = Vec::new();
     if let Some(stream) = stream {
-        // What came before a failure counts.
+        // The bytes before a read error count.
         let _failed = stream.take(OUTPUT_MAX as u64).read_to_end(&mut bytes).await;
     }
     String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
-/// Gets tickets with a password or whatever else the realm asks for, on the terminal.
+/// Gets tickets with a password, or by whatever the realm asks for on the terminal.
 ///
 /// # Errors
-/// It does not run, or did not succeed: then it has said why.
+/// `kinit` does not run, or failed and has printed the reason.
 pub async fn kinit(
     cache: &CacheName,
     principal: Option<&str>,
@@ -239,14 +249,14 @@ pub async fn kinit(
     if status.success() {
         Ok(())
     } else {
-        Err(Error::Said("kinit"))
+        Err(Error::Failed("kinit"))
     }
 }
 
 /// Gets tickets with a key from a keytab.
 ///
 /// # Errors
-/// It does not run, or is refused.
+/// `kinit` does not run, or is refused.
 pub async fn kinit_with_keytab(
     cache: &CacheName,
     principal: &str,
@@ -259,30 +269,31 @@ pub async fn kinit_with_keytab(
     run("kinit", command, KDC_TIME).await.map(drop)
 }
 
-/// Renews the cache's ticket-granting ticket. All other tickets are gone then.
+/// Renews the ticket-granting ticket of the cache. This removes all other tickets.
 ///
 /// # Errors
-/// It does not run, or is refused.
+/// `kinit` does not run, or is refused.
 pub async fn renew(cache: &CacheName) -> Result<(), Error> {
     let mut command = program("kinit", cache);
     command.arg("-R");
     run("kinit", command, KDC_TIME).await.map(drop)
 }
 
-/// Gets a ticket for a service into the cache, if there is none yet.
+/// Gets a ticket for a service into the cache, if the cache has none yet.
 ///
 /// # Errors
-/// It does not run, or is refused: [`Error::is_unknown_service`] where another name may do.
+/// `kvno` does not run, or is refused. If [`Error::is_unknown_service`] holds, another name may
+/// succeed.
 pub async fn get_service(cache: &CacheName, service: &KerberosPrincipal) -> Result<(), Error> {
     let mut command = program("kvno", cache);
     command.arg("-q").arg(service.to_string());
     run("kvno", command, KDC_TIME).await.map(drop)
 }
 
-/// Copies a ticket of the cache into a new one in a file.
+/// Copies a ticket of the cache into a new cache in a file.
 ///
 /// # Errors
-/// It does not run, or there is no such ticket.
+/// `kvno` does not run, or the cache has no such ticket.
 pub async fn copy_service(
     cache: &CacheName,
     service: &KerberosPrincipal,
@@ -297,10 +308,10 @@ pub async fn copy_service(
     run("kvno", command, LOCAL_TIME).await.map(drop)
 }
 
-/// What is in a cache; `None` if there is none.
+/// The contents of a cache; `None` if the cache does not exist.
 ///
 /// # Errors
-/// It does not run.
+/// `klist` does not run.
 pub async fn list(cache: &CacheName) -> Result<Option<Listing>, Error> {
     Ok(match contents(cache).await? {
         Contents::Tickets(listing) => Some(listing),
@@ -308,26 +319,26 @@ pub async fn list(cache: &CacheName) -> Result<Option<Listing>, Error> {
     })
 }
 
-/// The result of a look into a cache.
+/// The result of [`contents`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// There is a cache.
+    /// The cache exists.
     Tickets(Listing),
-    /// There is none.
+    /// The cache does not exist.
     Missing {
-        /// The name that it would have, with its kind, if `klist` says it.
+        /// The name that the cache would have, with its kind, if `klist` prints it.
         name: Option<String>,
     },
 }
 
-/// Looks into a cache.
+/// Lists the contents of a cache.
 ///
 /// # Errors
 /// `klist` does not run.
 pub async fn contents(cache: &CacheName) -> Result<Contents, Error> {
     let name = match run("klist", program("klist", cache), LOCAL_TIME).await {
         Ok(text) => match parse_listing(&text) {
-            Some(listing) if cache.user().is_none() || is_his_own(&listing.cache) => {
+            Some(listing) if cache.user().is_none() || belongs_to_user(&listing.cache) => {
                 return Ok(Contents::Tickets(listing));
             }
             other => other.map(|listing| listing.cache),
@@ -338,17 +349,17 @@ pub async fn contents(cache: &CacheName) -> Result<Contents, Error> {
     Ok(Contents::Missing { name })
 }
 
-/// Whether what a program finds that runs as a user is that user's: the keyrings of sessions and processes go on from who
-/// started it to the program, and are ours.
-fn is_his_own(cache: &str) -> bool {
+/// Whether a cache that a program found while it ran as a user belongs to that user. A program
+/// inherits the keyrings of session and process from its parent: these belong to us.
+fn belongs_to_user(cache: &str) -> bool {
     let keyring = cache.strip_prefix("KEYRING:");
     keyring.is_none_or(|rest| rest.starts_with("persistent:") || rest.starts_with("user:"))
 }
 
-/// The name that a cache without a name has, also when there is none yet.
+/// The name of the default cache, which need not exist yet.
 ///
 /// # Errors
-/// It does not run.
+/// `klist` does not run.
 pub async fn default_name(cache: &CacheName) -> Result<String, Error> {
     Ok(match contents(cache).await? {
         Contents::Tickets(listing) => listing.cache,
@@ -356,9 +367,9 @@ pub async fn default_name(cache: &CacheName) -> Result<String, Error> {
     })
 }
 
-/// Reads two of klist's complaints: `klist: No credentials cache found (filename: /tmp/krb5cc_0)`
-/// and `klist: Credentials cache keyring 'persistent:0:0' not found`. Other kinds do not say a
-/// name.
+/// The name of the cache in an error message of `klist`. Two messages contain it: `klist: No
+/// credentials cache found (filename: /tmp/krb5cc_0)` and `klist: Credentials cache keyring
+/// 'persistent:0:0' not found`.
 fn parse_missing(message: &str) -> Option<String> {
     if let Some((_, rest)) = message.split_once("cache keyring '") {
         let (name, _) = rest.split_once('\'')?;
@@ -372,7 +383,7 @@ fn parse_missing(message: &str) -> Option<String> {
 /// Destroys a cache.
 ///
 /// # Errors
-/// It does not run, or cannot.
+/// `kdestroy` does not run, or fails.
 pub async fn destroy(cache: &CacheName) -> Result<(), Error> {
     let mut command = program("kdestroy", cache);
     command.arg("-q");
@@ -382,7 +393,7 @@ pub async fn destroy(cache: &CacheName) -> Result<(), Error> {
 /// The first principal of a keytab.
 ///
 /// # Errors
-/// The keytab cannot be read, or is empty.
+/// The keytab cannot be read, or has no keys.
 pub async fn first_of_keytab(keytab: &Path) -> Result<String, Error> {
     let mut command = program("klist", &CacheName::own());
     command.arg("-k").arg(keytab);
@@ -390,7 +401,8 @@ pub async fn first_of_keytab(keytab: &Path) -> Result<String, Error> {
     first_principal(&text).ok_or_else(|| Error::EmptyKeytab(keytab.to_owned()))
 }
 
-/// `Keytab name: …`, `KVNO Principal`, `---- …`, then `   1 alice@TEST.CELL`.
+/// Parses `klist -k`: `Keytab name: …`, `KVNO Principal`, `---- …`, then
+/// `   1 alice@TEST.CELL`.
 fn first_principal(text: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let (version, principal) = line.trim().split_once(char::is_whitespace)?;
@@ -399,13 +411,13 @@ fn first_principal(text: &str) -> Option<String> {
     })
 }
 
-/// `Ticket cache: FILE:/tmp/krb5cc_0`, `Default principal: …`, then a ticket a line whose last word is the
-/// service.
+/// Parses `klist`: `Ticket cache: FILE:/tmp/krb5cc_0`, `Default principal: …`, then one line for
+/// each ticket, whose last word is the service.
 fn parse_listing(text: &str) -> Option<Listing> {
     let cache = text
         .lines()
         .find_map(|line| line.strip_prefix("Ticket cache: "))?;
-    // Dates come first: lines of flags and addresses do not begin with a digit.
+    // A ticket's line begins with a date; lines of flags and addresses do not begin with a digit.
     let tickets = text
         .lines()
         .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
@@ -441,7 +453,7 @@ mod tests {
             "FILE:/tmp/krb5cc_7",
             "DIR::/run/user/7/krb5cc/tkt",
         ] {
-            assert!(is_his_own(own), "{own}");
+            assert!(belongs_to_user(own), "{own}");
         }
         for ours in [
             "KEYRING:session:x",
@@ -449,7 +461,7 @@ mod tests {
             "KEYRING:process:x",
             "KEYRING:thread:x",
         ] {
-            assert!(!is_his_own(ours), "{ours}");
+            assert!(!belongs_to_user(ours), "{ours}");
         }
     }
 

@@ -1,27 +1,32 @@
-//! As much of Kerberos' configuration (`krb5.conf`) as says to which realm a cell belongs.
+//! The section `[domain_realm]` of `krb5.conf`: the realm to which a cell belongs.
 //!
-//! MIT's programs have no way to ask the library for a host's realm, so `[domain_realm]` is read here:
-//! the host's own line, else the line of the nearest domain above it, with or without a dot before its name.
-//! `KRB5_CONFIG` may name several files; the first that says something counts, within a file the first
-//! line. `include` and `includedir` are followed, to a depth. Files that cannot be read are left out, as
-//! the library does. Source: krb5.conf(5), sections "Structure" and "domain_realm".
+//! None of MIT's programs prints the realm of a host, so the section is read here:
+//!
+//! 1. The line of the host itself counts, else the line of the nearest domain above it. The name of
+//!    a domain may begin with a dot.
+//! 2. `KRB5_CONFIG` may name several files. The first matching line of the first file that has one
+//!    counts.
+//! 3. `include` and `includedir` are followed down to [`DEPTH_MAX`].
+//! 4. Files that cannot be read are ignored, as the library does.
+//!
+//! Source: krb5.conf(5), sections "Structure" and "domain_realm".
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How deep files include others.
+/// The most levels of files that include others; a file may include itself.
 const DEPTH_MAX: u32 = 8;
-/// The longest file that is read, in bytes.
+/// The most bytes of a file that is read; longer files are ignored.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Lines of `[domain_realm]` that are kept.
+/// The most lines of `[domain_realm]` that are kept, which bounds the memory.
 const LINES_MAX: usize = 10_000;
 
-/// What `[domain_realm]` says.
+/// The lines of `[domain_realm]`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct DomainRealm(Vec<(String, String)>);
 
 impl DomainRealm {
-    /// Reads this machine's configuration, or that which `KRB5_CONFIG` names.
+    /// Reads `/etc/krb5.conf`, or the files that `KRB5_CONFIG` names.
     pub fn load() -> Self {
         let files = std::env::var("KRB5_CONFIG").unwrap_or_else(|_| "/etc/krb5.conf".to_owned());
         let mut found = Self::default();
@@ -32,15 +37,15 @@ impl DomainRealm {
         found
     }
 
-    /// The realm of a host or cell, by its name.
+    /// The realm of a host or cell of this name.
     pub fn realm_of(&self, name: &str) -> Option<&str> {
         let name = name.to_ascii_lowercase();
         let line = |wanted: &str| {
             let found = self.0.iter().find(|(domain, _)| domain == wanted);
             found.map(|(_, realm)| realm.as_str())
         };
-        // A domain's own name stands for its hosts too. A cell is called as its domain mostly, so the
-        // domain's line (with a dot) counts for the name itself as well, which no host would need.
+        // The name of a domain also matches its hosts. Most cells have the name of their domain, so
+        // a line of a domain (with a dot) also matches the name itself, which no host needs.
         line(&name)
             .or_else(|| line(&format!(".{name}")))
             .or_else(|| {
@@ -96,14 +101,14 @@ impl DomainRealm {
     }
 }
 
-/// Whether the lines that come are of the section that is looked for.
+/// Whether the lines that follow belong to `[domain_realm]`.
 #[derive(Default)]
 struct Section {
     wanted: bool,
 }
 
-/// The files of an included directory: names of letters, digits, dashes and underscores, or ending in
-/// `.conf`.
+/// The files of an included directory whose names have only letters, digits, dashes and
+/// underscores, or end in `.conf`.
 fn included(directory: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = fs::read_dir(directory)
         .into_iter()
@@ -156,7 +161,7 @@ mod tests {
         fs::write(parts.join("two.conf"), "[domain_realm]\n.b = B\n").expect("write");
         fs::write(parts.join("three~"), "[domain_realm]\n.c = C\n").expect("write");
         let top = home.path().join("krb5.conf");
-        // It includes itself as well: that ends.
+        // The file also includes itself, which must end.
         let text = format!(
             "includedir {}\ninclude {}\n[domain_realm]\n.d = D\n",
             parts.display(),

@@ -1,45 +1,47 @@
-//! A Kerberos credential cache in a file, as MIT's and Heimdal's libraries write it (forms 3 and 4).
+//! The file format of a Kerberos credential cache, as MIT's and Heimdal's libraries write it
+//! (versions 3 and 4).
 //!
 //! ```text
-//! 05 04  u16 length, header fields          (form 3: 05 03, no header)
+//! 05 04  u16 length, header fields          (version 3: 05 03, no header)
 //! principal                                 the owner
 //! credential...                             to the end of the file
 //! principal:  u32 type, u32 n, realm, n components            each string: u32 length, bytes
-//! credential: principal client, principal server, key, u32 x 4 times (authenticated, start, end, renew until),
+//! credential: principal client, principal server, key,
+//!             u32 x 4 times (authenticated, start, end, renew until),
 //!             u8, u32 flags, addresses, authorization data, ticket, second ticket
-//! key:        u16 type (form 3: twice), u32 length, bytes
+//! key:        u16 type (version 3: twice), u32 length, bytes
 //! ```
 //!
-//! Every count is big-endian and is checked against what is left before anything is allocated. Entries
-//! that are no tickets (the library's settings, tickets it has crossed out by an end time of 0) are left
-//! out. Source: MIT krb5 documentation, "Credential cache file format".
+//! Every count is big-endian. It is checked against the remaining bytes before memory is allocated.
+//! Entries that are not tickets are left out: the library's settings, and tickets that the library
+//! has removed by an end time of 0. Source: MIT krb5 documentation, "Credential cache file format".
 
 use std::fmt;
 use std::ops::Range;
 
 use zeroize::Zeroizing;
 
-use super::principal::KerberosPrincipal;
+use crate::principal::KerberosPrincipal;
 
-/// The longest cache that is read, in bytes: thousands of tickets.
+/// The most bytes of a cache that are read: enough for thousands of tickets.
 pub const CACHE_BYTES_MAX: u64 = 16 << 20;
 
-/// Components of one name. Real ones have at most a handful.
+/// The most components of one name. Real names have two or three.
 const COMPONENTS_MAX: u32 = 64;
 
-/// The realm under which the library keeps its settings among the tickets.
+/// The realm of entries that hold settings of the library.
 const SETTINGS_REALM: &str = "X-CACHECONF:";
 
-/// Why bytes are not a credential cache.
+/// The reason why bytes are not a credential cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCache {
-    /// It does not begin as one.
+    /// The first bytes are not those of a cache.
     #[error("not a Kerberos credential cache")]
     NotACache,
-    /// It is of a form from before Kerberos 1.3 (2003).
+    /// A version of the format from before Kerberos 1.3 (2003).
     #[error("a credential cache of a form that is no longer written (version {0})")]
     Old(u8),
-    /// It breaks off, or a count in it is absurd.
+    /// The file is truncated, or a count in it is impossible.
     #[error("a damaged credential cache")]
     Damaged,
 }
@@ -47,23 +49,23 @@ pub enum BadCache {
 /// A ticket with its session key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ticket {
-    /// Whose it is.
+    /// The principal to whom the ticket was issued.
     pub client: KerberosPrincipal,
-    /// For which service.
+    /// The service for which the ticket is valid.
     pub server: KerberosPrincipal,
-    /// Encryption type of the session key.
+    /// The encryption type of the session key.
     pub enctype: i32,
     /// The session key.
     pub session_key: Zeroizing<Vec<u8>>,
-    /// When it begins and ends to be good, in Unix seconds.
+    /// The begin of the ticket's validity, in Unix seconds.
     pub begins: u32,
-    /// See `begins`.
+    /// The end of the ticket's validity, in Unix seconds.
     pub ends: u32,
-    /// Until when it can be renewed, in Unix seconds; 0: not at all.
+    /// The end of the time in which the ticket can be renewed, in Unix seconds; 0: not renewable.
     pub renew_until: u32,
-    /// The ticket itself, as the KDC made it (DER).
+    /// The ticket as the KDC made it (DER).
     pub ticket: Vec<u8>,
-    /// Where in the file it stands.
+    /// The range of the entry in the file, from start to end, in bytes.
     place: (usize, usize),
 }
 
@@ -78,17 +80,17 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// Whose cache it is, and the tickets in it.
+/// A parsed cache: its owner and its tickets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CredentialCache {
     /// The owner.
     pub owner: KerberosPrincipal,
-    /// The tickets, in the order in which they came.
+    /// The tickets in the order of the file.
     pub tickets: Vec<Ticket>,
 }
 
 impl CredentialCache {
-    /// Reads a cache.
+    /// Parses a cache.
     ///
     /// # Errors
     /// [`BadCache`].
@@ -114,7 +116,7 @@ impl CredentialCache {
         Ok(Self { owner, tickets })
     }
 
-    /// The owner's ticket to get tickets of his own realm with, if it is good at `now`.
+    /// The ticket-granting ticket of the owner's own realm, if it is valid at `now` (Unix seconds).
     pub fn granting(&self, now: u32) -> Option<&Ticket> {
         self.tickets.iter().find(|ticket| {
             ticket.server.is_ticket_granting()
@@ -124,7 +126,7 @@ impl CredentialCache {
         })
     }
 
-    /// The bytes of a cache without the tickets that `unwanted` names.
+    /// The bytes of a cache without the tickets for which `unwanted` returns true.
     ///
     /// # Errors
     /// [`BadCache`].
@@ -196,7 +198,7 @@ impl<'a> Reader<'a> {
         Ok(KerberosPrincipal { components, realm })
     }
 
-    /// Address or authorization data: a list of (type, bytes), not looked at.
+    /// Skips addresses or authorization data: a list of (type, bytes).
     fn skip_list(&mut self) -> Result<(), BadCache> {
         for _ in 0..self.u32()? {
             self.u16()?;
@@ -205,7 +207,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// One entry; `None` if it is no ticket.
+    /// Parses one entry; `None` if the entry is not a ticket.
     fn ticket(&mut self, form: u8) -> Result<Option<Ticket>, BadCache> {
         let start = self.at;
         let client = self.principal()?;
