@@ -1,25 +1,31 @@
 //! Hosts: the client machines, as the file server knows them.
 //!
-//! A host is known by the address *and port* its calls come from, because many may sit behind one
-//! address; and by the UUID that it reports, because one may have many addresses and may move.
-//! Promises are kept by host, under a small dense number, its *slot*. A host is called back where it was met last; who calls from
-//! another address that was its own, as a new process does, may be somebody else, whom an address translator or the system gave that
-//! port: he is asked who he is there, and is the same host only if he says so.
+//! The file server identifies a host by the address *and port* of its calls, because many hosts may
+//! share one address. It also identifies a host by the UUID that the host reports, because one host
+//! may have many addresses and may move. Promises are kept by host, under a small dense number, its
+//! *slot*. The server calls a host back at the address where it last reached it.
 //!
-//! States, as flags that a call looks at with one load:
+//! A call may come from another address that belonged to the host, and with a new epoch. It may be
+//! a new process of the host, or another host to which an address translator or the system gave
+//! that port. The server therefore asks at that address for the UUID. The caller is the same host
+//! only if it reports the same UUID.
 //!
-//! * not `KNOWN`: it has not been asked who it is since it appeared;
-//! * `VERIFY`: restored from before a restart, and not asked again yet;
-//! * `DOWN`: it did not answer when it was told or asked something;
-//! * `RESET`: it must be told to forget everything before it gets another answer;
+//! States are flags that a call reads with one load:
+//!
+//! * not `KNOWN`: the server has not asked the host who it is since it appeared;
+//! * `VERIFY`: restored from before a restart, or seen with a new epoch, and not yet asked again;
+//! * `DOWN`: it did not answer a break or a question;
+//! * `RESET`: the server must tell it to forget everything before it gets another answer;
 //! * `GONE`: the record was dropped; a call that still holds it looks the host up again.
 //!
-//! A host with `KNOWN` alone is served at once; every other goes through `contact` first.
+//! A host with `KNOWN` alone is served at once. Calls of every other host go through `contact`
+//! first.
 //!
-//! Breaks for a host go through its *outbox*: fids that it has still to be told, numbered. While it
-//! answers, one task at a time empties the outbox, up to 50 fids in one call, however many changes
-//! they come from; whoever waits, waits for its number. When it does not answer, the outbox is its
-//! list of delayed breaks. An outbox over its bound is emptied and replaced by `RESET`.
+//! Breaks for a host go through its *outbox*: numbered fids that are still to be delivered. While
+//! the host answers, one task at a time empties the outbox, with up to 50 fids in one call, from
+//! any number of changes. A change waits for the number of its own entry. When the host does not
+//! answer, the outbox is its list of delayed breaks. An outbox over its bound is emptied and
+//! replaced by `RESET`.
 
 mod contact;
 mod housekeeping;
@@ -57,17 +63,18 @@ pub struct Host {
     flags: AtomicU32,
     /// Server's seconds of the last call of any kind.
     heard: AtomicU32,
-    /// Server's seconds of the last call that shows that somebody works there.
+    /// Server's seconds of the last call that shows user activity on the host.
     active: AtomicU32,
     waiting: AtomicU32,
-    /// How long the host takes to answer a call, smoothed, microseconds; 0: never asked.
+    /// Smoothed response time of the host's callback service, in microseconds; 0 before the first
+    /// answer.
     answers_in: AtomicU32,
     record: Mutex<Record>,
-    /// Held by whoever talks to the host about who it is or what it has to forget.
+    /// Held during an introduction, a reset or a delivery of breaks.
     talk: tokio::sync::Mutex<()>,
-    /// Signalled when the outbox moved or the host went down.
+    /// Signalled when entries left the outbox or the host went down.
     moved: Notify,
-    /// Signalled when the host was found at another address.
+    /// Signalled when the server found the host at another address.
     readdressed: Notify,
 }
 
@@ -75,25 +82,25 @@ struct Record {
     uuid: Option<AfsUuid>,
     primary: SocketAddr,
     alternates: Vec<SocketAddr>,
-    /// Rx epoch of the newest connection: a client process keeps one for its life.
+    /// Rx epoch of the newest connection. A client process keeps one epoch for its life.
     epoch: Option<u32>,
     connection: Option<Connection>,
-    /// Groups of the host, and the generation they belong to.
+    /// Groups of the host, and the generation in which they were loaded.
     cps: Option<(Cps, u64)>,
-    /// When the talk of now, or the last one, began.
+    /// When the current or the last contact began.
     talking_since: Option<Instant>,
-    /// When the last talk that failed began: calls that had come by then share its outcome; one
-    /// that came later shows that the host is there.
+    /// When the last contact that failed began. Calls that had arrived by then share its outcome. A
+    /// call that arrived later shows that the host is there.
     failed_since: Option<Instant>,
     outbox: VecDeque<Fid>,
     /// How many fids were ever put into the outbox, and how many have left it.
     queued: u64,
     told: u64,
-    /// Whether a task is emptying the outbox, or about to.
+    /// Whether a task empties the outbox, or is about to.
     delivering: bool,
 }
 
-/// A host as it is kept over a restart.
+/// A host as it is saved over a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SavedHost {
     pub(crate) uuid: AfsUuid,
@@ -108,17 +115,17 @@ const RESET: u32 = 8;
 const GONE: u32 = 16;
 /// The host understands universal errno codes.
 const ERRORTRANS: u32 = 32;
-/// The host answers, but serves no callback calls: it is promised nothing.
+/// The host answers, but serves no callback calls. It gets no promises.
 const NO_SERVICE: u32 = 64;
 
-/// What becomes of a fid that was put into an outbox.
+/// The outcome of [`Host::queue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queued {
-    /// It leaves as number so; somebody is emptying the outbox.
+    /// The fid is the entry with this number. A task empties the outbox.
     At(u64),
-    /// As `At`, and nobody is emptying the outbox: the caller must see to it.
+    /// As `At`, but no task empties the outbox. The caller must start one.
     Deliver(u64),
-    /// The host is down: it will be told at its next call.
+    /// The host is down. The break is delivered at its next call.
     Delayed,
 }
 
@@ -151,56 +158,57 @@ impl Host {
         }
     }
 
-    /// The number under which its promises are kept.
+    /// The slot under which its promises are kept.
     #[must_use]
     pub fn slot(&self) -> HostSlot {
         self.slot
     }
 
-    /// The address that is called back.
+    /// The address at which the server calls it back.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.record.lock().primary
     }
 
-    /// The UUID that it reported, if it has one.
+    /// The UUID that it reported, if any.
     #[must_use]
     pub fn uuid(&self) -> Option<AfsUuid> {
         self.record.lock().uuid
     }
 
-    /// Whether calls of this host can be answered without talking to it first.
+    /// Whether calls of this host can be answered without contacting it first.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.flags.load(Ordering::Acquire) & (KNOWN | VERIFY | DOWN | RESET | GONE) == KNOWN
     }
 
-    /// Whether it was ever asked who it is, and answered.
+    /// Whether the host has identified itself.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.has(KNOWN)
     }
 
-    /// Whether it did not answer when it was last told or asked something.
+    /// Whether the host did not answer the last break or question.
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.has(DOWN)
     }
 
-    /// Whether it can be promised to be told of changes.
+    /// Whether the host takes callbacks, so that it can be given promises.
     #[must_use]
     pub fn takes_callbacks(&self) -> bool {
         !self.has(NO_SERVICE)
     }
 
-    /// Whether a connection of that epoch, from that address, may be another host's to whom the address belongs by now.
+    /// Whether a connection with this epoch, from this address, may come from another host that
+    /// owns the address now.
     pub(crate) fn may_be_another(&self, epoch: u32, address: SocketAddr) -> bool {
         let record = self.record.lock();
         record.primary != address && record.epoch.is_some_and(|known| known != epoch)
     }
 
-    /// Notes the epoch of a connection of this host. A new one means a new client process, which
-    /// is to be asked who it is, though its address is known.
+    /// Notes the epoch of a connection of this host. A new epoch means a new client process. The
+    /// server must ask it who it is, although its address is known.
     pub(crate) fn seen_epoch(&self, epoch: u32) {
         let mut record = self.record.lock();
         if record
@@ -219,9 +227,9 @@ impl Host {
         self.has(ERRORTRANS)
     }
 
-    /// Notes a call at `now`; `active` when it shows that somebody works there.
+    /// Notes a call at `now`. `active` says that the call shows user activity on the host.
     pub(crate) fn heard(&self, now: u32, active: bool) {
-        // A store only when the second changes keeps the cache line shared between threads.
+        // Storing only when the second changes keeps the cache line shared between threads.
         if self.heard.load(Ordering::Relaxed) != now {
             self.heard.store(now, Ordering::Relaxed);
         }
@@ -230,7 +238,7 @@ impl Host {
         }
     }
 
-    /// The host's groups, if they were asked for in this generation.
+    /// The host's groups, if they were loaded in this generation.
     pub(crate) fn known_cps(&self, generation: u64) -> Option<Cps> {
         let record = self.record.lock();
         record
@@ -268,7 +276,7 @@ impl Host {
     pub(crate) fn queue(&self, fid: Fid) -> Queued {
         let mut record = self.record.lock();
         if self.has(RESET) {
-            // It will forget everything anyhow.
+            // The host will forget everything anyway.
             return Queued::Delayed;
         }
         if record.outbox.len() >= DELAYED_BREAKS_PER_HOST {
@@ -296,14 +304,14 @@ impl Host {
         }
     }
 
-    /// The next fids to tell, at most `limit`, without duplicates, and how many entries of the
-    /// outbox they stand for. `None` when there are none: then nobody is emptying it any more, and
-    /// the host is not down any more.
+    /// The next fids to deliver, at most `limit` and without duplicates, and the number of outbox
+    /// entries that they stand for. `None` if the outbox is empty; the host is then no longer down,
+    /// and no task delivers to it.
     fn outbox_front(&self, limit: usize) -> Option<(Vec<Fid>, usize)> {
         let mut record = self.record.lock();
         if record.outbox.is_empty() {
-            // Under the record's lock, so that no fid is queued for a host that is up again
-            // and that nobody delivers to.
+            // Under the record's lock. Otherwise another thread could queue a fid for a host that
+            // is up again and has no delivering task.
             record.delivering = false;
             self.clear(DOWN);
             return None;
@@ -322,7 +330,7 @@ impl Host {
         Some((fids, entries))
     }
 
-    /// The first `entries` of the outbox were told.
+    /// Removes the first `entries` of the outbox, which were delivered.
     fn outbox_told(&self, entries: usize) {
         let mut record = self.record.lock();
         let entries = entries.min(record.outbox.len());
@@ -332,13 +340,13 @@ impl Host {
         self.moved.notify_waiters();
     }
 
-    /// Everything in the outbox is overtaken, because the host forgets all.
+    /// Removes everything from the outbox, because the host forgets all promises.
     fn outbox_clear(&self) {
         let entries = self.record.lock().outbox.len();
         self.outbox_told(entries);
     }
 
-    /// It did not answer: what is in the outbox waits for its next call.
+    /// Marks the host down: it did not answer. The entries of the outbox wait for its next call.
     pub(crate) fn mark_down(&self) {
         {
             let mut record = self.record.lock();
@@ -349,7 +357,7 @@ impl Host {
         self.moved.notify_waiters();
     }
 
-    /// Notes how long an answer of the host took.
+    /// Notes the response time of the host.
     pub(crate) fn answered_in(&self, took: Duration) {
         let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX).max(1);
         let before = self.answers_in.load(Ordering::Relaxed);
@@ -360,17 +368,18 @@ impl Host {
         self.answers_in.store(smoothed, Ordering::Relaxed);
     }
 
-    /// How long a change waits for this host to be told.
+    /// How long a change waits for this host to acknowledge a break.
     pub(crate) fn break_wait(&self) -> Duration {
         let usual = Duration::from_micros(self.answers_in.load(Ordering::Relaxed).into());
         (usual * BREAK_WAIT_FACTOR).clamp(BREAK_WAIT_LEAST, BREAK_WAIT_MOST)
     }
 
-    /// Entry `number` has not left the outbox in time: from now on the host is down, and its calls
-    /// wait until it was told, which goes on. `false` if it was told meanwhile.
+    /// Marks the host down if entry `number` has not left the outbox in time. The delivery
+    /// continues, and calls of the host wait for it. Returns `false` if the entry was delivered in
+    /// the meantime.
     ///
-    /// Under the record's lock: while the entry is in the outbox, somebody is delivering it, and
-    /// takes the mark off when the outbox is empty.
+    /// Under the record's lock. While the entry is in the outbox, a task is delivering it. That
+    /// task clears the mark when the outbox is empty.
     pub(crate) fn mark_late(&self, number: u64) -> bool {
         let record = self.record.lock();
         let late = record.told < number && !self.has(DOWN | GONE);
@@ -380,14 +389,14 @@ impl Host {
         late
     }
 
-    /// Waits until nobody else talks to the host.
+    /// Waits until no other task contacts the host.
     pub(crate) async fn talk(&self) -> MutexGuard<'_, ()> {
         let talk = self.talk.lock().await;
         self.record.lock().talking_since = Some(Instant::now());
         talk
     }
 
-    /// Whether a talk that began after `arrived` has failed.
+    /// Whether a contact that began after `arrived` has failed.
     pub(crate) fn failed_after(&self, arrived: Instant) -> bool {
         let failed = self.record.lock().failed_since;
         failed.is_some_and(|since| since >= arrived)
@@ -406,8 +415,9 @@ impl Host {
         }
     }
 
-    /// What is kept of the host over a clean restart. Nothing of one that is down, was not asked
-    /// who it is, or has no UUID to be recognised by: it is told to forget all when it comes.
+    /// The state to save over a clean restart. `None` for a host that is down, has not identified
+    /// itself, or has no UUID by which it could be recognised. Such a host must forget everything
+    /// when it calls again.
     pub(crate) fn to_save(&self) -> Option<SavedHost> {
         let flags = self.flags.load(Ordering::Acquire);
         if flags & KNOWN == 0 || flags & (DOWN | RESET | GONE | NO_SERVICE) != 0 {
@@ -440,7 +450,8 @@ impl Host {
         }
     }
 
-    /// Forgets another address of the host; `false`: it is the one that is called back.
+    /// Removes another address of the host. Returns `false` if it is the address that is called
+    /// back.
     fn give_up_address(&self, address: SocketAddr) -> bool {
         let mut record = self.record.lock();
         record.alternates.retain(|&other| other != address);
@@ -525,7 +536,7 @@ mod tests {
         assert!(host.mark_late(1));
         assert!(!host.is_settled());
         assert!(!host.mark_late(1), "it is down already");
-        // What changes now is told by the same task, and nobody waits for it.
+        // A later change joins the same delivery and does not wait for the host.
         assert_eq!(host.queue(Fid::new(1, 4, 3)), Queued::Delayed);
         let (fids, entries) = host.outbox_front(50).unwrap();
         assert_eq!(fids.len(), 2);

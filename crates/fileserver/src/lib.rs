@@ -1,19 +1,19 @@
 //! The file server: RXAFS and AFSVol in one process that owns its partitions.
 //!
-//! * [`FileServer`]: what the program makes, starts and stops;
-//! * [`rxafs`](self): the calls of clients, one file a procedure;
-//! * [`afsosd`](self): the calls of clients that read and write objects themselves;
+//! * [`FileServer`]: the entry point: the program creates, starts and stops it;
+//! * [`rxafs`](self): the calls of clients, one file for each procedure;
+//! * [`afsosd`](self): the calls of clients that read and write objects directly;
 //! * [`afsvol`](self): the calls of administrators about volumes;
-//! * [`host`]: the client machines, who they are and what they have still to be told;
-//! * [`callback`]: the promises to tell them, with the argument why no break is lost;
-//! * `leases`: directories that one host has to itself for some seconds;
+//! * [`host`]: the client machines, their identities and the breaks still to be delivered to them;
+//! * [`callback`]: the callback promises, with the argument why no break is lost;
+//! * `leases`: directories that one host uses exclusively for some seconds;
 //! * [`lock`]: advisory locks on files;
-//! * [`protection`]: what is needed of the protection database;
+//! * [`protection`]: the interface to the protection database;
 //! * `objects`: files whose bytes are on object storage devices;
-//! * `access`: who may do what; `abort_map`: the one place that picks a code.
+//! * `access`: the access rules; `abort_map`: the one place that picks an abort code.
 //!
-//! A handler runs on a shard's thread and never blocks it: what is in memory is answered on the
-//! spot, everything else on a thread of the pool. Time is an argument ([`Config::clock`]).
+//! A handler runs on a shard's thread and never blocks it. It answers from memory at once; all
+//! other work runs on a thread of the pool. Time is an argument ([`Config::clock`]).
 
 mod abort_map;
 mod access;

@@ -1,4 +1,4 @@
-//! The file server: everything that its calls share, and its life from start to stop.
+//! The file server: the state that all calls share, and its life from start to stop.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -34,13 +34,18 @@ use crate::volumes::Volumes;
 
 /// A file server with its volume server: one process owns its partitions. Cheap to clone.
 ///
-/// Life: [`FileServer::new`], [`FileServer::add_partition`] for each, the services into ports
-/// ([`FileServer::file_service`], [`FileServer::volume_service`]), [`FileServer::start`];
-/// [`FileServer::stop`] before the partitions are closed.
+/// Life cycle:
+///
+/// 1. [`FileServer::new`];
+/// 2. [`FileServer::add_partition`] for each partition;
+/// 3. the services are added to ports ([`FileServer::file_service`],
+///    [`FileServer::volume_service`]);
+/// 4. [`FileServer::start`];
+/// 5. [`FileServer::stop`], before the partitions are closed.
 #[derive(Clone)]
 pub struct FileServer(Arc<Server>);
 
-/// What the calls share.
+/// The state that all calls share.
 pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) protection: Arc<dyn Protection>,
@@ -49,7 +54,7 @@ pub(crate) struct Server {
     pub(crate) callbacks: Arc<CallbackTable>,
     pub(crate) contacts: Arc<Contacts>,
     pub(crate) breaker: Breaker,
-    /// Directories that hosts have to themselves; not the stores of `objects`.
+    /// Directories that hosts use exclusively. The leases of direct stores are in `objects`.
     pub(crate) leases: Arc<Leases>,
     pub(crate) locks: LockTable,
     pub(crate) statistics: Statistics,
@@ -61,7 +66,7 @@ pub(crate) struct Server {
     pub(crate) objects: Objects,
     /// When the server started.
     pub(crate) started: Duration,
-    /// Raised by FlushCPS: what connections know of groups is asked for again.
+    /// Incremented by FlushCPS: the groups cached with connections and hosts are then loaded again.
     cps_generation: AtomicU64,
     making_room: AtomicBool,
     stopping: AtomicBool,
@@ -70,8 +75,8 @@ pub(crate) struct Server {
 impl FileServer {
     /// A file server without partitions.
     ///
-    /// If the configuration names a file of saved callback state, it is read, and deleted, so that
-    /// a crash from now on is seen as one.
+    /// If the configuration names a file of saved callback state, the file is read and deleted. A
+    /// later crash therefore leaves no such file, and the next start treats it as a crash.
     #[must_use]
     pub fn new(config: Config, protection: Arc<dyn Protection>) -> Self {
         let started = (config.clock)();
@@ -112,18 +117,18 @@ impl FileServer {
         Self(Arc::new(server))
     }
 
-    /// Serves the volumes of a partition.
+    /// Adds a partition, whose volumes the server then serves.
     pub fn add_partition(&self, id: PartitionId, partition: Arc<Partition>) {
         self.0.volumes.add(id, partition);
     }
 
-    /// The partitions served, by id.
+    /// The served partitions, ordered by id.
     #[must_use]
     pub fn partitions(&self) -> Vec<(PartitionId, Arc<Partition>)> {
         self.0.volumes.partitions()
     }
 
-    /// RXAFS, for the port that clients know as the file server's (7000).
+    /// RXAFS, for the file server's port (7000).
     #[must_use]
     pub fn file_service(&self) -> Arc<dyn Service> {
         Arc::new(Answering::<FileService>::new(self.0.clone()))
@@ -141,8 +146,8 @@ impl FileServer {
         Arc::new(Answering::<VolumeService>::new(self.0.clone()))
     }
 
-    /// Starts the work in the background, on `runtime`. `port` is the one with the file service:
-    /// hosts are called from it.
+    /// Starts the background work on `runtime`. `port` is the port of the file service; the server
+    /// calls hosts from it.
     pub fn start(&self, runtime: &Runtime, port: &Port) {
         self.0.contacts.use_port(port);
         self.0.networks.add(&[port.local_address()]);
@@ -152,21 +157,22 @@ impl FileServer {
         runtime.spawn(0, || async move { server.remove_leftovers_later().await });
     }
 
-    /// Says at which addresses others call this server, where its ports are bound to all of the machine's.
+    /// Adds addresses at which others call this server. Needed when its ports are bound to all
+    /// addresses of the machine.
     pub fn has_addresses(&self, addresses: &[SocketAddr]) {
         self.0.networks.add(addresses);
     }
 
-    /// Says at which port the volume service answers: what one partition sends to another of this
-    /// server does not go through it. Without this it does.
+    /// Sets the port of the volume service. Transfers between two partitions of this server then
+    /// bypass the network; without this call they go through the volume service.
     pub fn serves_volumes_at(&self, port: &Port) {
         self.0.networks.add_volume_server(port.local_address());
     }
 
-    /// Registers this server's UUID and addresses in the volume location database: tries `servers`
-    /// in turn, and again after a while, until one accepts. Returns at once.
+    /// Registers this server's UUID and addresses in the volume location database. Tries `servers`
+    /// in turn, and repeats after a pause, until one accepts. Returns at once.
     ///
-    /// Only addresses of IPv4 can be registered.
+    /// Only IPv4 addresses can be registered.
     pub fn register(&self, runtime: &Runtime, servers: Vec<Connection>, addresses: &[SocketAddr]) {
         let server = self.0.clone();
         self.0.networks.add(addresses);
@@ -179,21 +185,22 @@ impl FileServer {
         });
     }
 
-    /// Says where volumes are looked up for the oldest clients (GetVolumeInfo): in a database of
-    /// this process, or through a [`Connection`] to its server. The first call counts.
+    /// Sets the location database that answers GetVolumeInfo, a call of the oldest clients. It is a
+    /// database of this process, or a [`Connection`] to its server. Only the first call has an
+    /// effect.
     pub fn use_locations(&self, locations: Arc<dyn Locations>) {
         self.0.locations.set(locations);
     }
 
-    /// [`FileServer::use_objects`] follows in a moment. A server that answers calls before that
-    /// must know it: files that a policy sends to devices wait for the devices then, and do not
-    /// lie on the local disk.
+    /// Announces that [`FileServer::use_objects`] will follow soon. A server that answers calls
+    /// before `use_objects` must know this. Stores of files that a policy sends to devices then
+    /// wait for the devices, and do not go to the local disk.
     pub fn expect_objects(&self) {
         self.0.objects.known.expect();
     }
 
-    /// Uses the object storage of the cell from now on; the first call counts. Devices are called from
-    /// `port`. Returns the devices, which follow the database's list.
+    /// Uses the object storage of the cell from now on. Only the first call has an effect. The
+    /// server calls devices from `port`. Returns the devices, which follow the database's list.
     pub fn use_objects(
         &self,
         runtime: &Runtime,
@@ -203,19 +210,19 @@ impl FileServer {
         Objects::start(&self.0, runtime, port, config)
     }
 
-    /// Repairs objects and collects garbage from now on; the first call counts.
+    /// Starts to repair objects and to collect garbage. Only the first call has an effect.
     pub fn keep_objects(&self, runtime: &Runtime, upkeep: crate::Upkeep) {
         Objects::keep(&self.0, runtime, upkeep);
     }
 
-    /// Removes volumes that were being made when an earlier run of the server ended, and that no
-    /// transaction goes on with. The server does it by itself ten minutes after its start.
+    /// Removes volumes whose creation an earlier run of the server did not finish and no
+    /// transaction continues. The server itself does this ten minutes after its start.
     pub async fn remove_leftovers(&self) {
         self.0.remove_leftovers().await;
     }
 
-    /// Breaks the promises for everything in a volume, because it was replaced or taken away, and
-    /// waits until the hosts were told or are down.
+    /// Breaks the promises for everything in a volume that was replaced or removed. Waits until the
+    /// hosts have been notified or are down.
     pub async fn break_volume(&self, volume: VolumeId) {
         let pending = self.0.breaker.collect_volume(volume, self.0.now_secs());
         self.0.breaker.told(pending).await;
@@ -227,8 +234,8 @@ impl FileServer {
         Figures::collect(&self.0)
     }
 
-    /// Ends the work in the background and saves callback state, if the configuration says where.
-    /// To be called when no more calls are answered, and before the partitions are closed.
+    /// Ends the background work and saves callback state, if the configuration names a file for it.
+    /// Call this when the server answers no more calls, and before the partitions are closed.
     pub fn stop(&self) {
         self.0.stopping.store(true, Ordering::Release);
         let Some(path) = &self.0.config.callback_state else {
@@ -243,30 +250,30 @@ impl FileServer {
 }
 
 impl Server {
-    /// Now, as the wall clock has it.
+    /// The current time of the wall clock.
     pub(crate) fn wall(&self) -> Duration {
         (self.config.clock)()
     }
 
-    /// Now, in the seconds of the wire.
+    /// The current time in the seconds of the wire.
     pub(crate) fn now(&self) -> AfsTime {
         AfsTime(self.now_secs())
     }
 
-    /// Now, in seconds since 1970.
+    /// The current time in seconds since 1970.
     pub(crate) fn now_secs(&self) -> u32 {
         AfsTime::after_1970(self.wall()).0
     }
 
-    /// Which groups of callers are still valid: those loaded under this number. It changes by
-    /// FlushCPS, and with the protection database.
+    /// The number under which the groups of callers are valid. It changes with FlushCPS and with
+    /// the protection database.
     pub(crate) fn cps_generation(&self) -> u64 {
         // Neither ever falls, so no two states have the same sum.
         let flushes = self.cps_generation.load(Ordering::Acquire);
         flushes.wrapping_add(self.protection.version())
     }
 
-    /// Has the groups of every caller and host asked for again.
+    /// Invalidates the cached groups of every caller and host.
     pub(crate) fn flush_cps(&self) {
         self.cps_generation.fetch_add(1, Ordering::AcqRel);
     }
@@ -275,7 +282,7 @@ impl Server {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// The callback table is full: makes room, if nobody does already.
+    /// Makes room in the full callback table, unless another task does so already.
     pub(crate) fn make_room_for_promises(self: &Arc<Self>) {
         if !self.making_room.swap(true, Ordering::AcqRel) {
             let server = self.clone();
@@ -287,7 +294,7 @@ impl Server {
         }
     }
 
-    /// The host table is full: makes room, if nobody does already.
+    /// Makes room in the full host table, unless another task does so already.
     pub(crate) fn make_room_for_hosts(self: &Arc<Self>) {
         if !self.making_room.swap(true, Ordering::AcqRel) {
             let server = self.clone();
@@ -307,7 +314,7 @@ impl Server {
                 info!(hosts, promises, "callback state restored");
             }
             Ok(None) => {}
-            // As after a crash: every host is told to forget.
+            // As after a crash, every host is told to forget everything.
             Err(cause) => error!(%cause, path = %path.display(), "callback state not restored"),
         }
     }

@@ -1,8 +1,8 @@
-//! What the two services have in common: reading which procedure is called, timing it, counting
-//! and logging what is refused, picking the code, and auditing ([`crate::audit`]).
+//! The common part of the services: it decodes the opcode, times the call, counts and logs
+//! refusals, picks the abort code, and audits ([`crate::audit`]).
 //!
-//! A service is a [`Handlers`]: a package, and a dispatch to its procedures, which [`route!`]
-//! writes.
+//! A service is a [`Handlers`]: a package, and a dispatch to its procedures. [`route!`] writes the
+//! dispatch.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ pub(crate) trait Handlers: Send + Sync + 'static {
     /// The package.
     const PACKAGE: &'static Package;
 
-    /// Answers one call, or says why not.
+    /// The handler of one call. Returns the reason if the call is refused.
     async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> Answered;
 
-    /// Whether clients call it, and not administrators and other servers alone.
+    /// Whether clients call the package. If not, only administrators and other servers do.
     const FOR_CLIENTS: bool = true;
 
-    /// Limits and habits. A forged address must not make this server ask somebody else who they are, which
-    /// it does of clients.
+    /// Limits and settings. The server asks clients who they are. The reach check prevents a forged
+    /// source address from making the server ask a third party.
     fn options() -> ServiceOptions {
         ServiceOptions {
             reach_check: Self::FOR_CLIENTS,
@@ -40,7 +40,8 @@ pub(crate) trait Handlers: Send + Sync + 'static {
         }
     }
 
-    /// A call has ended, after so long; `procedure` is its index in the package, if it is there.
+    /// Called at the end of a call, with its duration. `procedure` is its index in the package;
+    /// `None` for an unknown opcode.
     fn ended(_server: &Server, _procedure: Option<usize>, _outcome: &Answered, _took: Duration) {}
 
     /// Whether errors travel to the caller as universal errno codes.
@@ -111,7 +112,8 @@ impl<H: Handlers> Service for Answering<H> {
     }
 }
 
-/// The future of the handler for an opcode: `Procedure => handler` a line, and what else.
+/// The future of the handler for an opcode. One line `Procedure => handler` for each procedure;
+/// `else` gives the future for other opcodes.
 macro_rules! route {
     ($opcode:expr, $server:expr, $call:expr, { $($procedure:ty => $handler:path,)* } else $other:expr) => {
         match $opcode {

@@ -1,20 +1,22 @@
-//! Who makes a call: the host, the identity, and since when both are known.
+//! The caller of a call: its host, its identity, and the time when both were determined.
 //!
-//! Kept with the caller's connection, so that a call on a connection that is known costs one look.
-//! The first call of a connection finds or makes the host and asks the protection database; calls
-//! of a host that is not settled wait for it ([`crate::host`]). A connection has one security
-//! class, and so one user: a host is as many of these records as it has connections.
+//! The record is kept with the caller's connection, so a call on a known connection costs one
+//! lookup. The first call of a connection finds or creates the host and asks the protection
+//! database. If the host is not settled, its calls wait until it is ([`crate::host`]). A connection
+//! has one security class, and therefore one user. A host has one such record for each of its
+//! connections.
 //!
-//! *How long it is believed.* Who somebody is and which groups count is asked again after two
-//! hours, after FlushCPS, and as soon as the protection database says that something changed,
-//! which one in the same process does at once. What a list grants is never kept. A superuser by
-//! `UserList` is asked for again after [`SUPERUSER_REFRESH`]. A ticket that ends ends the rights:
-//! the calls after it get `VICETOKENDEAD`, and the client takes a new connection. While the
-//! database cannot be reached, who was known stays so, unless it was flushed; new users wait.
+//! *Refresh.* The server asks again for identity and groups after two hours, after FlushCPS, and
+//! when the protection database reports a change. A database in the same process reports a change
+//! at once. Rights that an access list grants are never cached. The `UserList` membership of a
+//! superuser is checked again after [`SUPERUSER_REFRESH`]. When a ticket expires, the rights end:
+//! later calls get `VICETOKENDEAD`, and the client opens a new connection. While the database
+//! cannot be reached, known callers keep their identity unless FlushCPS came in between; new users
+//! wait.
 //!
 //! *Superusers.* A holder of the cell's key, and the local administrator, act as
-//! `system:administrators` itself and have every right. Somebody in `UserList` acts as himself and
-//! is a member of `system:administrators`, whatever the database says.
+//! `system:administrators` itself and have every right. A user in `UserList` acts under its own id
+//! and is a member of `system:administrators`, whatever the database says.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -34,7 +36,7 @@ use crate::limits::{CPS_REFRESH, CPS_RETRY, SUPERUSER_REFRESH};
 use crate::protection::ProtectionError;
 use crate::server::Server;
 
-/// What is kept with a connection.
+/// The data kept with a connection.
 pub(crate) struct ClientRecord {
     pub(crate) host: Option<Arc<Host>>,
     pub(crate) identity: Identity,
@@ -42,9 +44,9 @@ pub(crate) struct ClientRecord {
     near: bool,
     /// When the caller's ticket ends; `u32::MAX` without one.
     expires: u32,
-    /// When the identity was asked for.
+    /// Server's seconds when the identity was loaded.
     loaded: u32,
-    /// When it is to be asked for again.
+    /// Server's seconds from which the identity must be loaded again.
     stale: u32,
     /// The [`Server::cps_generation`] at that time.
     generation: u64,
@@ -54,7 +56,7 @@ pub(crate) struct ClientRecord {
 }
 
 impl ClientRecord {
-    /// The same for a little longer, because nobody can be asked.
+    /// The same identity for a little longer, because the database cannot be reached.
     fn still(&self) -> Known {
         let refresh = if self.listed {
             SUPERUSER_REFRESH
@@ -70,19 +72,19 @@ impl ClientRecord {
     }
 }
 
-/// Who a caller turned out to be, and how far that can be relied on.
+/// The identity of a caller, and how long it is valid.
 struct Known {
     identity: Identity,
-    /// When the ticket ends.
+    /// When the ticket expires.
     expires: u32,
-    /// Seconds after which to ask again.
+    /// Seconds after which the identity is loaded again.
     refresh: u64,
     /// A superuser by `UserList`.
     listed: bool,
 }
 
 impl Known {
-    /// What does not depend on a ticket.
+    /// An identity that does not depend on a ticket.
     fn without_ticket(identity: Identity) -> Self {
         Self {
             identity,
@@ -93,7 +95,7 @@ impl Known {
     }
 }
 
-/// Counts the records there are: what OpenAFS calls clients.
+/// Counts the existing records, which OpenAFS calls clients.
 #[derive(Default)]
 pub(crate) struct Clients(Arc<AtomicUsize>);
 
@@ -105,7 +107,7 @@ impl Clients {
         Counted(self.0.clone())
     }
 
-    /// How many there are.
+    /// The number of records.
     pub(crate) fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
@@ -144,13 +146,13 @@ impl Session {
         self.client.identity.id
     }
 
-    /// Whose promises stay when the caller changes something.
+    /// The host that keeps its promises when the caller makes a change.
     pub(crate) fn host_slot(&self) -> Option<HostSlot> {
         self.client.host.as_ref().map(|host| host.slot())
     }
 
-    /// The machine, as what it may have at most is counted: one has a network of 64 bits of IPv6 to itself. `None`:
-    /// the local administrator.
+    /// The machine to which per-machine limits apply. In IPv6 a machine is a network of 64 bits,
+    /// because one machine may own such a network. `None` for the local administrator.
     pub(crate) fn machine(&self) -> Option<IpAddr> {
         match self.client.host.as_ref()?.address().ip() {
             IpAddr::V6(address) => {
@@ -161,7 +163,7 @@ impl Session {
         }
     }
 
-    /// Who can be promised something.
+    /// The host to which promises can be given, if it takes callbacks.
     pub(crate) fn promise_to(&self) -> Option<HostSlot> {
         self.client
             .host
@@ -170,8 +172,8 @@ impl Session {
             .map(|host| host.slot())
     }
 
-    /// For whom numbers are reserved: the host, by its UUID, which a restart of this server does not change; else by its address. All
-    /// local administrators are one.
+    /// The holder of reserved vnode numbers. It is the UUID of the host, which a restart of this
+    /// server does not change, or else its address. All local administrators are one holder.
     pub(crate) fn holder(&self) -> u64 {
         let Some(host) = &self.client.host else {
             return 0;
@@ -187,7 +189,7 @@ impl Session {
         high.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32) ^ own as u64
     }
 
-    /// As the volumes count it.
+    /// The caller's category in the volume's counters of accesses.
     pub(crate) fn origin(&self) -> cellar_volume::Origin {
         cellar_volume::Origin {
             near: self.client.near,
@@ -204,7 +206,7 @@ impl Session {
 }
 
 impl Server {
-    /// The caller of a call that shows that somebody works there.
+    /// The session of a call that counts as user activity on the host.
     pub(crate) async fn session(self: &Arc<Self>, call: &IncomingCall) -> Result<Session, Refusal> {
         let now = self.now_secs();
         if let Some(client) = call.connection_data::<ClientRecord>()
@@ -230,8 +232,8 @@ impl Server {
         })
     }
 
-    /// A call that is answered to anybody, known or not: notes it, and if the host has something
-    /// to be told, sees to it in the background.
+    /// For a call that is answered to any host, known or not. Notes the call. If the host is not
+    /// settled, settles it in the background.
     pub(crate) fn passing_by(self: &Arc<Self>, call: &IncomingCall) {
         let Some(client) = call.connection_data::<ClientRecord>() else {
             return;
@@ -242,7 +244,7 @@ impl Server {
             let (server, host) = (self.clone(), host.clone());
             let address = call.peer().address;
             tokio::spawn(async move {
-                // What goes wrong is noted in the host's record.
+                // A failure is noted in the host's record.
                 let _noted = server.contacts.settle(host, address).await;
             });
         }
@@ -254,7 +256,7 @@ impl Server {
         now: u32,
     ) -> Result<Arc<ClientRecord>, Refusal> {
         let Some(port) = call.port() else {
-            // The local administrator's socket: no host, and nothing to keep.
+            // The socket of the local administrator: no host, and nothing to keep.
             let generation = self.cps_generation();
             let known = self.known(call.caller(), None).await?;
             return Ok(Arc::new(self.record(None, known, now, generation)));
@@ -289,11 +291,12 @@ impl Server {
             }
         }
         let host = settled.ok_or(Refusal::Busy)?;
-        // Before anything is asked: what changes meanwhile is asked for again.
+        // Taken before the questions, so that a change in the meantime makes the record stale.
         let generation = self.cps_generation();
         let host_cps = self.host_cps(&host, address, generation).await;
         let known = match (self.known(call.caller(), host_cps).await, before) {
-            // `UserList` can be asked: who is taken off it does not wait for the database.
+            // `UserList` is readable without the database, so a user removed from it loses the
+            // rights at once.
             (Err(Refusal::NoProtection), Some(before))
                 if before.generation == generation
                     && (!before.listed || self.identify(call.caller()).is_superuser()) =>
@@ -339,11 +342,12 @@ impl Server {
     }
 
     fn is_fresh(&self, client: &ClientRecord, now: u32) -> bool {
-        // A clock that was set back makes nothing last longer.
+        // The range check also rejects a record from the future, so a clock that was set back
+        // extends no record.
         (client.loaded..client.stale).contains(&now) && client.generation == self.cps_generation()
     }
 
-    /// The groups of a host; none while the database cannot be reached.
+    /// The groups of a host. `None` while the database cannot be reached.
     async fn host_cps(&self, host: &Host, address: SocketAddr, generation: u64) -> Option<Cps> {
         if let Some(cps) = host.known_cps(generation) {
             return Some(cps);
@@ -360,7 +364,7 @@ impl Server {
         }
     }
 
-    /// Who a caller is, as far as tickets and superusers go.
+    /// The identity of a caller by ticket and superuser list, without its groups.
     pub(crate) fn identify(&self, caller: &Caller) -> Authenticated {
         match &self.config.authority {
             Some(authority) => authority.identify(caller),
@@ -368,7 +372,7 @@ impl Server {
         }
     }
 
-    /// Who a caller is, with all groups.
+    /// The identity of a caller, with all its groups.
     async fn known(&self, caller: &Caller, host_cps: Option<Cps>) -> Result<Known, Refusal> {
         match (self.identify(caller), principal(caller)) {
             (Authenticated::Superuser(_), Some(principal)) if !principal.key_holder => {
@@ -385,7 +389,8 @@ impl Server {
         }
     }
 
-    /// Somebody with a ticket. One without entry is anonymous, but for a superuser.
+    /// The identity of a user with a ticket. A user without an entry in the database is anonymous,
+    /// unless it is a superuser.
     async fn user(
         &self,
         principal: &Principal,
@@ -419,7 +424,7 @@ impl Server {
     }
 }
 
-/// Whom the caller's ticket names.
+/// The principal that the caller's ticket names.
 fn principal(caller: &Caller) -> Option<Arc<Principal>> {
     match caller {
         Caller::Principal(any) => any.clone().downcast().ok(),

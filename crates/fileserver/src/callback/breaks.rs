@@ -1,16 +1,18 @@
-//! Telling hosts that what they cache has changed, in parallel and within bounds.
+//! Notifies hosts that files in their caches have changed, in parallel and within bounds.
 //!
-//! [`Breaker::collect`] takes the promises of the changed files out of the table and puts the fids
-//! into the outboxes of their hosts, where tasks of their own tell them. The change then waits,
-//! with [`Breaker::told`], until every host was told, is down, or is *late*.
+//! [`Breaker::collect`] removes the promises of the changed files from the table and puts the fids
+//! into the outboxes of their hosts. Separate tasks deliver them. The change then waits, with
+//! [`Breaker::told`], until every host has been notified, is down, or is *late*.
 //!
-//! **Who is late.** A host answers a break without asking anybody, so a live one takes a round trip.
-//! A change waits for each host four times as long as its answers usually take, at least 250 ms and
-//! at most a second ([`crate::limits`]): a live host is told before the change is answered, also
-//! when a packet is lost once. A late host is marked down, and the task that tells it goes on; so
-//! it is as one that did not answer: nobody waits for it again, and it gets no answer itself before
-//! it was told. What it can still do is show what it has cached without asking us, as any client
-//! does that the network has cut off; AFS promises no more about those.
+//! **Late hosts.** A host answers a break without asking another machine, so a live host takes one
+//! round trip. A change waits for each host four times its usual response time, at least 250 ms and
+//! at most a second ([`crate::limits`]). So a live host is notified before the change is answered,
+//! even if one packet is lost.
+//!
+//! A late host is marked down, and the task that notifies it continues. It is treated as a host
+//! that did not answer. No change waits for it again, and it gets no answer itself before the break
+//! was delivered. It can still use its cache without a call, as any client does that the network
+//! has cut off. AFS promises no more about such clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,24 +24,24 @@ use tracing::debug;
 use super::CallbackTable;
 use crate::host::{Contacts, Host, HostSlot, HostTable};
 
-/// How much was broken.
+/// Counters of breaks.
 #[derive(Debug, Default)]
 pub struct BreakCounters {
     /// Files and volumes whose promises were collected.
     pub collections: AtomicU64,
     /// Promises broken.
     pub broken: AtomicU64,
-    /// Of these, to hosts that were down: told later.
+    /// Of these, breaks for hosts that were down, to be delivered later.
     pub delayed: AtomicU64,
     /// Hosts marked down because they were late.
     pub late: AtomicU64,
-    /// Files deleted: their promises were dropped without a word.
+    /// Deleted files, whose promises were dropped without a break.
     pub files_deleted: AtomicU64,
-    /// Changes that wait for hosts to be told, now.
+    /// Changes that wait now for hosts to be notified.
     pub breaking: AtomicU64,
 }
 
-/// A change that waits, counted for as long as it is there: its client may hang up.
+/// A waiting change. Counted until it is dropped, because its client may hang up.
 struct Breaking<'a>(&'a AtomicU64);
 
 impl<'a> Breaking<'a> {
@@ -60,18 +62,18 @@ pub struct Breaker {
     callbacks: Arc<CallbackTable>,
     hosts: Arc<HostTable>,
     contacts: Arc<Contacts>,
-    /// How much.
+    /// Counters.
     pub counters: BreakCounters,
 }
 
-/// Breaks on their way.
+/// Breaks under delivery.
 #[derive(Default)]
 #[must_use = "a change is answered only when its breaks were told"]
 pub struct Pending {
     waiting: Vec<Told>,
 }
 
-/// A host, the number of the break in its outbox, and until when it is waited for.
+/// A host, the number of the break in its outbox, and the time until which the change waits for it.
 struct Told {
     host: Arc<Host>,
     number: u64,
@@ -94,8 +96,8 @@ impl Breaker {
         }
     }
 
-    /// Breaks the promises for the files that a change has touched. The change must be visible to
-    /// readers by now. `originator` made it, and keeps its promises.
+    /// Breaks the promises for the files of a change. Readers must already see the change.
+    /// `originator` made it, and keeps its promises.
     pub fn collect(&self, fids: &[Fid], originator: Option<HostSlot>, now: u32) -> Pending {
         let mut pending = Pending::default();
         let mut told = Vec::new();
@@ -106,14 +108,14 @@ impl Breaker {
         pending
     }
 
-    /// Drops the promises for a file that is gone: the break of its directory tells.
+    /// Drops the promises for a deleted file. The break of its directory notifies the hosts.
     pub fn forget(&self, fid: Fid, now: u32) {
         self.counters.files_deleted.fetch_add(1, Ordering::Relaxed);
         self.callbacks.collect(fid, None, now, &mut Vec::new());
     }
 
-    /// Tells the host that has the lease of a directory to give it back, whether it was promised anything or not. Nobody else
-    /// has a promise for the directory.
+    /// Asks the host that has the lease of a directory to return it. The break is sent even if the
+    /// host has no promise in the table. No other host has a promise for the directory.
     pub(crate) fn recall(&self, fid: Fid, holder: HostSlot, now: u32) -> Pending {
         let mut pending = Pending::default();
         let mut told = Vec::new();
@@ -125,7 +127,7 @@ impl Breaker {
         pending
     }
 
-    /// Breaks the promises for everything in a volume: it was replaced, or went away.
+    /// Breaks the promises for everything in a volume that was replaced or removed.
     pub fn collect_volume(&self, volume: VolumeId, now: u32) -> Pending {
         let mut pending = Pending::default();
         let mut told = Vec::new();
@@ -163,8 +165,8 @@ impl Breaker {
         }
     }
 
-    /// Waits until every host was told, is down, or is late; late ones are marked down and told all
-    /// the same.
+    /// Waits until every host was notified, is down, or is late. Late hosts are marked down, and
+    /// their breaks are still delivered.
     pub async fn told(&self, pending: Pending) {
         if pending.is_nobody() {
             return;
@@ -185,12 +187,12 @@ impl Breaker {
 }
 
 impl Pending {
-    /// Waits for these as well.
+    /// Adds the breaks of `other`.
     pub(crate) fn join(&mut self, other: Self) {
         self.waiting.extend(other.waiting);
     }
 
-    /// Whether there is nobody to wait for.
+    /// Whether there is no host to wait for.
     #[must_use]
     pub fn is_nobody(&self) -> bool {
         self.waiting.is_empty()

@@ -1,7 +1,7 @@
-//! How long a callback promise lasts: the more hosts hold one for the same file, the shorter.
+//! The lifetime of a callback promise: the more hosts hold one for the same file, the shorter.
 //!
-//! A file that many hosts cache costs one message a host when it changes; short promises let the
-//! hosts that lost interest drop out by themselves.
+//! A change of a file that many hosts cache costs one message for each host. With short promises,
+//! hosts that no longer use the file drop out without a message.
 //! Source: observed of OpenAFS 1.8's file server.
 
 /// Seconds promised for a file that `holders` hosts hold already.
@@ -20,8 +20,8 @@ pub fn lifetime_secs(holders: u32) -> u32 {
 /// Seconds promised for a whole read-only or backup volume.
 pub const VOLUME_LIFETIME_SECS: u32 = 2 * 3600;
 
-/// Holders added before the lookup when the status came in a bulk call: such promises are many and
-/// mostly for files nobody opens.
+/// Holders added before the lookup when the status came in a bulk call. Such promises are many, and
+/// most are for files that no program opens.
 pub const BULK_HOLDERS: u32 = 22;
 
 #[cfg(test)]

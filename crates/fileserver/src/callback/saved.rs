@@ -1,15 +1,22 @@
 //! Callback state over a clean restart: hosts, their promises, and locks, in one file.
 //!
-//! Written when the server stops, after its last answer; read *and deleted* when it starts. So the
-//! file exists only between a clean stop and the next start, and a crash finds none. Hosts that
-//! come from it are to be verified: each is asked who it is at its first call, and keeps its
-//! promises only if it is the same.
+//! The server writes the file when it stops, after its last answer. It reads *and deletes* the file
+//! when it starts. So the file exists only between a clean stop and the next start, and after a
+//! crash there is none. Hosts from the file are verified: at its first call the server asks each
+//! host who it is. The host keeps its promises only if it reports the same UUID.
 //!
-//! Form, words of 32 bits in network order: `CBS2`, seconds of saving, counts of hosts, promises,
-//! locks and locked ranges; the hosts; the promises (index of the host, fid, expiry); the locks (fid, count,
-//! expiry); the ranges (fid, owner, serial, expiry, first byte, last byte, 1 if alone), those of one
-//! owner in a file together and in order; a CRC-32C of everything before. `CBS1` is the same without ranges, and is
-//! read. A file of another form, cut short or altered is as none.
+//! Format, in words of 32 bits in network order:
+//!
+//! 1. `CBS2`, seconds of saving, counts of hosts, promises, locks and locked ranges;
+//! 2. the hosts;
+//! 3. the promises (index of the host, fid, expiry);
+//! 4. the locks (fid, count, expiry);
+//! 5. the ranges (fid, owner, serial, expiry, first byte, last byte, 1 if alone). Ranges of one
+//!    owner in a file are adjacent and in order;
+//! 6. a CRC-32C of everything before.
+//!
+//! `CBS1` has no ranges, and is still read. A file that has another format, or is truncated or
+//! altered, is not used.
 
 use std::collections::HashMap;
 use std::io;
@@ -32,7 +39,7 @@ const RANGE_BYTES: usize = 60;
 const HEAD_BYTES: usize = 24;
 const CHECKSUM_BYTES: usize = 4;
 
-/// What is saved.
+/// The saved state.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SavedState {
     pub(crate) saved_at: u32,
@@ -45,7 +52,7 @@ pub(crate) struct SavedState {
 }
 
 impl SavedState {
-    /// Everything worth keeping: hosts that hold promises and are up.
+    /// Collects the state to save: the hosts that are up, and their promises and locks.
     pub(crate) fn of(hosts: &HostTable, callbacks: &CallbackTable, locks: &LockTable) -> Self {
         let mut saved = Self::default();
         let mut places: HashMap<HostSlot, u32> = HashMap::new();
@@ -67,7 +74,7 @@ impl SavedState {
         saved
     }
 
-    /// Puts everything back that has not expired. Returns how many promises that were.
+    /// Restores everything that has not expired. Returns the number of restored promises.
     pub(crate) fn restore(
         self,
         hosts: &HostTable,
@@ -251,7 +258,7 @@ impl Rest<'_> {
         Some(u64::from_be_bytes(self.bytes()?))
     }
 
-    /// A range, and who has it, without his ranges.
+    /// A range and its holder. The holder's own list of ranges is empty.
     fn range(&mut self) -> Option<(Fid, Holder, LockRange)> {
         let [volume, vnode, uniquifier] = self.words()?;
         let holder = Holder {
@@ -283,12 +290,12 @@ impl Rest<'_> {
     }
 }
 
-/// Writes the file, whole or not at all.
+/// Writes the file atomically.
 pub(crate) fn save(path: &Path, state: &SavedState) -> io::Result<()> {
     cellar_private::replace(path, &state.to_bytes())
 }
 
-/// Reads the file and deletes it; the deletion is durable before anything of it is used.
+/// Reads and deletes the file. The deletion is durable before the state is used.
 pub(crate) fn take(path: &Path) -> io::Result<Option<SavedState>> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
@@ -351,7 +358,7 @@ mod tests {
         };
         let mut bytes = state.to_bytes();
         bytes.truncate(bytes.len() - CHECKSUM_BYTES);
-        // The count of ranges was not there.
+        // The old form has no count of ranges.
         bytes.drain(HEAD_BYTES - 4..HEAD_BYTES);
         bytes[..4].copy_from_slice(MAGIC_WITHOUT_RANGES);
         let checksum = crc32c::crc32c(&bytes);

@@ -1,13 +1,14 @@
-//! The promises that are held: which host was promised to be told about which file, until when.
+//! The table of promises: for each host and file, the time until which the server will notify the
+//! host of changes.
 //!
-//! Compact, because a server holds a million: one promise is 28 bytes and belongs to two lists (of
-//! its file, of its host); files are 20 bytes; both are found by open hash tables of 32-bit
-//! indices. About 64 bytes a promise in all. The table is cut into shards by fid; a host has a
-//! list in each shard, found by its dense slot number.
+//! The table is compact, because a server holds a million promises. A promise is 28 bytes and
+//! belongs to two lists: that of its file and that of its host. A file is 20 bytes. Both are found
+//! by open hash tables of 32-bit indices. A promise takes about 64 bytes in all. The table is
+//! divided into shards by fid. A host has a list in each shard, found by its dense slot number.
 //!
-//! Why no break is lost (the argument is at the head of `callback`): a shard counts the collections
-//! it made in its *stamp*. A promise is given only if the stamp is still what it was before the
-//! status was read, so a change between reading and promising is seen.
+//! Why no break is lost (the argument is at the head of `callback`): a shard counts its collections
+//! in its *stamp*. A promise is given only if the stamp has not changed since before the status was
+//! read. So a change between reading and promising is detected.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -19,27 +20,27 @@ use super::lifetime::lifetime_secs;
 use crate::host::HostSlot;
 use crate::limits::{PROMISE_MARGIN_SECS, TABLE_SHARDS};
 
-/// What a shard's stamp was before the status of a file was read.
+/// The value of a shard's stamp before the status of a file was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp(u64);
 
 /// Why no promise was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPromise {
-    /// Something in this shard was collected since the stamp was taken: read the status again.
+    /// A change collected promises in this shard since the stamp was taken: read the status again.
     Changed,
     /// The table is full. The status may be sent without a promise.
     Full,
 }
 
-/// What was ever done to promises, for statistics.
+/// Counts since the start, for statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCounts {
-    /// Promises given, or made longer.
+    /// Promises given or extended.
     pub promised: u64,
     /// Promises that hosts gave up, one by one.
     pub given_up: u64,
-    /// Promises that ended by themselves.
+    /// Promises that expired.
     pub timed_out: u64,
 }
 
@@ -127,19 +128,19 @@ impl CallbackTable {
         }
     }
 
-    /// Promises held now.
+    /// Number of promises held now.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Promises that may be held.
+    /// Largest number of promises.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Files for which at least one promise is held, and bytes of memory used.
+    /// Number of files with at least one promise, and bytes of memory used.
     #[must_use]
     pub fn files_and_bytes(&self) -> (usize, usize) {
         self.shards.iter().fold((0, 0), |(files, bytes), shard| {
@@ -153,7 +154,7 @@ impl CallbackTable {
         })
     }
 
-    /// What was ever done.
+    /// Counts since the start.
     #[must_use]
     pub fn counts(&self) -> TableCounts {
         let mut all = TableCounts::default();
@@ -166,17 +167,16 @@ impl CallbackTable {
         all
     }
 
-    /// To be taken before the status of the file is read.
+    /// The stamp of the file's shard. Take it before the status of the file is read.
     #[must_use]
     pub fn stamp(&self, key: Fid) -> Stamp {
         Stamp(self.shard(key).stamp.load(Ordering::Acquire))
     }
 
-    /// Promises `host` to tell it when the file changes, and returns for how many seconds. With
-    /// `stamp`, only if nothing was collected since; without, always.
+    /// Promises `host` to notify it when the file changes. Returns the lifetime in seconds. With
+    /// `stamp`, the promise is given only if nothing was collected since; without, always.
     ///
-    /// `extra_holders` shortens the promise as if so many more hosts held one;
-    /// `fixed_secs` replaces the usual lifetime (whole volumes).
+    /// `lifetime` says how long the promise lasts.
     pub fn promise(
         &self,
         key: Fid,
@@ -218,10 +218,10 @@ impl CallbackTable {
         Ok(secs)
     }
 
-    /// Takes away the promises of one changed file, and appends the hosts that must be told. The
-    /// promise of `except`, who made the change, stays. Expired promises are dropped silently.
+    /// Removes the promises of one changed file, and appends to `told` the hosts to notify. The
+    /// promise of `except`, which made the change, stays. Expired promises are dropped silently.
     ///
-    /// To be called after the change can be seen by readers, and before it is answered.
+    /// Call this after readers can see the change, and before it is answered.
     pub fn collect(&self, key: Fid, except: Option<HostSlot>, now: u32, told: &mut Vec<HostSlot>) {
         let shard = self.shard(key);
         let hash = self.hash(key);
@@ -246,7 +246,7 @@ impl CallbackTable {
         self.held.fetch_sub(gone, Ordering::Relaxed);
     }
 
-    /// Takes away all promises for anything in a volume, and appends each host concerned once.
+    /// Removes all promises for anything in a volume, and appends each affected host once.
     pub fn collect_volume(&self, volume: VolumeId, now: u32, told: &mut Vec<HostSlot>) {
         for shard in &self.shards {
             let mut inner = shard.inner.lock();
@@ -269,7 +269,7 @@ impl CallbackTable {
         told.dedup();
     }
 
-    /// A host no longer wants to be told about a file. Returns whether it had a promise.
+    /// Removes a host's promise for a file. Returns whether it had one.
     pub fn give_up(&self, key: Fid, host: HostSlot) -> bool {
         let hash = self.hash(key);
         let mut inner = self.shard(key).inner.lock();
@@ -283,7 +283,7 @@ impl CallbackTable {
         true
     }
 
-    /// Forgets everything promised to a host. Returns how much that was.
+    /// Removes all promises of a host. Returns their number.
     pub fn give_up_all(&self, host: HostSlot) -> usize {
         let mut all = 0;
         for shard in &self.shards {
@@ -307,7 +307,7 @@ impl CallbackTable {
             .any(|shard| shard.inner.lock().host_head(host).is_some())
     }
 
-    /// Drops expired promises; returns how many.
+    /// Drops expired promises. Returns their number.
     pub fn sweep(&self, now: u32) -> usize {
         let mut all = 0;
         for shard in &self.shards {
@@ -327,7 +327,7 @@ impl CallbackTable {
         all
     }
 
-    /// Every promise held, for saving over a restart.
+    /// Visits every promise, to save it over a restart.
     pub fn for_each(&self, mut visit: impl FnMut(Fid, HostSlot, u32)) {
         for shard in &self.shards {
             let inner = shard.inner.lock();
@@ -337,7 +337,7 @@ impl CallbackTable {
         }
     }
 
-    /// Puts back a saved promise. Returns whether there was room.
+    /// Restores a saved promise. Returns whether there was room.
     pub fn restore(&self, key: Fid, host: HostSlot, expires: u32) -> bool {
         let hash = self.hash(key);
         let mut inner = self.shard(key).inner.lock();
@@ -362,19 +362,19 @@ impl CallbackTable {
     }
 }
 
-/// How long to promise.
+/// The lifetime of a promise.
 #[derive(Clone, Copy, Debug)]
 pub enum Lifetime {
-    /// By the number of hosts that hold a promise for the file, and so many more.
+    /// Depends on the number of hosts that hold a promise for the file, plus `extra_holders`.
     Shared {
         /// Holders counted in addition.
         extra_holders: u32,
     },
-    /// So many seconds.
+    /// A fixed number of seconds (whole volumes).
     Fixed(u32),
 }
 
-/// Spreads a fid over 64 bits; `seed` keeps clients from choosing what collides.
+/// Spreads a fid over 64 bits. `seed` keeps clients from choosing fids that collide.
 pub(crate) fn fid_hash(fid: Fid, seed: u64) -> u64 {
     let high = (u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0)) ^ seed;
     let low = u64::from(fid.uniquifier.0) ^ 0xa076_1d64_78bd_642f ^ seed.rotate_left(32);
@@ -605,7 +605,7 @@ mod tests {
         assert!(table.promise(key(4), HostSlot(0), 0, SHARED, None).is_ok());
         let third = table.promise(key(6), HostSlot(0), 0, SHARED, None);
         assert_eq!(third, Err(NoPromise::Full));
-        // Extending what is held needs no room.
+        // Extending a promise needs no room.
         assert!(table.promise(key(4), HostSlot(0), 5, SHARED, None).is_ok());
         assert!(table.give_up(key(2), HostSlot(0)));
         assert!(!table.give_up(key(2), HostSlot(0)));
@@ -657,7 +657,7 @@ mod tests {
         assert!(table.holds_any(HostSlot(9)) && !table.holds_any(HostSlot(0)));
     }
 
-    /// The table against a plain map, over a long random run.
+    /// Compares the table with a plain map, over a long random run.
     #[test]
     fn behaves_as_a_map() {
         use std::collections::BTreeMap;
@@ -717,7 +717,7 @@ mod tests {
         assert_eq!(all, model);
     }
 
-    /// A million promises, as small as promised.
+    /// A promise takes about 64 bytes, as the head of the module says.
     #[test]
     fn a_promise_takes_about_64_bytes() {
         let table = CallbackTable::new(200_000, 8);

@@ -1,20 +1,23 @@
-//! Talking to a host before it is served: who it is, and what it has to forget.
+//! Contact with a host before it is served: its identity, and the promises that it must forget.
 //!
-//! Holding the host's `talk` lock, in this order, whatever of it applies:
+//! All steps run under the host's `talk` lock, in this order, as far as they apply:
 //!
-//! 1. *Introduction* (not `KNOWN`, or `VERIFY`): `TellMeAboutYourself`, or what older clients have
-//!    instead. A UUID nobody has: a new host, to be reset. A UUID of another record: the same host
-//!    from another address. Its present address is probed; if it answers, the new one is an
-//!    alternate, else the host has moved, and what it was being asked there it is asked here. The
-//!    record of the new address is dropped. A record that was to be verified and reports the UUID
-//!    it had keeps its promises; otherwise it is reset.
-//! 2. *Reset* (`RESET`): its promises are dropped, then it is told `InitCallBackState3`. In this
-//!    order: a promise given in between belongs to a call that the client started before it was
-//!    told to forget, and the client distrusts the answer.
-//! 3. *Catching up*: the outbox is told, in calls of up to 50 fids.
+//! 1. *Introduction* (not `KNOWN`, or `VERIFY`): `TellMeAboutYourself`, or the older calls that
+//!    older clients serve.
+//!    - A UUID that no record has: a new host, to be reset.
+//!    - A UUID of another record: the same host from another address. The server probes the present
+//!      address of that record. If the host answers there, the new address becomes an alternate.
+//!      Otherwise the host has moved, and questions that wait for an answer at the old address are
+//!      repeated at the new one. The record of the new address is dropped.
+//!    - A record under `VERIFY` that reports the UUID it had keeps its promises. Otherwise it is
+//!      reset.
+//! 2. *Reset* (`RESET`): the server drops the host's promises, then sends `InitCallBackState3`.
+//!    This order is safe: a promise given in between belongs to a call that the client started
+//!    before it received the reset. The client distrusts the answer of such a call.
+//! 3. *Catching up*: the entries of the outbox are delivered, in calls of up to 50 fids.
 //!
-//! Calls of the same host wait, a bounded number of them, and share the outcome; calls of other
-//! hosts do not notice. A host that is silent is marked down and the call fails, so that the client
+//! A bounded number of calls of the same host wait, and share the outcome. Calls of other hosts are
+//! not affected. A host that does not answer is marked down and the call fails, so the client
 //! learns that it cannot be called back.
 
 use std::net::SocketAddr;
@@ -41,45 +44,45 @@ use crate::limits::{
 /// Why a host cannot be served now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsettled {
-    /// Too many calls wait for it already, or the one that talks to it takes too long.
+    /// Too many calls wait for it already, or the contact takes too long.
     Busy,
     /// It does not answer calls to its callback service.
     Silent,
-    /// The record was dropped meanwhile: look the host up again.
+    /// The record was dropped in the meantime: look the host up again.
     Gone,
 }
 
-/// How often hosts were talked to.
+/// Counters of contacts with hosts.
 #[derive(Debug, Default)]
 pub struct ContactCounters {
-    /// Hosts asked who they are.
+    /// Hosts that were asked who they are.
     pub introductions: AtomicU64,
-    /// Of these, known ones at a new address.
+    /// Of these, known hosts at a new address.
     pub moves: AtomicU64,
-    /// Hosts told to forget everything.
+    /// Hosts that were told to forget everything.
     pub resets: AtomicU64,
     /// `CallBack` calls that were answered.
     pub breaks_told: AtomicU64,
-    /// Talks that got no answer.
+    /// Contacts that got no answer.
     pub silences: AtomicU64,
-    /// Hosts dropped after long silence or for want of room.
+    /// Hosts dropped after long silence or because the table was full.
     pub expired: AtomicU64,
-    /// Hosts that gave up all their promises, or lost them because they were told to forget.
+    /// Hosts that gave up all their promises, or lost them in a reset.
     pub given_up_whole: AtomicU64,
-    /// Times that the full table of promises had to make room.
+    /// How often the full promise table had to make room.
     pub room_made: AtomicU64,
 }
 
-/// Everything needed to talk to hosts.
+/// The state needed to contact hosts.
 pub struct Contacts {
     pub(super) hosts: Arc<HostTable>,
     pub(super) callbacks: Arc<CallbackTable>,
-    /// Directories that hosts have to themselves.
+    /// Directories that hosts use exclusively.
     pub(crate) leases: Arc<Leases>,
     server: AfsUuid,
     port: OnceLock<Port>,
     pub(super) permits: Semaphore,
-    /// How often.
+    /// Counters.
     pub counters: ContactCounters,
 }
 
@@ -98,22 +101,22 @@ impl Contacts {
         }
     }
 
-    /// Says which port hosts are called from: the file server's own, because clients tell servers
-    /// apart by it. The first call counts.
+    /// Sets the port from which hosts are called. It must be the file server's own port, because
+    /// clients tell servers apart by it. Only the first call has an effect.
     pub fn use_port(&self, port: &Port) {
         self.port.get_or_init(|| port.clone());
     }
 
-    /// That port, once it is known.
+    /// That port, once it is set.
     pub(crate) fn port(&self) -> Option<&Port> {
         self.port.get()
     }
 
-    /// Makes sure that `host`, which calls from `address`, may be answered. Returns the host the
-    /// call belongs to, which is another one when a known host appeared at a new address.
+    /// Makes sure that `host`, which calls from `address`, may be answered. Returns the host to
+    /// which the call belongs. It differs from `host` if a known host appeared at a new address.
     ///
     /// # Errors
-    /// [`Unsettled`]: it may not be answered now.
+    /// [`Unsettled`]: the host may not be answered now.
     pub async fn settle(
         &self,
         host: Arc<Host>,
@@ -125,7 +128,7 @@ impl Contacts {
         };
         match self.settle_one(&other, address).await? {
             None => Ok(other),
-            // A UUID that belongs to a third record within an instant: the client asks again.
+            // The UUID belongs to a third record by now: the client retries.
             Some(_) => Err(Unsettled::Busy),
         }
     }
@@ -162,14 +165,15 @@ impl Contacts {
         Ok(None)
     }
 
-    /// Asks the host who it is. Returns the record it should have had, if there is one.
+    /// Asks the host who it is. Returns the other record with the same UUID, if there is one.
     async fn introduce(
         &self,
         host: &Arc<Host>,
         address: SocketAddr,
     ) -> Result<Option<Arc<Host>>, Unsettled> {
         self.counters.introductions.fetch_add(1, Ordering::Relaxed);
-        // Another client process knows nothing of what one before it has made.
+        // The client may be a new process, which does not know the pending creates of the earlier
+        // one.
         self.leases.end_all(host.slot());
         let Some(connection) = self.connection(host) else {
             return Err(Unsettled::Silent);
@@ -214,7 +218,7 @@ impl Contacts {
         Ok(None)
     }
 
-    /// The host `known` was found at `address`, under the record `duplicate`.
+    /// Merges two records: the host `known` was found at `address`, under the record `duplicate`.
     async fn same_host_elsewhere(
         &self,
         duplicate: &Arc<Host>,
@@ -232,14 +236,14 @@ impl Contacts {
             known.add_alternate(address);
         } else {
             known.set_primary(address);
-            // Whoever waits for an answer from where it was need not.
+            // Questions that wait for an answer at the old address need not wait any longer.
             known.readdressed.notify_waiters();
         }
         self.give_up_all(duplicate);
         self.hosts.merge(duplicate, known, address);
     }
 
-    /// Tells the host everything it has still to be told. Its `talk` lock is held.
+    /// Delivers the pending reset and all breaks to the host. Its `talk` lock is held.
     async fn catch_up(&self, host: &Arc<Host>) -> Result<(), Unsettled> {
         loop {
             if host.has(RESET) {
@@ -255,7 +259,7 @@ impl Contacts {
                     self.counters.breaks_told.fetch_add(1, Ordering::Relaxed);
                     host.outbox_told(entries);
                 }
-                // It answers, and refuses: it has to forget everything.
+                // The host answers and refuses the break, so it must forget everything.
                 Err(CallError::Aborted(code)) => {
                     debug!(host = %host.address(), %code, "CallBack refused");
                     host.set(RESET | DOWN);
@@ -266,7 +270,7 @@ impl Contacts {
         }
     }
 
-    /// Makes the host forget everything.
+    /// Makes the host forget all promises of this server.
     async fn reset(&self, host: &Arc<Host>) -> Result<(), Unsettled> {
         self.give_up_all(host);
         host.outbox_clear();
@@ -292,22 +296,23 @@ impl Contacts {
         }
     }
 
-    /// Takes away all promises of a host, and its leases; returns how many promises.
+    /// Removes all promises and leases of a host. Returns the number of promises.
     pub(crate) fn give_up_all(&self, host: &Host) -> usize {
         self.leases.end_all(host.slot());
         self.counters.given_up_whole.fetch_add(1, Ordering::Relaxed);
         self.callbacks.give_up_all(host.slot())
     }
 
-    /// Asks a host something where it is, and again there if it is found elsewhere meanwhile: an address where it is not
-    /// any more answers nothing for as long as anybody waits. What is asked may be done twice.
+    /// Asks the host a question at its present address. If the host is found at another address in
+    /// the meantime, asks again there, because the old address will not answer. The host may
+    /// execute the question twice.
     async fn ask<T, F: Future<Output = Result<T, CallError>>>(
         &self,
         host: &Host,
         question: impl Fn(Connection) -> F,
     ) -> Result<T, CallError> {
         loop {
-            // Before the address is looked at.
+            // Registered before the address is read, so that no change of it is missed.
             let readdressed = host.readdressed.notified();
             tokio::pin!(readdressed);
             readdressed.as_mut().enable();
@@ -319,7 +324,7 @@ impl Contacts {
         }
     }
 
-    /// Tells the host about fids, at another of its addresses if this one is silent.
+    /// Delivers breaks for fids. If the primary address is silent, tries the alternates.
     async fn tell(&self, host: &Arc<Host>, fids: &[Fid]) -> Result<(), CallError> {
         self.ask(host, |connection| self.tell_at(host, connection, fids))
             .await
@@ -354,8 +359,8 @@ impl Contacts {
         Err(failure)
     }
 
-    /// Puts a fid into a host's outbox and sees to it that it is told. Returns the number to wait
-    /// for; `None` when the host is down.
+    /// Puts a fid into a host's outbox and makes sure that a task delivers it. Returns the entry
+    /// number to wait for; `None` if the host is down.
     pub(crate) fn queue_break(self: &Arc<Self>, host: &Arc<Host>, fid: Fid) -> Option<u64> {
         match host.queue(fid) {
             Queued::At(number) => Some(number),
@@ -368,9 +373,8 @@ impl Contacts {
         }
     }
 
-    /// Empties a host's outbox. One that is silent is tried again a few times, so that a short
-    /// absence ends with the host told though it never calls. Ends with an empty outbox, or with
-    /// the host down.
+    /// Empties a host's outbox. A silent host is retried a few times, so that after a short absence
+    /// it gets its breaks even if it never calls. Ends with an empty outbox, or with the host down.
     async fn deliver(&self, host: &Arc<Host>) {
         for pause in BREAK_RETRIES {
             if self.try_to_deliver(host).await {
@@ -384,11 +388,11 @@ impl Contacts {
         self.try_to_deliver(host).await;
     }
 
-    /// Whether it is empty now.
+    /// Tries once to empty the outbox. Returns whether it is empty now.
     async fn try_to_deliver(&self, host: &Arc<Host>) -> bool {
         let told = async {
             let _talk = host.talk().await;
-            // What goes wrong is noted in the host's record.
+            // A failure is noted in the host's record.
             self.catch_up(host).await.is_ok()
         };
         tokio::pin!(told);
@@ -396,7 +400,8 @@ impl Contacts {
         let permit = self.permits.acquire().await;
         match timeout(host.break_wait(), &mut told).await {
             Ok(told) => told,
-            // Nobody waits for this one any more: those behind it must not, either.
+            // No change waits for this host any longer, so it must not hold back the deliveries
+            // behind it.
             Err(_) => {
                 drop(permit);
                 told.await
@@ -404,7 +409,7 @@ impl Contacts {
         }
     }
 
-    /// Tries once to reach a host that nobody calls from: to tell it what it missed.
+    /// Tries once to reach a host that makes no calls, and to deliver its delayed breaks.
     pub(crate) async fn probe(&self, host: &Arc<Host>) -> bool {
         let Ok(_talk) = timeout(PROBE_PATIENCE, host.talk()).await else {
             return false;
@@ -424,8 +429,8 @@ impl Contacts {
         self.catch_up(host).await.is_ok()
     }
 
-    /// Tells a host that is to be dropped to forget everything; whether it hears does not matter,
-    /// because it is unknown, and reset, when it comes again.
+    /// Tells a host that is about to be dropped to forget everything. A lost message does no harm:
+    /// when the host calls again, it is unknown and is reset.
     pub(crate) async fn dismiss(&self, host: &Arc<Host>) {
         let Ok(_talk) = timeout(PROBE_PATIENCE, host.talk()).await else {
             return;

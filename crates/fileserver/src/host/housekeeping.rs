@@ -1,8 +1,10 @@
-//! What is done about hosts that fall silent, and to make room.
+//! Treatment of hosts that fall silent, and of full tables.
 //!
-//! Every few minutes: hosts that hold promises and were silent for 15 minutes are probed, so that
-//! one that is gone is found by us and not by the store that has to tell it; hosts silent for two
-//! hours are told to forget everything, and dropped. Both in parallel, bounded.
+//! Both run every few minutes, in parallel and bounded:
+//!
+//! * Hosts that hold promises and were silent for 15 minutes are probed. So this task finds a host
+//!   that is gone, and not the store that has to notify it.
+//! * Hosts silent for two hours are told to forget everything, and dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +21,7 @@ impl Contacts {
         let mut work = JoinSet::new();
         for host in self.hosts.all() {
             let silent = u64::from(now.saturating_sub(host.last_heard()));
-            // One that never said who it is holds nothing, and is not waited for as long.
+            // A host that never identified itself holds no promises, so it expires sooner.
             let patience = if host.is_known() {
                 HOST_EXPIRES_AFTER
             } else {
@@ -43,7 +45,7 @@ impl Contacts {
         self.reap();
     }
 
-    /// Gives the slots of dropped hosts free.
+    /// Frees the slots of dropped hosts.
     pub(crate) fn reap(&self) {
         self.hosts.reap(|slot: HostSlot| {
             self.callbacks.give_up_all(slot);
@@ -61,8 +63,9 @@ impl Contacts {
         self.hosts.remove(host);
     }
 
-    /// Makes room for promises: takes away all those of the least active hosts, until a tenth of
-    /// the table is free. The hosts are told at their next call, or at once if they answer.
+    /// Makes room for promises: removes all promises of the least active hosts, until a tenth of
+    /// the table is free. A host that answers is told at once, and every other host at its next
+    /// call.
     pub(crate) async fn make_room_for_promises(self: &Arc<Self>) {
         self.counters.room_made.fetch_add(1, Ordering::Relaxed);
         let enough = self.callbacks.capacity() - self.callbacks.capacity() / 10;
@@ -77,7 +80,8 @@ impl Contacts {
             if !self.callbacks.holds_any(host.slot()) {
                 continue;
             }
-            // Before anything else: from now on it gets no answer until it was told.
+            // First of all: from now on the host gets no answer before it was told to forget its
+            // promises.
             host.set(super::RESET | super::DOWN);
             self.give_up_all(&host);
             cleared += 1;
@@ -95,7 +99,7 @@ impl Contacts {
         while work.join_next().await.is_some() {}
     }
 
-    /// Makes room for hosts: drops the least recently heard tenth of them.
+    /// Makes room for hosts: drops the tenth that has been silent longest.
     pub(crate) async fn make_room_for_hosts(self: &Arc<Self>) {
         let mut hosts = self.hosts.all();
         hosts.sort_by_key(|host| host.last_heard());

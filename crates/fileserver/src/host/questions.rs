@@ -1,5 +1,6 @@
-//! The calls that a file server makes to a host's callback service (RXAFSCB), and what the answers
-//! mean. Clients differ in what they serve: each question falls back to its older form.
+//! The calls that a file server makes to a host's callback service (RXAFSCB), and the meaning of
+//! the answers. Clients differ in the calls that they serve, so each question falls back to its
+//! older form.
 
 use std::time::Duration;
 
@@ -11,19 +12,20 @@ use cellar_wire::{List, rxafscb};
 
 use crate::limits::BREAK_PATIENCE;
 
-/// What a host says about itself.
+/// The answer of a host to the question who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     /// A client with a UUID.
     Client {
-        /// Its own for as long as it runs.
+        /// The UUID of the client process; constant while it runs.
         uuid: AfsUuid,
-        /// Understands universal errno codes.
+        /// Whether the client understands universal errno codes.
         translates_errors: bool,
     },
     /// A client with one address and no UUID.
     NoUuid,
-    /// Something that answers and serves no callback calls: an administrator's command.
+    /// A program that answers but serves no callback calls, for instance an administrator's
+    /// command.
     NoService,
 }
 
@@ -107,7 +109,7 @@ pub(super) async fn is(connection: &Connection, uuid: AfsUuid, patience: Duratio
         .await
     {
         Ok(_) => true,
-        // A client too old for the question; that it answers is all it can tell.
+        // A client too old for `ProbeUuid`. Its answer shows only that a client is there.
         Err(CallError::Aborted(AbortCode::RXGEN_OPCODE)) => true,
         Err(_) => false,
     }

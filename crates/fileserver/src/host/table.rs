@@ -1,11 +1,11 @@
-//! Finding hosts: by address and port, by UUID, by slot.
+//! Lookup of hosts by address and port, by UUID, and by slot.
 //!
-//! Looked at once for each new connection, and for each break; calls keep their host with their
-//! connection. So one lock, held for a look-up, is enough.
+//! The table is searched only for each new connection and for each break, because calls keep their
+//! host with their connection. One lock, held for a lookup, is therefore enough.
 //!
-//! A slot is given to another host only when nobody holds the old one any more: a call that still
-//! runs for a dropped host may give a promise under its slot. [`HostTable::reap`] hands out such
-//! slots once they are unused, to be emptied first.
+//! A slot is given to another host only when no call holds the old host any longer. A call that
+//! still runs for a dropped host may give a promise under its slot. [`HostTable::reap`] returns
+//! such slots when they are unused, and empties them first.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -32,25 +32,25 @@ struct Inner {
     by_uuid: HashMap<AfsUuid, Arc<Host>>,
 }
 
-/// How many hosts there are, for statistics.
+/// Numbers of hosts, for statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostCounts {
     /// Records.
     pub hosts: usize,
-    /// Of these, not asked yet who they are.
+    /// Of these, hosts that have not identified themselves.
     pub unknown: usize,
-    /// Of these, not answering.
+    /// Of these, hosts that do not answer.
     pub down: usize,
-    /// Of these, active at or after the time asked for.
+    /// Of these, hosts active at or after the given time.
     pub active: usize,
-    /// Records dropped that some call still uses.
+    /// Dropped records that a call may still use.
     pub retired: usize,
 }
 
-/// How many hosts are near and far, as the oldest networks were divided.
+/// Numbers of near and far hosts, by the address classes of IPv4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
-    /// In the server's network, or subnet of it (the same 24 bits; for IPv6, 64).
+    /// In the server's network, or the same subnet of it (the same 24 bits; for IPv6, 64).
     pub same: usize,
     /// In another subnet of its network (of class A, B or C).
     pub other_subnet: usize,
@@ -83,7 +83,7 @@ impl Networks {
     }
 }
 
-/// The address as its owner would write it: IPv4 inside IPv6 is IPv4.
+/// The canonical form of an address: an IPv4-mapped IPv6 address becomes IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
@@ -114,7 +114,8 @@ impl HostTable {
             .cloned()
     }
 
-    /// The host that calls from this address, made if it is new. `None` when the table is full.
+    /// The host that calls from this address. Creates its record if it is new. `None` if the table
+    /// is full.
     #[must_use]
     pub fn find_or_create(&self, address: SocketAddr, now: u32) -> Option<Arc<Host>> {
         let address = canonical(address);
@@ -135,7 +136,8 @@ impl HostTable {
         Some(host)
     }
 
-    /// Puts back a saved host, to be verified at its first call. `None` when there is no room.
+    /// Restores a saved host, which the server verifies at its first call. `None` if there is no
+    /// room.
     pub(crate) fn restore(&self, saved: &SavedHost, now: u32) -> Option<HostSlot> {
         let host = self.find_or_create(saved.address, now)?;
         if self.claim_uuid(&host, saved.uuid).is_some() {
@@ -153,7 +155,7 @@ impl HostTable {
         Some(host.slot())
     }
 
-    /// The host of a slot, dropped ones included.
+    /// The host of a slot, even if it was dropped.
     #[must_use]
     pub fn by_slot(&self, slot: HostSlot) -> Option<Arc<Host>> {
         self.inner.lock().slots.get(slot.0 as usize)?.clone()
@@ -165,8 +167,8 @@ impl HostTable {
         self.inner.lock().by_uuid.get(&uuid).cloned()
     }
 
-    /// Enters the UUID that a host reported. Returns the other host that has it, if there is one;
-    /// then nothing is entered.
+    /// Enters the UUID that a host reported. If another host has this UUID, returns that host and
+    /// enters nothing.
     pub(crate) fn claim_uuid(&self, host: &Arc<Host>, uuid: AfsUuid) -> Option<Arc<Host>> {
         let mut inner = self.inner.lock();
         if let Some(other) = inner.by_uuid.get(&uuid)
@@ -184,8 +186,7 @@ impl HostTable {
         None
     }
 
-    /// The calls from `address` are `host`'s from now on, not those of the record `duplicate`,
-    /// which is dropped.
+    /// Assigns the calls from `address` to `host` from now on, and drops the record `duplicate`.
     pub(crate) fn merge(&self, duplicate: &Arc<Host>, host: &Arc<Host>, address: SocketAddr) {
         let address = canonical(address);
         let mut inner = self.inner.lock();
@@ -193,7 +194,7 @@ impl HostTable {
         Self::drop_record(&mut inner, duplicate);
     }
 
-    /// Calls from `address`, which is not where the host is called back, are not its own any more.
+    /// Removes an address from a host, unless it is the address at which the host is called back.
     pub(crate) fn detach(&self, host: &Arc<Host>, address: SocketAddr) {
         let address = canonical(address);
         let mut inner = self.inner.lock();
@@ -240,12 +241,12 @@ impl HostTable {
         host.moved.notify_waiters();
     }
 
-    /// Frees the slots of dropped hosts that nobody uses any more. `empty` must take away what
-    /// is still promised under a slot, before it can belong to another host.
+    /// Frees the slots of dropped hosts that no call uses any longer. `empty` must remove all
+    /// promises under a slot, before the slot can belong to another host.
     pub(crate) fn reap(&self, mut empty: impl FnMut(HostSlot)) {
         let unused: Vec<Arc<Host>> = {
             let mut inner = self.inner.lock();
-            // Two references are ours: the slot's and the retired list's.
+            // Two references belong to the table: the slot's and the retired list's.
             let (unused, used) = std::mem::take(&mut inner.retired)
                 .into_iter()
                 .partition(|host| Arc::strong_count(host) <= 2);
@@ -273,7 +274,8 @@ impl HostTable {
             .collect()
     }
 
-    /// How many hosts are near and far from the server at this address; none if it is not known.
+    /// Numbers of near and far hosts, relative to the server's address. All zero if the address is
+    /// `None`.
     #[must_use]
     pub fn networks(&self, server: Option<IpAddr>) -> Networks {
         let mut networks = Networks::default();
@@ -286,7 +288,7 @@ impl HostTable {
         networks
     }
 
-    /// How many hosts there are; `since` says from when on one counts as active.
+    /// Numbers of hosts. A host is active if it was active at or after `since`.
     #[must_use]
     pub fn counts(&self, since: u32) -> HostCounts {
         let inner = self.inner.lock();
@@ -356,7 +358,7 @@ mod tests {
         first.add_alternate(address(2, 7001));
         assert!(second.has(GONE));
         assert_eq!(table.find(address(2, 7001)).unwrap().slot(), first.slot());
-        // A host that reports another UUID gives the old one free.
+        // A host that reports another UUID releases the old one.
         assert!(table.claim_uuid(&first, AfsUuid([8; 16])).is_none());
         assert!(table.by_uuid(uuid).is_none());
     }
