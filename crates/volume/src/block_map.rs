@@ -1,12 +1,12 @@
-//! Comparing the map of blocks with the pieces that name them, while everything is in use.
+//! Comparing the map of blocks with the pieces that name them, while the partition is in use.
 //!
-//! Both are read in one state of the base table. A flush carries a whole table of changes there,
-//! the bitmaps with its last transaction. So a state without half a table has map and pieces of the
-//! same moment, between two batches of the journal. Changes since then are in neither: the next
-//! scrub compares them.
+//! Both are read in one state of the base table. A flush carries a whole table of changes into the
+//! base, the bitmaps with its last transaction. So in a state without a partly applied table, the
+//! map and the pieces are of the same moment, between two batches of the journal. Later changes are
+//! in neither; the next scrub compares them.
 //!
-//! Pages of a state that is read are not used again, and the file grows by what is flushed
-//! meanwhile. So the comparison reads without pauses, and ends early where room is short.
+//! While a state is read, its pages are not reused, and the file grows by what is flushed
+//! meanwhile. So the comparison reads without pauses, and ends early if room is short.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
@@ -23,31 +23,32 @@ use crate::engine::verify::skip_unreadable;
 use crate::error::Result;
 use crate::record::{Piece, PieceBlocks};
 
-/// Regions whose names are gathered in one walk over all pieces: 4 TiB, and 128 MiB of bitmaps.
+/// Regions whose named blocks are gathered in one walk over all pieces: 4 TiB, with 128 MiB of
+/// bitmaps.
 const REGIONS_TOGETHER: u32 = 65_536;
-/// Blocks that are looked up by name, and sentences, at most.
+/// The most blocks that are looked up by name, and the most messages.
 const TOLD_MAX: usize = 1000;
-/// Entries that are read before the end is looked for.
+/// Entries that are read before `go_on` is asked again.
 const ENTRIES_TOGETHER: u64 = 10_000;
 
-/// Differences between map and pieces.
+/// Differences between the map and the pieces.
 #[derive(Debug, Default)]
 pub(crate) struct MapFaults {
-    /// Blocks that are in use and that no piece names.
+    /// Number of blocks in use that no piece names.
     pub(crate) unnamed: u64,
-    /// The first of them.
+    /// The first of these blocks.
     pub(crate) first: Option<u64>,
-    /// Pieces that name a block which is free in the map or which another place has too, and a
-    /// sentence of the first.
+    /// Pieces that name a block which is free in the map or which belongs to another place as well.
+    /// Each comes with a message about its first such block.
     pub(crate) pieces: Vec<(Key, String)>,
-    /// Faults of the map itself, a sentence each.
+    /// Faults of the map itself, one message each.
     pub(crate) others: Vec<String>,
     /// Bytes that were read.
     pub(crate) bytes: u64,
-    /// It was ended before everything was compared.
+    /// The comparison ended before everything was compared.
     pub(crate) is_partial: bool,
     entries: u64,
-    /// Some piece cannot be read: what it names is not known.
+    /// Some piece cannot be read, so the blocks that it names are not known.
     has_unreadable: bool,
 }
 
@@ -58,7 +59,7 @@ impl MapFaults {
         }
     }
 
-    /// A sentence of the blocks that nothing names, if there are any.
+    /// A message about the blocks that nothing names, if there are any.
     pub(crate) fn of_unnamed(&self) -> Option<String> {
         let first = self.first?;
         let count = self.unnamed;
@@ -69,8 +70,8 @@ impl MapFaults {
     }
 }
 
-/// Compares the map with the pieces of this kind, which are all that name blocks. `go_on` may end
-/// it.
+/// Compares the map with the pieces of this kind, which are all pieces that name blocks. `go_on`
+/// may end the comparison.
 pub(crate) fn compare(
     engine: &Engine,
     kind: Kind,
@@ -121,7 +122,7 @@ pub(crate) fn compare(
     Ok(faults)
 }
 
-/// Hands all pieces of a kind to `each`.
+/// Calls `each` for all pieces of a kind.
 fn walk(
     view: &View,
     kind: Kind,
@@ -133,13 +134,13 @@ fn walk(
         match Piece::decode(value) {
             Ok(Piece::Blocks(blocks)) => each(key, &blocks),
             Ok(_) => {}
-            // It is told where files are looked at.
+            // Reported where files are verified.
             Err(_) => faults.has_unreadable = true,
         }
     })
 }
 
-/// Hands all entries of a kind that can be read to `each`.
+/// Calls `each` for all entries of a kind that can be read.
 fn entries_of(
     view: &View,
     kind: Kind,
@@ -178,12 +179,12 @@ fn entries_of(
 struct Names {
     regions: Range<u32>,
     named: HashMap<u32, Box<Bitmap>>,
-    /// Blocks of two places.
+    /// Blocks that two places name.
     doubled: BTreeSet<u64>,
-    /// The place at hand, which has a block of the file in several versions, and its blocks.
+    /// The present place (the versions of one piece), and its blocks.
     place: Key,
     here: HashMap<u64, usize>,
-    /// There are blocks behind these regions.
+    /// Some named blocks lie behind these regions.
     has_more: bool,
 }
 
@@ -224,7 +225,8 @@ impl Names {
         }
     }
 
-    /// Compares these with the map; answers which blocks pieces name wrongly, and why.
+    /// Compares the named blocks with the map. Returns the blocks that pieces name wrongly, with
+    /// the reason.
     fn compare(&mut self, view: &View, faults: &mut MapFaults) -> HashMap<u64, String> {
         let doubled = |block: &u64| (*block, format!("block {block} has another place as well"));
         let mut wrong: HashMap<u64, String> = self.doubled.iter().map(doubled).collect();
@@ -272,7 +274,7 @@ impl Names {
         wrong
     }
 
-    /// The blocks that the map counts as free in each of these regions.
+    /// The number of blocks that the map counts as free in each of these regions.
     fn counts(&mut self, view: &View, faults: &mut MapFaults) -> BTreeMap<u32, u16> {
         let mut counts = BTreeMap::new();
         for index in 0.. {
@@ -354,7 +356,7 @@ mod tests {
     fn change(partition: &Partition, change: impl FnOnce(&mut Batch)) {
         let engine = &partition.core.engine;
         let mut batch = Batch::new();
-        // A change of blocks alone is no reason to write a table.
+        // A change of blocks alone does not cause a flush.
         let counters = engine.get(&Key::counters(1)).unwrap().unwrap();
         batch.put(Key::counters(1), counters);
         change(&mut batch);

@@ -1,8 +1,8 @@
-//! Bytes in blocks, whatever they belong to: bringing them there, and reading them back against
-//! their checksums.
+//! Bytes in blocks, independent of their owner: writing them, and reading them back with a
+//! comparison of their checksums.
 //!
-//! Bytes that fill whole blocks go to blocks that nothing names yet, as they come in. Those at the
-//! edges are merged with what is there when the change is made, by whoever makes it.
+//! As bytes come in, those that fill whole blocks are written to blocks that nothing names yet. The
+//! caller merges the bytes at the edges with the present contents when the change is made.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,10 +19,10 @@ use crate::ticket::is_nonblocking;
 
 /// Bytes gathered before blocks are written.
 const GATHER_BYTES: usize = 512 << 10;
-/// Of a block written before the change that names it has begun.
+/// The epoch of a block that was written before its change has begun.
 const EPOCH_UNKNOWN: u64 = 0;
 
-/// Whose blocks they are: what checksums cover beside the bytes and their place.
+/// The owner of blocks. Checksums cover it, beside the bytes and their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     group: u32,
@@ -43,31 +43,32 @@ impl Owner {
         }
     }
 
-    /// What the bytes of its block `index` must give.
+    /// The checksum that the bytes of its block `index` must have.
     pub(crate) fn checksum(self, index: u64, bytes: &[u8]) -> u32 {
         block_checksum(self.group, self.vnode, index, bytes)
     }
 }
 
-/// Why bytes could not be read.
+/// The reason why bytes could not be read.
 pub(crate) enum Unread {
-    /// Not without waiting, and that is not allowed.
+    /// The read would have to wait, and must not.
     WouldBlock,
-    /// What the system or the checksum said.
+    /// The message of the system or of the checksum comparison.
     Damaged(String),
 }
 
-/// Whether bytes go through the system's memory.
+/// Whether bytes go through the system's page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// They are kept there for whoever reads them next.
+    /// They are kept in the page cache for the next reader.
     Cached,
-    /// Only what is there already is taken from there. Much that is read or written once goes this way.
+    /// Pages that are in the page cache already are used, but none are added. For large amounts
+    /// that are read or written once.
     Past,
 }
 
-/// Reads the blocks of a piece that fall into a buffer that begins at block `first` of the body. The
-/// piece begins at its block `base`.
+/// Reads the blocks of a piece that fall into a buffer. The buffer begins at block `first` of the
+/// body, the piece at block `base`.
 pub(crate) fn read_blocks(
     engine: &Engine,
     owner: Owner,
@@ -106,7 +107,8 @@ pub(crate) fn read_blocks(
     Ok(())
 }
 
-/// Whether pieces name all of `count` blocks of the body from `first` on: else there are holes.
+/// Returns whether pieces name all of `count` blocks of the body from `first` on. Otherwise there
+/// are holes.
 pub(crate) fn are_whole<'p>(
     pieces: impl Iterator<Item = (u64, &'p PieceBlocks)>,
     first: u64,
@@ -121,7 +123,7 @@ pub(crate) fn are_whole<'p>(
     named.sum::<usize>() == count
 }
 
-/// What is wrong with a block, read from the device.
+/// Reads a block from the device. Returns what is wrong with it, if anything.
 pub(crate) fn block_damage(
     engine: &Engine,
     owner: Owner,
@@ -140,24 +142,24 @@ fn mismatch(index: u64) -> String {
     format!("block {index} does not match its checksum")
 }
 
-/// Bytes that come in one after another: those in blocks already, and those in memory.
+/// Bytes that arrive in several parts: those already in blocks, and those in memory.
 pub(crate) struct Gathered {
     owner: Owner,
     way: Way,
-    /// Where the first byte belongs.
+    /// Position of the first byte.
     position: u64,
     /// Bytes before the first whole block, once whole blocks were written.
     head: Bytes,
     pub(crate) blocks: Vec<(u64, BlockRef)>,
     pub(crate) allocations: Vec<Allocation>,
-    /// Bytes not in blocks; the first belongs at `pending_at`.
+    /// Bytes that are not in blocks; the position of the first is `pending_at`.
     pub(crate) pending: Vec<Bytes>,
     pending_bytes: usize,
     pending_at: u64,
 }
 
 impl Gathered {
-    /// None yet; the first will belong at `position`.
+    /// No bytes yet; the first will have this `position`.
     pub(crate) fn new(owner: Owner, way: Way, position: u64) -> Self {
         Self {
             owner,
@@ -184,7 +186,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// Takes the bytes behind the last whole block away, as the beginning of another.
+    /// Splits off the bytes behind the last whole block, as the beginning of another `Gathered`.
     pub(crate) fn split_rest(&mut self) -> Self {
         Self {
             pending: std::mem::take(&mut self.pending),
@@ -193,22 +195,22 @@ impl Gathered {
         }
     }
 
-    /// Whose they are.
+    /// The owner of the bytes.
     pub(crate) fn owner(&self) -> Owner {
         self.owner
     }
 
-    /// Where its first byte belongs.
+    /// Position of the first byte.
     pub(crate) fn begin(&self) -> u64 {
         self.position
     }
 
-    /// Behind its last byte.
+    /// Position behind the last byte.
     pub(crate) fn end(&self) -> u64 {
         self.pending_at + self.pending_bytes as u64
     }
 
-    /// Takes `count` bytes off the front of what is pending, in pieces as they came.
+    /// Takes `count` bytes off the front of the pending bytes, in the parts in which they came.
     fn take_pending(&mut self, count: usize) -> Vec<Bytes> {
         self.pending_bytes -= count;
         self.pending_at += count as u64;
@@ -226,7 +228,7 @@ impl Gathered {
         taken
     }
 
-    /// Writes the whole blocks among the pending bytes to new places.
+    /// Writes the whole blocks among the pending bytes to new blocks.
     pub(crate) fn write_whole_blocks(&mut self, engine: &Engine) -> Result<()> {
         let lead = (self.pending_at.next_multiple_of(BLOCK as u64) - self.pending_at) as usize;
         if self.pending_bytes < lead + BLOCK {
@@ -257,7 +259,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// Names the blocks of a run, which hold these bytes, from block `first` of the body on.
+    /// Records a run of blocks that hold these bytes, as the blocks of the body from `first` on.
     fn name<'p>(&mut self, first: u64, run: Run, mut pieces: impl Iterator<Item = &'p [u8]>) {
         let mut rest: &[u8] = &[];
         for (index, block) in (first..).zip(run.start..run.end()) {
@@ -300,7 +302,7 @@ impl Gathered {
         Ok(runs)
     }
 
-    /// Numbers of the blocks that are written whole.
+    /// Numbers of the blocks that are written completely.
     pub(crate) fn whole_range(&self) -> Range<u64> {
         let first = self.blocks.first().map_or(0, |(index, _)| *index);
         first..first + self.blocks.len() as u64
@@ -320,8 +322,8 @@ impl Gathered {
         edges
     }
 
-    /// Enters the bytes that fill no whole block into blocks as they shall be; `old` gives a block as
-    /// it is so far, where `fresh` does not have it yet.
+    /// Enters the bytes that fill no whole block into the new contents of their blocks. If `fresh`
+    /// does not have a block yet, `old` returns its present contents.
     pub(crate) fn merge_edges(
         &self,
         fresh: &mut BTreeMap<u64, Vec<u8>>,
@@ -346,7 +348,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// Writes blocks that were made for the change.
+    /// Writes the blocks that were composed for the change.
     pub(crate) fn write_edges(
         &mut self,
         engine: &Engine,
@@ -354,7 +356,7 @@ impl Gathered {
     ) -> Result<Vec<(u64, BlockRef)>> {
         let mut written = Vec::with_capacity(fresh.len());
         for (index, bytes) in fresh {
-            // Seldom more than two, seldom neighbours.
+            // Seldom more than two blocks, seldom adjacent.
             for run in self.allocate(engine, 1)? {
                 engine.space.write(run.start, &bytes)?;
                 written.push((index, self.place(index, run.start, &bytes)));

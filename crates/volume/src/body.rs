@@ -1,7 +1,7 @@
-//! Reading the bytes of vnodes, every block against its checksum.
+//! Reading the bytes of vnodes, with every block compared with its checksum.
 //!
-//! A block that does not match its checksum, or that the device will not give, is an I/O error of
-//! that file alone: logged with the fid, counted, never returned as data.
+//! If a block does not match its checksum, or the device cannot read it, that is an I/O error of
+//! this file alone. It is logged with the fid and counted; the bytes are never returned as data.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ use crate::txn::OldPiece;
 use crate::types::{FileType, VnodeStatus};
 use crate::volume::Volume;
 
-/// A body read piece by piece, all of one version.
+/// A body that is read piece by piece, all of one version.
 ///
-/// It holds no lock between pieces: a slow client keeps nobody waiting, and a store in the middle
-/// does not show. The blocks that it may still read are kept from being used again until it is
-/// dropped. Only ranges of more than 64 MiB are not held together: there a store in the middle
-/// makes [`Reader::next`] say [`Error::Changed`] rather than mix two versions.
+/// It holds no lock between pieces: a slow client does not delay others, and a store meanwhile is
+/// not visible to it. Until it is dropped, the blocks that it may still read are not reused. Only
+/// ranges of more than 64 MiB are not held together. If a store changes such a file meanwhile,
+/// [`Reader::next`] returns [`Error::Changed`] instead of mixing two versions.
 pub struct Reader {
     volume: Arc<Volume>,
     status: VnodeStatus,
@@ -40,22 +40,22 @@ pub struct Reader {
 /// Pieces with their numbers.
 type HeldPieces = Vec<(u64, Arc<Piece>)>;
 
-/// Where a reader finds its bytes.
+/// The source of a reader's bytes.
 enum Source {
-    /// Here, from the start of the range on.
+    /// In memory, from the start of the range on.
     Bytes(Bytes),
     /// In these pieces.
     Pieces(
         HeldPieces,
         #[expect(dead_code, reason = "held for its drop")] Pin,
     ),
-    /// In whatever the file is at that moment.
+    /// Read from the file at each call.
     Live,
 }
 
-/// How often a reader begins anew when the file changes just then.
+/// How often a reader begins again because the file changed just then.
 const VERSION_TRIES: usize = 100;
-/// Pieces that a reader holds at once.
+/// The most pieces that a reader holds at once.
 const READER_PIECES_MAX: u64 = 256;
 
 impl std::fmt::Debug for Reader {
@@ -74,12 +74,12 @@ impl Reader {
         &self.status
     }
 
-    /// How many bytes there are in all.
+    /// Number of bytes in all.
     pub fn length(&self) -> u64 {
         self.end - self.start
     }
 
-    /// The next bytes, up to `max` of them; `None` after the last.
+    /// Returns the next bytes, up to `max` of them; `None` after the last.
     ///
     /// After `Error::WouldBlock` the same call can be made again.
     pub fn next(&mut self, max: usize) -> Result<Option<Bytes>> {
@@ -112,8 +112,8 @@ impl Reader {
 }
 
 impl Volume {
-    /// Reads up to `length` bytes at `position`, fewer at the end: the bytes of a file, the pages of
-    /// a directory, the target of a link. All of one version.
+    /// Reads up to `length` bytes at `position`, fewer at the end, all of one version. Reads the
+    /// bytes of a file, the pages of a directory, or the target of a link.
     pub fn read(&self, fid: Fid, position: u64, length: usize) -> Result<Bytes> {
         Ok(self.read_version(fid, position, length)?.0)
     }
@@ -159,7 +159,7 @@ impl Volume {
         Err(Error::Changed(fid))
     }
 
-    /// That the bytes of a file are not in objects.
+    /// Checks that the bytes of a file are not in objects.
     fn check_is_here(&self, fid: Fid) -> Result<()> {
         let cell = self.cell(fid.vnode);
         match self.read_guard(&cell, fid)?.record.body {
@@ -168,7 +168,7 @@ impl Volume {
         }
     }
 
-    /// The pieces of a range of a file in blocks, if it is one and still of that version.
+    /// The pieces of a range of a file, if the file has blocks and is still of that version.
     fn reader_pieces(
         &self,
         fid: Fid,
@@ -243,7 +243,7 @@ impl Volume {
         }
     }
 
-    /// The bytes of an inline body, kept in the cell from now on.
+    /// The bytes of an inline body. The cell keeps them from now on.
     pub(crate) fn inline_body(&self, fid: Fid, loaded: &mut Loaded) -> Result<Bytes> {
         if let Some(body) = &loaded.body {
             return Ok(body.clone());
@@ -275,7 +275,7 @@ impl Volume {
         }
     }
 
-    /// The present version of a piece, for this volume's view.
+    /// The present version of a piece in this volume's view.
     pub(crate) fn piece(&self, fid: Fid, body: u32, number: u64) -> Result<Option<OldPiece>> {
         let (group, vnode) = (self.group.id.0, fid.vnode.0);
         let prefix = Key::piece_prefix(group, vnode, body, number);
@@ -292,7 +292,7 @@ impl Volume {
         }
     }
 
-    /// Numbers of the pieces of which any version is there.
+    /// Numbers of the pieces that have any version.
     pub(crate) fn piece_numbers(&self, fid: Fid, body: u32) -> Result<Vec<u64>> {
         let prefix = Key::body_prefix(self.group.id.0, fid.vnode.0, body);
         let mut scan = self.core.engine.scan(&prefix, &prefix)?;
@@ -306,7 +306,7 @@ impl Volume {
         Ok(numbers)
     }
 
-    /// The pieces that hold a range of a file of that record, which is the present one.
+    /// The pieces that hold a range of a file. `record` is the file's present record.
     fn load_pieces(
         &self,
         fid: Fid,
@@ -364,7 +364,8 @@ impl Volume {
         Ok(memory.freeze(skip..skip + length))
     }
 
-    /// Reads the blocks of a piece that fall into a buffer that begins at block `first` of the file.
+    /// Reads the blocks of a piece that fall into a buffer. The buffer begins at block `first` of
+    /// the file.
     pub(crate) fn read_blocks(
         &self,
         fid: Fid,
@@ -382,7 +383,7 @@ impl Volume {
         })
     }
 
-    /// One block of a body as it is: zeros where there is none.
+    /// Reads one block of a body; zeros if it is a hole.
     pub(crate) fn read_block(&self, fid: Fid, piece: &PieceBlocks, index: u64) -> Result<Vec<u8>> {
         let mut bytes = vec![0; BLOCK];
         let base = index / PIECE_BLOCKS as u64 * PIECE_BLOCKS as u64;
@@ -391,7 +392,7 @@ impl Volume {
     }
 }
 
-/// The part of a range that lies within a body.
+/// The part of a range that lies within a body of `body` bytes.
 fn clip(position: u64, length: usize, body: u64) -> (u64, usize) {
     if position >= body {
         return (body, 0);
@@ -399,7 +400,7 @@ fn clip(position: u64, length: usize, body: u64) -> (u64, usize) {
     (position, (length as u64).min(body - position) as usize)
 }
 
-/// Bytes of a body that may be stored shorter than it is: zeros follow.
+/// Bytes of a body that may be stored shorter than it is; zeros follow the stored bytes.
 fn padded_slice(body: &Bytes, position: u64, length: usize) -> Bytes {
     let from = (position as usize).min(body.len());
     if from + length <= body.len() {

@@ -1,9 +1,9 @@
-//! Decoded vnodes in memory, bounded, each with the lock that orders changes to it.
+//! A bounded cache of decoded vnodes, each with the lock that orders changes to it.
 //!
-//! There is one cell for a vnode of an open volume at a time, so its lock is the vnode's lock. A
-//! cell that anybody holds stays; of the others the cache drops some when there are too many, or
-//! when the bodies and pages kept with them are too large. Nothing is lost by dropping: what a cell
-//! knows is in the table.
+//! At any time there is one cell for a vnode of an open volume, so its lock is the vnode's lock. A
+//! cell stays while any thread holds a reference to it. The cache drops other cells when there are
+//! too many, or when the bodies and pages kept with them are too large. Dropping a cell loses
+//! nothing: its contents are in the table.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,9 +15,9 @@ use parking_lot::{Mutex, RwLock};
 use crate::dir::DirImage;
 use crate::record::VnodeRecord;
 
-/// Parts of the cache with a lock each.
+/// Shards of the cache, each with its own lock.
 const SHARDS: usize = 64;
-/// Cells looked at, at most, when one is added and there are too many.
+/// The most cells that are examined when one is added and there are too many.
 const SWEEP: usize = 16;
 
 /// A vnode's place in memory.
@@ -26,19 +26,19 @@ pub(crate) struct Cell {
     used: AtomicBool,
 }
 
-/// What is known of a vnode.
+/// A loaded vnode.
 pub(crate) struct Loaded {
     pub(crate) record: VnodeRecord,
     /// The epoch of this version.
     pub(crate) epoch: u64,
-    /// The bytes of an inline body, once they were needed.
+    /// The bytes of an inline body, once they were read.
     pub(crate) body: Option<Bytes>,
-    /// The pages of a directory, once they were needed.
+    /// The pages of a directory, once they were read.
     pub(crate) dir: Option<DirImage>,
     charge: Charge,
 }
 
-/// Memory that a cell's body or pages take, in the cache's books.
+/// The memory of a cell's body or pages, as counted in the cache's total.
 struct Charge {
     total: Arc<AtomicUsize>,
     bytes: usize,
@@ -78,7 +78,7 @@ impl Cells {
         }
     }
 
-    /// The cell of a vnode, made if there is none.
+    /// Returns the cell of a vnode, and makes it if there is none.
     pub(crate) fn cell(&self, instance: u32, vnode: u32) -> Arc<Cell> {
         let name = (instance, vnode);
         let mixed =
@@ -119,7 +119,7 @@ impl Cells {
         }
     }
 
-    /// Cells and bytes of bodies now in memory.
+    /// Number of cells and bytes of bodies in memory.
     pub(crate) fn size(&self) -> (usize, usize) {
         let cells = self
             .shards
@@ -131,7 +131,7 @@ impl Cells {
 }
 
 impl Loaded {
-    /// Books what body and pages take now; called after either changed.
+    /// Updates the charge for body and pages. Called after either changed.
     pub(crate) fn recharge(&mut self) {
         let bytes = self.body.as_ref().map_or(0, Bytes::len)
             + self.dir.as_ref().map_or(0, DirImage::memory);
@@ -143,7 +143,8 @@ impl Loaded {
 }
 
 impl Shard {
-    /// Drops cells that nobody holds and nobody used since the hand last passed.
+    /// Drops cells to which no thread has a reference and that were not used since the hand last
+    /// passed.
     fn sweep(&mut self) {
         let mut dropped = 0;
         for _ in 0..SWEEP.min(self.order.len()) {

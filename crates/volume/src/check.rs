@@ -1,10 +1,16 @@
-//! Looking at everything: what a salvager would look for, and would find nothing to repair.
+//! The consistency check of a whole partition: what a salvager would examine, and find nothing to
+//! repair.
 //!
-//! For each volume: every entry names a vnode that is there and knows its directory; link counts,
-//! usage and numbers given out are right; no vnode is without a name; every byte matches its
-//! checksum. For the partition: every block is named by exactly one place of one file (in as many
-//! versions as there are), or is free. Nothing may change meanwhile, so this is for tests and for
-//! partitions taken out of service.
+//! For each volume:
+//!
+//! * Every entry names a vnode that exists and knows its directory.
+//! * Link counts, usage and the numbers given out are right.
+//! * No vnode is without a name.
+//! * Every byte matches its checksum.
+//!
+//! For the partition: every block is free, or exactly one place of one file names it, in any number
+//! of versions. Nothing may change meanwhile, so this is for tests and for partitions taken out of
+//! service.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,21 +32,21 @@ use crate::types::FileType;
 use crate::versions::Versions;
 use crate::volume::Volume;
 
-/// Faults described, at most; more are only counted.
+/// The most faults that are described; more are only counted.
 const DESCRIBED_MAX: usize = 100;
 
-/// What [`Partition::check`] found.
+/// The result of [`Partition::check`].
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// Volumes looked at.
+    /// Number of volumes that were checked.
     pub volumes: u64,
-    /// Vnodes that some volume sees, counted for each.
+    /// Number of vnodes, counted for each volume that sees them.
     pub vnodes: u64,
-    /// Blocks of 4 KiB that are named.
+    /// Number of blocks of 4 KiB that are named.
     pub blocks: u64,
-    /// What is wrong, a sentence each.
+    /// The faults, one sentence each.
     pub faults: Vec<String>,
-    /// Versions that no volume sees: left for the background removal.
+    /// Number of versions that no volume sees. They are left for the background removal.
     pub unseen: u64,
     /// Some of their keys.
     pub unseen_keys: Vec<String>,
@@ -62,7 +68,7 @@ impl CheckReport {
 }
 
 impl CheckReport {
-    /// Compares the map of blocks with those that are named.
+    /// Compares the map of blocks with the blocks that are named.
     pub(crate) fn compare_map<P: std::fmt::Debug>(
         &mut self,
         engine: &Engine,
@@ -82,14 +88,14 @@ impl CheckReport {
     }
 }
 
-/// What one viewer of a group sees: records by vnode number.
+/// The records that one viewer of a group sees, by vnode number.
 type Seen = HashMap<u32, VnodeRecord>;
 
-/// Where a block belongs: group, vnode, body, block number in the file.
+/// The place to which a block belongs: group, vnode, body, block number in the file.
 type Place = (u32, u32, u32, u64);
 
 impl Partition {
-    /// Looks at everything on the partition. Nothing may change it meanwhile.
+    /// Checks everything on the partition. Nothing may change it meanwhile.
     pub fn check(&self) -> Result<CheckReport> {
         let _quiet = self.core.reaper.hold();
         let engine = &self.core.engine;
@@ -131,7 +137,7 @@ impl Partition {
             .filter(|clone| clone.kind == CloneKind::Clone)
             .map(|clone| clone.epoch)
             .collect();
-        // During a restore the head sees what it pinned.
+        // During a restore the head sees the pinned epoch.
         let head = record.pin().unwrap_or(EPOCH_MAX);
         viewers.extend(record.has_head().then_some(head));
         let view_of = |volume: &VolumeRecord| match volume.epoch {
@@ -302,7 +308,7 @@ impl Partition {
     }
 }
 
-/// Names that lead to a vnode: how many, and from where.
+/// The names of a vnode: their number, and their directory.
 #[derive(Default)]
 struct Links {
     names: u32,
@@ -420,7 +426,7 @@ fn check_directory(
     Ok(())
 }
 
-/// Reads all bytes that a vnode has; holes of large files are skipped a piece at a time.
+/// Reads all bytes of a vnode; skips holes of large files a piece at a time.
 fn read_all(volume: &Volume, fid: Fid, record: &VnodeRecord) -> Result<()> {
     if record.body == Body::Objects {
         return Ok(());

@@ -1,5 +1,5 @@
 //! The machine's time of day, for the dates of objects and the days of access counts. Every other
-//! time is an argument; `clippy.toml` refuses other readings of the clock in this crate.
+//! time is an argument; `clippy.toml` forbids other readings of the clock in this crate.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,7 +16,7 @@ pub(crate) fn seconds() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// The same as AFS writes it.
+/// The present time as an AFS time.
 pub(crate) fn time() -> AfsTime {
     AfsTime::from(now())
 }

@@ -1,4 +1,4 @@
-//! What the open volumes of a partition share.
+//! The state that the open volumes of a partition share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use crate::types::VolumeInfo;
 use crate::unsettled::Unsettled;
 use crate::volume::Volume;
 
-/// Open volumes that nobody uses are dropped beyond this many.
+/// If more volumes are open than this, unused ones are dropped.
 const ATTACHED_MAX: usize = 20_000;
 
 /// The shared part of a partition.
@@ -32,29 +32,29 @@ pub(crate) struct Core {
     pub(crate) pieces: Pieces,
     pub(crate) reaper: Reaper,
     pub(crate) events: Events,
-    /// Held by what makes, replaces and removes volumes.
+    /// Held while volumes are made, replaced or removed.
     pub(crate) making: Mutex<()>,
     attached: RwLock<HashMap<VolumeId, Arc<Volume>>>,
     groups: Mutex<HashMap<GroupId, Arc<Group>>>,
     instances: AtomicU32,
 }
 
-/// Counts of what happened since the partition was opened.
+/// Counters of events since the partition was opened.
 #[derive(Default)]
 pub(crate) struct Events {
     pub(crate) damaged: AtomicU64,
     pub(crate) cell_misses: AtomicU64,
 }
 
-/// The number of a volume group on a partition. Never used twice, so what is left of a removed
-/// group is never taken for part of a new one.
+/// The number of a volume group on a partition. It is never used twice, so the remains of a removed
+/// group are never taken for part of a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GroupId(pub(crate) u32);
 
 /// A volume group in memory.
 pub(crate) struct Group {
     pub(crate) id: GroupId,
-    /// Held shared by every change, exclusively by the making and removal of clones.
+    /// Changes lock it shared; making and removing clones lock it exclusively.
     pub(crate) state: RwLock<GroupState>,
     /// Epochs that are held in memory.
     pub(crate) held: Held,
@@ -75,29 +75,29 @@ impl Group {
         }
     }
 
-    /// Somebody relies on the background jobs that there are now: one that is being worked on is not
-    /// done with that. The caller has the group's state locked exclusively.
+    /// Notes that a caller relies on the present background jobs: a job that is running now is not
+    /// done when it ends. The caller has the group's state locked exclusively.
     pub(crate) fn rely_on_jobs(&self) {
         self.relied.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// How often that was. The caller has the group's state locked exclusively.
+    /// The number of such calls. The caller has the group's state locked exclusively.
     pub(crate) fn relied(&self) -> u64 {
         self.relied.load(Ordering::Acquire)
     }
 }
 
-/// What a group's lock guards.
+/// The data behind a group's lock.
 pub(crate) struct GroupState {
     pub(crate) record: GroupRecord,
-    /// Background jobs that still look for versions nobody sees.
+    /// Number of background jobs that still look for versions which no volume sees.
     pub(crate) reaping: usize,
-    /// A restore into the head is under way: what it has written is not to be removed.
+    /// A restore into the head is running: its versions must not be removed.
     pub(crate) restoring: bool,
 }
 
 impl GroupState {
-    /// The epoch that a volume of that record sees now.
+    /// The epoch that the volume with this record sees now.
     pub(crate) fn view_of(&self, record: &VolumeRecord) -> u64 {
         match record.epoch {
             EPOCH_MAX => self.record.pin().unwrap_or(EPOCH_MAX),
@@ -106,15 +106,15 @@ impl GroupState {
     }
 }
 
-/// What a head's counter lock guards.
+/// The data behind a head's counter lock.
 pub(crate) struct Counters {
     pub(crate) record: CountersRecord,
-    /// What it says was given out, to things that are still to come.
+    /// Numbers from the counters that were given out for future vnodes.
     pub(crate) reserved: Reserved,
 }
 
 impl Counters {
-    /// Enters the usage and dates that the counters hold.
+    /// Copies usage and dates from the counters into `info`.
     pub(crate) fn show_in(&self, info: &mut VolumeInfo) {
         info.blocks_used = self.record.blocks_used;
         info.files = self.record.files;
@@ -140,7 +140,7 @@ impl Core {
         }
     }
 
-    /// The volume of an id, attached if it is not yet.
+    /// Returns the volume with this id, and attaches it if it is not attached yet.
     pub(crate) fn volume(self: &Arc<Self>, id: VolumeId) -> Result<Option<Arc<Volume>>> {
         let found = self.find_volume(id);
         if let Err(error @ (Error::Partition(_) | Error::Format(_))) = &found {
@@ -168,21 +168,22 @@ impl Core {
                 // Removed since it was looked up.
                 continue;
             };
-            // The group's lock keeps a clone from being replaced between reading and attaching it.
+            // The group's lock prevents that a clone is replaced between reading and attaching it.
             let state = group.state.read();
             let Some(value) = self.engine.get(&key)? else {
                 return Ok(None);
             };
             let record = VolumeRecord::decode(&value)?;
             if record.group != group.id {
-                // Another group's clone has its place since.
+                // A clone of another group has replaced it meanwhile.
                 continue;
             }
             return self.attach(&group, &state, record).map(Some);
         }
     }
 
-    /// Attaches a volume, unless somebody else has. The caller has the group's state locked.
+    /// Attaches a volume, unless another thread has attached it. The caller has the group's state
+    /// locked.
     fn attach(
         self: &Arc<Self>,
         group: &Arc<Group>,
@@ -211,7 +212,7 @@ impl Core {
         Ok(volume)
     }
 
-    /// The group of an id, if it is still there.
+    /// Returns the group with this number, if it still exists.
     pub(crate) fn existing_group(&self, id: GroupId) -> Result<Option<Arc<Group>>> {
         let mut groups = self.groups.lock();
         if let Some(group) = groups.get(&id) {
@@ -230,7 +231,8 @@ impl Core {
         Ok(Some(group))
     }
 
-    /// Enters a group and volume that were just made by a change; it sees the epochs up to `view`.
+    /// Enters a group and volume that a change has just made. The volume sees the epochs up to
+    /// `view`.
     pub(crate) fn attach_new(
         self: &Arc<Self>,
         group: Arc<Group>,
@@ -256,7 +258,7 @@ impl Core {
         volume
     }
 
-    /// Drops volumes that nobody uses if as many are attached as may be.
+    /// Drops unused volumes if the limit of attached volumes is reached.
     fn make_room(&self, attached: &mut HashMap<VolumeId, Arc<Volume>>) {
         if attached.len() < ATTACHED_MAX {
             return;
@@ -266,11 +268,11 @@ impl Core {
                 || volume.usage.is_unsaved()
                 || !volume.unsettled.is_quiet()
         });
-        // Those with access counts can go when these are saved.
+        // Volumes with unsaved access counts can be dropped once these are saved.
         self.reaper.wake();
     }
 
-    /// The head of a group, if there is one: its cells hold the vnodes' locks.
+    /// Returns the head of a group, if there is one. Its cells hold the vnodes' locks.
     pub(crate) fn head_of(self: &Arc<Self>, group: &Group) -> Result<Option<Arc<Volume>>> {
         let head = {
             let state = group.state.read();
@@ -283,8 +285,8 @@ impl Core {
         Ok(found.filter(|volume| volume.group.id == group.id))
     }
 
-    /// Forgets an attached volume that another takes the place of: who still holds it reads what it
-    /// saw, to the end. The caller has the group's state locked.
+    /// Forgets an attached volume that another one replaces. Threads that still hold it can read
+    /// what it saw. The caller has the group's state locked.
     pub(crate) fn supersede(self: &Arc<Self>, id: VolumeId) {
         if let Some(volume) = self.attached.write().remove(&id) {
             let hold = Hold::of(self, &volume.group, volume.view());
@@ -292,29 +294,29 @@ impl Core {
         }
     }
 
-    /// Forgets an attached volume: whoever still holds it sees it gone.
+    /// Forgets an attached volume. For threads that still hold it, the volume is gone.
     pub(crate) fn detach(&self, id: VolumeId) {
         if let Some(volume) = self.attached.write().remove(&id) {
             volume.mark_gone();
         }
     }
 
-    /// The attached volumes.
+    /// Returns the attached volumes.
     pub(crate) fn attached_volumes(&self) -> Vec<Arc<Volume>> {
         self.attached.read().values().map(Arc::clone).collect()
     }
 
-    /// Whether as many volumes are attached as may be.
+    /// Returns whether the limit of attached volumes is reached.
     pub(crate) fn is_crowded(&self) -> bool {
         self.attached.read().len() >= ATTACHED_MAX
     }
 
-    /// An attached volume.
+    /// Returns a volume if it is attached.
     pub(crate) fn attached_volume(&self, id: VolumeId) -> Option<Arc<Volume>> {
         self.attached.read().get(&id).map(Arc::clone)
     }
 
-    /// Forgets all attached volumes. They hold this core, and it holds them.
+    /// Forgets all attached volumes. They hold references to this core, and it to them.
     pub(crate) fn detach_all(&self) {
         let volumes = std::mem::take(&mut *self.attached.write());
         self.groups.lock().clear();

@@ -17,12 +17,13 @@ use crate::volume::{Locked, Volume};
 
 /// Longest target of a symbolic link (AFSPATHMAX).
 pub(crate) const TARGET_MAX: usize = 1024;
-/// Links that a vnode can have: the dump format has 16 bits, which some readers take as signed.
+/// The most links that a vnode can have: the dump format has 16 bits, which some readers take as
+/// signed.
 pub(crate) const LINKS_MAX: u32 = 32_767;
-/// Bytes that a creation adds, at most, for the check of free space.
+/// The most bytes that a creation adds, for the check of free room.
 pub(crate) const CREATE_GROWTH: u64 = 12 << 10;
 
-/// That a new name may be given.
+/// Checks that a new name is allowed.
 pub(crate) fn check_new_name(name: &[u8]) -> Result<()> {
     check_old_name(name)?;
     if name.contains(&b'/') || name.contains(&0) {
@@ -37,7 +38,7 @@ pub(crate) fn check_new_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// That a name may be removed or renamed.
+/// Checks that a name may be removed or renamed.
 pub(crate) fn check_old_name(name: &[u8]) -> Result<()> {
     match name {
         b"" | b"." | b".." => Err(Error::Invalid("an empty name, . or ..")),
@@ -45,7 +46,7 @@ pub(crate) fn check_old_name(name: &[u8]) -> Result<()> {
     }
 }
 
-/// What kind of thing to make.
+/// The kind of vnode to make.
 pub(crate) enum Making<'a> {
     File,
     Directory,
@@ -112,7 +113,7 @@ impl Volume {
         let (edit, old_epoch, record, vnode, parent_record) = {
             let loaded = parent.get(dir)?;
             let image = loaded.dir.as_ref().ok_or(Error::NotDirectory)?;
-            // The name is looked for before a number is used up for nothing.
+            // The name is looked up before a number is used up in vain.
             let known = image
                 .directory()
                 .lookup(name)
@@ -180,15 +181,15 @@ impl Volume {
     /// Puts a vnode that was just made into memory.
     fn enter_new(&self, vnode: VnodeId, record: VnodeRecord, pages: &[Page], now: u64) {
         let cell = self.cell(vnode);
-        // Nobody can hold the lock of a vnode whose fid nobody was told; if somebody guesses it and
-        // does, the cell is loaded when it is next used.
+        // No thread can hold the lock of a vnode whose fid is not known yet. If a client guesses
+        // the fid and a thread holds it, the cell is loaded at its next use.
         let Some(mut state) = cell.state.try_write() else {
             return;
         };
         *state = Some(self.loaded_new(record, pages, now));
     }
 
-    /// What is known of a vnode that was just made, with the pages of a directory.
+    /// The loaded form of a vnode that was just made, with the pages of a directory.
     pub(crate) fn loaded_new(&self, record: VnodeRecord, pages: &[Page], now: u64) -> Loaded {
         let mut loaded = self.core.cells.loaded(record, now);
         if !pages.is_empty() {
@@ -202,7 +203,7 @@ impl Volume {
         loaded
     }
 
-    /// Gives a file one more name in the directory that it is in.
+    /// Gives a file one more name in its directory.
     ///
     /// `CrossDevice` for another volume or directory, `IsDirectory` for anything but a plain file.
     pub fn link(
@@ -299,7 +300,7 @@ pub(crate) fn apply_dir(locked: &mut Locked<'_>, record: VnodeRecord, pages: Pag
     locked.set_record(record, now);
 }
 
-/// What every change of a directory's entries does to its record.
+/// Updates a directory's record for a change of its entries.
 pub(crate) fn touch_dir(record: &mut VnodeRecord, length: u64, context: Context) {
     record.length = length;
     record.data_version += 1;
@@ -308,12 +309,12 @@ pub(crate) fn touch_dir(record: &mut VnodeRecord, length: u64, context: Context)
     record.server_time = context.now;
 }
 
-/// By how many blocks a vnode grew.
+/// The number of blocks by which a vnode grew.
 pub(crate) fn grown(old: &VnodeRecord, new: &VnodeRecord) -> i64 {
     new.blocks() as i64 - old.blocks() as i64
 }
 
-/// The record of something new in a directory.
+/// The record of a new vnode in a directory.
 pub(crate) fn new_record(
     parent: &VnodeRecord,
     dir: Fid,
@@ -396,7 +397,7 @@ pub(crate) fn root_record(owner: cellar_wire::ids::ViceId, context: Context) -> 
     }
 }
 
-/// A status that says a vnode is gone: link count 0.
+/// Marks a status as that of a vnode that is gone: link count 0.
 pub(crate) fn gone_status(mut status: VnodeStatus) -> VnodeStatus {
     status.link_count = 0;
     status

@@ -1,8 +1,8 @@
-//! A directory's pages in memory, and changes to them that touch only the pages they must.
+//! A directory's pages in memory, and changes that touch only the necessary pages.
 //!
-//! The algorithms are `cellar_wire::dir`'s; here is where the pages live. A change is made on an
-//! overlay ([`DirEdit`]) and merged into the image only after the batch that carries the touched
-//! pages was accepted, so a refused change leaves no trace.
+//! The algorithms are in `cellar_wire::dir`; this module holds the pages. A change is made on an
+//! overlay ([`DirEdit`]). It is merged into the image only after the batch with the changed pages
+//! was accepted, so a refused change leaves no trace.
 
 use cellar_wire::dir::{DirError, Directory, PAGE_SIZE, Page, ReadPages, Target, WritePages};
 use cellar_wire::ids::Fid;
@@ -28,7 +28,7 @@ pub(crate) struct DirEdit<'a> {
 }
 
 impl DirImage {
-    /// Adds a page as stored: zeros at its end may be missing.
+    /// Adds a page as it is stored: zeros at its end may be missing.
     pub(crate) fn push(&mut self, stored: &[u8], epoch: u64) -> Option<()> {
         let mut page = Box::new([0; PAGE_SIZE]);
         page.get_mut(..stored.len())?.copy_from_slice(stored);
@@ -41,7 +41,7 @@ impl DirImage {
         self.pages.len()
     }
 
-    /// The epoch in which a page was written; `None` for one that is new.
+    /// The epoch in which a page was written; `None` for a new page.
     pub(crate) fn epoch(&self, index: usize) -> Option<u64> {
         self.epochs.get(index).copied()
     }
@@ -50,7 +50,7 @@ impl DirImage {
         self.pages.get(index).map(|page| page.as_slice())
     }
 
-    /// Memory it takes.
+    /// Bytes of memory it takes.
     pub(crate) fn memory(&self) -> usize {
         self.pages.len() * (PAGE_SIZE + 16)
     }
@@ -173,7 +173,7 @@ pub(crate) fn trimmed(page: &Page) -> &[u8] {
     &page[..end]
 }
 
-/// What an error of the directory algorithms means for an operation on `dir`.
+/// Translates an error of the directory algorithms for an operation on `dir`.
 pub(crate) fn dir_error<E: std::fmt::Display>(dir: Fid, error: &DirError<E>) -> Error {
     match error {
         DirError::BadName => Error::Invalid("a name that cannot be in a directory"),

@@ -1,27 +1,28 @@
-//! What can go wrong, one variant a cause, so that a server picks its abort code in one place.
+//! The errors of this crate, one variant for each cause, so that a server chooses its abort codes
+//! in one place.
 //!
-//! Grouped by blame: what the caller asked for cannot be (the long list, most of them with a code
-//! of their own on the wire), what the store lacks (`OverQuota`, `DiskFull`, limits), and what the
-//! machine did (`Io`, `Corrupt`, `Stopped`). Nothing has been changed when an operation returns an
-//! error, whichever it is.
+//! The variants are grouped by blame. The long list is for requests that cannot be done; most of
+//! these have a code of their own on the wire. The store may lack something (`OverQuota`,
+//! `DiskFull`, limits), or the machine may fail (`Io`, `Corrupt`, `Stopped`). When an operation
+//! returns an error, it has changed nothing.
 
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::object::ObjectId;
 
-/// Why an operation on a partition or volume was refused or failed.
+/// The reason why an operation on a partition or volume was refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The volume does not exist on this partition.
     #[error("volume {0} is not on this partition")]
     NoVolume(VolumeId),
-    /// A volume of that id is there already.
+    /// A volume with that id exists already.
     #[error("volume {0} exists already")]
     VolumeExists(VolumeId),
     /// The vnode is free, or the uniquifier belongs to an earlier use of it (VNOVNODE).
     #[error("{0} does not exist")]
     NoVnode(Fid),
-    /// The number is not in a block that was reserved for whoever makes something of it, or it has been used (VNOVNODE).
+    /// The number is not in a block of reserved numbers, or it has been used (VNOVNODE).
     #[error("{0} is not reserved")]
     NotReserved(Fid),
     /// No entry of that name in the directory (ENOENT).
@@ -45,7 +46,7 @@ pub enum Error {
     /// A directory would become its own ancestor (ELOOP).
     #[error("would move a directory under itself")]
     Loop,
-    /// A name or argument that can never be right (EINVAL).
+    /// A name or argument that is never valid (EINVAL).
     #[error("invalid: {0}")]
     Invalid(&'static str),
     /// The name is longer than 255 bytes (ENAMETOOLONG).
@@ -69,35 +70,37 @@ pub enum Error {
     /// The volume is an RO or backup volume (EROFS).
     #[error("the volume is read-only")]
     ReadOnly,
-    /// A file changed in place of the version that a reader was reading.
+    /// While a reader was reading a version of a file, that version was replaced.
     #[error("{0} was removed while it was being read")]
     Changed(Fid),
-    /// The bytes of the file are in objects on other servers; the server reads and writes them there.
+    /// The bytes of the file are in objects on other servers. The server must read and write them
+    /// there.
     #[error("the bytes of {0} are in objects")]
     InObjects(Fid),
-    /// The file has changed since the caller looked at it.
+    /// The file has changed since the caller read its status.
     #[error("{0} has changed meanwhile")]
     Stale(Fid),
-    /// The volume is being restored, or what a restore left is still being removed: it can be read,
-    /// and changed again soon (VBUSY).
+    /// The volume is being restored, or the remains of a restore are being removed. It can be read
+    /// now, and changed again soon (VBUSY).
     #[error("volume {0} is being restored")]
     Busy(VolumeId),
-    /// An incremental dump or a delta does not fit what the volume holds: that vnode is not there.
+    /// An incremental dump or a delta does not fit the contents of the volume: this vnode is not
+    /// there.
     #[error("the dump builds on another state of the volume: {0} is not there")]
     WrongBase(Fid),
-    /// What a restore brought is no sound volume.
+    /// The restored contents are no sound volume.
     #[error("the dump holds no sound volume: {0}")]
     Unsound(String),
-    /// Inside [`nonblocking`](crate::nonblocking): the answer needs the disk or a lock held by
-    /// somebody else. Nothing was changed; call again from a thread that may wait.
+    /// Inside [`nonblocking`](crate::nonblocking): the operation needs the disk, or a lock that
+    /// another thread holds. Nothing was changed; call again from a thread that may wait.
     #[error("would have to wait for the disk")]
     WouldBlock,
     /// Bytes of this file could not be read, or did not match their checksum (EIO).
     #[error("input/output error on {fid}: {cause}")]
     Io {
-        /// The file or directory that is damaged; every other is unaffected.
+        /// The damaged file or directory; others are not affected.
         fid: Fid,
-        /// What the system or the checksum said.
+        /// The message of the system or of the checksum comparison.
         cause: String,
     },
     /// No such object on the device, or it was removed (ENOENT).
@@ -106,24 +109,24 @@ pub enum Error {
     /// The object does not have that version (ENOENT).
     #[error("object {0} has no version {1}")]
     NoVersion(ObjectId, u64),
-    /// An object's version cannot be made from the one named, or be written any more: that one is
-    /// not there, or something newer is (ESTALE).
+    /// A version of an object cannot be made from the named version, or cannot be written any more.
+    /// The named version is not there, or there is a newer one (ESTALE).
     #[error("object {0} is not at that version")]
     Superseded(ObjectId),
     /// Bytes of this object could not be read, or did not match their checksum (EIO).
     #[error("input/output error on object {object}: {cause}")]
     ObjectIo {
-        /// The object that is damaged; every other is unaffected.
+        /// The damaged object; others are not affected.
         object: ObjectId,
-        /// What the system or the checksum said.
+        /// The message of the system or of the checksum comparison.
         cause: String,
     },
-    /// An I/O error not owned by one file. The operation did not happen.
+    /// An I/O error that does not belong to one file. The operation did not happen.
     #[error("input/output error: {0}")]
     Partition(String),
-    /// The journal is damaged in the middle. What is behind the damage was acknowledged, so the
-    /// partition is not opened without it, unless
-    /// [`Options::drop_damaged_journal`](crate::Options::drop_damaged_journal) says so.
+    /// The journal is damaged in the middle. The groups behind the damage were acknowledged. So the
+    /// partition is not opened without them, unless
+    /// [`Options::drop_damaged_journal`](crate::Options::drop_damaged_journal) is set.
     #[error(
         "{file} is damaged at offset {offset}: {groups} whole groups of acknowledged changes \
          ({bytes} bytes) lie behind the damage"
@@ -131,25 +134,26 @@ pub enum Error {
     DamagedJournal {
         /// The journal file.
         file: String,
-        /// Where in it the damaged group begins.
+        /// The offset in it at which the damaged group begins.
         offset: u64,
-        /// Whole groups behind it, in this file and others.
+        /// Number of whole groups behind it, in this file and others.
         groups: u64,
-        /// Bytes that these have.
+        /// Bytes of these groups.
         bytes: u64,
     },
-    /// A file of the journal is missing or cut off; can be opened without it as above.
+    /// A file of the journal is missing or cut off. The partition can be opened without it, as
+    /// above.
     #[error("the journal is damaged: {0}")]
     LostJournal(String),
-    /// The base table or a file of blocks is missing, or files are of another partition. The
-    /// sentence says which.
+    /// The base table or a file of blocks is missing, or files belong to another partition. The
+    /// message says which.
     #[error("the partition is damaged: {0}")]
     Damaged(String),
-    /// What is stored does not have a form this version can read.
+    /// Stored data has a form that this version cannot read.
     #[error("the partition's format: {0}")]
     Format(String),
-    /// The partition takes no more writes, because a sync or a journal write failed or because it
-    /// was closed; what was acknowledged before is safe. The sentence says why.
+    /// The partition accepts no more writes, because a sync or a journal write failed or because it
+    /// was closed. Changes that were acknowledged before are safe. The message gives the reason.
     #[error("the partition takes no writes: {0}")]
     Stopped(String),
 }

@@ -1,9 +1,10 @@
-//! Files whose bytes are in objects on other servers: the record says in which.
+//! Files whose bytes are in objects on other servers. The vnode record names the objects.
 //!
-//! A store into such a file writes new versions of objects first, and is made by one change of the
-//! record, which names them. It counts only if nobody changed the file since the storer looked: who
-//! finds another data version begins again from what is there then. A clone has a record of its own
-//! and so goes on naming the versions that it saw; nothing here asks the other servers anything.
+//! A store into such a file first writes new versions of objects. Then one change of the record,
+//! which names them, makes the store valid. It succeeds only if the file has not changed since the
+//! storer read its data version; otherwise the storer begins again from the present contents. A
+//! clone has a record of its own, so it still names the versions that it saw. Nothing here contacts
+//! the other servers.
 
 use std::sync::Arc;
 
@@ -20,23 +21,23 @@ use crate::txn::Txn;
 use crate::types::{Changed, Context, FileType, SetStatus, StoreSpec, VnodeStatus};
 use crate::volume::Volume;
 
-/// What a store into objects makes of a file.
+/// The result of a store into objects.
 #[derive(Clone, Debug)]
 pub struct LayoutChange {
     /// The objects, with the versions that hold the new contents.
     pub layout: Layout,
-    /// Its length in bytes.
+    /// Length of the file in bytes.
     pub length: u64,
-    /// Attributes that come with the store.
+    /// Attributes that the store sets.
     pub attributes: SetStatus,
-    /// Take the set-user-id and set-group-id bits away, as for every caller but administrators.
+    /// Clear the set-user-id and set-group-id bits, as for every caller but administrators.
     pub clear_set_id: bool,
-    /// How far it may go over the volume's quota, in blocks of 1 KiB.
+    /// By how much the store may exceed the volume's quota, in blocks of 1 KiB.
     pub quota_slack: u64,
 }
 
 impl LayoutChange {
-    /// New contents, and nothing else.
+    /// New contents without other changes.
     pub fn new(layout: Layout, length: u64) -> Self {
         Self {
             layout,
@@ -49,7 +50,8 @@ impl LayoutChange {
 }
 
 impl Volume {
-    /// The objects of a file; `None` if its bytes are here. Takes no disk if the status is known.
+    /// Returns the objects of a file; `None` if its bytes are in this store. Needs no disk access
+    /// if the status is in memory.
     pub fn layout(&self, fid: Fid) -> Result<Option<Arc<Layout>>> {
         self.with(fid, |loaded| Ok(loaded.record.layout.clone()))
     }
@@ -62,8 +64,8 @@ impl Volume {
         })
     }
 
-    /// The highest serial number that any object of a file had, also while its bytes are here; 0: none, as
-    /// far as this server knows.
+    /// Returns the highest serial number that any object of a file ever had, also while its bytes
+    /// are in this store. Returns 0 if this server knows of none.
     pub fn last_serial(&self, fid: Fid) -> Result<u32> {
         self.with(fid, |loaded| match &loaded.record.layout {
             Some(layout) => Ok(layout.serial),
@@ -71,10 +73,10 @@ impl Volume {
         })
     }
 
-    /// Makes the contents of a file those of objects, which are durable already: layout, length and
-    /// data version in one change. Bytes that the file had here go.
+    /// Makes objects the contents of a file: layout, length and data version in one change. The
+    /// objects must be durable already. Bytes of the file in this store are removed.
     ///
-    /// `Stale`: its data version is not `expected`; `IsDirectory` for anything but a plain file,
+    /// `Stale`: the data version is not `expected`; `IsDirectory` for anything but a plain file;
     /// `FileTooBig`, `OverQuota`, `DiskFull`, `ReadOnly`.
     pub fn set_layout(
         &self,
@@ -104,10 +106,10 @@ impl Volume {
         })
     }
 
-    /// Says that the contents of a file are in objects, to which they were copied. Bytes that it had here
-    /// go; the data version stays.
+    /// Records that the contents of a file were copied to objects. Its bytes in this store are
+    /// removed; the data version stays.
     ///
-    /// `Stale`: its data version is not `expected`, or it is in objects already.
+    /// `Stale`: the data version is not `expected`, or the file is in objects already.
     pub fn adopt_layout(
         &self,
         fid: Fid,
@@ -123,8 +125,8 @@ impl Volume {
         })
     }
 
-    /// Says that the same contents are in other objects, as after a repair. The data version stays, and
-    /// so does what clients know.
+    /// Records that the same contents are in other objects, for example after a repair. The data
+    /// version stays, and what clients have cached remains valid.
     ///
     /// `Stale`: the layout is not `expected` any more.
     pub fn exchange_layout(
@@ -139,7 +141,7 @@ impl Volume {
         })
     }
 
-    /// The policies that count in a directory: its own (0: none), and that of the volume.
+    /// Returns the policies that apply in a directory: its own (0: none), and that of the volume.
     pub fn policies(&self, dir: Fid) -> Result<(u32, u32)> {
         let own = self.with(dir, |loaded| match loaded.record.kind {
             FileType::Directory => Ok(loaded.record.policy),
@@ -153,7 +155,7 @@ impl Volume {
         self.record().read().info.policy
     }
 
-    /// Sets a directory's policy; directories made in it from now on begin with it.
+    /// Sets a directory's policy. Directories that are made in it later start with this policy.
     pub fn set_policy(
         &self,
         dir: Fid,
@@ -211,7 +213,7 @@ impl Volume {
     }
 }
 
-/// That a store here leaves nothing of a file that is in objects.
+/// Checks that a store of bytes into this volume keeps no bytes of a file that is in objects.
 pub(crate) fn check_replaces(
     old: &VnodeRecord,
     spec: &StoreSpec,

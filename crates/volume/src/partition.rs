@@ -25,12 +25,12 @@ use crate::types::{Changed, Context, PartitionUsage, VolumeInfo, VolumeSpec};
 use crate::usage;
 use crate::volume::{Volume, check_info};
 
-/// The largest epoch: what a head sees.
+/// The largest epoch: the one that a head sees.
 pub(crate) const EPOCH_MAX: u64 = u64::MAX;
 
 /// An open partition.
 ///
-/// Dropping it closes it: what is acknowledged is durable anyway, and the rest is written.
+/// Dropping it closes it. Acknowledged changes are durable already; the other changes are written.
 pub struct Partition {
     pub(crate) core: Arc<Core>,
     id: Option<StoreId>,
@@ -43,20 +43,21 @@ impl std::fmt::Debug for Partition {
     }
 }
 
-/// Counts since the partition was opened, and sizes now; for metrics.
+/// Counters since the partition was opened, and present sizes, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Changes accepted.
     pub commits: u64,
-    /// Journal writes, each synced once: `commits / groups` is how many share a sync.
+    /// Journal writes, each synced once. `commits / groups` is the number of changes that share a
+    /// sync.
     pub groups: u64,
     /// Bytes written to the journal.
     pub journal_bytes: u64,
     /// Syncs of blocks before a journal write.
     pub block_syncs: u64,
-    /// Times the tables in memory were carried into the base.
+    /// How often the tables in memory were carried into the base.
     pub flushes: u64,
-    /// Files and directories that were found damaged, each time.
+    /// How often a file or directory was found damaged.
     pub damaged: u64,
     /// Decoded vnodes in memory.
     pub cached_vnodes: u64,
@@ -64,15 +65,15 @@ pub struct Counters {
     pub cached_body_bytes: u64,
     /// Vnodes that had to be read from the table.
     pub cache_misses: u64,
-    /// Entries of the table that were looked at, in memory or in the base.
+    /// Entries of the table that were read, in memory or in the base.
     pub reads: u64,
     /// Versions removed in the background.
     pub reaped: u64,
 }
 
 impl Partition {
-    /// Opens the partition on `disk`, making it if the disk is empty. `Damaged` if the disk has
-    /// been used, and a file of the partition is not there.
+    /// Opens the partition on `disk`, and makes it if the disk is empty. `Damaged` if the disk has
+    /// been used and a file of the partition is missing.
     ///
     /// Costs the replay of the journal: at most a few hundred megabytes, however much is stored.
     pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Self>> {
@@ -114,15 +115,15 @@ impl Partition {
         }))
     }
 
-    /// Identifies the partition. `None`: an older release made it, and there was no
-    /// room yet to give it an id.
+    /// Identifies the partition. `None` if an older release made it and there was no room yet for
+    /// an id.
     pub fn id(&self) -> Option<StoreId> {
         self.id
     }
 
-    /// Makes a volume of any kind, the head of a group of its own: the volume that sees its newest
-    /// contents. A root directory has mode 0777 and an access list that gives system:administrators
-    /// all rights.
+    /// Makes a volume of any kind. It is the head of a new group, that is, it sees the newest
+    /// contents. The root directory has mode 0777 and an access list that gives
+    /// system:administrators all rights.
     ///
     /// `VolumeExists`, `Invalid`, `DiskFull`.
     pub fn create_volume(&self, spec: &VolumeSpec) -> Result<Changed<Arc<Volume>>> {
@@ -193,12 +194,14 @@ impl Partition {
         Ok(Changed { outcome, durable })
     }
 
-    /// The volume of an id, if it is here. Costs one look at the table when it is first asked for.
+    /// Returns the volume with this id, if it is on this partition. The first call costs one lookup
+    /// in the table.
     pub fn volume(&self, id: VolumeId) -> Result<Option<Arc<Volume>>> {
         self.core.volume(id)
     }
 
-    /// Up to `limit` volumes by ascending id, those after `after`; go on with the last one's id.
+    /// Up to `limit` volumes in ascending order of ids, beginning behind `after`. Pass the last id
+    /// to get the next ones.
     pub fn volumes(&self, after: Option<VolumeId>, limit: usize) -> Result<Vec<VolumeInfo>> {
         let prefix = Key::of_kind(Kind::Volume);
         let from = after.map_or(prefix, |id| Key::volume(id.0).successor());
@@ -237,12 +240,12 @@ impl Partition {
         })
     }
 
-    /// How it was found when it was opened.
+    /// The state in which it was found when it was opened.
     pub fn opening(&self) -> &crate::Opening {
         &self.core.engine.opening
     }
 
-    /// Counts and sizes.
+    /// Counters and sizes.
     pub fn counters(&self) -> Counters {
         let statistics = &self.core.engine.statistics;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -268,23 +271,23 @@ impl Partition {
         self.core.engine.flush()
     }
 
-    /// Writes everything and takes no more changes. Idempotent.
+    /// Writes everything and accepts no more changes. Idempotent.
     pub fn close(&self) -> Result<()> {
         self.core.reaper.stop();
         if let Some(thread) = self.reaper.lock().take() {
             let _ = thread.join();
         }
-        // Statistics: a partition that has stopped ends without them.
+        // Only statistics: a partition that has stopped ends without them.
         let _ = self.core.save_usage();
         self.core.engine.close()
     }
 
-    /// Why the partition takes no more writes, if it does not.
+    /// The reason why the partition accepts no more writes; `None` if it accepts them.
     pub fn stopped(&self) -> Option<Error> {
         self.core.engine.check_running().err()
     }
 
-    /// Blocks of 4 KiB in use and free within the partition's files, for metrics.
+    /// Bytes of free blocks within the partition's files, for metrics.
     pub fn block_bytes_free(&self) -> u64 {
         self.core.engine.space.free_blocks() * BLOCK_BYTES
     }

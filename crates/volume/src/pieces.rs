@@ -1,9 +1,11 @@
-//! Piece records of files that are read, kept decoded.
+//! A cache of decoded piece records of files that are read.
 //!
-//! A file's data version rises with every store, so a piece found under (volume instance, vnode,
-//! data version, number) can never be out of date: stale ones are simply not asked for any more, and
-//! go when room is needed. With them a read of a large file that the system has in its page cache
-//! needs no wait, and is served where it is asked for.
+//! A file's data version rises with every store. So a piece found under (volume instance, vnode,
+//! data version, number) can never be out of date. Stale pieces are not looked up any more, and are
+//! dropped when room is needed.
+//!
+//! With this cache, a read of a large file in the system's page cache needs no wait. So the thread
+//! that received the request can serve it.
 
 use std::sync::Arc;
 
@@ -14,13 +16,13 @@ use crate::record::Piece;
 
 /// Parts of the cache with a lock each.
 const SHARDS: usize = 16;
-/// Pieces in each part: about 1.6 KB apiece, so 6.5 MB in all; they cover 1 GiB of files.
+/// Pieces in each shard: about 1.6 KB each, so 6.5 MB in all. They cover 1 GiB of files.
 const PIECES_MAX: usize = 256;
 
-/// Which piece of which version of which file.
+/// The key of a piece: file, version and piece number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PieceName {
-    /// The opening of the volume.
+    /// Identifies one opening of the volume.
     pub(crate) instance: u32,
     pub(crate) vnode: u32,
     pub(crate) data_version: u64,
@@ -43,7 +45,8 @@ impl Pieces {
         self.shard(name).lock().get(name).cloned()
     }
 
-    /// Forgets what is known of files of that vnode number: their records changed without a new version.
+    /// Drops the pieces of all files with this vnode number: their records changed without a new
+    /// version.
     pub(crate) fn forget(&self, vnode: u32) {
         for shard in &self.shards {
             shard.lock().retain(|name, _| name.vnode != vnode);
@@ -53,7 +56,7 @@ impl Pieces {
     pub(crate) fn put(&self, name: PieceName, piece: Arc<Piece>) {
         let mut shard = self.shard(&name).lock();
         if shard.len() >= PIECES_MAX {
-            // Any quarter: what is still read comes back with one look at the table.
+            // Any quarter will do: a piece that is still in use costs one lookup in the table.
             let mut count = 0;
             shard.retain(|_, _| {
                 count += 1;

@@ -1,9 +1,9 @@
-//! The records of the table, as bytes and as values.
+//! Encoding and decoding of the table's records.
 //!
-//! Every record ends in a CRC-32C of the rest, checked whenever it is read, and begins with a byte
-//! that says its form. Numbers are big-endian. `docs/format/volume.md` draws each.
+//! Every record begins with a byte for its form, and ends in a CRC-32C of the rest, which is
+//! checked at every reading. Numbers are big-endian. `docs/format/volume.md` describes each record.
 
-// Foreign bytes are parsed here: nothing may panic on them.
+// Foreign bytes are parsed here, so nothing may panic on them.
 #![cfg_attr(
     not(test),
     deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
@@ -27,14 +27,14 @@ use bytes::{Buf, Bytes};
 
 use crate::error::{Error, Result};
 
-/// Reads fields off a record's front.
+/// Reads fields from the front of a record.
 pub(crate) struct Fields {
     rest: Bytes,
     what: &'static str,
 }
 
 impl Fields {
-    /// The fields of a record whose checksum is right.
+    /// Begins to read a record; fails if its checksum is wrong.
     pub(crate) fn of(value: &Bytes, what: &'static str) -> Result<Self> {
         let rest = crate::engine::space::checked(value)
             .map_err(|_| Error::Format(format!("a {what} record does not match its checksum")))?;
@@ -52,7 +52,7 @@ impl Fields {
         Error::Format(format!("a {} record is malformed", self.what))
     }
 
-    /// The next bytes, copied: cheaper than a part that shares the record.
+    /// The next bytes, copied: this is cheaper than a slice that shares the record.
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let Some(array) = self.rest.first_chunk().copied() else {
             return Err(self.malformed());
@@ -85,13 +85,13 @@ impl Fields {
         self.array()
     }
 
-    /// A string of up to 65,535 bytes with its length before it.
+    /// A string of up to 65,535 bytes, after its length.
     pub(crate) fn string(&mut self) -> Result<Bytes> {
         let length = self.u16()?;
         self.bytes(length as usize)
     }
 
-    /// Whether none is left.
+    /// Returns whether no bytes are left.
     pub(crate) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -127,7 +127,7 @@ impl Put for Vec<u8> {
         self.extend_from_slice(&n.to_be_bytes());
     }
 
-    /// What is stored so is limited before: names and messages to 256 bytes, targets to 1024.
+    /// Callers limit the lengths: names and messages to 256 bytes, targets to 1024.
     fn put_string(&mut self, bytes: &[u8]) {
         let kept = bytes.get(..usize::from(u16::MAX)).unwrap_or(bytes);
         Put::put_u16(self, kept.len() as u16);

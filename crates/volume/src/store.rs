@@ -1,14 +1,15 @@
-//! Storing bytes into a file: whole, or not at all.
+//! Storing bytes into a file: completely, or not at all.
 //!
-//! 1. Bytes that fill whole blocks go to blocks that nothing names yet, as they come in, without
-//!    any lock: a slow client keeps nobody waiting, and one that goes away leaves nothing.
-//! 2. At the commit, under the vnode's lock, the blocks that are only partly overwritten are made
-//!    from what the file holds at that moment and the bytes at the edges.
-//! 3. One batch names all of it: new piece records, the vnode with its new length and data version,
+//! 1. As bytes come in, those that fill whole blocks are written to blocks that nothing names yet,
+//!    without any lock. So a slow client does not delay others, and a client that goes away leaves
+//!    nothing.
+//! 2. At the commit, under the vnode's lock, the partly overwritten blocks are composed. They get
+//!    the bytes at the edges and the bytes that the file has at that moment.
+//! 3. One batch has all of it: new piece records, the vnode with its new length and data version,
 //!    the blocks taken and released.
 //!
-//! A file that ends up small is one record of the table, without blocks: its store costs one sync
-//! that it shares with others.
+//! A file that is small after the store is one record of the table, without blocks. Its store costs
+//! one sync, which it shares with others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,23 +32,23 @@ use crate::txn::{OldPiece, Txn};
 use crate::types::{Changed, Context, FileType, StoreSpec, VnodeStatus, blocks_of};
 use crate::volume::Volume;
 
-/// What a store adds to the table beside the body, about, in bytes.
+/// About the bytes that a store adds to the table beside the body.
 pub(crate) const RECORDS_GROWTH: u64 = 4096;
 /// Set-user-id and set-group-id.
 pub(crate) const SET_ID_BITS: u16 = 0o6000;
 /// Largest length of a file.
 pub(crate) const LENGTH_MAX: u64 = i64::MAX as u64;
 
-/// A store whose bytes come in one after another.
+/// A store whose bytes arrive in several parts.
 #[derive(Debug)]
 pub struct Store {
     volume: Arc<Volume>,
     incoming: Incoming,
 }
 
-/// Bytes of a store: those in blocks already, and those in memory.
+/// Bytes of a store: those already in blocks, and those in memory.
 pub(crate) struct Incoming {
-    /// Of its records in the table.
+    /// Room for its records in the table.
     _room: Promise,
     fid: Fid,
     spec: StoreSpec,
@@ -79,7 +80,7 @@ impl Store {
         self.incoming.announced - self.incoming.received
     }
 
-    /// Makes the store happen. All announced bytes must have come.
+    /// Makes the store valid. All announced bytes must have been pushed.
     pub fn commit(mut self, context: Context) -> Result<Changed<VnodeStatus>> {
         if self.missing() > 0 {
             return Err(Error::Invalid("bytes of the store are missing"));
@@ -89,12 +90,12 @@ impl Store {
 }
 
 impl Volume {
-    /// Begins a store of `length` bytes that come later. Nothing of it is seen before
+    /// Begins a store of `length` bytes that are pushed later. It is not visible before
     /// [`Store::commit`]; dropping it leaves nothing.
     ///
     /// `IsDirectory` for anything but a plain file, `FileTooBig`, `OverQuota`, `DiskFull`,
-    /// `ReadOnly`; `InObjects` for a file that lies elsewhere, unless nothing of it is kept: then it
-    /// lies here afterwards.
+    /// `ReadOnly`. `InObjects` for a file in objects, unless the store keeps none of its bytes:
+    /// then the file is in this store afterwards.
     pub fn begin_store(self: &Arc<Self>, fid: Fid, spec: &StoreSpec, length: u64) -> Result<Store> {
         let incoming = self.incoming(fid, spec, length)?;
         let status = self.status(fid)?;
@@ -120,7 +121,7 @@ impl Volume {
         })
     }
 
-    /// Stores bytes that are all at hand.
+    /// Stores bytes that are all in memory.
     pub fn store(
         &self,
         fid: Fid,
@@ -136,7 +137,7 @@ impl Volume {
         self.commit_store(&mut incoming, context)
     }
 
-    /// Bytes that are to come for a file.
+    /// Begins to gather the bytes of a store.
     pub(crate) fn incoming(&self, fid: Fid, spec: &StoreSpec, length: u64) -> Result<Incoming> {
         self.check_fid(fid)?;
         self.check_writable()?;
@@ -144,10 +145,10 @@ impl Volume {
         if end > LENGTH_MAX {
             return Err(Error::FileTooBig);
         }
-        // What goes to blocks finds its room, or not, when blocks are handed out.
+        // Bytes in blocks are not counted here: their room is checked when blocks are handed out.
         let inline = self.core.engine.options().inline_bytes as u64;
         let growth = match length {
-            // It cuts the file, or gives it a hole at its end.
+            // A store without bytes cuts the file, or extends it with a hole.
             0 => 0,
             _ if length <= inline => length + RECORDS_GROWTH,
             _ => length / 256 + RECORDS_GROWTH,
@@ -193,7 +194,7 @@ impl Volume {
         let mut txn = Txn::begin(self)?;
         let mut kept = old.length.min(incoming.spec.file_length);
         if old.body == Body::Objects {
-            // What comes is all of the file: it is kept here from now on.
+            // The new bytes are the whole file, so it is kept in this store from now on.
             check_replaces(&old, &incoming.spec, incoming.announced, fid)?;
             kept = 0;
             record.note_cut(txn.now(), 0);
@@ -223,7 +224,7 @@ impl Volume {
         Ok(Changed { outcome, durable })
     }
 
-    /// Whether the file is to be one record of the table after a store.
+    /// Returns whether the file is one record of the table after a store.
     pub(crate) fn fits_inline(
         &self,
         old: &VnodeRecord,
@@ -255,7 +256,7 @@ impl Volume {
             return Ok(None);
         }
         if incoming.announced == 0 && kept == old.length && old.body != Body::Pieces {
-            // Only the length grows: what follows the stored bytes reads as zeros.
+            // Only the length grows: bytes behind the stored ones read as zeros.
             return Ok(loaded.body.clone());
         }
         let start = incoming.spec.position as usize;
@@ -292,7 +293,7 @@ impl Volume {
         Ok(Some(body))
     }
 
-    /// Stages a file of blocks. `kept` is how much of the old length the store leaves.
+    /// Stages a file of blocks. `kept` is the part of the old length that the store leaves.
     pub(crate) fn stage_pieces(
         &self,
         txn: &mut Txn<'_>,
@@ -378,8 +379,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Stages the end of a body being cut off at `kept`: pieces that lie behind it and get no new
-    /// bytes are removed, the others are entered into `updates`.
+    /// Stages cutting a body off at `kept`. Pieces behind it that get no new bytes are removed; the
+    /// others are entered into `updates`.
     fn stage_cut(
         &self,
         txn: &mut Txn<'_>,
@@ -415,7 +416,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The blocks that a store changes in part, as they shall be.
+    /// The new contents of the blocks that a store changes only in part.
     fn edge_blocks(
         &self,
         pieces: &mut OldPieces<'_>,
@@ -446,7 +447,7 @@ impl Volume {
     }
 }
 
-/// The pieces that a store looks at, each read once.
+/// The pieces that a store reads, each read once.
 struct OldPieces<'v> {
     volume: &'v Volume,
     fid: Fid,
@@ -478,7 +479,7 @@ impl OldPieces<'_> {
         )
     }
 
-    /// A block as the file has it, zeros from offset `kept` of the file on.
+    /// The contents of a block, with zeros from offset `kept` of the file on.
     fn block(&mut self, old: &VnodeRecord, index: u64, kept: u64) -> Result<Vec<u8>> {
         let start = index * BLOCK as u64;
         if old.body == Body::None || start >= kept {

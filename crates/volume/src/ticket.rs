@@ -1,13 +1,14 @@
-//! The promise that a change will be durable, and the wish not to wait.
+//! Tickets, which resolve when a change is durable, and the mode in which nothing may wait.
 //!
-//! All changes that travel to the journal with one sync share one `Flight`; a [`Ticket`] is a
-//! reference to it. It can be awaited (it is a future, of no particular runtime) or waited for on a
-//! thread. A dropped ticket changes nothing: the change becomes durable all the same.
+//! All changes that reach the journal with one sync share one `Flight`; a [`Ticket`] is a reference
+//! to it. A ticket can be awaited (it is a future, independent of the runtime) or waited for on a
+//! thread. Dropping a ticket changes nothing: the change becomes durable all the same.
 //!
-//! A landing wakes one task on each thread that has any waiting, and that task wakes the others of
-//! its thread. To wake a task from another thread costs a lock and a system call; and an event loop
-//! that is told of its tasks one by one answers them one by one, where it would otherwise send the
-//! replies of a group together. A ticket that is dropped in between hands the duty on.
+//! When a flight ends, it wakes one task on each thread that has waiting tasks. That task wakes the
+//! others of its thread. Waking a task from another thread costs a lock and a system call. Also, an
+//! event loop whose tasks are woken one by one sends their replies one by one, instead of the
+//! replies of a group together. If a woken ticket is dropped before it has woken the others, its
+//! drop does that.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -24,15 +25,15 @@ use crate::error::{Error, Result};
 
 /// Resolves when a change is durable, or with the reason why it may not be.
 ///
-/// An error means that the partition has stopped taking writes; whether the change survives a
-/// crash is then unknown (as a whole: never a part of it).
+/// An error means that the partition has stopped accepting writes. Then it is unknown whether the
+/// change survives a crash; it survives either completely or not at all.
 ///
-/// A ticket that was polled has to be polled again when it is woken, or dropped: others on its
-/// thread may be waiting behind it.
+/// A ticket that was polled must be polled again after its wake-up, or dropped: others on its
+/// thread may wait for that.
 #[derive(Debug)]
 pub struct Ticket {
     kind: Kind,
-    /// Its place among the flight's waiters, once it was polled.
+    /// Its index among the flight's waiters, once it was polled.
     place: Option<usize>,
 }
 
@@ -53,7 +54,7 @@ pub(crate) struct Flight {
 #[derive(Debug, Default)]
 struct FlightState {
     result: Option<Result<()>>,
-    /// Each with the thread that it waits on; `None` once woken or dropped.
+    /// The waiters, each with its thread; `None` once woken or dropped.
     waiters: Vec<(ThreadId, Option<Waker>)>,
     sleepers: usize,
 }
@@ -82,7 +83,7 @@ impl Flight {
         }
     }
 
-    /// Wakes who waits on the same thread as the ticket at `place`, after the landing.
+    /// After the end of the flight, wakes the waiters on the thread of the ticket at `place`.
     fn wake_others(&self, place: usize) {
         let others: Vec<Waker> = {
             let mut inner = self.inner.lock();
@@ -98,7 +99,7 @@ impl Flight {
 }
 
 impl Ticket {
-    /// A ticket of something that needs no more waiting.
+    /// A ticket that is ready.
     pub fn ready() -> Self {
         Self {
             kind: Kind::Ready,
@@ -113,7 +114,7 @@ impl Ticket {
         }
     }
 
-    /// Whether waiting would return at once.
+    /// Returns whether a wait would return at once.
     pub fn is_ready(&self) -> bool {
         match &self.kind {
             Kind::Ready => true,
@@ -193,18 +194,18 @@ impl Future for Ticket {
     }
 }
 
-/// How long work that may not wait still waits for the lock of a vnode. A change in memory holds it
-/// for some 15 microseconds; to go to another thread and back costs more than that, and many
-/// clients that make files in one directory would all do it.
+/// How long work in `nonblocking` still waits for the lock of a vnode. A change in memory holds the
+/// lock for some 15 microseconds. Passing the work to another thread and back costs more than that,
+/// and many clients that make files in one directory would all do it.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(50);
 
 thread_local! {
     static NONBLOCKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work` so that nothing in it waits for the disk, or for more than 50 microseconds for
-/// another holder of a lock: what would have to returns [`Error::WouldBlock`] instead, before
-/// anything was changed.
+/// Runs `work` so that nothing in it waits for the disk, or more than 50 microseconds for a lock.
+/// An operation that would have to wait returns [`Error::WouldBlock`] instead, before it has
+/// changed anything.
 ///
 /// For threads that serve many clients: try inline, and on `WouldBlock` call again from a thread
 /// that may wait.
@@ -219,7 +220,7 @@ pub fn nonblocking<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     work()
 }
 
-/// Refuses to go on where waiting is not allowed.
+/// Returns `WouldBlock` if this thread must not wait.
 pub(crate) fn may_block() -> Result<()> {
     if NONBLOCKING.get() {
         Err(Error::WouldBlock)
@@ -228,7 +229,7 @@ pub(crate) fn may_block() -> Result<()> {
     }
 }
 
-/// Whether this thread may not wait.
+/// Returns whether this thread must not wait.
 pub(crate) fn is_nonblocking() -> bool {
     NONBLOCKING.get()
 }
@@ -302,11 +303,11 @@ mod tests {
     fn a_dropped_ticket_keeps_nobody_waiting() {
         let flight: Arc<Flight> = Arc::default();
         let mut waiters: Vec<_> = (0..4).map(|_| Waiter::of(&flight)).collect();
-        // Before the landing: the next one is the first.
+        // Dropped before the end of the flight: the next ticket is the first.
         waiters[0].ticket = None;
         flight.land(Ok(()));
         assert_eq!(wakes(&waiters), [0, 1, 0, 0]);
-        // After it, woken and not polled: it hands the duty on.
+        // Dropped after it, woken and not polled: the drop wakes the others.
         waiters[1].ticket = None;
         assert_eq!(wakes(&waiters), [0, 1, 1, 1]);
         let mut late = Ticket::of(Arc::clone(&flight));

@@ -1,20 +1,20 @@
 //! One change of an RW volume, from the versions it writes to its commit.
 //!
-//! A change holds the group's epoch still (no clone can be made in between) and the locks of the
-//! vnodes it touches. It collects puts, deletes and block changes in a batch; [`Txn::finish`] adds
-//! the volume's counters and hands the batch to the engine, under the counters' lock, so that the
-//! counters of later batches are later ones. Only then are cells in memory changed, by the caller.
+//! A change holds the group's epoch fixed (no clone can be made meanwhile) and the locks of the
+//! vnodes it changes. It collects puts, deletes and block changes in a batch. [`Txn::finish`] adds
+//! the volume's counters and passes the batch to the engine under the counters' lock, so that later
+//! batches have later counters. Only then the caller changes cells in memory.
 //!
-//! The rules for versions, in this one place (`now` is the epoch of the change, `old` that of the
-//! version it replaces; a clone *sees* `old` if its epoch is in `old .. now`):
+//! The rules for versions are all in this module. Here `now` is the epoch of the change, and `old`
+//! the epoch of the version it replaces. A clone *sees* `old` if its epoch is in `old .. now`.
 //!
-//! * a new version goes under `now`; if `old` is `now` it takes its place;
-//! * an older version that no clone sees is deleted, its blocks released unless the new version or
-//!   the next older one names them too;
-//! * a removal deletes in the same way, and leaves a record "gone" under `now` if any older version
-//!   remains, so that the older one is not taken for the present one;
-//! * the removal of what an earlier state had is noted in the index of removals, for who has that
-//!   state elsewhere and asks what has changed since (`history`).
+//! * A new version is written under `now`. If `old` is `now`, it overwrites the old one.
+//! * An older version that no clone sees is deleted. Its blocks are released, except those that the
+//!   new version or the next older one names too.
+//! * A removal deletes in the same way. If any older version remains, it writes a record "gone"
+//!   under `now`, so that the older version is not taken for the present one.
+//! * If an earlier state had the removed vnode, the removal is entered in the index of removals. A
+//!   server that has this earlier state can then ask for the changes since (`history`).
 
 use bytes::Bytes;
 use cellar_wire::dir::Page;
@@ -32,10 +32,10 @@ use crate::record::{Body, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
 use crate::ticket::{Ticket, is_nonblocking};
 use crate::volume::Volume;
 
-/// A body of more pieces than this is removed in the background.
+/// A body with more pieces than this is removed in the background.
 pub(crate) const PIECES_AT_ONCE: u64 = 64;
 
-/// A change being put together.
+/// A change that is being composed.
 pub(crate) struct Txn<'v> {
     volume: &'v Volume,
     state: RwLockReadGuard<'v, GroupState>,
@@ -43,12 +43,12 @@ pub(crate) struct Txn<'v> {
     now: u64,
     blocks: i64,
     files: i64,
-    /// Removals that it notes.
+    /// Number of removals that it records.
     removed: u32,
     owner: Option<ViceId>,
     /// The vnodes that it writes or removes.
     changed: Vec<u32>,
-    /// Something is left for the background removal.
+    /// Some work is left for the background removal.
     leaves_work: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct OldPiece {
 }
 
 impl<'v> Txn<'v> {
-    /// Begins a change. The vnodes' locks are held already.
+    /// Begins a change. The caller holds the vnodes' locks already.
     pub(crate) fn begin(volume: &'v Volume) -> Result<Self> {
         let state = if is_nonblocking() {
             volume.group.state.try_read().ok_or(Error::WouldBlock)?
@@ -83,7 +83,7 @@ impl<'v> Txn<'v> {
         })
     }
 
-    /// The epoch of what this change writes.
+    /// The epoch of the versions that this change writes.
     pub(crate) fn now(&self) -> u64 {
         self.now
     }
@@ -92,7 +92,7 @@ impl<'v> Txn<'v> {
         self.volume.group.id.0
     }
 
-    /// Whether any clone sees a version of epoch `old`, if this change replaces it.
+    /// Returns whether any clone sees a version of epoch `old` if this change replaces it.
     fn seen(&self, old: u64) -> bool {
         let clones = &self.state.record.clones;
         clones
@@ -101,7 +101,7 @@ impl<'v> Txn<'v> {
             || self.volume.group.held.any_in(old, self.now)
     }
 
-    /// Whether versions older than the present one can exist at all.
+    /// Returns whether versions older than the present one can exist at all.
     fn has_history(&self) -> bool {
         !self.state.record.clones.is_empty()
             || self.state.reaping > 0
@@ -114,12 +114,12 @@ impl<'v> Txn<'v> {
         self.files += files;
     }
 
-    /// Makes somebody the owner of the volume.
+    /// Changes the owner of the volume.
     pub(crate) fn set_owner(&mut self, owner: ViceId) {
         self.owner = Some(owner);
     }
 
-    /// Writes a version of a vnode in place of that of `old`.
+    /// Writes a version of a vnode; `old` is the epoch of the version that it replaces.
     pub(crate) fn put_vnode(&mut self, vnode: u32, record: &VnodeRecord, old: Option<u64>) {
         let group = self.group();
         self.changed.push(vnode);
@@ -135,7 +135,7 @@ impl<'v> Txn<'v> {
     }
 
     fn note_change(&mut self, vnode: u32) {
-        // Everything has changed since before the first epoch: the vnodes themselves are the index.
+        // In the first epoch everything is new: the vnodes themselves are the index.
         if self.now > 1 {
             self.batch
                 .put(Key::change(self.group(), self.now, vnode), Bytes::new());
@@ -145,13 +145,13 @@ impl<'v> Txn<'v> {
     fn drop_version(&mut self, vnode: u32, epoch: u64) {
         let group = self.group();
         self.batch.delete(Key::vnode(group, vnode, epoch));
-        // A removal of clones that is still to be done finds older versions of the vnode by it.
+        // A pending removal of clones uses this entry to find older versions of the vnode.
         if epoch > 1 && epoch != self.now && self.state.reaping == 0 {
             self.batch.delete(Key::change(group, epoch, vnode));
         }
     }
 
-    /// Removes a vnode whose last version is of epoch `old`, and its body.
+    /// Removes a vnode, whose last version is of epoch `old`, and its body.
     pub(crate) fn remove_vnode(
         &mut self,
         vnode: u32,
@@ -163,7 +163,8 @@ impl<'v> Txn<'v> {
         self.remove_body(vnode, record)?;
         self.note_removal(vnode, record.birth);
         let seen = self.seen(old);
-        // Also below the birth of this vnode: its number may have been another's before.
+        // Also versions older than the birth of this vnode: another vnode may have had its number
+        // before.
         let older = self.has_history()
             && self.has_older(
                 &Key::vnode(group, vnode, old),
@@ -184,8 +185,8 @@ impl<'v> Txn<'v> {
         Ok(())
     }
 
-    /// Notes that a vnode born in epoch `birth` is no more, if any earlier state that may be asked
-    /// about had it.
+    /// Records the removal of a vnode born in epoch `birth`, if an earlier state had it that a
+    /// client may ask about.
     pub(crate) fn note_removal(&mut self, vnode: u32, birth: u64) {
         if birth < self.now && self.state.record.history_from < self.now {
             let key = Key::removed(self.group(), self.now, vnode);
@@ -199,7 +200,7 @@ impl<'v> Txn<'v> {
         Ok(engine.first_version(&key.successor(), prefix)?.is_some())
     }
 
-    /// Removes all pieces of a vnode's present body; those of a large one in the background.
+    /// Removes all pieces of a vnode's present body. A large body is removed in the background.
     pub(crate) fn remove_body(&mut self, vnode: u32, record: &VnodeRecord) -> Result<()> {
         let group = self.group();
         match record.body {
@@ -213,7 +214,7 @@ impl<'v> Txn<'v> {
             }
             Body::Pieces => {
                 if vnode.is_multiple_of(2) && record.length.div_ceil(PIECE_BYTES) > PIECES_AT_ONCE {
-                    // Which body: two jobs of a vnode are told apart by it.
+                    // The body number distinguishes two jobs for one vnode.
                     let body = with_checksum(record.body_number.to_be_bytes().to_vec());
                     self.batch.put(Key::reap_vnode(group, vnode), body);
                     self.leaves_work = true;
@@ -242,7 +243,7 @@ impl<'v> Txn<'v> {
             if last.replace(number) == Some(number) {
                 continue;
             }
-            // A damaged record names no blocks we could know; they stay out of use.
+            // The blocks of a damaged record are not known; they stay out of use.
             let piece = Piece::decode(&value).unwrap_or(Piece::Inline(Bytes::new()));
             if piece != Piece::Gone {
                 let old = OldPiece {
@@ -255,7 +256,7 @@ impl<'v> Txn<'v> {
         Ok(())
     }
 
-    /// Writes a version of a piece, or with `None` removes it, in place of `old`.
+    /// Writes a version of a piece in place of `old`, or removes the piece if `new` is `None`.
     pub(crate) fn replace_piece(
         &mut self,
         vnode: u32,
@@ -306,7 +307,7 @@ impl<'v> Txn<'v> {
         Ok(())
     }
 
-    /// Writes an inline body, as `Piece::encode_inline` made it, in place of that of `old`.
+    /// Writes an inline body, made by `Piece::encode_inline`, in place of the one of epoch `old`.
     pub(crate) fn put_inline(
         &mut self,
         vnode: u32,
@@ -352,8 +353,8 @@ impl<'v> Txn<'v> {
         self.replace_piece(vnode, body, index as u64, old, Some((value, None)))
     }
 
-    /// Checks quotas, enters the counters and commits. `slack` is how far growth may go over the
-    /// quota, in blocks.
+    /// Checks quotas, enters the counters and commits. `slack` is the number of blocks by which
+    /// growth may exceed the quota.
     pub(crate) fn finish(mut self, at: AfsTime, slack: u64) -> Result<Ticket> {
         let mut counters = self.volume.lock_counters()?;
         self.check_quota(&counters, slack)?;

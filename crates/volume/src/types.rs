@@ -1,6 +1,6 @@
-//! What callers see of volumes and vnodes: statuses, attributes, volume records.
+//! The types in which callers see volumes and vnodes: statuses, attributes, volume records.
 //!
-//! Dates are arguments (`AfsTime`); nothing in this crate reads a clock for what it stores.
+//! Dates are arguments (`AfsTime`): nothing in this crate reads a clock for a date that it stores.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use cellar_wire::object::Layout;
 
 use crate::ticket::Ticket;
 
-/// The kind of object in a vnode, with the numbers of the wire.
+/// The type of a vnode, with the numbers of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FileType {
@@ -23,28 +23,29 @@ pub enum FileType {
     Symlink = 3,
 }
 
-/// The status of a vnode: all that `AFSFetchStatus` needs but the caller's rights and locks.
+/// The status of a vnode: the fields of `AFSFetchStatus`, without the caller's rights and the
+/// locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VnodeStatus {
-    /// Volume (the one asked, also for a clone), vnode, uniquifier.
+    /// Volume (the one that was asked for, also if it is a clone), vnode, uniquifier.
     pub fid: Fid,
     /// File, directory or symbolic link.
     pub kind: FileType,
     /// The low 12 bits of the Unix mode.
     pub mode: u16,
-    /// Links; of a directory 2 plus its subdirectories.
+    /// Number of links; for a directory, 2 plus the number of its subdirectories.
     pub link_count: u32,
-    /// Length in bytes; of a directory a multiple of 2048.
+    /// Length in bytes; for a directory, a multiple of 2048.
     pub length: u64,
     /// Rises by one with every change of the contents.
     pub data_version: u64,
-    /// Who changed it last.
+    /// The user who changed it last.
     pub author: ViceId,
     /// Owner.
     pub owner: ViceId,
     /// Group (a Unix group, kept for clients; no rights follow from it).
     pub group: ViceId,
-    /// The directory that holds it; of the root directory itself.
+    /// The directory that holds it; for the root directory, itself.
     pub parent: VnodeId,
     /// The uniquifier of that directory.
     pub parent_uniquifier: Uniquifier,
@@ -79,21 +80,23 @@ pub const fn blocks_of(length: u64) -> u64 {
     if blocks == 0 { 1 } else { blocks }
 }
 
-/// Who changes something and when: the author of what is touched, and the server's time.
+/// The author and the time of a change.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
     /// The caller's id; becomes the author.
     pub author: ViceId,
-    /// Now; becomes the server's modification time, and the client's where none is given.
+    /// The present time. It becomes the server's modification time, and the client's if none is
+    /// given.
     pub now: AfsTime,
 }
 
-/// Attributes to set; `None` leaves one alone. The caller has masked what it may not set.
+/// Attributes to set; `None` leaves an attribute unchanged. The caller has removed those that it
+/// may not set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetStatus {
     /// Mode, 12 bits.
     pub mode: Option<u16>,
-    /// Owner. Of the root directory it also becomes the volume's owner.
+    /// Owner. The owner of the root directory also becomes the volume's owner.
     pub owner: Option<ViceId>,
     /// Group.
     pub group: Option<ViceId>,
@@ -101,7 +104,7 @@ pub struct SetStatus {
     pub client_time: Option<AfsTime>,
 }
 
-/// What a new vnode starts with.
+/// Attributes of a new vnode.
 #[derive(Clone, Copy, Debug)]
 pub struct NewVnode {
     /// Owner, normally the caller.
@@ -114,11 +117,11 @@ pub struct NewVnode {
     pub client_time: Option<AfsTime>,
 }
 
-/// A change that readers already see and that is on its way to the disk.
+/// A change that is already visible to readers and not necessarily durable yet.
 #[derive(Debug)]
 #[must_use = "a change is durable only when its ticket says so"]
 pub struct Changed<T> {
-    /// What the change led to.
+    /// The result of the change.
     pub outcome: T,
     /// Resolves when a power cut can no longer undo the change (or, in the relaxed mode, at once).
     pub durable: Ticket,
@@ -132,70 +135,74 @@ impl<T> Changed<T> {
     }
 }
 
-/// A vnode was made.
+/// Result of making a vnode.
 #[derive(Clone, Copy, Debug)]
 pub struct Created {
     /// The new vnode.
     pub status: VnodeStatus,
-    /// The directory afterwards.
+    /// The directory's status after the change.
     pub dir: VnodeStatus,
 }
 
-/// A name was given to an existing file.
+/// Result of giving an existing file another name.
 #[derive(Clone, Copy, Debug)]
 pub struct Linked {
-    /// The file, with one link more.
+    /// The file's status, with one link more.
     pub status: VnodeStatus,
-    /// The directory afterwards.
+    /// The directory's status after the change.
     pub dir: VnodeStatus,
 }
 
-/// A name was removed.
+/// Result of removing a name.
 #[derive(Clone, Debug)]
 pub struct Removed {
-    /// The directory afterwards.
+    /// The directory's status after the change.
     pub dir: VnodeStatus,
-    /// What the name meant, with the link count it has now: 0 when it is gone.
+    /// The vnode that had the name, with its present link count: 0 if it is gone.
     pub status: VnodeStatus,
-    /// The objects of a file that is gone.
+    /// The objects of the file, if it is gone.
     pub objects: Option<Arc<Layout>>,
 }
 
-/// A name was moved.
+/// Result of moving a name.
 #[derive(Clone, Debug)]
 pub struct Renamed {
-    /// The directory that lost the name, afterwards.
+    /// The status of the directory that lost the name, after the change.
     pub old_dir: VnodeStatus,
-    /// The directory that has it now, afterwards (the same status in a rename within one).
+    /// The status of the directory that has the name now, after the change. Equal to `old_dir` for
+    /// a rename within one directory.
     pub new_dir: VnodeStatus,
-    /// What was moved. A directory that changed its parent has a new data version (its `..`).
+    /// The vnode that was moved. A directory that changed its parent has a new data version (its
+    /// `..`).
     pub moved: VnodeStatus,
-    /// What the new name meant before, with the link count it has now: 0 when it is gone.
+    /// The vnode that had the new name before, with its present link count: 0 if it is gone.
     pub replaced: Option<VnodeStatus>,
-    /// The objects of a file that is gone by it.
+    /// The objects of the replaced file, if it is gone.
     pub objects: Option<Arc<Layout>>,
 }
 
-/// Where and how bytes are stored into a file (StoreData).
+/// Position and options of a store of bytes into a file (StoreData).
 ///
-/// The file is first cut to `file_length` if it is longer, then the bytes go to `position`; the
-/// final length is `max(min(old, file_length), position + bytes)`, also when there are no bytes.
+/// If the file is longer than `file_length`, it is first cut to that length. Then the bytes are
+/// written at `position`. The final length is `max(min(old, file_length), position + bytes)`, also
+/// if there are no bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreSpec {
     /// Offset of the first byte.
     pub position: u64,
-    /// The length that the client believes the file to have afterwards.
+    /// The length that the file has after the store, as the client believes.
     pub file_length: u64,
-    /// Attributes that come with the store.
+    /// Attributes that the store sets.
     pub attributes: SetStatus,
-    /// Take the set-user-id and set-group-id bits away, as for every caller but administrators.
+    /// Clear the set-user-id and set-group-id bits, as for every caller but administrators.
     pub clear_set_id: bool,
-    /// How far a store may go over the volume's quota, in blocks of 1 KiB (servers allow 1024).
+    /// By how much the store may exceed the volume's quota, in blocks of 1 KiB (servers allow
+    /// 1024).
     pub quota_slack: u64,
 }
 
 impl StoreSpec {
-    /// A store at `position` that makes no statement about the rest of the file.
+    /// A store at `position` that does not cut the file.
     pub fn at(position: u64) -> Self {
         Self {
             position,
@@ -219,7 +226,7 @@ pub enum VolumeKind {
     Backup = 2,
 }
 
-/// All that is known about a volume beside its vnodes.
+/// Everything that is known about a volume beside its vnodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeInfo {
     /// Id.
@@ -236,19 +243,19 @@ pub struct VolumeInfo {
     pub backup: VolumeId,
     /// The id that a restored volume had in its dump, or 0.
     pub restored_from: VolumeId,
-    /// Whether clients may use it: no program has taken it off-line.
+    /// Whether clients may use it: false while a program has taken it off-line.
     pub online: bool,
-    /// Header field `inService`: false makes it VNOVOL.
+    /// Header field `inService`. If it is false, clients get VNOVOL.
     pub in_service: bool,
-    /// Header field `blessed`: false makes it VNOVOL.
+    /// Header field `blessed`. If it is false, clients get VNOVOL.
     pub blessed: bool,
     /// Marked to be destroyed.
     pub destroy_me: bool,
-    /// Owner: that of the root directory.
+    /// Owner: the owner of the root directory.
     pub owner: ViceId,
     /// Quota in blocks of 1 KiB; 0 is none.
     pub max_quota: u32,
-    /// Reserved blocks; reported, never enforced.
+    /// Reserved blocks. Reported, never enforced.
     pub min_quota: u32,
     /// Quota of files and directories; 0 is none.
     pub max_files: u32,
@@ -256,19 +263,19 @@ pub struct VolumeInfo {
     pub blocks_used: u64,
     /// Files, directories and links, exact.
     pub files: u64,
-    /// When the volume (for a clone: the clone) was made.
+    /// Date when the volume was made; for a clone, the date of the clone.
     pub created: AfsTime,
-    /// When it was copied to this server.
+    /// Date when it was copied to this server.
     pub copied: AfsTime,
-    /// Last change of anything in it.
+    /// Date of the last change of anything in it.
     pub updated: AfsTime,
-    /// Last access.
+    /// Date of the last access.
     pub accessed: AfsTime,
-    /// When the last backup clone was made.
+    /// Date when the last backup clone was made.
     pub backed_up: AfsTime,
-    /// When it expires; 0 is never.
+    /// Date when it expires; 0 is never.
     pub expires: AfsTime,
-    /// Counts changes of the volume.
+    /// Number of changes of the volume.
     pub update_counter: u32,
     /// Accesses since `day_use_date`; see [`Volume::count_access`](crate::Volume::count_access).
     pub day_use: u32,
@@ -282,68 +289,72 @@ pub struct VolumeInfo {
     pub offline_message: Bytes,
     /// Message of the day; at most 127 bytes.
     pub message_of_the_day: Bytes,
-    /// Free for administrators.
+    /// A number for administrators' own use.
     pub account: u32,
-    /// Which policy decides where the bytes of files lie. 0: here, 1: in objects by size, others: a
-    /// policy of the cell.
+    /// The policy that decides where the bytes of files lie. 0 means in this store, 1 in objects by
+    /// size; other numbers are policies of the cell.
     pub policy: u32,
-    /// Versions of objects up to this one may be named by volumes on other servers: who gives up what
-    /// nobody here needs leaves them alone. 0: none.
+    /// Volumes on other servers may name versions of objects up to this one. So a program that
+    /// removes unneeded versions must leave these alone. 0: none.
     pub shared: u64,
-    /// Layouts whose version is not above this one came from elsewhere, or from an older state: others may
-    /// name newer versions of their objects, which are read here and not written. 0: none.
+    /// Layouts whose version is not above this one came from another server, or from an older
+    /// state. Others may name newer versions of their objects, so these objects are read here and
+    /// not written. 0: none.
     pub borrowed: u64,
-    /// Those came from the RW volume of this id, to go on with it here: they may be written once it is sure
-    /// that nobody else does, and that there is nothing newer.
+    /// The `borrowed` layouts came from the RW volume of this id, which continues here. They may be
+    /// written once it is certain that no other server writes them and that no newer version
+    /// exists.
     pub takes_over: bool,
 }
 
-/// Where a call comes from, as far as it is counted.
+/// The origin of a call, as far as it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// From the server's own network.
     pub near: bool,
-    /// From somebody who said who he is.
+    /// From an authenticated caller.
     pub authenticated: bool,
 }
 
-/// Reads and writes of a day, from near and far, and who changed what whose change was how old.
+/// Reads and writes of one day: by the origin of the call, and by the author and age of the change
+/// before.
 ///
 /// Columns of origin: same network, same network authenticated, other network, other network
-/// authenticated. Columns of age: the time since the change before, up to a minute, ten, an hour, a
-/// day, a week, longer.
+/// authenticated. Columns of age: the time since the change before, up to a minute, ten minutes, an
+/// hour, a day, a week, longer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Reads of contents, by origin.
     pub reads: [u32; 4],
-    /// Changes of contents and attributes, by origin. Making something is two: it, and its directory.
+    /// Changes of contents and attributes, by origin. Making a vnode counts twice: for it and for
+    /// its directory.
     pub writes: [u32; 4],
-    /// Changes of files by the author of the change before, by age.
+    /// Changes of files by the author of the change before, by age of that change.
     pub file_same_author: [u32; 6],
-    /// By somebody else.
+    /// Changes of files by another author, by age of the change before.
     pub file_other_author: [u32; 6],
-    /// Changes of directories, likewise.
+    /// Changes of directories by the author of the change before, by age of that change.
     pub directory_same_author: [u32; 6],
-    /// By somebody else.
+    /// Changes of directories by another author, by age of the change before.
     pub directory_other_author: [u32; 6],
 }
 
-/// What a new volume starts with. [`VolumeSpec::new`] is an ordinary RW volume.
+/// Properties of a new volume. [`VolumeSpec::new`] makes an ordinary RW volume.
 #[derive(Clone, Debug)]
 pub struct VolumeSpec {
     /// Id; not 0.
     pub id: VolumeId,
     /// Name; 1 to 31 bytes.
     pub name: String,
-    /// RW, RO or backup. Whatever it is, it can be restored; only RW volumes take changes.
+    /// RW, RO or backup. A volume of any kind can be restored; only RW volumes accept changes.
     pub kind: VolumeKind,
-    /// The id of the RW volume that it belongs to; 0 is its own.
+    /// The id of the RW volume that it belongs to; 0 means its own id.
     pub parent: VolumeId,
-    /// Make the root directory. Without it the volume is empty until it is restored.
+    /// Whether to make the root directory. Without it, the volume is empty until it is restored.
     pub root: bool,
     /// Clients may use it.
     pub in_service: bool,
-    /// Marked to be destroyed if whoever makes it does not finish.
+    /// Marked to be destroyed if its maker does not finish.
     pub destroy_me: bool,
     /// Quota in blocks of 1 KiB; 0 is none.
     pub max_quota: u32,
@@ -371,10 +382,10 @@ impl VolumeSpec {
     }
 }
 
-/// What a clone is to be.
+/// Properties of a new clone.
 #[derive(Clone, Debug)]
 pub struct SnapshotSpec {
-    /// What is cloned: an RW volume, but a clone or RO volume can be cloned as well.
+    /// The volume to clone: usually an RW volume, but a clone or RO volume can be cloned as well.
     pub source: VolumeId,
     /// The clone's id. An RO or backup volume of that id and with the same parent is replaced in
     /// one step.
@@ -385,7 +396,7 @@ pub struct SnapshotSpec {
     pub kind: VolumeKind,
     /// Clients may use it.
     pub in_service: bool,
-    /// Marked to be destroyed if whoever makes it does not finish.
+    /// Marked to be destroyed if its maker does not finish.
     pub destroy_me: bool,
     /// The clone's creation date.
     pub now: AfsTime,
@@ -412,14 +423,14 @@ impl SnapshotSpec {
     }
 }
 
-/// What SetIdsTypes sets of a volume.
+/// The fields of a volume that SetIdsTypes sets.
 #[derive(Clone, Debug)]
 pub struct IdsSpec {
     /// Name; 1 to 31 bytes.
     pub name: String,
     /// RW, RO or backup.
     pub kind: VolumeKind,
-    /// The RW volume's id; 0 is the volume's own.
+    /// The RW volume's id; 0 means the volume's own id.
     pub parent: VolumeId,
     /// The RO clone's id, or 0.
     pub clone: VolumeId,
@@ -427,7 +438,7 @@ pub struct IdsSpec {
     pub backup: VolumeId,
 }
 
-/// Names the contents of a volume at one moment, for ever and everywhere.
+/// Identifies the contents of a volume at one moment. Never reused, and unique among all servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateId {
     /// The group of volumes, on one partition of one server.
@@ -436,85 +447,86 @@ pub struct StateId {
     pub epoch: u64,
 }
 
-/// All of a vnode but its bytes, as it is dumped and restored.
+/// A vnode without its bytes, as it is dumped and restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VnodeImage {
     /// Number: odd for directories.
     pub vnode: VnodeId,
-    /// Which use of the number.
+    /// Distinguishes several uses of the number.
     pub uniquifier: Uniquifier,
     /// File, directory or symbolic link.
     pub kind: FileType,
     /// The low 12 bits of the Unix mode.
     pub mode: u16,
-    /// Links.
+    /// Number of links.
     pub link_count: u32,
     /// Data version.
     pub data_version: u64,
     /// Modification time as clients set it.
     pub client_time: AfsTime,
-    /// When the server last changed it.
+    /// Time of the last change by the server.
     pub server_time: AfsTime,
-    /// Who changed it last.
+    /// The user who changed it last.
     pub author: ViceId,
     /// Owner.
     pub owner: ViceId,
     /// Group.
     pub group: ViceId,
-    /// The directory that holds it; of the root directory 0 in dumps of OpenAFS.
+    /// The directory that holds it; for the root directory, 0 in dumps of OpenAFS.
     pub parent: VnodeId,
-    /// Length in bytes: of the file, of the pages, of the target.
+    /// Length in bytes: of the file, of the directory's pages, or of the link's target.
     pub length: u64,
-    /// A directory's access list; another vnode has none.
+    /// A directory's access list; `None` for other vnodes.
     pub acl: Option<Arc<AccessList>>,
-    /// The objects that a file's bytes are in; no bytes follow then.
+    /// The objects that hold a file's bytes; then no bytes follow.
     pub layout: Option<Arc<Layout>>,
     /// A directory's policy; 0: that of the volume.
     pub policy: u32,
 }
 
-/// What a restore builds on.
+/// The base that a restore builds on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestoreMode {
-    /// Nothing: what is not put is removed, and nothing can be kept.
+    /// Nothing. A vnode that is not put is removed, and none can be kept.
     Full,
-    /// What the volume holds: what is neither put nor kept is removed. As the dump format means it.
+    /// The present contents of the volume. A vnode that is neither put nor kept is removed. This is
+    /// the meaning of incremental dumps in the dump format.
     Incremental,
-    /// Exactly this state, received before and not changed since: what is not put, patched or
-    /// removed stays.
+    /// Exactly this state, which was received before and not changed since. A vnode that is not
+    /// put, patched or removed stays.
     Delta {
         /// The state.
         base: StateId,
     },
 }
 
-/// What a volume is to be after a restore.
+/// The volume's record after a restore.
 #[derive(Clone, Debug)]
 pub struct RestoredInfo {
-    /// All of its record. The id stays whatever this says, and usage is what was counted.
+    /// The whole record. The volume's id stays, and usage is as counted.
     pub info: VolumeInfo,
-    /// The next uniquifier is at least this, and above all that came.
+    /// A lower bound for the next uniquifier. It is also above all uniquifiers that were restored.
     pub next_uniquifier: u32,
-    /// What the sender calls the state that it sent.
+    /// The sender's id of the state that it sent.
     pub received: Option<StateId>,
 }
 
-/// A vnode of a volume as enumerations and dumps see it.
+/// An entry of a directory.
 #[derive(Clone, Debug)]
 pub struct DirEntry {
     /// Name.
     pub name: Bytes,
-    /// What it means.
+    /// The vnode that it names.
     pub vnode: VnodeId,
-    /// Which use of it.
+    /// The uniquifier of that vnode.
     pub uniquifier: Uniquifier,
 }
 
 /// Room on a partition, in blocks of 1 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionUsage {
-    /// What the file system holds.
+    /// Size of the file system.
     pub total_blocks: u64,
-    /// What can still be stored.
+    /// Blocks that can still be stored.
     pub free_blocks: u64,
 }

@@ -1,4 +1,4 @@
-//! One open volume: statuses, lookups, its own record; the operations are in modules of their own.
+//! One open volume: statuses, lookups, its own record. The operations are in modules of their own.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -32,19 +32,19 @@ pub struct Volume {
     pub(crate) group: Arc<Group>,
     id: VolumeId,
     kind: AtomicU8,
-    /// The last epoch it sees. Of a head it changes when a restore begins, and when one is undone.
+    /// The last epoch it sees. For a head it changes when a restore begins, and when one is undone.
     view: AtomicU64,
     is_head: bool,
     refuses_changes: AtomicBool,
-    /// Tells this opening of the volume from earlier ones in the cells' names.
+    /// Distinguishes this opening of the volume from earlier ones in the names of cells.
     instance: u32,
     record: RwLock<VolumeRecord>,
     counters: Mutex<Counters>,
     /// `HERE`, `REPLACED` or `DELETED`.
     presence: AtomicU8,
-    /// Of one that was replaced: what it saw stays.
+    /// For a volume that was replaced: keeps the versions that it saw.
     hold: Mutex<Option<Hold>>,
-    /// Held by renames between directories.
+    /// Held during renames between directories.
     renames: Mutex<()>,
     pub(crate) unsettled: Unsettled,
     pub(crate) usage: Usage,
@@ -60,7 +60,7 @@ const HERE: u8 = 0;
 const REPLACED: u8 = 1;
 const DELETED: u8 = 2;
 
-/// A vnode's cell, locked for a change, with what is known of it.
+/// A vnode's cell, locked for a change, with the loaded vnode.
 pub(crate) struct Locked<'c> {
     guard: RwLockWriteGuard<'c, Option<Loaded>>,
 }
@@ -118,41 +118,43 @@ impl Volume {
         Fid::root(self.id)
     }
 
-    /// Whether it is an RW volume.
+    /// Returns whether it is an RW volume.
     pub fn is_writable(&self) -> bool {
         self.kind() == VolumeKind::ReadWrite
     }
 
-    /// Whether it is the head of its group: it sees the newest contents, and can be restored. RW
-    /// volumes are, and so is any volume that was made by itself rather than as a clone.
+    /// Returns whether it is the head of its group: it sees the newest contents, and can be
+    /// restored. RW volumes are heads, and so is every volume that was not made as a clone.
     pub fn is_head(&self) -> bool {
         self.is_head
     }
 
-    /// Whether a restore is under way or being undone: no changes are taken.
+    /// Returns whether a restore is running or being undone. Changes are refused meanwhile.
     pub fn is_restoring(&self) -> bool {
         self.is_head && self.view() != EPOCH_MAX
     }
 
-    /// Refuses changes with `Error::Busy` from now on, or takes them again. When this returns, those
-    /// that were accepted before are all made, and no other follows. Forgotten at a restart.
+    /// Refuses changes with `Error::Busy` from now on, or accepts them again. When this returns,
+    /// all changes that were accepted before are made, and no further change follows. Forgotten at
+    /// a restart.
     pub fn refuse_changes(&self, refuse: bool) {
         let _no_change = self.group.state.write();
         self.refuses_changes.store(refuse, Ordering::Release);
     }
 
-    /// Takes over from another opening of the volume what whoever uses it has asked for.
+    /// Takes over the setting of [`Self::refuse_changes`] from another opening of the volume.
     pub(crate) fn go_on_for(&self, before: &Self) {
         let refuses = before.refuses_changes.load(Ordering::Acquire);
         self.refuses_changes.store(refuses, Ordering::Release);
     }
 
-    /// That changes are taken at this moment: whoever asks after something was given, a number or a time, knows that
-    /// it was given before any later [`Self::refuse_changes`] returned.
+    /// Checks that changes are accepted at this moment. A caller that was given a number or a time
+    /// checks this afterwards. If the check succeeds, the number was given before any later
+    /// [`Self::refuse_changes`] returned.
     ///
     /// # Errors
-    /// What a change would be refused with: `Busy`, `NoVolume` of one that was deleted or replaced, `ReadOnly`. `NoVolume`
-    /// too of one that is not in service.
+    /// The error with which a change would be refused: `Busy`, `ReadOnly`, or `NoVolume` for a
+    /// volume that was deleted or replaced. `NoVolume` also for a volume that is not in service.
     pub fn check_takes_changes(&self) -> Result<()> {
         let state = if is_nonblocking() {
             self.group.state.try_read().ok_or(Error::WouldBlock)?
@@ -166,7 +168,7 @@ impl Volume {
         }
     }
 
-    /// That a change can begin. The state is that of the group, locked.
+    /// Checks that a change can begin. `state` is the group's locked state.
     pub(crate) fn check_changeable(&self, state: &GroupState) -> Result<()> {
         if !self.is_head() || !state.record.has_head() || self.is_gone() {
             return Err(Error::NoVolume(self.id));
@@ -174,7 +176,7 @@ impl Volume {
         self.check_open_to_changes()
     }
 
-    /// That changes are taken at this moment. The caller has the group's state locked.
+    /// Checks that changes are accepted at this moment. The caller has the group's state locked.
     pub(crate) fn check_open_to_changes(&self) -> Result<()> {
         if self.is_restoring() || self.refuses_changes.load(Ordering::Acquire) {
             return Err(Error::Busy(self.id));
@@ -182,39 +184,40 @@ impl Volume {
         self.check_writable()
     }
 
-    /// The last epoch that it sees.
+    /// The last epoch that the volume sees.
     pub(crate) fn view(&self) -> u64 {
         self.view.load(Ordering::Acquire)
     }
 
-    /// The caller has the group's state locked, and no version is newer than both views.
+    /// Sets the view. The caller has the group's state locked, and no version is newer than both
+    /// views.
     pub(crate) fn set_view(&self, view: u64) {
         self.view.store(view, Ordering::Release);
     }
 
-    /// When the volume (of a clone: the clone) was made: the date of AFSVolSync.
+    /// When the volume (for a clone: the clone) was made: the date of AFSVolSync.
     pub fn created(&self) -> AfsTime {
         self.record.read().info.created
     }
 
-    /// The owner: that of the root directory.
+    /// The owner: the owner of the root directory.
     pub fn owner(&self) -> ViceId {
         self.record.read().info.owner
     }
 
-    /// Whether clients may be told of it: in service, and declared sound.
+    /// Returns whether clients may see the volume: it is in service, and declared sound.
     pub fn is_in_service(&self) -> bool {
         let record = self.record.read();
         record.info.in_service && record.info.blessed
     }
 
-    /// Whether no program has taken it off line.
+    /// Returns whether the volume is on-line: no program has taken it off-line.
     pub fn is_online(&self) -> bool {
         self.record.read().info.online
     }
 
-    /// Whether it was deleted or replaced since it was opened. Look it up again then; one that was
-    /// replaced still reads as it was.
+    /// Returns whether it was deleted or replaced since it was opened. If so, look it up again. A
+    /// volume that was replaced still reads as it was.
     pub fn is_gone(&self) -> bool {
         self.presence.load(Ordering::Acquire) != HERE
     }
@@ -223,13 +226,13 @@ impl Volume {
         self.presence.store(DELETED, Ordering::Release);
     }
 
-    /// Another has its place; it can be read as long as anybody has it.
+    /// Another volume has its place. This one can be read as long as a reference to it exists.
     pub(crate) fn mark_replaced(&self, hold: Hold) {
         *self.hold.lock() = Some(hold);
         self.presence.store(REPLACED, Ordering::Release);
     }
 
-    /// Everything known about the volume.
+    /// Returns everything known about the volume.
     pub fn info(&self) -> VolumeInfo {
         let mut info = {
             let record = self.record.read();
@@ -243,8 +246,8 @@ impl Volume {
         info
     }
 
-    /// Changes name, quotas, dates, messages, flags, owner, and ids of clones. Ids, kind and usage
-    /// stay. The update date of an RW volume goes on from what is set here.
+    /// Changes name, quotas, dates, messages, flags, owner, and ids of clones. The volume's own id,
+    /// kind and usage stay. Later changes of an RW volume update the date that is set here.
     pub fn update_info(
         &self,
         _now: AfsTime,
@@ -287,7 +290,8 @@ impl Volume {
         Ok(Changed { outcome, durable })
     }
 
-    /// What the last restore received, as its sender named it, if nothing was changed since.
+    /// The state that the last restore received, under its sender's name, if nothing was changed
+    /// since.
     pub fn received(&self) -> Result<Option<StateId>> {
         let Some(received) = self.record.read().received else {
             return Ok(None);
@@ -296,14 +300,14 @@ impl Volume {
         let from = Key::change_prefix(group, received.epoch + 1);
         let prefix = Key::of_group(Kind::Change, group);
         let changed = match self.core.engine.scan(&from, &prefix)?.next()? {
-            // During a restore the volume is what it was before.
+            // During a restore the volume still shows its contents from before.
             Some((key, _)) => key.u64_at(5) <= self.view(),
             None => false,
         };
         Ok((!changed).then_some(received.state))
     }
 
-    /// Tells this opening of the volume from others.
+    /// Distinguishes this opening of the volume from others.
     pub(crate) fn instance(&self) -> u32 {
         self.instance
     }
@@ -322,7 +326,7 @@ impl Volume {
         Ok(self.counters.lock())
     }
 
-    /// Keeps other renames between directories away.
+    /// Excludes other renames between directories.
     pub(crate) fn lock_renames(&self) -> Result<MutexGuard<'_, ()>> {
         if is_nonblocking() {
             return self.renames.try_lock().ok_or(Error::WouldBlock);
@@ -350,7 +354,7 @@ impl Volume {
         self.core.cells.cell(self.instance, vnode.0)
     }
 
-    /// That a fid is of this volume and of a possible vnode.
+    /// Checks that a fid is of this volume and of a possible vnode.
     pub(crate) fn check_fid(&self, fid: Fid) -> Result<()> {
         if fid.volume != self.id {
             return Err(Error::CrossDevice);
@@ -384,8 +388,8 @@ impl Volume {
         }
     }
 
-    /// The newest version that the volume sees of what `prefix` names; `at` makes the key of an
-    /// epoch.
+    /// The newest version that the volume sees of the key with this `prefix`. `at` makes the key of
+    /// an epoch.
     pub(crate) fn newest(
         &self,
         prefix: &Key,
@@ -395,16 +399,16 @@ impl Volume {
             let view = self.view();
             let found = self.core.engine.first_version(&at(view), prefix)?;
             self.check_here()?;
-            // A restore that began just now may have written what was found.
+            // A restore that began just now may have written the version that was found.
             if view == self.view() {
                 return Ok(found);
             }
         }
     }
 
-    /// That what was just read from the table is still this volume's. The versions that only a removed
-    /// clone saw go in the background, after it was marked as gone; what is found in their place
-    /// is another clone's.
+    /// Checks that an entry just read from the table still belongs to this volume. After a clone
+    /// was marked as gone, the versions that only it saw are removed in the background. An entry
+    /// found in their place is another clone's.
     pub(crate) fn check_here(&self) -> Result<()> {
         if self.is_deleted() {
             return Err(Error::NoVolume(self.id));
@@ -416,7 +420,7 @@ impl Volume {
         self.presence.load(Ordering::Acquire) == DELETED
     }
 
-    /// An error of the table while something of a file was looked up: that cannot be read.
+    /// Makes the error for a file whose entry in the table could not be read.
     pub(crate) fn unreadable(&self, fid: Fid, error: Error) -> Error {
         match error {
             Error::Partition(cause) | Error::Format(cause) => self.damaged(fid, &cause),
@@ -424,9 +428,9 @@ impl Volume {
         }
     }
 
-    /// Notes that something of a file cannot be read, and makes the error for it.
+    /// Records that a part of a file cannot be read, and makes the error for it.
     ///
-    /// What a removed clone saw goes in the background: that is no damage.
+    /// For a removed clone this is no damage: its versions are removed in the background.
     pub(crate) fn damaged(&self, fid: Fid, cause: &str) -> Error {
         if self.is_deleted() {
             return Error::NoVolume(self.id);
@@ -439,7 +443,7 @@ impl Volume {
         }
     }
 
-    /// Makes sure that the cell knows its vnode.
+    /// Loads the vnode into its cell if it is not there.
     fn load(&self, cell: &Cell, fid: Fid) -> Result<()> {
         let mut state = if is_nonblocking() {
             cell.state
@@ -455,7 +459,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Runs `look` over what is known of a vnode, loading it first if need be.
+    /// Runs `look` on a loaded vnode; loads it first if necessary.
     pub(crate) fn with<T>(&self, fid: Fid, look: impl FnOnce(&Loaded) -> Result<T>) -> Result<T> {
         self.check_fid(fid)?;
         let cell = self.cell(fid.vnode);
@@ -463,7 +467,7 @@ impl Volume {
         look(&loaded)
     }
 
-    /// What is known of a vnode, under its shared lock.
+    /// The loaded vnode, under its shared lock.
     pub(crate) fn read_guard<'c>(
         &self,
         cell: &'c Cell,
@@ -505,9 +509,10 @@ impl Volume {
         }
     }
 
-    /// When all that readers have seen of a vnode up to now is durable. Who answers others with what
-    /// was read waits for it first; asked after the reading, ready at once unless somebody has just
-    /// changed the vnode. Fails when the partition has stopped before the change was durable.
+    /// A ticket that resolves when all changes of a vnode that readers have seen up to now are
+    /// durable. A caller that passes read data on to others gets this ticket after the read, and
+    /// waits for it first. It is ready at once unless a thread has just changed the vnode. It fails
+    /// if the partition stopped before the change was durable.
     pub fn settled(&self, vnode: VnodeId) -> Ticket {
         self.unsettled.of(vnode.0)
     }
@@ -517,7 +522,7 @@ impl Volume {
         self.with(fid, |loaded| Ok(loaded.record.status(self.id, fid.vnode)))
     }
 
-    /// The status and the access list that governs the vnode: its own, or its directory's.
+    /// The status, and the access list that governs the vnode: its own, or its directory's.
     pub fn status_and_acl(&self, fid: Fid) -> Result<(VnodeStatus, Arc<AccessList>)> {
         let (status, own) = self.with(fid, |loaded| {
             Ok((
@@ -538,7 +543,7 @@ impl Volume {
         })
     }
 
-    /// Runs `look` over a directory's pages.
+    /// Runs `look` on a directory's pages.
     pub(crate) fn with_dir<T>(
         &self,
         dir: Fid,
@@ -564,7 +569,7 @@ impl Volume {
         }
     }
 
-    /// What a name in a directory means.
+    /// Looks up a name in a directory.
     pub fn lookup(&self, dir: Fid, name: &[u8]) -> Result<Fid> {
         self.with_dir(dir, |_, image| {
             let found = image
@@ -580,7 +585,7 @@ impl Volume {
         })
     }
 
-    /// All entries of a directory, `.` and `..` too, in the order of their slots.
+    /// All entries of a directory, with `.` and `..`, in the order of their slots.
     pub fn entries(&self, dir: Fid) -> Result<Vec<DirEntry>> {
         self.with_dir(dir, |_, image| {
             let mut entries = Vec::new();
@@ -602,7 +607,7 @@ impl Volume {
         loop {
             let view = self.view();
             let image = self.read_pages_at(fid, record, view);
-            // A restore that began just now may have written what was found.
+            // A restore that began just now may have written the version that was found.
             if view == self.view() {
                 return image;
             }
@@ -641,7 +646,7 @@ impl Volume {
 }
 
 impl Locked<'_> {
-    /// What is known of the vnode; it is there as long as the lock is held.
+    /// The loaded vnode; it exists as long as the lock is held.
     pub(crate) fn get(&self, fid: Fid) -> Result<&Loaded> {
         self.guard.as_ref().ok_or(Error::NoVnode(fid))
     }
@@ -650,7 +655,7 @@ impl Locked<'_> {
         self.guard.as_mut().ok_or(Error::NoVnode(fid))
     }
 
-    /// Makes sure that a directory's pages are in memory.
+    /// Loads a directory's pages into memory if they are not there.
     pub(crate) fn load_dir(&mut self, volume: &Volume, fid: Fid) -> Result<()> {
         let loaded = self.get_mut(fid)?;
         if loaded.record.kind != FileType::Directory {
@@ -663,7 +668,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// The vnode is gone.
+    /// Records that the vnode is gone.
     pub(crate) fn clear(&mut self) {
         *self.guard = None;
     }
@@ -677,7 +682,7 @@ impl Locked<'_> {
     }
 }
 
-/// That a volume's record can be stored and sent.
+/// Checks that a volume's record can be stored and sent.
 pub(crate) fn check_info(info: &VolumeInfo) -> Result<()> {
     if info.name.is_empty() || info.name.len() > 31 || info.name.contains(['\0', '/']) {
         return Err(Error::Invalid(

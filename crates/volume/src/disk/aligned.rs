@@ -1,13 +1,13 @@
-//! Memory that begins where devices want it to.
+//! Memory with the alignment that devices need.
 
-/// Alignment of memory, lengths and offsets that every device takes.
+/// Alignment of memory, lengths and offsets that every device accepts.
 pub(crate) const ALIGNMENT: usize = 4096;
 
-/// Memory larger than this is given back after its use.
+/// Larger memory is freed after its use.
 const KEPT_MAX: usize = 1 << 20;
 
-/// Bytes in memory that begins at a multiple of 4096, to be filled again and again: what lies so is
-/// written past the page cache without another copy, and with one call.
+/// A reusable buffer that begins at a multiple of 4096. Its bytes can be written past the page
+/// cache with one call and without another copy.
 #[derive(Debug, Default)]
 pub(crate) struct Aligned {
     memory: Vec<u8>,
@@ -15,9 +15,9 @@ pub(crate) struct Aligned {
 }
 
 impl Aligned {
-    /// Lets `fill` append up to `length` bytes in place of what was there.
+    /// Replaces the contents by up to `length` bytes, which `fill` appends.
     ///
-    /// If it appends more the memory moves: then the bytes may lie anywhere.
+    /// If it appends more, the memory moves and the bytes may lose their alignment.
     pub(crate) fn fill(&mut self, length: usize, fill: impl FnOnce(&mut Vec<u8>)) {
         let room = length + ALIGNMENT;
         if self.memory.capacity() < room || self.memory.capacity() > room.max(KEPT_MAX) {
@@ -29,7 +29,7 @@ impl Aligned {
         fill(&mut self.memory);
     }
 
-    /// What was filled in.
+    /// The contents.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.memory[self.start..]
     }

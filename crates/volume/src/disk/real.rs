@@ -16,7 +16,7 @@ use rustix::io::ReadWriteFlags;
 use super::{Disk, DiskFile, Space};
 use direct::Direct;
 
-/// Pieces that the system takes with one call (IOV_MAX).
+/// The most parts that the system accepts in one call (IOV_MAX).
 const SLICES_MAX: usize = 1024;
 
 /// A directory of the machine's file system.
@@ -28,11 +28,11 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// Opens the directory, making it if it is missing. It and the files in it are for the account
-    /// of this process alone: rights of others are taken away.
+    /// Opens the directory, and makes it if it is missing. The directory and its files are for the
+    /// account of this process alone: rights of other accounts are removed.
     ///
-    /// Fails with `ResourceBusy` if another process has it open, with `PermissionDenied` if it, or
-    /// a file in it, belongs to another account.
+    /// Fails with `ResourceBusy` if another process has it open. Fails with `PermissionDenied` if
+    /// it, or a file in it, belongs to another account.
     pub fn open(folder: impl AsRef<Path>) -> io::Result<Arc<Self>> {
         let folder = folder.as_ref().to_path_buf();
         cellar_private::directory(&folder)?;
@@ -115,7 +115,7 @@ impl Disk for FileDisk {
 struct RealFile {
     file: File,
     path: PathBuf,
-    /// The way past the page cache, if the file system has one; found out at the first use.
+    /// Access past the page cache, if the file system supports it; determined at the first use.
     direct: OnceLock<Option<Direct>>,
 }
 
@@ -144,7 +144,7 @@ impl DiskFile for RealFile {
         let length = slices[0].len();
         match rustix::io::preadv2(&self.file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
             Ok(read) if read == length => Ok(()),
-            // A file system without support answers EOPNOTSUPP: then every read counts as a wait.
+            // A file system without support returns EOPNOTSUPP: then every read counts as a wait.
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) => {
                 Err(io::ErrorKind::WouldBlock.into())
             }
@@ -155,7 +155,8 @@ impl DiskFile for RealFile {
     fn read_stored(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let is_cached = self.read_at_once(&mut [0], offset).is_ok();
         let length = NonZeroU64::new(buffer.len() as u64);
-        // Pages that are not written yet stay. Without support memory is read, which is all there is.
+        // Pages that are not written yet stay in the cache. Without support the cache is read;
+        // there is no other way.
         let forget = || rustix::fs::fadvise(&self.file, offset, length, Advice::DontNeed);
         let _ = forget();
         self.read_at(buffer, offset)?;
@@ -172,7 +173,7 @@ impl DiskFile for RealFile {
     fn write_pieces_at(&self, pieces: &[Bytes], mut offset: u64) -> io::Result<()> {
         let mut slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
         let mut left = &mut slices[..];
-        // Nothing is left of empty pieces.
+        // Skips empty parts.
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
             let some = &left[..left.len().min(SLICES_MAX)];
@@ -233,7 +234,7 @@ impl DiskFile for RealFile {
     fn punch_hole(&self, offset: u64, length: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&self.file, flags, offset, length) {
-            // Without support the room stays ours, which loses nothing but room.
+            // Without support the room stays allocated, which costs only room.
             Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
             other => Ok(other?),
         }

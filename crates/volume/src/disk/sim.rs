@@ -1,11 +1,12 @@
-//! A disk in memory that lies as real ones do, for crash tests.
+//! A disk in memory for crash tests, which loses unsynced data as real disks do.
 //!
-//! Each file has a *live* image, which reads see, and a *durable* one, which a power cut leaves,
-//! with the list of writes between them. [`SimDisk::power_cut`] makes the disk that a machine would
-//! find after the cut: the durable images plus any subset of the unsynced writes, the whole or a
-//! torn part of each, chosen by a seed. Faults make the n-th write or sync fail, or everything
-//! from the n-th change on (the moment before the cut). Room is bounded, so that full disks can be
-//! tested too.
+//! Each file has a *live* image, which reads see, and a *durable* one, which a power cut leaves.
+//! Between them is a list of writes. [`SimDisk::power_cut`] makes the disk that a machine would
+//! find after the cut: the durable images plus any subset of the unsynced writes. A seed chooses
+//! which writes survive, each completely or torn.
+//!
+//! Faults make the n-th write or sync fail, or everything from the n-th change on (the moment
+//! before the cut). Room is limited, so that full disks can be tested too.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,14 +18,15 @@ use super::{Disk, DiskFile, Space};
 
 const PAGE: usize = 4096;
 
-/// What shall go wrong. Changes are counted from 1 when the fault is set.
+/// The fault to inject. Changes are counted from 1 when the fault is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.
     None,
-    /// The n-th write fails; the ones after it work.
+    /// The n-th write fails; later ones succeed.
     Write(u64),
-    /// The n-th sync fails, and what it should have saved is lost in a power cut; later ones work.
+    /// The n-th sync fails, and a power cut loses the data it should have made durable. Later syncs
+    /// succeed.
     Sync(u64),
     /// The n-th change (write, sync, new length, name) and all after it fail.
     Dead(u64),
@@ -87,7 +89,7 @@ impl SimDisk {
         })))
     }
 
-    /// Sets what shall go wrong, and starts counting anew.
+    /// Sets the fault to inject, and restarts the counters.
     pub fn set_fault(&self, fault: Fault) {
         let mut state = self.0.lock();
         state.fault = fault;
@@ -102,15 +104,15 @@ impl SimDisk {
         (state.writes, state.syncs, state.changes)
     }
 
-    /// Changes how much fits.
+    /// Changes the capacity.
     pub fn set_capacity(&self, capacity: u64) {
         self.0.lock().capacity_pages = (capacity as usize) / PAGE;
     }
 
-    /// The disk that is found after a power cut now.
+    /// Returns the disk as it is found after a power cut at this moment.
     ///
-    /// With a seed, every write that was not synced survives whole, torn or not at all; without
-    /// one, none does.
+    /// With a seed, each unsynced write survives completely, torn or not at all; without a seed,
+    /// none survives.
     pub fn power_cut(&self, seed: Option<u64>) -> Self {
         let state = self.0.lock();
         let mut random = seed.map(SplitMix);
@@ -124,7 +126,7 @@ impl SimDisk {
                         2 => content.apply(change),
                         _ => {
                             if let Change::Write(offset, bytes) = change {
-                                // Devices tear at sectors.
+                                // Devices tear writes at sector boundaries.
                                 let sectors = bytes.len() / 512;
                                 let kept = random.below(sectors as u64 + 1) as usize * 512;
                                 content.write(*offset, &bytes[..kept]);
@@ -166,7 +168,7 @@ impl SimDisk {
         }
     }
 
-    /// All bytes of a file as it is live; empty if it does not exist.
+    /// All bytes of the live image of a file; empty if it does not exist.
     pub fn contents(&self, name: &str) -> Vec<u8> {
         let state = self.0.lock();
         let Some(&index) = state.names.get(name) else {
@@ -271,7 +273,7 @@ impl State {
         self.files.iter().map(|image| image.live.pages.len()).sum()
     }
 
-    /// Whether `length` bytes at `offset` of a file fit.
+    /// Checks that `length` bytes at `offset` of a file fit.
     fn fits(&self, file: usize, offset: u64, length: u64) -> io::Result<()> {
         let image = &self.files[file];
         let range = offset / PAGE as u64..(offset + length).div_ceil(PAGE as u64);
@@ -396,7 +398,7 @@ impl DiskFile for SimFile {
         let failed = state.fault == Fault::Sync(state.syncs);
         let image = &mut state.files[self.index];
         if failed {
-            // As Linux does: the pages count as clean now, and no later sync saves them.
+            // Like Linux: the pages count as clean now, and no later sync saves them.
             image.pending.clear();
             return Err(injected("sync failed"));
         }

@@ -9,7 +9,7 @@ use crate::error::Result;
 
 const FORM: u8 = 1;
 
-/// Who holds an epoch.
+/// The kind of holder of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum CloneKind {
@@ -19,10 +19,10 @@ pub(crate) enum CloneKind {
     Pin = 1,
 }
 
-/// A clone of a group, or a pin, and the last epoch that it sees. Several may see the same.
+/// A clone or pin of a group, with the last epoch that it sees. Several may see the same epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CloneRef {
-    /// Of a pin: the head's.
+    /// For a pin, the head's id.
     pub(crate) id: VolumeId,
     pub(crate) epoch: u64,
     pub(crate) kind: CloneKind,
@@ -31,20 +31,20 @@ pub(crate) struct CloneRef {
 /// A group of volumes that share vnode versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupRecord {
-    /// Names the group for ever, and everywhere.
+    /// Identifies the group; never reused, and unique among all servers.
     pub(crate) lineage: [u8; 16],
     /// The epoch of changes made now; clones see earlier ones.
     pub(crate) epoch: u64,
-    /// The head's id: the volume that sees the newest epoch. 0: there is none.
+    /// The id of the head, the volume that sees the newest epoch; 0 if there is none.
     pub(crate) head: VolumeId,
-    /// All changes from this epoch on are known, removals too.
+    /// All changes from this epoch on are recorded, including removals.
     pub(crate) history_from: u64,
     /// Ascending by epoch.
     pub(crate) clones: Vec<CloneRef>,
 }
 
 impl GroupRecord {
-    /// A group whose first epoch starts.
+    /// A new group in its first epoch.
     pub(crate) fn new(lineage: [u8; 16], head: VolumeId) -> Self {
         Self {
             lineage,
@@ -55,7 +55,7 @@ impl GroupRecord {
         }
     }
 
-    /// Whether the head is there.
+    /// Returns whether the group has a head.
     pub(crate) fn has_head(&self) -> bool {
         self.head.0 != 0
     }

@@ -1,4 +1,4 @@
-//! The records of objects, and that of the device that holds them.
+//! The records of objects, and the record of the device that holds them.
 
 use std::ops::Range;
 
@@ -9,21 +9,22 @@ use super::{Fields, Put};
 use crate::engine::space::with_checksum;
 use crate::error::{Error, Result};
 
-/// The record of a device, in the place of the partition's: so neither is taken for the other.
+/// The record of a device. It has the key of a partition's record and another form, so that neither
+/// is taken for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceRecord {
     /// Version of the whole format.
     pub(crate) version: u32,
     /// The next object's number.
     pub(crate) next_number: u64,
-    /// Objects that are there.
+    /// Number of present objects.
     pub(crate) objects: u64,
-    /// Objects that were removed and can be brought back.
+    /// Number of objects that were removed and can be restored.
     pub(crate) removed: u64,
 }
 
 impl DeviceRecord {
-    /// Its first byte. That of a partition of volumes has 1.
+    /// Its first byte. The record of a partition of volumes has 1.
     pub(crate) const FORM: u8 = 2;
     /// The format that this program writes.
     pub(crate) const VERSION: u32 = 1;
@@ -59,15 +60,15 @@ pub(crate) struct VersionRecord {
     pub(crate) length: u64,
     /// Seconds since 1970.
     pub(crate) written: u64,
-    /// It is being let go: nobody sees it any more.
+    /// It is being removed and no longer visible.
     pub(crate) ending: bool,
-    /// Between these, the end excluded, are all pieces that have a record which is newer than the
-    /// version before this one and not newer than this one.
+    /// A range (end excluded) that contains all pieces with a record newer than the version before
+    /// this one and not newer than this one.
     pub(crate) changed: Range<u64>,
 }
 
 impl VersionRecord {
-    /// Enters pieces that have such a record.
+    /// Extends the range by pieces that have such a record.
     pub(crate) fn note_changed(&mut self, pieces: &Range<u64>) {
         if pieces.is_empty() {
             return;
@@ -84,24 +85,24 @@ impl VersionRecord {
 /// An object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectRecord {
-    /// What its pieces are found by. Never used twice on a device.
+    /// The number in the keys of its pieces. Never used twice on a device.
     pub(crate) number: u64,
-    /// Seconds since 1970, as the others.
+    /// Seconds since 1970, as the other times.
     pub(crate) created: u64,
-    /// To the hour.
+    /// Rounded to the hour.
     pub(crate) accessed: u64,
-    /// 0: it is there.
+    /// 0 for an object that is not removed.
     pub(crate) removed: u64,
-    /// Blocks that its pieces name.
+    /// Number of blocks that its pieces name.
     pub(crate) blocks: u64,
-    /// Ascending.
+    /// In ascending order.
     pub(crate) versions: Vec<VersionRecord>,
 }
 
 impl ObjectRecord {
     const FORM: u8 = 1;
 
-    /// A version that can be seen.
+    /// Returns a version if it is visible.
     pub(crate) fn version(&self, version: u64) -> Option<&VersionRecord> {
         let found = self.versions.iter().find(|known| known.version == version);
         found.filter(|known| !known.ending)

@@ -1,12 +1,15 @@
-//! The record of a piece of a body: bytes themselves, or the blocks that hold them.
+//! The record of a piece of a body: either bytes, or the blocks that hold them.
 //!
-//! A piece of a file is 64 blocks of 4 KiB. Its record says for each block where it lies and what
-//! its checksum is; a block without a place is a hole. A write makes a new record that names new
-//! blocks for what was written and the old ones for the rest, so versions share what they have in
-//! common; which versions name a block is always a consecutive run of them. The checksum covers
-//! group, vnode and block number as well, so a block written to or read from a wrong place is
-//! noticed too. And the record says in which epoch each block was written: so what changed since
-//! any earlier state is known to the block, whether that state's versions are still there or not.
+//! A piece of a file is 64 blocks of 4 KiB. Its record has for each block its location and its
+//! checksum; a block without a location is a hole. A write makes a new record, which names new
+//! blocks for the written part and the old blocks for the rest. So versions share the blocks that
+//! they have in common. The versions that name a block are always consecutive.
+//!
+//! The checksum also covers group, vnode and block number. So a block that was written to or read
+//! from a wrong place is noticed, too.
+//!
+//! The record also has the epoch in which each block was written. So the blocks that changed since
+//! an earlier state are known exactly, even if that state's versions are gone.
 
 use bytes::Bytes;
 
@@ -26,7 +29,7 @@ const FORM_GONE: u8 = 0;
 const FORM_INLINE: u8 = 1;
 const FORM_BLOCKS: u8 = 2;
 
-/// Where a block lies, what its bytes must give, and since when they are these.
+/// The location of a block, the checksum of its bytes, and the epoch in which they were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockRef {
     pub(crate) block: u64,
@@ -39,18 +42,18 @@ pub(crate) struct BlockRef {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PieceBlocks(pub(crate) Box<[Option<BlockRef>; PIECE_BLOCKS]>);
 
-/// What a piece record says.
+/// The contents of a piece record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// From this epoch on there is nothing.
+    /// From this epoch on the piece does not exist.
     Gone,
-    /// These bytes; zeros after them.
+    /// These bytes, followed by zeros.
     Inline(Bytes),
     /// These blocks.
     Blocks(PieceBlocks),
 }
 
-/// The checksum of a block's bytes in its place.
+/// The checksum of a block's bytes, which also covers its place.
 pub(crate) fn block_checksum(group: u32, vnode: u32, index: u64, bytes: &[u8]) -> u32 {
     let mut place = [0; 16];
     place[..4].copy_from_slice(&group.to_be_bytes());
@@ -74,7 +77,7 @@ impl PieceBlocks {
         self.0.iter().all(Option::is_none)
     }
 
-    /// The blocks in runs, with the place in the piece where each begins.
+    /// The blocks in runs, each with the place in the piece at which it begins.
     pub(crate) fn runs(&self) -> Vec<(usize, Run)> {
         let mut runs: Vec<(usize, Run)> = Vec::new();
         for (place, slot) in self.0.iter().enumerate() {
@@ -102,7 +105,8 @@ impl PieceBlocks {
         self.0.get(place).copied().flatten()
     }
 
-    /// The same, cut also where blocks were written in different epochs, with these.
+    /// Like [`Self::runs`], but also split where the epochs of the blocks differ. Each run comes
+    /// with its epoch.
     fn spans(&self) -> Vec<(usize, Run, u64)> {
         let mut spans: Vec<(usize, Run, u64)> = Vec::new();
         for (place, run) in self.runs() {
@@ -121,7 +125,7 @@ impl PieceBlocks {
         spans
     }
 
-    /// The blocks named here and in neither of the others.
+    /// The blocks that are named here and in none of the others.
     pub(crate) fn not_in(&self, others: &[&Self]) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for (place, slot) in self.0.iter().enumerate() {
@@ -171,12 +175,12 @@ impl Piece {
         }
     }
 
-    /// The record that holds these bytes.
+    /// Encodes a record that holds these bytes.
     pub(crate) fn encode_inline(bytes: &[u8]) -> Bytes {
         Self::encode_inline_parts(&[bytes])
     }
 
-    /// The same of bytes that lie in several places, one after the other.
+    /// Like [`Self::encode_inline`], for bytes in several consecutive parts.
     pub(crate) fn encode_inline_parts<T: AsRef<[u8]>>(parts: &[T]) -> Bytes {
         let length: usize = parts.iter().map(|part| part.as_ref().len()).sum();
         let mut out = Vec::with_capacity(length + 5);
@@ -219,7 +223,7 @@ impl Piece {
         }
     }
 
-    /// The blocks it names, if it is of that form.
+    /// The blocks it names, if it has that form.
     pub(crate) fn blocks(&self) -> Option<&PieceBlocks> {
         match self {
             Self::Blocks(blocks) => Some(blocks),

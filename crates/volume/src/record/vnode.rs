@@ -13,37 +13,37 @@ use crate::engine::space::with_checksum;
 use crate::error::Result;
 use crate::types::{FileType, VnodeImage, VnodeStatus};
 
-/// Form of a record that says: from this epoch on the vnode does not exist.
+/// Form of a record with the meaning: from this epoch on the vnode does not exist.
 const FORM_GONE: u8 = 0;
 const FORM_VNODE: u8 = 1;
-/// Or'ed to the byte that says where the body is.
+/// Flag in the byte for the body's location: a cut is known.
 const HAS_CUT: u8 = 0x10;
-/// Likewise: the directory has a policy.
+/// Flag in the same byte: the directory has a policy.
 const HAS_POLICY: u8 = 0x20;
-/// Likewise: the file was in objects before.
+/// Flag in the same byte: the file was in objects before.
 const HAS_SERIAL: u8 = 0x40;
 
-/// Where the bytes of a file are.
+/// The location of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// Nowhere: it is empty, or all of it is a hole, or it is in this record (links).
+    /// Nowhere: the file is empty or a single hole, or the bytes are in this record (links).
     None,
-    /// In one record of the table, written in that epoch.
+    /// In one record of the table.
     Inline {
         /// Epoch of piece 0.
         epoch: u64,
     },
-    /// In blocks that piece records list; directories: pages that piece records hold.
+    /// In blocks that piece records list; for a directory, in pages that piece records hold.
     Pieces,
-    /// In objects on other servers, which the record's layout names.
+    /// In objects on other servers. The record's layout names them.
     Objects,
 }
 
-/// The record says that the vnode is gone.
+/// Result of decoding a record of a vnode that does not exist any more.
 #[derive(Debug)]
 pub(crate) struct Gone;
 
-/// What was cut off a body that kept its number: bytes from `at` on are of this epoch or newer, whatever
+/// A cut of a body that kept its number. Bytes from `at` on are of this epoch or newer, whatever
 /// the pieces say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
@@ -51,7 +51,7 @@ pub(crate) struct Cut {
     pub(crate) at: u64,
 }
 
-/// All that is stored of one vnode version.
+/// The stored fields of one vnode version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VnodeRecord {
     pub(crate) kind: FileType,
@@ -67,10 +67,10 @@ pub(crate) struct VnodeRecord {
     pub(crate) group: ViceId,
     pub(crate) client_time: AfsTime,
     pub(crate) server_time: AfsTime,
-    /// Epoch in which the vnode was made: no version is older.
+    /// Epoch in which the vnode was made; no version is older.
     pub(crate) birth: u64,
     pub(crate) body: Body,
-    /// Which body of the vnode is the present one; a cut of many pieces starts a new one.
+    /// Number of the vnode's present body. A cut of many pieces starts a new body.
     pub(crate) body_number: u32,
     /// The last cut that a dump of changes must know of.
     pub(crate) cut: Option<Cut>,
@@ -78,11 +78,12 @@ pub(crate) struct VnodeRecord {
     pub(crate) target: Bytes,
     /// A directory's access list.
     pub(crate) acl: Option<Arc<AccessList>>,
-    /// Which objects the bytes are in; there if and only if the body is [`Body::Objects`].
+    /// The objects that hold the bytes; present if and only if the body is [`Body::Objects`].
     pub(crate) layout: Option<Arc<Layout>>,
-    /// A directory's policy for where files lie; 0: that of the volume.
+    /// A directory's policy for the location of files; 0: the policy of the volume.
     pub(crate) policy: u32,
-    /// Of a file that was in objects and is not: the highest serial number that any of them had.
+    /// For a file that was in objects and is not any more: the highest serial number of these
+    /// objects.
     pub(crate) serial: u32,
 }
 
@@ -148,7 +149,7 @@ impl VnodeRecord {
         with_checksum(out)
     }
 
-    /// The record of a vnode that is no more.
+    /// Encodes the record of a vnode that does not exist any more.
     pub(crate) fn encode_gone() -> Bytes {
         with_checksum(vec![FORM_GONE])
     }
@@ -237,8 +238,8 @@ impl VnodeRecord {
         Ok(Ok(record))
     }
 
-    /// Notes that this change, of `epoch`, cuts the body off at `at`. Whoever asks what changed since
-    /// before this vnode was made gets all of it anyhow.
+    /// Records that this change, in `epoch`, cuts the body off at `at`. A dump of changes since
+    /// before the birth of this vnode needs no record: it has the whole vnode.
     pub(crate) fn note_cut(&mut self, epoch: u64, at: u64) {
         if self.birth < epoch {
             let at = self.cut.map_or(at, |before| before.at.min(at));
@@ -246,7 +247,7 @@ impl VnodeRecord {
         }
     }
 
-    /// All of it but its body, as dumps have it: the root is in no directory.
+    /// The vnode without its bytes, in the form of dumps: there the root has no parent directory.
     pub(crate) fn image(&self, vnode: VnodeId) -> VnodeImage {
         let parent = if vnode == VnodeId::ROOT {
             VnodeId(0)
@@ -296,7 +297,7 @@ impl VnodeRecord {
         }
     }
 
-    /// Blocks of 1 KiB charged for it.
+    /// Blocks of 1 KiB that are charged for it.
     pub(crate) fn blocks(&self) -> u64 {
         crate::types::blocks_of(self.length)
     }

@@ -44,23 +44,24 @@ impl PartitionRecord {
     }
 }
 
-/// A volume's record. Of a group's head the usage and the dates of change are in the counters.
+/// A volume's record. For a group's head, usage and dates of change are in the counters instead.
 #[derive(Clone, Debug)]
 pub(crate) struct VolumeRecord {
     pub(crate) info: VolumeInfo,
     /// The group that holds its vnodes.
     pub(crate) group: GroupId,
-    /// The last epoch that the volume sees: of a clone its snapshot's, of a head the largest.
+    /// The last epoch that the volume sees: for a clone its snapshot's epoch, for a head the
+    /// largest number.
     pub(crate) epoch: u64,
-    /// What a restore filled it with.
+    /// The state that a restore filled it with.
     pub(crate) received: Option<Received>,
 }
 
-/// What a head was filled with by the last restore, as its sender names it.
+/// The state with which the last restore filled a head, under its sender's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) state: StateId,
-    /// The epoch whose contents are that state: a later change is of a later epoch.
+    /// The epoch whose contents are that state. A later change has a later epoch.
     pub(crate) epoch: u64,
 }
 
@@ -240,18 +241,18 @@ impl VolumeRecord {
     }
 }
 
-/// What changes with every operation on a head.
+/// The numbers that change with every operation on a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CountersRecord {
     pub(crate) blocks_used: u64,
     pub(crate) files: u64,
     pub(crate) updated: AfsTime,
     pub(crate) update_counter: u32,
-    /// The next odd and even vnode numbers, and the next uniquifier. None is ever given twice.
+    /// The next odd and even vnode numbers, and the next uniquifier. No number is given out twice.
     pub(crate) next_directory: u32,
     pub(crate) next_file: u32,
     pub(crate) next_uniquifier: u32,
-    /// Removals that the index of changes still knows.
+    /// The number of removals that the index of changes still has.
     pub(crate) removed: u32,
 }
 

@@ -1,14 +1,15 @@
 //! Reading and writing past the page cache.
 //!
-//! A journal is written in whole blocks, once, and read only after a crash. Through the page cache
-//! such a write costs finding pages for it, marking them and finding them again for the sync: a
-//! third of a group's processor time, and a third of its wait where the disk is fast. The kernel
-//! takes memory and offsets for this in whole blocks only, so bytes that lie elsewhere go through a
-//! buffer that lies right. What has been written is not durable before the next sync: the disk has a cache of
-//! its own.
+//! A journal is written in whole blocks, once, and read only after a crash. A write through the
+//! page cache has to find pages, mark them, and find them again for the sync. That is a third of a
+//! group's processor time, and a third of its latency on a fast disk.
 //!
-//! Large objects go this way too: through the cache each of their bytes takes fresh memory, which costs more than all else
-//! that is done with it, and pushes out what others use.
+//! For direct access, the kernel accepts memory and offsets in whole blocks only. So unaligned
+//! bytes are copied to an aligned buffer first. Written data is not durable before the next sync:
+//! the disk has a cache of its own.
+//!
+//! Large objects are written this way too. Through the cache, each of their bytes needs new memory.
+//! That costs more than everything else that is done with the byte, and evicts the pages of others.
 
 use std::fs::File;
 use std::io;
@@ -24,7 +25,7 @@ use crate::disk::aligned::{ALIGNMENT, Aligned};
 /// Bytes written at once if they have to be copied.
 const BUFFER: usize = 128 << 10;
 
-/// A file opened a second time, for going past the page cache.
+/// A second opening of a file, for access past the page cache.
 #[derive(Debug)]
 pub(super) struct Direct {
     file: File,
@@ -32,7 +33,7 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    /// Opens the file that `known` is. `None` where that does not work: on some file systems.
+    /// Opens the same file as `known`. `None` if that is not possible, as on some file systems.
     pub(super) fn open(path: &Path, known: &File) -> Option<Self> {
         let file = File::options()
             .read(true)
@@ -48,7 +49,7 @@ impl Direct {
         })
     }
 
-    /// Writes `bytes`; false if they have to be written in the usual way.
+    /// Writes `bytes`. Returns false if they must be written in the usual way.
     pub(super) fn write(&self, bytes: &[u8], offset: u64) -> io::Result<bool> {
         let aligned = |value: u64| value.is_multiple_of(ALIGNMENT as u64);
         if !aligned(offset) || !aligned(bytes.len() as u64) {
@@ -69,7 +70,7 @@ impl Direct {
         Ok(true)
     }
 
-    /// Fills `buffer`; false if it has to be read in the usual way.
+    /// Fills `buffer`. Returns false if it must be read in the usual way.
     pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
         let place = [buffer.as_ptr().addr() as u64, buffer.len() as u64, offset];
         if place.iter().any(|at| !at.is_multiple_of(ALIGNMENT as u64)) {
@@ -85,7 +86,8 @@ impl Direct {
     fn write_as_is(&self, bytes: &[u8], offset: u64) -> io::Result<bool> {
         match self.file.write_all_at(bytes, offset) {
             Ok(()) => Ok(true),
-            // Larger blocks than ours, or a file system that takes the flag and no more.
+            // The device has larger blocks than ours, or the file system accepts the flag without
+            // supporting it.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Ok(false),
             Err(error) => Err(error),
         }
@@ -140,7 +142,7 @@ mod tests {
         let known = File::create(&path).unwrap();
         let other = File::create(folder.path().join("other")).unwrap();
         assert!(Direct::open(&path, &other).is_none());
-        // Where the file system has no such writes there is nothing to test.
+        // If the file system has no direct writes, there is nothing to test.
         let Some(direct) = Direct::open(&path, &known) else {
             return;
         };
