@@ -1,4 +1,4 @@
-//! `cellar mount`: the name space of AFS as a directory of this machine.
+//! `cellar mount`: makes AFS a directory of this machine.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,76 +21,81 @@ use crate::quantities;
 use crate::session::{CellOptions, cell_aliases};
 use tokens::Tokens;
 
-/// Statuses that are remembered when nobody says: about 100 MB.
+/// Default number of remembered statuses: about 100 MB.
 const VNODES_MAX: u32 = 100_000;
 const VNODES_MIN: i64 = 1_000;
-/// Bytes kept when nobody says: in memory, and on disk.
+/// Default sizes of the cache: in memory, and on disk.
 const MEMORY_BYTES: u64 = 256 << 20;
 const DISK_BYTES: u64 = 2 << 30;
-/// Threads that answer requests which had to wait for a server.
+/// Threads for requests that wait for a server.
 const WORKERS_MAX: usize = 4;
-/// How often it is looked whether somebody unmounted it.
+/// Interval at which the process checks whether it was unmounted.
 const LOOK_TIME: Duration = Duration::from_millis(100);
-/// How often it is looked whether the mount of a process that has ended is dead: the kernel ends the process first.
+/// Number of checks whether the mount of an ended process is dead: the kernel ends the process
+/// first.
 const GUARD_TRIES: u32 = 600;
-/// How long what is not stored yet is tried to be stored at the end.
+/// How long unstored data is retried when the mount ends.
 const CLOSE_TIME: Duration = Duration::from_secs(120);
 
 /// `cellar mount`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  cellar mount /afs                                     the cell here, and those of CellServDB
-  cellar mount /mnt --cell demo.cell --server 192.0.2.1 another cell
-  cellar mount /mnt --root-volume user.ann              one volume
+  cellar mount /afs                                     this machine's cell, and the cells of CellServDB
+  cellar mount /mnt --cell demo.cell --server 192.0.2.1 one cell, by the address of a database server
+  cellar mount /mnt --root-volume user.ann              one volume of the cell
   cellar mount /afs --cache /var/cache/cellar --cache-size 20G
-docs/operating/mounting.md says more.")]
+docs/operating/mounting.md describes mounts in detail.")]
 pub(crate) struct Options {
-    /// Where; DIR/CELL/... is the name space.
+    /// The directory to mount on. Cells appear as DIR/CELL.
     directory: PathBuf,
     #[command(flatten)]
     cell: CellOptions,
-    /// Mount this volume of the cell alone, by name or number.
+    /// Mount only this volume of the cell, by name or number.
     #[arg(long, value_name = "VOLUME")]
     root_volume: Option<String>,
-    /// Keep bytes in this directory, which is for this mount alone; the next mount goes on with them. Without, they
-    /// are in memory.
+    /// Keep the cache in this directory, for this mount only; the next mount continues with it.
+    /// Default: in memory.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
-    /// Bytes to keep: a number, or one with K, M, G or T. Default: 256M in memory, 2G in a directory.
+    /// Size of the cache: bytes, or a number with K, M, G or T. Default: 256M in memory, 2G in a
+    /// directory.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_size: Option<u64>,
-    /// Files and directories of which the status is remembered. Beyond, what was not looked at for longest is forgotten, by
-    /// the kernel too; directories that it has stay before Linux 6.18.
+    /// Number of files and directories whose status is remembered. Beyond it the least recently
+    /// used are forgotten, by the kernel too; before Linux 6.18 directories that the kernel holds
+    /// stay.
     #[arg(long, value_name = "NUMBER", default_value_t = VNODES_MAX, value_parser = clap::value_parser!(u32).range(VNODES_MIN..))]
     stat: u32,
-    /// A server's silence after which programs are told ETIMEDOUT.
+    /// Time without an answer from a server after which programs receive ETIMEDOUT.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantities::seconds_within(6..=3600))]
     timeout: u64,
-    /// Time after which something is sent to each file server that will call back, where nothing
-    /// else was, so that a NAT
-    /// on the way keeps its mapping; 0: never.
+    /// Interval of packets to idle file servers that may call back, so that a NAT on the path keeps
+    /// its mapping; 0: never.
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = quantities::seconds_within(0..=3600))]
     nat_ping: u64,
-    /// KiB of a file that may still have to be stored when close returns, as of 'cellar fs storebehind -allfiles'.
+    /// Unstored data in KiB that a file may have when close(2) returns, like 'cellar fs storebehind
+    /// -allfiles'.
     #[arg(long, value_name = "KIB", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=STORE_BEHIND_MAX))]
     store_behind: u64,
-    /// What is made without asking in a directory in which many files are made, and which the server leases to this machine: 'files',
-    /// of each of which the server is told when the file is closed, or 'none'.
+    /// Create new files locally in a directory that the server leases to this machine: 'files' (the
+    /// server learns of each file when it is closed) or 'none' (every create is a call to the
+    /// server). Leases begin in directories in which many files are created.
     #[arg(long, value_name = "WHAT", default_value = "files", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = parse_leases)]
     leases: Leases,
     /// An option of earlier versions.
     #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "", value_parser = no_io_uring)]
     io_uring: Option<()>,
-    /// What @sys stands for; may be given several times.
+    /// A meaning of @sys; may be given several times.
     #[arg(long, value_name = "NAME", default_values_t = default_sysnames())]
     sysname: Vec<String>,
-    /// Tell figures by HTTP, for Prometheus: on a port of this machine, an address and port, or a socket's path.
+    /// Serve metrics for Prometheus over HTTP: on a port of this machine, an address and port, or a
+    /// Unix socket's path.
     #[arg(long, value_name = "PLACE")]
     metrics: Option<Place>,
-    /// For my own programs only. Default: for every user's, where root mounts.
+    /// Give access only to programs of the mounting user. Default: to every user if root mounts.
     #[arg(long)]
     only_me: bool,
-    /// Set-user-id programs in it take effect.
+    /// Honour set-user-id bits of programs in the mount.
     #[arg(long)]
     suid: bool,
 }
@@ -103,17 +108,17 @@ fn default_sysnames() -> Vec<String> {
     vec![name.to_owned()]
 }
 
-/// Refuses an option that is gone.
+/// Refuses an option that no longer exists.
 fn no_io_uring(_when: &str) -> Result<(), String> {
-    let text = "requests no longer come over io_uring, and the option is gone: leave it out";
+    let text = "io_uring is no longer used, and the option is gone: leave it out";
     Err(text.to_owned())
 }
 
 fn parse_size(text: &str) -> Result<u64, String> {
-    let size =
-        quantities::size(text).ok_or_else(|| format!("'{text}' is not a size: 500M, 20G"))?;
+    let size = quantities::size(text)
+        .ok_or_else(|| format!("'{text}' is not a size: write for example 500M or 20G"))?;
     if size < SIZE_MIN {
-        return Err(format!("at least {}M are needed", SIZE_MIN >> 20));
+        return Err(format!("the smallest cache has {}M", SIZE_MIN >> 20));
     }
     Ok(size)
 }
@@ -126,15 +131,15 @@ fn parse_leases(text: &str) -> Result<Leases, &'static str> {
             "--leases=all was removed: directories and links are made at the server; use --leases=files",
         ),
         "" => Err("--leases needs a value: --leases=files or --leases=none"),
-        _ => Err("it is 'files' or 'none'"),
+        _ => Err("write 'files' or 'none'"),
     }
 }
 
-/// Runs it until it is unmounted or interrupted.
+/// Runs the mount until it is unmounted or interrupted.
 pub(crate) fn run(options: Options) -> Outcome {
     if options.cell.admin || options.cell.identity.localauth {
         return Err(Failure::usage(
-            "a mount acts for each user with his own tokens: --admin and --localauth are for commands",
+            "a mount acts for each user with the user's own tokens: --admin and --localauth are for commands",
         ));
     }
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
@@ -149,8 +154,8 @@ async fn mounted(options: Options) -> Outcome {
     let cells = options.cell.known_cells().await?;
     if cells.is_empty() {
         return Err(Failure::new(
-            "which cell? There is no ./cell-data here and no CellServDB: --cell NAME --server ADDRESS \
-             names one",
+            "no cell is known: there is no ./cell-data here and no CellServDB. Name one: --cell NAME \
+             --server ADDRESS",
         ));
     }
     let me = rustix::process::geteuid();
@@ -202,7 +207,8 @@ async fn mounted(options: Options) -> Outcome {
     if let Some(root) = &root {
         cache.attributes(&user, root).await?;
     }
-    // What an earlier one did not store comes before what programs do now; a silent server is not waited for twice.
+    // Store what an earlier mount left unstored before programs start to write. A silent server is
+    // not waited for twice.
     let _late = tokio::time::timeout(patience * 2, cache.take_up()).await;
     if let Some(directory) = &kept_in {
         tell_of_leftovers(directory);
@@ -226,7 +232,7 @@ async fn mounted(options: Options) -> Outcome {
         .map_err(|cause| cannot_mount(&directory, &cause))?;
     let guard = Guard::start(&directory);
     crate::output::print(format_args!(
-        "{} is mounted; Ctrl-C or umount ends it\n",
+        "{} is mounted; Ctrl-C or umount ends the mount\n",
         directory.display()
     ));
     let ended = wait(&mount).await;
@@ -240,7 +246,7 @@ async fn mounted(options: Options) -> Outcome {
     ended.and(outcome)
 }
 
-/// A process that takes the mount away when this one is gone, however it went.
+/// A process that removes the mount when this process is gone for any reason.
 struct Guard(Option<std::process::Child>);
 
 impl Guard {
@@ -255,12 +261,12 @@ impl Guard {
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .current_dir("/")
-                // Ctrl-C is not for it.
+                // Ctrl-C must not reach this process.
                 .process_group(0)
                 .spawn()
         });
         if let Err(cause) = &started {
-            tracing::warn!(%cause, "nobody takes the mount away if this process dies");
+            tracing::warn!(%cause, "cannot start the guard process; the mount stays if this process dies");
         }
         Self(started.ok())
     }
@@ -269,24 +275,24 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
-            // It has nothing to do any more; the pipe ends with it.
+            // It has nothing left to do. Killing it closes the pipe.
             let _gone = child.kill();
             let _status = child.wait();
         }
     }
 }
 
-/// `cellar mount-guard`: what [`Guard`] starts.
+/// `cellar mount-guard`: the process that [`Guard`] starts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GuardOptions {
-    /// What is mounted.
+    /// The mount point.
     directory: PathBuf,
 }
 
-/// Waits until whoever started it has ended, and takes his mount away if it is dead.
+/// Waits until the parent process has ended, and removes its mount if that is dead.
 pub(crate) fn guard(options: &GuardOptions) -> Outcome {
     let mut nothing = [0; 1];
-    // The other end is closed by the kernel.
+    // The kernel closes the other end of the pipe.
     while std::io::Read::read(&mut std::io::stdin(), &mut nothing)? > 0 {}
     for _ in 0..GUARD_TRIES {
         if cellar_fuse::remove_dead(&options.directory)? {
@@ -301,9 +307,9 @@ fn cannot_mount(directory: &Path, cause: &std::io::Error) -> Failure {
     let hint = if !Path::new("/dev/fuse").exists() {
         ". There is no /dev/fuse: 'modprobe fuse', or give the container that device"
     } else if cause.kind() == std::io::ErrorKind::PermissionDenied && !may_open_device() {
-        ". This user may not open /dev/fuse, as everybody usually may: 'chmod 666 /dev/fuse'"
+        ". This user may not open /dev/fuse. Usually every user may: 'chmod 666 /dev/fuse'"
     } else if cause.kind() == std::io::ErrorKind::PermissionDenied {
-        ". Who is not root needs fusermount3 (package fuse3), and must own the directory"
+        ". A user other than root needs fusermount3 (package fuse3), and must own the directory"
     } else {
         ""
     };
@@ -315,7 +321,7 @@ fn may_open_device() -> bool {
     options.read(true).write(true).open("/dev/fuse").is_ok()
 }
 
-/// Until a signal comes, or somebody unmounts it.
+/// Waits until a signal comes or the directory is unmounted.
 async fn wait(mount: &Mount) -> Outcome {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -325,7 +331,7 @@ async fn wait(mount: &Mount) -> Outcome {
         false => Some(signal(SignalKind::hangup())?),
     };
     loop {
-        // Its terminal is closed.
+        // SIGHUP means that the terminal was closed.
         let hung_up = async {
             match &mut hangup {
                 Some(hangup) => hangup.recv().await,
@@ -344,33 +350,33 @@ async fn wait(mount: &Mount) -> Outcome {
     }
 }
 
-/// Whether whoever started this wants it to go on without his terminal, as `nohup` does.
+/// Returns whether SIGHUP is ignored, as under `nohup`, so that the mount survives its terminal.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     first_is_ignored(&status)
 }
 
-/// Whether the first signal, SIGHUP, is ignored. Source: proc_pid_status(5), `SigIgn`.
+/// Returns whether the first signal, SIGHUP, is ignored. Source: proc_pid_status(5), `SigIgn`.
 fn first_is_ignored(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask & 1 != 0)
 }
 
-/// Says something at the end: the terminal may be gone, and what is not stored yet must not go with it, as it would if
-/// `eprintln!` panicked.
+/// Prints a line at the end of the mount. The terminal may be gone; a panic of `eprintln!` would
+/// then lose data that is not stored yet.
 fn say(text: std::fmt::Arguments<'_>) {
     let _nobody_reads = writeln!(std::io::stderr(), "cellar mount: {text}");
 }
 
-/// Says what is kept that the server has not got.
+/// Reports data in the cache that the server does not have.
 fn tell_of_leftovers(directory: &Path) {
     let Ok((unstored, aside)) = cache::unstored_in(directory) else {
         return;
     };
     for (count, what) in [
         (unstored.len(), "not stored yet"),
-        (aside.len(), "kept aside, because they cannot be stored"),
+        (aside.len(), "put aside, because they cannot be stored"),
     ] {
         if count > 0 {
             eprintln!(
@@ -381,11 +387,11 @@ fn tell_of_leftovers(directory: &Path) {
     }
 }
 
-/// Stores what is left, and says what could not be.
+/// Stores the remaining data, and reports what could not be stored.
 async fn close(cache: &Cache, directory: Option<&Path>) -> Outcome {
     let kept = directory.map_or(String::new(), |directory| {
         format!(
-            "; the next mount with --cache {} tries again",
+            "; the next mount with --cache {} retries",
             directory.display()
         )
     });

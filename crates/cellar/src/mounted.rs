@@ -1,5 +1,5 @@
-//! Mounts of ours on this machine, seen from a command: found by a path in them, asked and told through extended
-//! attributes ([`cellar_fuse::control`]).
+//! The mounts by `cellar mount` on this machine, as commands use them. A command finds a mount by a
+//! path in it, and reads and sets its extended attributes ([`cellar_fuse::control`]).
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};
@@ -16,12 +16,11 @@ pub(crate) struct Mounted {
     path: PathBuf,
 }
 
-/// What a mount says of itself: a word, and the rest of its line.
+/// The status of a mount: words, each with the rest of its line.
 pub(crate) type Status = BTreeMap<String, String>;
 
-/// Tells the mounts on this machine that the user who runs this command has other tokens now. A
-/// mount that this user may not look into, or of an older version, notices by itself within
-/// seconds.
+/// Notifies the mounts on this machine that the calling user has other tokens now. A mount that
+/// this user may not read, or of an older version, notices the change itself within seconds.
 pub(crate) fn tokens_changed() {
     for path in cellar_fuse::mount_points().unwrap_or_default() {
         let _noticed_later = Mounted { path }.set(control::TOKENS, "");
@@ -29,7 +28,7 @@ pub(crate) fn tokens_changed() {
 }
 
 impl Mounted {
-    /// If the path is in one.
+    /// The mount that a path is in, if any.
     pub(crate) fn at(path: &Path) -> Option<Self> {
         mounted::attribute(path, control::STATUS).ok()?;
         Some(Self {
@@ -37,7 +36,8 @@ impl Mounted {
         })
     }
 
-    /// The one that is meant: named by a path in it, or where this command is run, or the only one.
+    /// The mount to use: the one that a path names, otherwise that of the current directory,
+    /// otherwise the only one.
     pub(crate) fn meant(named: Option<&str>) -> Outcome<Self> {
         if let Some(named) = named {
             return Self::at(Path::new(named))
@@ -53,7 +53,7 @@ impl Mounted {
         match &all[..] {
             [only] => Ok(only.clone()),
             [] => Err(Failure::new(
-                "nothing is mounted here that you may use: 'cellar mount DIR' does that",
+                "there is no mount that you may use: 'cellar mount DIR' makes one",
             )),
             _ => {
                 let names: Vec<_> = all
@@ -61,7 +61,7 @@ impl Mounted {
                     .map(|one| one.path.display().to_string())
                     .collect();
                 Err(Failure::new(format!(
-                    "which mount? -at names one: {}",
+                    "there are several mounts; choose one with -at: {}",
                     names.join(", ")
                 )))
             }
@@ -82,7 +82,7 @@ impl Mounted {
         )?)
     }
 
-    /// The same, for what the whole mount does.
+    /// Like [`Self::set`], for settings of the whole mount.
     pub(crate) fn manage(&self, name: &str, value: &str) -> Outcome {
         self.set(name, value).map_err(|cause| self.failure(&cause))
     }
@@ -97,7 +97,7 @@ impl Mounted {
         match owner.as_deref() {
             None | Some("0") => Failure::new("Permission denied: requires root access."),
             Some(uid) => Failure::new(format!(
-                "Permission denied: only root and user {uid}, who mounted it, may do this."
+                "Permission denied: only root and the mounting user {uid} may do this."
             )),
         }
     }
@@ -110,7 +110,7 @@ impl Mounted {
             .collect())
     }
 
-    /// All lines of what is told in pages.
+    /// All lines of an attribute that is read in pages.
     pub(crate) fn lines(&self, name: &str) -> Outcome<Vec<String>> {
         let mut all = Vec::new();
         for page in 0.. {
@@ -132,7 +132,7 @@ impl Mounted {
     }
 }
 
-/// The cell of what a path leads to, if that is in a mount of ours.
+/// The cell of the file that a path leads to, if it is in a mount by `cellar mount`.
 pub(crate) fn cell_of(path: &str) -> Option<Cell> {
     Cell::parse_line(&mounted::attribute(Path::new(path), control::CELL).ok()?)
 }

@@ -1,10 +1,10 @@
-//! `cellar osd serve`: an object storage server by itself, in the foreground, on a machine of its own.
+//! `cellar osd serve`: an object storage server alone, in the foreground, on a machine of its own.
 //!
-//! 1. Its directory has a copy of a server's configuration directory (the cell's key, where the databases
-//!    are), and a device in `osd7` for each number 7 that it is told. Their entries are made before, with
-//!    `cellar osd create`.
-//! 2. The databases hear by heartbeats where the server is.
-//! 3. A signal ends it: the port first, then the devices are closed.
+//! 1. Its directory has a copy of a server's configuration directory (the cell's key and the
+//!    addresses of the databases), and a device in `osd7` for number 7. The administrator makes the
+//!    entries of the devices first, with `cellar osd create`.
+//! 2. The server's heartbeats tell the databases its address.
+//! 3. A signal ends it: first the port is closed, then the devices.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::up::{
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
 
-/// Run an object storage server: the devices of this machine.
+/// Run an object storage server for the devices of this machine.
 #[derive(Debug, Parser)]
 #[command(
     name = "cellar osd serve",
@@ -33,12 +33,12 @@ const RXKAD_INDEX: u8 = 2;
 )]
 #[command(after_help = "Examples:
   cellar osd serve --dir /srv/osd --id 7,8 --join /root/server-etc --bind 192.0.2.12
-  cellar osd serve --dir /srv/osd --id 7,8 --bind 192.0.2.12     (from the second time on)")]
+  cellar osd serve --dir /srv/osd --id 7,8 --bind 192.0.2.12     (after the first time)")]
 struct Options {
-    /// Where the devices are: osd7 in it for number 7, which may be a mounted disk.
+    /// The directory of the devices: osd7 in it is device 7, and may be a mounted disk.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Numbers of the devices in the cell's table ('cellar osd list').
+    /// Numbers of the devices in the cell's list of devices ('cellar osd list').
     #[arg(
         long = "id",
         value_name = "N,...",
@@ -46,40 +46,40 @@ struct Options {
         required = true
     )]
     ids: Vec<u32>,
-    /// The cell's name: refused if the directory is of another.
+    /// The cell's name. A directory of another cell is refused.
     #[arg(long, value_name = "NAME")]
     cell: Option<String>,
-    /// A copy of another server's server-etc, or of OpenAFS's /etc/openafs/server. Needed once; it is
-    /// copied.
+    /// A copy of another server's server-etc, or of OpenAFS's /etc/openafs/server. Needed once; its
+    /// files are copied.
     #[arg(long, value_name = "SERVER-ETC")]
     join: Option<PathBuf>,
-    /// Address to answer on, told to clients.
+    /// Address to answer on; clients receive it.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     bind: IpAddr,
     /// Port to answer on.
     #[arg(long, value_name = "PORT", default_value_t = 7006)]
     port: u16,
-    /// Port of the cell's file servers, from which that of the databases follows.
+    /// Port of the cell's file servers. The ports of the databases follow from it.
     #[arg(long, value_name = "PORT", default_value_t = 7000)]
     fileserver_port: u16,
-    /// When a change counts as done, as 'cellar up' has it.
+    /// When a change counts as done, as for 'cellar up': strict, relaxed or relaxed:MILLISECONDS.
     #[arg(long, value_name = "MODE", default_value = "strict", value_parser = durability)]
     durability: cellar_volume::Durability,
     #[command(flatten)]
     damaged: damaged::Damaged,
     #[command(flatten)]
     scrubbing: upkeep::Scrubbing,
-    /// Network threads; default: one a processor.
+    /// Number of network threads. Default: one for each processor.
     #[arg(long, value_name = "N")]
     shards: Option<usize>,
 }
 
-/// Whether the words of `cellar osd` ask for a server.
+/// Returns whether the arguments of `cellar osd` ask for a server.
 pub(crate) fn is_meant(words: &[String]) -> bool {
     words.first().is_some_and(|word| word == "serve")
 }
 
-/// Runs it; the first word is `serve`.
+/// Runs the server; the first word is `serve`.
 pub(crate) fn run(words: &[String]) -> Outcome {
     let options = match Options::try_parse_from(words) {
         Ok(options) => options,
@@ -87,7 +87,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     };
     if options.bind.is_unspecified() {
         return Err(Failure::usage(
-            "which address do clients know this machine by? --bind names one".to_owned(),
+            "name the address by which clients reach this machine: --bind ADDRESS".to_owned(),
         ));
     }
     let directory = CellDirectory::new(&options.dir);

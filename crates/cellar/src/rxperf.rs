@@ -1,4 +1,5 @@
-//! `cellar rxperf`: how fast Rx is, against another cellar or OpenAFS's rxperf at either end.
+//! `cellar rxperf`: measures the throughput of Rx. The other end may be another cellar or OpenAFS's
+//! rxperf.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ const PORT: u16 = 7009;
   cellar rxperf server
   cellar rxperf client --server 192.0.2.1 --command recv --bytes 10000000
   cellar rxperf client --server 192.0.2.1 --command rpc --bytes 100 --times 10000 --threads 4
-OpenAFS's 'rxperf server -p 7009' and 'rxperf client -s HOST -p 7009 -c recv -b BYTES' fit either end.")]
+OpenAFS's 'rxperf server -p 7009' and 'rxperf client -s HOST -p 7009 -c recv -b BYTES' work at either end.")]
 pub(crate) struct Options {
     #[command(subcommand)]
     end: End,
@@ -28,22 +29,23 @@ pub(crate) struct Options {
 
 #[derive(Debug, clap::Subcommand)]
 enum End {
-    /// Answer, until Ctrl-C.
+    /// Answer calls until Ctrl-C.
     Server {
-        /// UDP port.
+        /// UDP port to answer on.
         #[arg(long, default_value_t = PORT)]
         port: u16,
         /// Address to answer on.
         #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), value_name = "ADDRESS")]
         bind: IpAddr,
-        /// Network threads; default: one a processor.
+        /// Number of network threads. Default: one for each processor.
         #[arg(long, value_name = "N")]
         shards: Option<usize>,
-        /// Let each call look for the rate of a long path alone, as 'bench/path' compares.
+        /// Let each call find the rate of a long path by itself, for the comparison in
+        /// 'bench/path'.
         #[arg(long)]
         no_path_share: bool,
     },
-    /// Call a server and print how fast it went.
+    /// Call a server and print the throughput.
     Client(ClientArguments),
 }
 
@@ -52,25 +54,26 @@ struct ClientArguments {
     /// The server's address.
     #[arg(long, value_name = "ADDRESS")]
     server: String,
-    /// Its UDP port.
+    /// UDP port of the server.
     #[arg(long, default_value_t = PORT)]
     port: u16,
-    /// What each call does.
+    /// The data that each call transfers.
     #[arg(long, value_enum, default_value_t = Measure::Send)]
     command: Measure,
     /// Bytes of each call, in each direction that the command uses.
     #[arg(long, value_name = "N", default_value_t = 1_048_576)]
     bytes: u32,
-    /// With 'file': a file of numbers; each moves four times as many bytes, 0 turns the direction.
+    /// With 'file': a file of numbers. Each number transfers four times as many bytes; 0 changes
+    /// the direction.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Calls of each thread.
+    /// Number of calls of each thread.
     #[arg(long, value_name = "N", default_value_t = 100)]
     times: u32,
-    /// Calls at a time.
+    /// Number of calls at the same time.
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: u32,
-    /// Let each call look for the rate of a long path alone, as 'bench/path' compares.
+    /// Let each call find the rate of a long path by itself, for the comparison in 'bench/path'.
     #[arg(long)]
     no_path_share: bool,
     /// Print JSON.
@@ -84,9 +87,9 @@ enum Measure {
     Send,
     /// The server sends.
     Recv,
-    /// The client sends, then the server does.
+    /// The client sends, then the server sends.
     Rpc,
-    /// As a file of numbers says.
+    /// Bytes and directions from a file of numbers.
     File,
 }
 
@@ -193,7 +196,7 @@ fn words(
     let text = std::fs::read_to_string(file)
         .map_err(|cause| Failure::new(format!("{}: {cause}", file.display())))?;
     let numbers: Result<Vec<u32>, _> = text.split_whitespace().map(str::parse).collect();
-    let numbers = numbers
-        .map_err(|_| Failure::new(format!("{}: holds more than numbers", file.display())))?;
+    let numbers =
+        numbers.map_err(|_| Failure::new(format!("{}: not a list of numbers", file.display())))?;
     Ok(List::try_from(numbers)?)
 }

@@ -1,8 +1,8 @@
-//! `cellar statistics`: every counter of a running cell, for its administrator.
+//! `cellar statistics`: prints every counter of a running cell, for its administrator.
 //!
-//! The server answers on the administrator's socket with one JSON object
-//! ([`crate::up`] makes it). Without `--json` it is shown as lines `name  number`, those that are
-//! not zero; the name is the path in the object, so it can be searched for.
+//! The server answers on the administrator's socket with one JSON object ([`crate::up`] makes it).
+//! Without `--json` it is printed as lines `name  number`, without the zeros. The name is the path
+//! in the object, so the user can search for it.
 
 use std::path::PathBuf;
 
@@ -28,21 +28,21 @@ pub(crate) static PACKAGE: Package = Package {
     }],
 };
 
-/// Answers the object as JSON text.
+/// Returns the object as JSON text.
 pub(crate) const SNAPSHOT: u32 = 1;
 
-/// No snapshot is larger; one has some ten thousand bytes.
+/// The largest snapshot accepted; a usual one has some ten thousand bytes.
 const BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = "Examples:\n  cellar statistics
   cellar statistics | grep refused
   cellar statistics --json | jq .callbacks")]
 pub(crate) struct Options {
-    /// Directory of the cell, which runs on this machine. Default: ./cell-data.
+    /// Directory of the running cell on this machine. Default: ./cell-data.
     #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
     dir: Option<PathBuf>,
-    /// Print JSON, zeros included.
+    /// Print JSON, including zeros.
     #[arg(long)]
     json: bool,
 }
@@ -63,7 +63,7 @@ pub(crate) async fn run(options: Options) -> Outcome {
     while let Some(chunk) = call.read_chunk().await? {
         text.extend_from_slice(&chunk);
         if text.len() > BYTES_MAX {
-            return Err(Failure::new("the server's answer has no end"));
+            return Err(Failure::new("the server's answer is too long"));
         }
     }
     let snapshot: Value = serde_json::from_slice(&text)?;
@@ -79,7 +79,8 @@ pub(crate) async fn run(options: Options) -> Outcome {
     Ok(())
 }
 
-/// The leaves that are not zero, with the way to them. Elements of lists go by their `name`.
+/// Collects the leaves that are not zero, with their paths. Elements of lists are called by their
+/// `name`.
 fn flatten(value: &Value, path: String, lines: &mut Vec<(String, String)>) {
     let below = |name: &str| match path.as_str() {
         "" => name.to_owned(),
@@ -88,7 +89,7 @@ fn flatten(value: &Value, path: String, lines: &mut Vec<(String, String)>) {
     match value {
         Value::Object(members) => {
             for (name, member) in members {
-                // An element's own name is in the way to it.
+                // An element's own name is part of its path already.
                 if name != "name" || !member.is_string() {
                     flatten(member, below(name), lines);
                 }

@@ -1,15 +1,17 @@
-//! `cellar up`: a whole cell in one process, in the foreground; with `--join`, one more file
-//! server of a cell that is there.
+//! `cellar up`: runs a whole cell in one process, in the foreground; with `--join`, one more file
+//! server of an existing cell.
 //!
-//! 1. The directory is locked; a second `up` on it is refused. Other accounts lose their rights.
-//! 2. Who the cell is stands in `cell.json`. The first time it is decided here and written.
-//! 3. Databases and partitions are opened: the replay of what their journals hold, no scan. Those
+//! 1. The directory is locked; a second `up` on it is refused. The rights of other accounts are
+//!    removed.
+//! 2. `cell.json` holds the identity of the cell. The first start decides and writes it.
+//! 3. Databases and partitions are opened. That replays their journals and scans nothing. Pieces
 //!    that the cell has used must be there ([`pieces`]).
-//! 4. The first time, the first volumes are made. The steps can be repeated, so a crash among them
-//!    costs nothing; `complete` in `cell.json` says that they are done.
-//! 5. The ports open, the server's addresses are registered, and it says how it can be reached.
-//! 6. A signal ends it: ports first, then callback state is saved, then partitions and databases
-//!    are closed. A second signal ends it at once, which loses nothing that was acknowledged.
+//! 4. The first start makes the first volumes. The steps can be repeated, so a crash among them
+//!    costs nothing; `complete` in `cell.json` records that they are done.
+//! 5. The ports open, the server's addresses are registered, and the program prints how to reach
+//!    the cell.
+//! 6. A signal ends it: the ports close, callback state is saved, then partitions and databases are
+//!    closed. A second signal ends it at once, which loses nothing that was acknowledged.
 
 pub(crate) mod banner;
 mod bootstrap;
@@ -42,53 +44,54 @@ use crate::cell_directory::{self, Identity, Part};
 use crate::failure::{Failure, Outcome};
 use crate::found;
 
-/// The cell that is made when no name is given.
+/// The name of a new cell if none is given.
 const DEFAULT_CELL: &str = "demo.cell";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   cellar up
   cellar up --dir /srv/cell --cell example.org --bind 192.0.2.10
-  cellar up --fileserver-port 17000       (stock clients know only the customary ports)
+  cellar up --fileserver-port 17000       (stock clients use only the customary ports)
   cellar up --dir /srv/fs2 --bind 192.0.2.11 --join /root/server-etc
-                                          (one more file server of the cell whose keys these are)")]
+                                          (one more file server of the cell of these keys)")]
 pub(crate) struct Options {
-    /// Where the cell lives; made if it is missing. Default: ./cell-data.
+    /// Directory of the cell; made if it is missing. Default: ./cell-data.
     #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
     dir: Option<PathBuf>,
-    /// The cell's name; default: the one it has, or demo.cell for a new one.
+    /// Name of the cell. Default: its present name, or demo.cell for a new cell.
     #[arg(long, value_name = "NAME")]
     cell: Option<String>,
-    /// Run a file server only, of the cell that this directory is from: a copy of another server's
-    /// server-etc, or of OpenAFS's /etc/openafs/server. Needed once; it is copied.
+    /// Run only a file server, and join the cell of this directory: a copy of another server's
+    /// server-etc, or of OpenAFS's /etc/openafs/server. Needed once; its files are copied.
     #[arg(long, value_name = "SERVER-ETC")]
     join: Option<PathBuf>,
-    /// Address to answer on, registered for clients; default: the one it had, or 127.0.0.1 for a
-    /// new cell, which only this machine reaches. 0.0.0.0 answers on all.
+    /// Address to answer on; it is registered for clients. Default: the last one, or 127.0.0.1 for
+    /// a new cell, which only this machine can reach. 0.0.0.0 answers on all addresses.
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
-    /// Port of the file server; the other roles follow (+2 users, +3 locations, +5 volumes,
-    /// +7 overseer). Default 7000.
+    /// Port of the file server. The ports of the other roles follow: +2 users, +3 locations, +5
+    /// volumes, +6 objects, +7 overseer. Default: 7000.
     #[arg(long, value_name = "PORT")]
     fileserver_port: Option<u16>,
-    /// When a change counts as done: 'strict' (it survives power loss), or 'relaxed' or
-    /// 'relaxed:MILLISECONDS' (a power cut loses the last so many).
+    /// When a change counts as done. 'strict': when it survives a loss of power. 'relaxed' or
+    /// 'relaxed:MILLISECONDS': earlier; a loss of power loses the changes of the last 100 (or
+    /// MILLISECONDS) ms.
     #[arg(long, value_name = "MODE", default_value = "strict", value_parser = durability)]
     durability: cellar_volume::Durability,
-    /// Object storage devices to have at least, in osd1, osd2, ... of the directory. Those that are
-    /// there run in any case.
+    /// Smallest number of object storage devices, in osd1, osd2, ... of the directory. Existing
+    /// devices run in any case.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=64))]
     osds: u32,
-    /// Where this server is, as much of it as is known: objects of its files go to devices of the same
-    /// site, if there are enough. Default: what was said last. '' is nowhere.
+    /// Location of this server, as far as known. Objects of its files go to devices of the same
+    /// site, if there are enough. Default: the last one given; '' for none.
     #[arg(long, value_name = "SITE/ROOM/RACK/HOST", value_parser = osds::location)]
     location: Option<String>,
-    /// Whose server this is: objects of its files go first to devices of that owner and of nobody.
-    /// Default: what was said last. '' is nobody's.
+    /// Owner of this server. Objects of its files go first to devices of that owner and of no
+    /// owner. Default: the last one given; '' for none.
     #[arg(long, value_name = "NAME", value_parser = osds::owner)]
     owner: Option<String>,
-    /// Time after which a volume transaction that is not used is ended: a restore or move whose
-    /// client died keeps others from its volume for so long.
+    /// Idle time after which a volume transaction is ended. A restore or move whose client died
+    /// locks its volume until then.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = crate::quantities::seconds_within(1..=86_400))]
     transaction_idle: u64,
     #[command(flatten)]
@@ -99,10 +102,10 @@ pub(crate) struct Options {
     keeping: upkeep::Keeping,
     #[command(flatten)]
     scrubbing: upkeep::Scrubbing,
-    /// Show the figures of procedures (RXSTATS) to anonymous callers too; default: to superusers.
+    /// Show the RPC statistics (RXSTATS) to anonymous callers too. Default: only to superusers.
     #[arg(long)]
     open_statistics: bool,
-    /// Network threads; default: one a processor.
+    /// Number of network threads. Default: one for each processor.
     #[arg(long, value_name = "N")]
     shards: Option<usize>,
 }
@@ -127,7 +130,7 @@ pub(crate) fn durability(text: &str) -> Result<cellar_volume::Durability, String
     }
 }
 
-/// Time since 1970.
+/// The time since 1970.
 pub(crate) fn wall_clock() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -150,7 +153,7 @@ pub(crate) fn run(options: Options) -> Outcome {
     let known = directory.identity()?;
     let mut identity = decide(&options, known.as_ref())?;
     if known.is_none() {
-        // Volumes that are there are left as they are.
+        // Existing volumes are left as they are.
         identity.complete = pieces::take_over(&directory, &options.new)?;
     }
     let is_new = !identity.complete;
@@ -159,7 +162,7 @@ pub(crate) fn run(options: Options) -> Outcome {
         if let Some(from) = options.join.as_deref().filter(|_| is_new) {
             join::copy(from, &etc)?;
         }
-        // The databases may have moved.
+        // The databases may have moved to other servers.
         identity.cell = join::cell_of(&etc, identity.cell.ports)?;
     }
     if known.is_none() || is_new {
@@ -168,7 +171,8 @@ pub(crate) fn run(options: Options) -> Outcome {
     let roles = roles::Roles::open(&directory, &identity, &options)?;
     let used = Some(roles.used(&directory));
     if identity.used != used {
-        // Before anything is stored in them. The rest only when the ports are open.
+        // Written before data is stored in the pieces. The rest of the identity is written only
+        // when the ports are open.
         identity.used.clone_from(&used);
         let known = known.clone().filter(|_| !is_new);
         let known = known.map(|known| Identity { used, ..known });
@@ -182,11 +186,11 @@ pub(crate) fn run(options: Options) -> Outcome {
     let without_realm = roles.trust.is_alone();
     let partitions = roles.partitions();
     let running = roles.start(&directory, &identity)?;
-    // Only now: an address that cannot be bound must not be what the next start tries.
+    // Written only now: the next start must not try an address that cannot be bound.
     if known.as_ref() != Some(&identity) {
         directory.write_identity(&identity)?;
     }
-    // Whoever started us may not read; the cell serves all the same.
+    // The reader of standard output may be gone; the cell serves in any case.
     let banner = banner::text(
         &directory,
         &identity,
@@ -200,11 +204,11 @@ pub(crate) fn run(options: Options) -> Outcome {
     let signal = wait_for_signal()?;
     tracing::info!(signal, "stopping");
     running.stop()?;
-    tracing::info!("stopped; 'cellar up' brings the cell back as it was");
+    tracing::info!("stopped; 'cellar up' starts the cell again");
     Ok(())
 }
 
-/// Who the cell is: what it was, changed by what the command line says.
+/// The identity of the cell: the known one, changed by the command line.
 fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
     let default = Path::new(cell_directory::DEFAULT);
     let place = options.dir.as_deref().unwrap_or(default);
@@ -293,28 +297,28 @@ fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
     })
 }
 
-/// What is said now, or else what was said last.
+/// The value given now, otherwise the last value.
 fn said(now: &Option<String>, last: Option<&String>) -> String {
     now.as_ref().or(last).cloned().unwrap_or_default()
 }
 
-/// The address of this machine that others see: the one packets to elsewhere leave from.
+/// The address by which other machines see this one: the source address of packets to them.
 fn own_address() -> Outcome<IpAddr> {
     let ask = || -> std::io::Result<IpAddr> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        // A documentation address: it is routed like any other, and nothing is sent.
+        // A documentation address. It is routed like any other, and connect(2) sends nothing.
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 7000))?;
         Ok(socket.local_addr()?.ip())
     };
     ask().map_err(|cause| {
         Failure::new(format!(
-            "which address do clients know this machine by? It has no route to anywhere ({cause}); \
+            "cannot find the address by which clients reach this machine, since it has no route ({cause}); \
              name one with --bind ADDRESS"
         ))
     })
 }
 
-/// Waits for Ctrl-C or SIGTERM. After it, the next one ends the process at once.
+/// Waits for Ctrl-C or SIGTERM. After that, the next signal ends the process at once.
 pub(crate) fn wait_for_signal() -> Outcome<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -354,10 +358,10 @@ mod tests {
 
     use super::*;
 
-    /// Those of a command line that says nothing.
+    /// The options of an empty command line.
     fn options() -> Options {
         let command = Options::augment_args(clap::Command::new("up"));
-        // Whatever the environment of the test says.
+        // Without the environment of the test.
         let matches = command
             .mut_arg("dir", |dir| dir.env(None))
             .get_matches_from(["up"]);

@@ -1,14 +1,18 @@
-//! As whom `cellar mount` calls servers: with the tickets in the Kerberos caches of the machine's users.
+//! The identity of calls by `cellar mount`: the tickets in the Kerberos caches of the machine's
+//! users.
 //!
-//! 1. Whoever mounts has his own wherever his `KRB5CCNAME` says.
-//! 2. Where MIT's library has users' caches elsewhere than in `/tmp/krb5cc_UID` (in the kernel's keyrings, at the daemon
-//!    of KCM, in directories: `default_ccache_name` of `krb5.conf`), its programs look there, as the user. They are
-//!    asked only then, and at most every few seconds for each user that is busy.
-//! 3. Else, or if there is nothing, in `/tmp/krb5cc_UID`.
+//! 1. The mounting user's cache is the one that `KRB5CCNAME` names.
+//! 2. MIT's library may keep users' caches elsewhere than in `/tmp/krb5cc_UID`: in the kernel's
+//!    keyrings, at the KCM daemon, or in directories (`default_ccache_name` of `krb5.conf`). Then
+//!    MIT's programs read them, run as the user. They are run only in this case, and at most every
+//!    few seconds for each active user.
+//! 3. Otherwise, or if no tickets are found there, the cache is `/tmp/krb5cc_UID`.
 //!
-//! Who has a ticket-granting ticket and no ticket for the home cell, as after `kinit`, a login by PAM, or `kinit -R`, which
-//! throws it away, gets one: `kvno`, as the user, puts it into his cache. That is done once for each ticket-granting ticket,
-//! so that `cellar logout` holds. A ticket that has run out is none: he goes on as anybody.
+//! A user may have a ticket-granting ticket and no ticket for the home cell: after `kinit`, a login
+//! by PAM, or `kinit -R`, which discards it. The mount then gets one: `kvno`, run as the user, puts
+//! it into the user's cache. That is done once for each ticket-granting ticket, so that `cellar
+//! logout` stays in force. An expired ticket does not count: the user's calls are made as
+//! `system:anyuser`.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -31,28 +35,28 @@ use crate::identity::{self, now};
 
 /// Users whose caches are remembered.
 const USERS_MAX: usize = 4_096;
-/// How long a KDC is waited for. Whoever is waiting is a program that wants a file.
+/// How long to wait for a KDC. A program waits for its file meanwhile.
 const KDC_TIME: Duration = Duration::from_secs(10);
-/// When one that gave no ticket is asked again.
+/// Time after which a KDC that gave no ticket is asked again.
 const RETRY: Duration = Duration::from_secs(300);
 
 /// The tokens in users' Kerberos caches.
 #[derive(Debug)]
 pub(super) struct Tokens {
-    /// The cell that tickets are got for.
+    /// The cell that tickets are obtained for.
     home: CellName,
     protection: identity::Protection,
-    /// Who mounts.
+    /// The user who mounted.
     own: u32,
-    /// The library has users' caches elsewhere than in the customary files.
+    /// Whether the library keeps users' caches elsewhere than in the customary files.
     elsewhere: bool,
-    /// What was found last.
+    /// The result of each user's last look.
     found: Mutex<HashMap<u32, Found>>,
-    /// The places of caches that MIT's programs looked into. A user of whom nothing was found has
-    /// one here, too. Never locked together with `found`.
+    /// The places of caches that MIT's programs have read. A user without tickets has one here,
+    /// too. Never locked together with `found`.
     places: Mutex<HashMap<u32, Watched>>,
     started: Instant,
-    /// Users whose caches are being looked at: one look at a time.
+    /// Users whose caches are being read, with a lock each: one look at a time.
     looking: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<()>>>>,
 }
 
@@ -60,19 +64,20 @@ pub(super) struct Tokens {
 #[derive(Clone, Debug)]
 struct Found {
     cache: CacheName,
-    /// Of the cache: another one when what is in it is another.
+    /// The stamp of the cache, which changes with its contents.
     stamp: u64,
-    /// How often something changed by itself: what ran out.
+    /// How often a ticket expired, which changes the tickets without a change of the cache.
     passed: u64,
     /// When the next ticket for a cell ends, in Unix seconds.
     ends: Option<u32>,
-    /// There is a ticket for the home cell.
+    /// Whether there is a ticket for the home cell.
     at_home: bool,
-    /// The ticket-granting ticket that one was got with, or was found beside.
+    /// The ticket-granting ticket that the home cell's ticket was obtained with, or was found
+    /// beside.
     served: Option<u64>,
-    /// The KDC gave none, and is asked again then.
+    /// When to ask again a KDC that gave no ticket.
     again: Option<Instant>,
-    /// When he was last looked at.
+    /// When the user's cache was last read.
     seen: Instant,
 }
 
@@ -81,7 +86,7 @@ impl Found {
         self.stamp ^ self.passed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Nothing has changed, and nothing has run out.
+    /// Returns whether the cache is unchanged and no ticket has expired.
     fn holds(&self, cache: &CacheName, stamp: u64) -> bool {
         let over = self.ends.is_some_and(|ends| ends <= now());
         let again = self.again.is_some_and(|again| again <= Instant::now());
@@ -89,7 +94,7 @@ impl Found {
     }
 }
 
-/// Those that are still good, and of these when the first one ends.
+/// When the first of the valid tickets expires.
 fn next_end(tickets: &[Ticket], now: u32) -> Option<u32> {
     let ends = tickets.iter().map(|ticket| ticket.ends);
     ends.filter(|ends| *ends > now).min()
@@ -102,7 +107,7 @@ fn hash_of(ticket: &Ticket) -> u64 {
 }
 
 impl Tokens {
-    /// Asks the library where it has users' caches.
+    /// Finds out where the library keeps users' caches.
     pub(super) async fn of(own: u32, home: CellName, protection: identity::Protection) -> Self {
         let usual = programs::default_name(&CacheName::of_user(own)).await;
         let elsewhere = usual.is_ok_and(|name| name != format!("FILE:{}", customary(own)));
@@ -118,7 +123,7 @@ impl Tokens {
         }
     }
 
-    /// Where a user's tickets are, and something that is another when they are others.
+    /// The cache of a user's tickets, and a stamp that changes with them.
     async fn look(&self, uid: u32) -> Option<(CacheName, u64)> {
         let named = (uid == self.own).then(CacheName::own);
         let named = named.filter(|own| own.name().is_some());
@@ -141,7 +146,7 @@ impl Tokens {
                     self.watch(uid, Place::of(&name.unwrap_or_default()), None, sign);
                 }
                 Err(error) => {
-                    tracing::warn!(uid, %error, "a user's tickets cannot be looked for");
+                    tracing::warn!(uid, %error, "cannot look for a user's tickets");
                     if let Some(last) = self.last(uid) {
                         return Some((last.cache, last.stamp));
                     }
@@ -154,18 +159,19 @@ impl Tokens {
             return None;
         }
         let stamp = stamp_of(&data);
-        // Somebody else's file would be somebody else's identity, also if it comes to that place just now.
+        // A file of another user would give that user's identity. The owner is checked again when
+        // the file is read, since the file may be replaced meanwhile.
         Some((CacheName::file_of(&file, uid), stamp))
     }
 
-    /// The file that a user's tickets are in, if they are in none that the library knows.
+    /// The file of a user's tickets, if the library knows no other place.
     fn file(&self, uid: u32) -> PathBuf {
         let named = (uid == self.own).then(CacheName::own);
         let file = named.and_then(|own| own.path());
         file.unwrap_or_else(|| PathBuf::from(customary(uid)))
     }
 
-    /// What a user has now, and what he gets with it.
+    /// The user's tickets now. Gets a ticket for the home cell if it is missing.
     async fn refresh(&self, uid: u32) -> Option<Found> {
         let (cache, stamp) = self.look(uid).await?;
         let last = self.last(uid);
@@ -189,7 +195,7 @@ impl Tokens {
         found.at_home = self.has_home(&tickets);
         if let Some(last) = last.filter(|last| last.ends.is_some_and(|ends| ends <= now())) {
             found.passed += 1;
-            // Not he gave it up, but time.
+            // The ticket expired; the user did not discard it.
             if last.at_home && !found.at_home {
                 found.served = None;
             }
@@ -205,7 +211,7 @@ impl Tokens {
     }
 
     async fn tickets(&self, cache: &CacheName) -> Vec<Ticket> {
-        // That they cannot be read is said by whoever wants to use them.
+        // The code that uses the tickets reports a cache that cannot be read.
         kerberos::cell_tickets(cache, None)
             .await
             .unwrap_or_default()
@@ -220,7 +226,8 @@ impl Tokens {
             .any(|ticket| of_home(ticket) && ticket.ends > now)
     }
 
-    /// Gets a ticket for the home cell if there is none and there can be one. Answers whether it has.
+    /// Gets a ticket for the home cell if there is none and there can be one. Returns whether it
+    /// got one.
     async fn get_home(&self, uid: u32, found: &mut Found) -> bool {
         let granting = kerberos::granting(&found.cache, now()).await;
         let Some((user, granting)) = granting.ok().flatten() else {
@@ -236,7 +243,7 @@ impl Tokens {
             ..RealmHints::default()
         };
         let services = kerberos::candidates(self.home.as_str(), hints, &DomainRealm::load());
-        // By nobody's rights but his: the file may be anybody's by now.
+        // Run with the user's rights only: the file may have been replaced by another user's.
         let cache = match uid == self.own {
             true => found.cache.clone(),
             false => found.cache.clone().by_user(uid),
@@ -244,14 +251,14 @@ impl Tokens {
         let asked = kerberos::get_token(&cache, self.home.as_str(), &services, now());
         let refused = match tokio::time::timeout(KDC_TIME, asked).await {
             Ok(Ok(_)) => {
-                tracing::debug!(uid, cell = %self.home, "a user has got a token");
+                tracing::debug!(uid, cell = %self.home, "got a token for a user");
                 found.served = Some(granting);
                 return true;
             }
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the KDC does not answer".to_owned(),
         };
-        tracing::info!(uid, cell = %self.home, refused, "a user with Kerberos tickets gets no token");
+        tracing::info!(uid, cell = %self.home, refused, "cannot get a token for a user with Kerberos tickets");
         found.again = Some(Instant::now() + RETRY);
         false
     }
@@ -272,7 +279,7 @@ impl Tokens {
         all.insert(uid, Found { seen, ..new });
     }
 
-    /// The sign of the place where the library keeps a user's tickets, if that was looked into.
+    /// The sign of the place where the library keeps a user's tickets, if that place has been read.
     fn sign(&self, uid: u32) -> Option<u64> {
         let place = self.places.lock().get(&uid)?.place().clone();
         let has_token = self
@@ -281,11 +288,11 @@ impl Tokens {
         Some(place.sign(uid, has_token, self.started))
     }
 
-    /// A look found these tickets at this place.
+    /// Records that a look found these tickets at this place.
     fn watch(&self, uid: u32, place: Place, tickets: Option<u64>, sign: Option<u64>) {
         let mut places = self.places.lock();
         if places.len() >= USERS_MAX && !places.contains_key(&uid) {
-            // Each is found again by its user's next look.
+            // Each user's next look finds the place again.
             places.clear();
         }
         let new = Watched::new(place.clone());
@@ -298,7 +305,7 @@ impl Tokens {
     }
 }
 
-/// Where users' caches are if nobody says otherwise.
+/// The default place of users' caches.
 fn customary(uid: u32) -> String {
     format!("/tmp/krb5cc_{uid}")
 }
@@ -314,7 +321,7 @@ impl Identities for Tokens {
                 found
             };
             let mut looking = self.looking.lock();
-            // The map has one, this has one.
+            // The map holds one reference, and this function the other.
             if Arc::strong_count(&gate) == 2 {
                 looking.remove(&uid);
             }

@@ -13,8 +13,8 @@
 //!
 //! A sign may change without need: that costs one `klist`. `klist` itself makes keys that the
 //! kernel removes a little later, so [`Watched`] keeps all signs that one set of tickets showed.
-//! Tickets in a keyring that are replaced by as many of the same sizes change no sign: the look
-//! every few seconds finds them.
+//! Tickets in a keyring that are replaced by as many tickets of the same sizes change no sign. The
+//! look every few seconds finds them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 /// The signs that are kept of one set of tickets.
 const SIGNS_MAX: usize = 16;
-/// How often a cache without a sign is looked at while its user has no token.
+/// Interval at which a cache without a sign is read while its user has no token.
 const OFTEN: Duration = Duration::from_millis(250);
 
 /// The place where MIT's library keeps a user's tickets.
@@ -84,7 +84,7 @@ impl Place {
 pub(super) struct Watched {
     place: Place,
     tickets: Option<u64>,
-    /// The newest is the last, and stands for all.
+    /// The last one is the newest, and stands for all.
     signs: Vec<u64>,
 }
 
@@ -111,7 +111,8 @@ impl Watched {
         }
     }
 
-    /// A look found these tickets (their stamp) at this place; `sign` was read before the look.
+    /// Records that a look found these tickets (their stamp) at this place; `sign` was read before
+    /// the look.
     pub(super) fn looked(&mut self, place: Place, tickets: Option<u64>, sign: Option<u64>) {
         if self.tickets != tickets || self.place != place {
             self.signs.clear();
@@ -127,20 +128,20 @@ impl Watched {
     }
 }
 
-/// A number that is another when a file has other contents; `None`: there is no file.
+/// A number that changes with the contents of a file; `None` if there is no file.
 pub(super) fn stamp_at(path: &Path) -> Option<u64> {
     let data = std::fs::symlink_metadata(path).ok()?;
     Some(stamp_of(&data))
 }
 
-/// The same of a file that was looked at.
+/// The same number for a file's metadata.
 pub(super) fn stamp_of(data: &std::fs::Metadata) -> u64 {
     let time = (data.mtime() as u64).wrapping_mul(1_000_000_007);
     time.wrapping_add(data.mtime_nsec() as u64) ^ data.ino()
 }
 
-/// The part of a user's line in `/proc/key-users` that tells of keys: their number, and what they
-/// take of the quota (proc(5)). The count of references, which each login changes, is left out.
+/// The part of a user's line in `/proc/key-users` about keys: their number, and their use of the
+/// quota (proc(5)). The count of references is left out, since each login changes it.
 fn keys_of(users: &str, uid: u32) -> Option<(&str, &str)> {
     users.lines().find_map(|line| {
         let (user, rest) = line.trim_start().split_once(':')?;

@@ -1,4 +1,4 @@
-//! What `cellar up` says when the cell is up: how to reach it.
+//! The text that `cellar up` prints when the cell is up: how to reach it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use cellar_wire::ids::PartitionId;
 
 use crate::cell_directory::{self, CellDirectory, Identity, Part};
 
-/// The text, for standard output.
+/// The text for standard output.
 pub(super) fn text(
     directory: &CellDirectory,
     identity: &Identity,
@@ -29,14 +29,14 @@ pub(super) fn text(
     let here = directory.path();
     let shown = std::path::absolute(here).unwrap_or_else(|_| here.to_owned());
     let shown = shown.display();
-    // Commands find ./cell-data by themselves.
+    // Commands find ./cell-data without an option.
     let option = if here == std::path::Path::new(cell_directory::DEFAULT) {
         String::new()
     } else {
         format!(" --dir {}", here.display())
     };
     let verb = if is_new {
-        "was made and is up"
+        "was created and is up"
     } else {
         "is up"
     };
@@ -68,14 +68,14 @@ pub(super) fn text(
         let _ = writeln!(
             text,
             "  Only this machine can reach it, and OpenAFS's vos refuses such an address of a server;
-  'cellar up{option} --bind ADDRESS' lets others in."
+  'cellar up{option} --bind ADDRESS' makes it reachable for others."
         );
     }
     if without_realm {
         let _ = writeln!(
             text,
-            "  No Kerberos realm yet: on this machine root and this account are its administrators, by a key
-  that was made for the cell; everybody else is anonymous. docs/operating/keys.md goes on."
+            "  No Kerberos realm yet: on this machine root and this account are its administrators, by a random key
+  of the cell; all other users are anonymous. docs/operating/keys.md describes the next steps."
         );
     }
     let _ = writeln!(
@@ -93,7 +93,7 @@ pub(super) fn text(
     if *ports != Ports::default() {
         let _ = writeln!(
             text,
-            "\nStock clients know only the ports 7000 to 7007, so they cannot reach this cell."
+            "\nStock clients use only the ports 7000 to 7007, so they cannot reach this cell."
         );
     } else {
         let _ = writeln!(
@@ -109,12 +109,12 @@ OpenAFS's user-space client (as root; Debian: openafs-fuse):
     }
     let _ = writeln!(
         text,
-        "\nCtrl-C stops it; the same command brings it back as it was."
+        "\nCtrl-C stops the cell; the same command starts it again."
     );
     text
 }
 
-/// The cost of a power cut with relaxed durability, for one line.
+/// A line about the changes that a power cut loses with relaxed durability.
 pub(crate) fn loss(durability: Durability) -> Option<String> {
     match durability {
         Durability::Strict => None,
@@ -125,13 +125,13 @@ pub(crate) fn loss(durability: Durability) -> Option<String> {
     }
 }
 
-/// Names of partitions, for one line.
+/// The names of partitions in one line.
 fn names(partitions: &[PartitionId]) -> String {
     let names: Vec<_> = partitions.iter().map(ToString::to_string).collect();
     names.join(", ")
 }
 
-/// What a file server says that has joined a cell.
+/// The text of a file server that has joined a cell.
 fn of_a_file_server(
     directory: &CellDirectory,
     identity: &Identity,
@@ -159,11 +159,11 @@ fn of_a_file_server(
   at {address}: files {}, volumes {}, overseer {} (UDP); databases at {}
   partitions: {}{loss}
 
-It holds no volumes until some are made or moved here:
+It holds no volumes until some are created on it or moved to it:
   cellar vos create --dir {shown} {address} {first} NAME
   cellar vos move --dir {shown} NAME OTHER-SERVER a {address} {first}
 
-Ctrl-C stops it; 'cellar up --dir {shown}' brings it back as it was.\n",
+Ctrl-C stops it; 'cellar up --dir {shown}' starts it again.\n",
         took.as_secs_f64(),
         cell.ports.fileserver,
         cell.ports.volume,

@@ -1,7 +1,9 @@
-//! The first volumes of a cell: `root.afs`, `root.cell` mounted in it, `scratch` mounted in that.
+//! Makes the first volumes of a cell: `root.afs`, `root.cell` mounted in it, `scratch` mounted in
+//! that.
 //!
-//! Every step looks first whether it was done, so the whole can be repeated after a crash: a volume is
-//! found by its name on the partition, its ids are consecutive, a mount point that exists is left.
+//! Every step first checks whether it was done, so the whole can be repeated after a crash: a
+//! volume is found by its name on the partition, its ids are consecutive, and an existing mount
+//! point is left.
 
 use cellar_dbserver::Identity as Caller;
 use cellar_volume::{Context, Error as StoreError, NewVnode, Partition, Volume, VolumeSpec};
@@ -15,13 +17,13 @@ use super::roles::v4_address;
 use crate::cell_directory::Identity;
 use crate::failure::{Failure, Outcome};
 
-/// Volumes looked at in one step when searching by name.
+/// Volumes read in one step of the search by name.
 const PAGE: usize = 1000;
 
 /// The right of `system:anyuser` in the scratch volume.
 const SCRATCH_RIGHTS: Rights = Rights(63);
 
-/// Makes what is missing of the first volumes, on a partition.
+/// Makes the missing ones of the first volumes, on a partition.
 pub(super) fn first_volumes(
     databases: &OwnDatabases,
     (at, partition): (PartitionId, &Partition),
@@ -90,7 +92,7 @@ fn volume(
     Ok((volume, id))
 }
 
-/// The volume of that name on the partition.
+/// The volume of a name on the partition.
 fn find(partition: &Partition, name: &str) -> Result<Option<VolumeId>, StoreError> {
     let mut after = None;
     loop {
@@ -105,7 +107,7 @@ fn find(partition: &Partition, name: &str) -> Result<Option<VolumeId>, StoreErro
     }
 }
 
-/// Enters a volume into the VLDB, unless it is there.
+/// Enters a volume into the VLDB, unless it has an entry.
 fn list_volume(
     databases: &OwnDatabases,
     at: PartitionId,
@@ -177,7 +179,7 @@ fn now() -> AfsTime {
     AfsTime::after_1970(super::wall_clock())
 }
 
-/// The file server's UUID as the wire has it.
+/// The file server's UUID in the form of the protocol.
 pub(super) fn uuid(identity: &Identity) -> AfsUuid {
     AfsUuid(identity.server_uuid)
 }

@@ -1,7 +1,7 @@
-//! The overseer that this process is to its roles: what `bos` asks of one.
+//! The overseer of the roles of this process: answers the calls of `bos`.
 //!
-//! The roles live and die with the process, so nothing can be installed, started or stopped one by one;
-//! everything that looks is answered, and `administer` has what superusers may do.
+//! The roles start and stop with the process, so they cannot be installed, started or stopped one
+//! by one. All calls that only read are answered; `administer` has the calls of superusers.
 
 mod administer;
 
@@ -16,14 +16,14 @@ use cellar_wire::bozo::{self, *};
 use cellar_wire::ids::AfsTime;
 use cellar_wire::package::{Package, Procedure};
 
-/// The number that asks GetInstanceParm for the notifier.
+/// The parameter number of GetInstanceParm for the notifier.
 const NOTIFIER: i32 = 999;
-/// `mask` of a [`NetKTime`]: never.
+/// The value of `mask` in a [`NetKTime`] for "never".
 const NEVER: i32 = 0x10;
-/// What ListSUsers answers past the last one.
+/// The code of ListSUsers past the last user.
 const NO_MORE_USERS: AbortCode = AbortCode(1);
 
-/// A role, as the overseer names it.
+/// A role, under its name for the overseer.
 #[derive(Clone, Debug)]
 pub(super) struct Instance {
     name: &'static str,
@@ -33,12 +33,12 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    /// A role that is one process and answers on `port`; `description` is its auxiliary status.
+    /// A role with one process that answers on `port`; `description` is its auxiliary status.
     pub(super) fn new(name: &'static str, description: &'static str, port: u16) -> Self {
         Self::of_kind(name, "simple", description, port)
     }
 
-    /// The same, with the type that `bos status -long` shows.
+    /// Like [`Self::new`], with the type that `bos status -long` shows.
     pub(super) fn of_kind(
         name: &'static str,
         kind: &'static str,
@@ -60,11 +60,11 @@ pub(super) struct Overseer {
     instances: Vec<Instance>,
     started: AfsTime,
     command: String,
-    /// Who is a superuser; has the keys and the list that superusers change.
+    /// Identifies superusers; holds the keys and the list of superusers.
     authority: Authority,
-    /// Takes down what they do.
+    /// Records the acts of superusers.
     audit: Audit,
-    /// What they may read, by name.
+    /// The logs that superusers may read, by name.
     logs: Vec<(&'static str, PathBuf)>,
     /// The file whose date is the date of the keys.
     key_file: PathBuf,
@@ -92,7 +92,7 @@ impl Overseer {
         }
     }
 
-    /// A log that superusers may read by that name.
+    /// Adds a log that superusers may read under this name.
     pub(super) fn with_log(mut self, name: &'static str, path: PathBuf) -> Self {
         self.logs.push((name, path));
         self
@@ -147,7 +147,7 @@ impl Overseer {
                 let instance = self.instance(&arguments.instance)?;
                 let parameter = match arguments.number {
                     0 => text(&format!("{} (UDP {})", self.command, instance.port)),
-                    // There is none.
+                    // There is no notifier.
                     NOTIFIER => return Err(AbortCode::BZNOENT),
                     _ => return Err(AbortCode::BZDOM),
                 };
@@ -186,7 +186,7 @@ impl Overseer {
                 call.reply(&ListSUsersReply { name });
             }
             GetDates::OPCODE => {
-                // No program of ours lies where `bos install` would put one.
+                // No program of ours is at the paths of `bos install`.
                 let _: GetDates = call.arguments().await?;
                 call.reply(&GetDatesReply {
                     new_time: 0,
@@ -206,7 +206,8 @@ impl Overseer {
                 call.reply(&GetRestartTimeReply { time });
             }
             GetRestrictedMode::OPCODE => {
-                // For good: what this mode forbids to everybody cannot be done here at all.
+                // Always restricted: the operations that this mode forbids are not possible here at
+                // all.
                 let _: GetRestrictedMode = call.arguments().await?;
                 call.reply(&GetRestrictedModeReply { mode: 1 });
             }
@@ -216,7 +217,7 @@ impl Overseer {
     }
 }
 
-/// Text for the wire; what is too long is cut.
+/// Text for the protocol, cut if it is too long.
 fn text(text: &str) -> BozoString {
     let end = (0..=text.len().min(255))
         .rev()

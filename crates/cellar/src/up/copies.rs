@@ -1,8 +1,8 @@
-//! The copy of the databases beside them, which is there when they are damaged.
+//! The copy of the databases beside them, for the case that they are damaged.
 //!
-//! A thread writes it at a start, after the databases were verified; when they have changed and
-//! then rested, within a minute; every hour while they do not rest; and at a clean stop. What a
-//! copy takes is at most a fiftieth of the time.
+//! A thread writes it at these times: at a start, after the databases were verified; within a
+//! minute after changes have ceased; every hour while changes continue; and at a clean stop.
+//! Writing copies takes at most a fiftieth of the time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use cellar_celldb::{CellDb, Embedded};
 /// When copies are written.
 #[derive(Clone, Copy)]
 struct Pace {
-    /// Between two looks whether the databases have changed. If not, they rest.
+    /// Time between two checks whether the databases have changed. If they have not, they rest.
     look: Duration,
-    /// The longest that a change waits while they do not rest.
+    /// The longest time without a copy while changes continue.
     longest: Duration,
 }
 
@@ -25,17 +25,17 @@ const PACE: Pace = Pace {
     look: Duration::from_secs(20),
     longest: Duration::from_secs(3600),
 };
-/// A copy is followed by a pause that is at least so many times as long as it took.
+/// A copy is followed by a pause of at least this many times its duration.
 const REST: u32 = 50;
 
-/// The thread. Dropping this writes the last copy.
+/// The thread. Dropping this value writes the last copy.
 pub(super) struct Copies {
     stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Copies {
-    /// Begins to keep a copy of `db` at `to`.
+    /// Starts to keep a copy of `db` at `to`.
     pub(super) fn keep(db: Arc<Embedded>, to: PathBuf) -> std::io::Result<Self> {
         let (stop, stopped) = sync_channel(1);
         let thread = std::thread::Builder::new()
@@ -50,7 +50,7 @@ impl Copies {
 
 fn save(db: &Embedded, to: &Path) {
     if let Err(cause) = db.save_copy(to) {
-        tracing::error!(path = %to.display(), %cause, "no copy of the databases is written");
+        tracing::error!(path = %to.display(), %cause, "cannot write the copy of the databases");
     }
 }
 
@@ -80,7 +80,7 @@ impl Drop for Copies {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // It has logged what it could not do.
+            // The thread has logged its failures.
             let _ended = thread.join();
         }
     }

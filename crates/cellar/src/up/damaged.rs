@@ -1,5 +1,4 @@
-//! Partitions and devices that are opened although their journal is damaged, because the command
-//! line says so.
+//! Options to open partitions and devices although their journal is damaged.
 
 use std::path::Path;
 
@@ -7,11 +6,12 @@ use cellar_volume::{Error, Opening};
 
 use crate::failure::{Failure, Outcome};
 
-/// The switch.
+/// The option.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Damaged {
-    /// Open this partition or device (vicepb, osd2) without the acknowledged changes that lie behind
-    /// damage in its journal: they are lost. Only for a start that was refused because of it.
+    /// Open this partition or device (vicepb, osd2) without the acknowledged changes after the
+    /// damage in its journal. These changes are lost. Use it only after a start was refused because
+    /// of the damage.
     #[arg(long = "drop-damaged-journal", value_name = "NAME")]
     dropped: Vec<String>,
 }
@@ -22,7 +22,7 @@ fn name_of(path: &Path) -> &str {
 }
 
 impl Damaged {
-    /// Refuses names of what is not in the directory.
+    /// Refuses names that the directory does not have.
     pub(crate) fn check(&self, directory: &Path) -> Outcome {
         let is_store = |name: &String| {
             (name.starts_with("vicep") || name.starts_with("osd")) && directory.join(name).is_dir()
@@ -36,31 +36,31 @@ impl Damaged {
         }
     }
 
-    /// Whether the store in that directory is to be opened without what is behind the damage.
+    /// Returns whether the store in that directory is opened without the changes after the damage.
     pub(crate) fn is_dropped(&self, path: &Path) -> bool {
         self.dropped.iter().any(|name| name == name_of(path))
     }
 
-    /// After the store was opened: says so if the switch was not needed.
+    /// Reports after the store was opened that the switch was not needed, if so.
     pub(crate) fn note(&self, path: &Path, opening: &Opening) {
         if self.is_dropped(path) && opening.groups_behind == 0 && opening.files_lost.is_empty() {
             let path = path.display();
-            tracing::warn!(%path, "its journal is sound: start without --drop-damaged-journal");
+            tracing::warn!(%path, "the journal is undamaged: start without --drop-damaged-journal");
         }
     }
 }
 
-/// Why a store could not be opened, and what can be done.
+/// The failure to open a store, with advice.
 pub(crate) fn failure(what: &str, path: &Path, cause: &Error) -> Failure {
     let hint = match cause {
         Error::DamagedJournal { .. } | Error::LostJournal(_) => format!(
             ". Restore the file if there is a copy of it, or start once with \
-             --drop-damaged-journal {} to lose those changes, and scrub it then",
+             --drop-damaged-journal {} to lose those changes, and scrub it afterwards",
             name_of(path)
         ),
         Error::Damaged(_) => {
-            ". If there is no copy, move the directory away, say that it is new (--new-partition; for a device, \
-             take it out of osds-used), and restore its volumes from dumps"
+            ". If there is no copy, move the directory away, start it as new (--new-partition; for a device, \
+             remove it from osds-used), and restore its volumes from dumps"
                 .to_owned()
         }
         _ => String::new(),

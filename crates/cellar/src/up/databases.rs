@@ -1,4 +1,4 @@
-//! The databases of the cell, as the roles of this process know them: their own, or other machines'.
+//! The databases of the cell for the roles of this process: in this process, or on other machines.
 
 use std::sync::Arc;
 
@@ -26,14 +26,15 @@ use super::wall_clock;
 use crate::cell_directory::{CellDirectory, Identity, Part};
 use crate::failure::{Failure, Outcome};
 
-/// Where they are.
+/// The place of the databases.
 pub(super) enum Databases {
     Here(OwnDatabases),
     Elsewhere(Arc<Elsewhere>),
 }
 
 impl Databases {
-    /// Opens those of a whole cell; a file server only learns whom to ask.
+    /// Opens the databases of a whole cell. A file server only gets a client of the database
+    /// servers.
     pub(super) fn open(
         directory: &CellDirectory,
         identity: &Identity,
@@ -51,7 +52,7 @@ impl Databases {
         }
     }
 
-    /// The id of the databases that are here.
+    /// The id of the databases in this process.
     pub(super) fn id(&self) -> Option<DatabaseId> {
         match self {
             Self::Here(own) => Some(own.id),
@@ -67,7 +68,7 @@ impl Databases {
         }
     }
 
-    /// Where volumes are, for the file server.
+    /// Locations of volumes, for the file server.
     pub(super) fn locations(&self) -> Arc<dyn Locations> {
         match self {
             Self::Here(own) => Arc::new(OwnLocations(own.vl.clone())),
@@ -75,8 +76,8 @@ impl Databases {
         }
     }
 
-    /// The cell's file servers and what the location database says of volumes, for who collects garbage of
-    /// objects. Also where the databases are in this process they are asked as others ask them.
+    /// The cell's file servers and the VLDB's entries, for the collection of garbage objects. The
+    /// databases are called over the network even if they are in this process.
     pub(super) fn cell_servers(
         &self,
         runtime: &Runtime,
@@ -92,8 +93,8 @@ impl Databases {
         })
     }
 
-    /// Registers the file server's UUID and address. Where the database is elsewhere this goes on in
-    /// the background until one of its servers accepts: files are served meanwhile.
+    /// Registers the file server's UUID and address. If the databases are elsewhere, this continues
+    /// in the background until one of their servers accepts. Files are served meanwhile.
     pub(super) fn register(
         &self,
         runtime: &Runtime,
@@ -138,11 +139,11 @@ pub(super) struct OwnDatabases {
     osddb: Arc<OsdDb>,
 }
 
-/// What answers for them.
+/// The services of the databases.
 pub(super) struct DatabaseServices {
     pub(super) vl: Arc<dyn Service>,
     pub(super) vl_votes: Arc<dyn Service>,
-    /// At the port of the location database.
+    /// On the port of the location database.
     pub(super) osddb: Arc<dyn Service>,
     pub(super) pr: Arc<dyn Service>,
     pub(super) pr_votes: Arc<dyn Service>,
@@ -165,7 +166,7 @@ impl OwnDatabases {
         let opened = Embedded::open_as(&file, pieces::opening(identity, new));
         let db = opened.map_err(|cause| match cause {
             DatabaseError::Missing(_) => at(&format!(
-                "{cause}, and the cell has been used: restore it from a copy. 'cellar up --new-database' makes empty \
+                "{cause}, but the cell has been used: restore it from a copy. 'cellar up --new-database' makes empty \
                  databases, without the users, groups and locations of volumes of the old ones"
             )),
             cause => crate::db::failure(&cause),
@@ -211,7 +212,7 @@ impl OwnDatabases {
         })
     }
 
-    /// What answers on their ports.
+    /// The services for the ports of the databases.
     pub(super) fn services(&self, identity: &Identity, trust: &Trust) -> DatabaseServices {
         let Trust { authority, audit } = trust;
         let addresses: Vec<u32> = v4_address(identity).into_iter().collect();
@@ -232,7 +233,7 @@ impl OwnDatabases {
     }
 }
 
-/// The time, for the databases.
+/// The clock of the databases.
 fn clock() -> Clock {
     Arc::new(|| AfsTime::after_1970(wall_clock()))
 }

@@ -1,11 +1,13 @@
-//! The databases on other machines, for a file server that has joined a cell: Cellar's or OpenAFS's.
+//! The databases on other machines, Cellar's or OpenAFS's, for a file server that has joined a
+//! cell.
 //!
-//! They are called as a holder of the cell's key: a protection server tells an identity's groups only
-//! to such, and a location server lets only such register. The ticket for it is made of the newest
-//! key; when that key is retired the servers refuse it, and another is made.
+//! They are called with the cell's key: a protection server reveals the groups of an identity only
+//! to a holder of the key, and a location server lets only such a caller register. The ticket for
+//! it is made with the newest key. After that key is retired the servers refuse the ticket, and
+//! another is made.
 //!
-//! What was answered is kept by the file server (two hours, as OpenAFS's keeps it), and asked for again
-//! after `FlushCPS`: no server on another machine says that its answers have changed.
+//! The file server keeps answers for two hours, like OpenAFS's, and asks again after `FlushCPS`.
+//! Servers on other machines do not announce that their answers have changed.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +28,7 @@ use cellar_wire::{osddb, pr, vl};
 use crate::cell_directory::Identity;
 use crate::failure::{Failure, Outcome};
 
-/// The name of the identity that unknown names get the id of.
+/// The name that has the id which unknown names get.
 const ANONYMOUS_NAME: &[u8] = b"anonymous";
 
 /// A client of the cell's database servers.
@@ -35,7 +37,7 @@ pub(super) struct Elsewhere {
     cell: Cell,
 }
 
-/// Makes tickets of the cell's key.
+/// Makes tickets with the cell's key.
 struct OfTheKey(Authority);
 
 impl std::fmt::Debug for OfTheKey {
@@ -54,7 +56,7 @@ impl Renewal for OfTheKey {
 }
 
 impl Elsewhere {
-    /// Nothing is asked yet.
+    /// Makes the client. No call is made yet.
     pub(super) fn new(runtime: &Runtime, cell: &Cell, authority: &Authority) -> Outcome<Self> {
         let security = authority
             .localauth(Level::Crypt)
@@ -82,7 +84,7 @@ impl Elsewhere {
         &self.cell
     }
 
-    /// Registers the file server, in the background.
+    /// Registers the file server in the background.
     pub(super) fn register(&self, runtime: &Runtime, server: &FileServer, identity: &Identity) {
         let servers = self.cell.location_servers();
         let connections = servers
@@ -95,8 +97,8 @@ impl Elsewhere {
         server.register(runtime, connections, &[address]);
     }
 
-    /// Asks the OSD database: the first of its servers that answers. For the start, before anything else
-    /// is served; waits.
+    /// Calls the OSD database: the first of its servers that answers. Blocks; used at the start,
+    /// before anything is served.
     pub(super) fn ask_osds<P: Procedure>(&self, asked: P) -> Result<P::Reply, AbortCode> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -161,7 +163,7 @@ impl Protection for Elsewhere {
     ) -> BoxFuture<'a, Result<Vec<Option<ViceId>>, ProtectionError>> {
         Box::pin(async move {
             let mut found = vec![None; names.len()];
-            // Nobody has a name that the wire cannot carry.
+            // A name that the protocol cannot carry belongs to no user.
             let (mut places, mut asked) = (Vec::new(), pr::NameList::new());
             for (place, name) in names.iter().enumerate() {
                 let lower = name.to_ascii_lowercase();
@@ -194,7 +196,7 @@ impl Protection for Elsewhere {
                 .zip(reply.names.iter())
                 .map(|(id, name)| {
                     let name = name.as_bytes();
-                    // An id that nobody has comes back as its digits.
+                    // An id without an entry comes back as its digits.
                     let known = name != id.0.to_string().as_bytes();
                     known.then(|| Bytes::copy_from_slice(name))
                 })

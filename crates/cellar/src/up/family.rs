@@ -1,4 +1,4 @@
-//! The volume location database and the other file servers, for a file server that collects garbage of objects.
+//! The VLDB and the other file servers, for a file server that collects garbage objects.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -13,10 +13,10 @@ use cellar_wire::{AbortCode, afsosd};
 
 use super::elsewhere::Elsewhere;
 
-/// Servers that are asked for, at most: bounds a database that never says "end". Who is not among them would not be
-/// asked what he needs, so more are an error.
+/// The largest number of servers. It bounds a database that never reports the end. A server beyond
+/// the bound would not be asked for the objects that it needs, so more servers are an error.
 const SERVERS_MAX: i32 = 10_000;
-/// An address of that net stands for a server with a UUID, which is told apart.
+/// An address in this network stands for a server with a UUID, which is listed separately.
 const STANDS_FOR_UUID: u32 = 255;
 
 impl Elsewhere {
@@ -99,7 +99,8 @@ fn address(word: u32) -> IpAddr {
     Ipv4Addr::from(word).into()
 }
 
-/// What an entry says. A site that was added and not released yet, or is not to be used, need not have the volume.
+/// The sites of an entry. A site that was added and not released yet, or that must not be used,
+/// need not have the volume.
 fn family(entry: &NvldbEntry) -> Family {
     let sites = entry.sites.iter().map(|site| {
         let has = |flag, exists| site.flags & flag != 0 && entry.flags & exists != 0;

@@ -1,9 +1,10 @@
-//! How a file server joins a cell that is there: by what that cell's servers have in their
-//! configuration directory, Cellar's `server-etc` or OpenAFS's `/etc/openafs/server`.
+//! How a file server joins an existing cell: with a server's configuration directory of that cell,
+//! Cellar's `server-etc` or OpenAFS's `/etc/openafs/server`.
 //!
-//! The files are copied when the directory is made, with the key, and belong to this server from then
-//! on: keys are added and retired on every server, and `CellServDB` is changed on every server, as in
-//! any AFS cell. It is read at each start, so a cell's database servers may move.
+//! The files, including the key, are copied when the directory is made, and belong to this server
+//! from then on. As in any AFS cell, the administrator adds and retires keys on every server, and
+//! changes `CellServDB` on every server. `CellServDB` is read at each start, so a cell's database
+//! servers may move.
 
 use std::fs;
 use std::io;
@@ -15,7 +16,7 @@ use cellar_client::{Cell, CellName, Ports};
 use crate::cell_directory::replace_file;
 use crate::failure::{Failure, Outcome};
 
-/// What a server's configuration directory may hold. Without the first two there is no cell to join.
+/// The files of a server's configuration directory. Without the first two there is no cell to join.
 const FILES: [&str; 7] = [
     "ThisCell",
     "CellServDB",
@@ -26,16 +27,16 @@ const FILES: [&str; 7] = [
     "krb.excl",
 ];
 
-/// Which cell a server's configuration directory is of, and where its databases are.
+/// The cell of a server's configuration directory, with its database servers.
 pub(crate) fn cell_of(server_etc: &Path, ports: Ports) -> Outcome<Cell> {
     let read = |name: &str| {
         let path = server_etc.join(name);
         fs::read_to_string(&path).map_err(|cause| {
             let path = path.display();
             Failure::new(format!(
-                "{path}: {cause}. A file server joins by the directory that holds ThisCell, CellServDB \
-                 and the keys of a server of the cell: 'server-etc' of Cellar's, /etc/openafs/server of \
-                 OpenAFS's"
+                "{path}: {cause}. To join, a file server needs the directory with ThisCell, CellServDB \
+                 and the keys of a server of the cell: 'server-etc' of Cellar, /etc/openafs/server of \
+                 OpenAFS"
             ))
         })
     };
@@ -45,14 +46,14 @@ pub(crate) fn cell_of(server_etc: &Path, ports: Ports) -> Outcome<Cell> {
     let cell = listed.into_iter().find(|cell| cell.name == name);
     let cell = cell.ok_or_else(|| {
         Failure::new(format!(
-            "{}: no database server of cell {name} is listed there",
+            "{}: the file lists no database server of cell {name}",
             server_etc.join("CellServDB").display()
         ))
     })?;
     Ok(Cell { ports, ..cell })
 }
 
-/// Copies a configuration directory. What is there already is replaced.
+/// Copies a configuration directory. Existing files are replaced.
 pub(crate) fn copy(from: &Path, to: &Path) -> Outcome {
     cellar_private::directory(to)
         .map_err(|cause| Failure::new(format!("cannot make {}: {cause}", to.display())))?;

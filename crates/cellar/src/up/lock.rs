@@ -1,5 +1,5 @@
-//! One server a directory: a file that the running one holds locked. The kernel lets go of it when
-//! the process ends, however it ends.
+//! One server a directory: the running server holds a lock on a file. The kernel releases the lock
+//! whenever the process ends.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::failure::{Failure, Outcome};
 
-/// Takes the lock for as long as the answer lives.
+/// Takes the lock. It is held until the returned file is dropped.
 pub(crate) fn take(path: &Path) -> Outcome<File> {
     let at = |cause: std::io::Error| Failure::new(format!("{}: {cause}", path.display()));
     let mut file = cellar_private::options()
@@ -24,7 +24,7 @@ pub(crate) fn take(path: &Path) -> Outcome<File> {
         .map_err(at)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
-            // For whoever meets the lock; nothing depends on it.
+            // The process id is for the message of a refused start; nothing else uses it.
             file.set_len(0).map_err(at)?;
             file.rewind().map_err(at)?;
             writeln!(file, "{}", std::process::id()).map_err(at)?;
@@ -32,7 +32,7 @@ pub(crate) fn take(path: &Path) -> Outcome<File> {
         }
         Err(Errno::WOULDBLOCK) => {
             let mut holder = String::new();
-            // What cannot be read is left out of the message.
+            // If the id cannot be read, the message leaves it out.
             let _unread = file.read_to_string(&mut holder);
             let holder = match holder.trim() {
                 "" => String::new(),
@@ -40,7 +40,7 @@ pub(crate) fn take(path: &Path) -> Outcome<File> {
             };
             let directory = path.parent().unwrap_or(path);
             Err(Failure::new(format!(
-                "the cell in {} is running already{holder}: stop that one first, or give another \
+                "the cell in {} is running already{holder}: stop it first, or give another \
                  --dir",
                 directory.display()
             )))

@@ -1,8 +1,8 @@
-//! Taking the rights of other accounts to a server's directory away, at its start.
+//! Removes the rights of other accounts to a server's directory, at its start.
 //!
-//! Everything is made for the server's account alone (`cellar_private`). This is for what was made
-//! by other means: copied, restored from a backup, or written by an older release. Partitions and
-//! devices are narrowed where they are opened.
+//! Everything is made for the server's account alone (`cellar_private`). This module is for files
+//! that were made by other means: copied, restored from a backup, or written by an older release.
+//! Partitions and devices are narrowed when they are opened.
 
 use std::path::Path;
 
@@ -11,10 +11,11 @@ use cellar_private::{Error, Narrowed, narrow, narrow_alone};
 use crate::cell_directory::CellDirectory;
 use crate::failure::Outcome;
 
-/// The rights to make, remove and replace names, of group and others.
+/// The rights of group and others to make, remove and replace names.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// The directory itself, before a file in it is opened: other accounts must not put one there.
+/// Narrows the directory itself, before a file in it is opened: other accounts must not be able to
+/// put a file there.
 pub(crate) fn directory(directory: &CellDirectory) -> Outcome {
     said(
         directory.path(),
@@ -22,7 +23,7 @@ pub(crate) fn directory(directory: &CellDirectory) -> Outcome {
     )
 }
 
-/// What is in it, but for partitions and devices.
+/// Narrows the contents of the directory, except partitions and devices.
 pub(crate) fn contents(directory: &CellDirectory) -> Outcome {
     let private = [
         directory.lock_file(),
@@ -44,14 +45,14 @@ pub(crate) fn contents(directory: &CellDirectory) -> Outcome {
     said(&public, narrow_alone(&public, OTHERS_WRITE))
 }
 
-/// One log line for a place that was open. What is not there yet is no failure.
+/// Logs one line for a place that was open. A missing place is not a failure.
 fn said(path: &Path, found: Result<Option<Narrowed>, Error>) -> Outcome {
     match found {
         Ok(None) => Ok(()),
         Ok(Some(found)) => {
             tracing::warn!(
                 path = %path.display(), %found,
-                "other accounts could use this; their rights are taken away"
+                "other accounts could use this; their rights are removed"
             );
             Ok(())
         }

@@ -1,12 +1,13 @@
-//! Object storage devices: every `osd1`, `osd2`, ... in a server's directory. One may be a mounted disk, or
-//! a symbolic link to one.
+//! Object storage devices: every `osd1`, `osd2`, ... in a server's directory. Each may be a mounted
+//! disk, or a symbolic link to one.
 //!
-//! A device has a number in the cell's OSD database, which stands in the file `number` beside what it
-//! holds. One that has none yet gets an entry there first, found again by its name if a crash came
-//! between the two. Nothing is ever given another's number.
+//! A device has a number in the cell's OSD database. The file `number` in the device's directory
+//! holds it. A device without a number first gets an entry in the database; after a crash between
+//! the two steps the entry is found by its name. A number is never reused.
 //!
-//! Which devices were used is noted beside them, in the server's own directory. One that was, and has no number,
-//! is a disk that is not mounted: what is below it must not be taken for the device, and is refused.
+//! The server's own directory records which devices were used. A used device without a number is a
+//! disk that is not mounted. The directory below it must not be taken for the device, and the start
+//! is refused.
 
 use std::collections::HashMap;
 use std::fs;
@@ -42,20 +43,20 @@ use crate::failure::{Failure, Outcome};
 const NUMBER_FILE: &str = "number";
 /// The file in a server's directory with the names of the devices that were used.
 const USED_FILE: &str = "osds-used";
-/// Weight of a new device in the choice of devices, as the original gives it.
+/// Weight of a new device in the choice of devices, as in AFS/OSD.
 const PRIORITY: u32 = 64;
-/// Bytes of a device's journal file: pieces of large objects fill it slowly.
+/// Size of a device's journal file. Pieces of large objects fill it slowly.
 const JOURNAL_BYTES: u64 = 64 << 20;
 
-/// Asks the cell's OSD database, as a superuser.
+/// Calls the cell's OSD database, as a superuser.
 pub(crate) trait OsdTable {
-    /// The entry of a name or number.
+    /// The entry for a name or number.
     fn get(&self, asked: GetOsd) -> Result<OsdEntry, AbortCode>;
-    /// Makes an entry; answers its number.
+    /// Makes an entry and returns its number.
     fn create(&self, entry: OsdEntry) -> Result<u32, AbortCode>;
 }
 
-/// The cell's OSD databases, asked in turn until one answers.
+/// The cell's OSD database servers, called in turn until one answers.
 struct Tables(Vec<Connection>);
 
 impl Tables {
@@ -94,7 +95,7 @@ impl PolicyList for Tables {
     }
 }
 
-/// Has a file server use the object storage of its cell, from its port.
+/// Lets a file server use the object storage of its cell, from its port.
 pub(super) fn use_objects(
     fileserver: &FileServer,
     runtime: &Runtime,
@@ -126,19 +127,19 @@ pub(super) fn use_objects(
     fileserver.use_objects(runtime, port, config);
 }
 
-/// The keys for capabilities, of a server with that configuration directory.
+/// The keys for capabilities of the server with that configuration directory.
 pub(crate) fn keys(authority: &Authority, server_etc: &Path) -> Outcome<Arc<CapabilityKeys>> {
     let keys = CapabilityKeys::open(server_etc, authority);
     let at = |cause| Failure::new(format!("{}: {cause}", server_etc.display()));
     keys.map(Arc::new).map_err(at)
 }
 
-/// A location, as the database takes one.
+/// Parses a location in the form of the database.
 pub(crate) fn location(text: &str) -> Result<String, String> {
     word::<256>(text)
 }
 
-/// An owner.
+/// Parses an owner.
 pub(crate) fn owner(text: &str) -> Result<String, String> {
     word::<64>(text)
 }
@@ -147,24 +148,26 @@ fn word<const MAX: usize>(text: &str) -> Result<String, String> {
     let fits = AfsString::<MAX>::new(text.to_owned()).is_ok();
     match fits && !text.contains(|c: char| c.is_whitespace() || c.is_control()) {
         true => Ok(text.to_owned()),
-        false => Err(format!("a word without blanks, of at most {MAX} bytes")),
+        false => Err(format!(
+            "write a word without blanks, of at most {MAX} bytes"
+        )),
     }
 }
 
 /// A device's directory.
 struct Place {
     path: PathBuf,
-    /// `1` of `osd1`.
+    /// 1 for `osd1`.
     index: u32,
 }
 
-/// Where an object storage server answers: between the volume server and the overseer.
+/// The port of an object storage server: between the volume server and the overseer.
 pub(crate) fn port(ports: &Ports) -> u16 {
     ports.fileserver.saturating_add(6)
 }
 
-/// Opens the devices in `directory`, of which there shall be `wanted` at least and all that were
-/// used, for a server with these settings. `None`: there are none.
+/// Opens the devices in `directory` for a server with these settings. At least `wanted` devices and
+/// all that were used must be there or are made. Returns `None` if there are none.
 pub(crate) fn open(
     directory: &Path,
     identity: &Identity,
@@ -194,7 +197,7 @@ pub(crate) fn open(
             && let Some(other) = known.insert(number, &place.path)
         {
             return Err(Failure::new(format!(
-                "devices {} and {}: the file {NUMBER_FILE} of both says {number}: restore the wrong one from 'cellar \
+                "devices {} and {}: the file {NUMBER_FILE} of both holds {number}: restore the wrong one from 'cellar \
                  osd list'",
                 other.display(),
                 place.path.display()
@@ -224,7 +227,7 @@ pub(crate) fn open(
     Ok(Some(OsdServer::new(config, devices)))
 }
 
-/// Opens what a device holds.
+/// Opens the object store of a device.
 pub(crate) fn store(
     path: &Path,
     durability: Durability,
@@ -259,9 +262,9 @@ pub(crate) fn used_file(directory: &Path) -> PathBuf {
 /// A device that was used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Used {
-    /// Its directory in the server's.
+    /// The name of its directory in the server's directory.
     name: String,
-    /// Its number, unless it was noted by a release that did not note numbers.
+    /// Its number; `None` if an older release recorded the device.
     number: Option<u32>,
 }
 
@@ -298,7 +301,7 @@ fn name_of(device: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Refuses a device that was used and is not there.
+/// Refuses a device that was used and is missing.
 pub(crate) fn check_mounted(directory: &Path, device: &Path) -> Outcome {
     let name = name_of(device);
     let all = used(directory)?;
@@ -306,11 +309,11 @@ pub(crate) fn check_mounted(directory: &Path, device: &Path) -> Outcome {
         return Ok(());
     };
     match (known_number(device)?, noted.number) {
-        // Disks that were exchanged keep their numbers.
+        // Exchanged disks keep their numbers.
         (Some(found), Some(_)) if !all.iter().any(|used| used.number == Some(found)) => {
             return Err(Failure::new(format!(
-                "{} says {found}, which is the number of no device that was used here: restore it from 'cellar osd \
-                 list'. If another disk is meant to be there, take {name} out of {}",
+                "{} holds {found}, which is not the number of a device used here: restore it from 'cellar osd \
+                 list'. If the disk was replaced on purpose, remove {name} from {}",
                 device.join(NUMBER_FILE).display(),
                 directory.join(USED_FILE).display()
             )));
@@ -318,21 +321,21 @@ pub(crate) fn check_mounted(directory: &Path, device: &Path) -> Outcome {
         (Some(_), _) => return Ok(()),
         (None, Some(number)) if device.join("base").exists() => {
             return Err(Failure::new(format!(
-                "{} is missing: it says {number}, in one line. Write it again",
+                "{} is missing. Write it again: one line with the number {number}",
                 device.join(NUMBER_FILE).display()
             )));
         }
         (None, _) => {}
     }
     Err(Failure::new(format!(
-        "device {}: it was used before, and nothing of it is there: is its disk mounted? If the disk is lost, give its \
-         entry another name ('cellar osd set {name}@... -name lost') and take {name} out of {}",
+        "device {}: it was used before, and its files are missing: is its disk mounted? If the disk is lost, give its \
+         entry another name ('cellar osd set {name}@... -name lost') and remove {name} from {}",
         device.display(),
         directory.join(USED_FILE).display()
     )))
 }
 
-/// Notes that a device is in use.
+/// Records that a device is in use.
 pub(crate) fn note_used(directory: &Path, device: &Path, number: u32) -> Outcome {
     let mut all = used(directory)?;
     let now = Used {
@@ -348,12 +351,12 @@ pub(crate) fn note_used(directory: &Path, device: &Path, number: u32) -> Outcome
     Ok(())
 }
 
-/// The number that a device's directory says.
+/// The number in a device's directory.
 pub(crate) fn known_number(path: &Path) -> Outcome<Option<u32>> {
     let file = path.join(NUMBER_FILE);
     let damaged = || {
         Failure::new(format!(
-            "{} is not the number of a device: restore it from 'cellar osd list'",
+            "{} does not hold the number of a device: restore it from 'cellar osd list'",
             file.display()
         ))
     };
@@ -364,7 +367,7 @@ pub(crate) fn known_number(path: &Path) -> Outcome<Option<u32>> {
     }
 }
 
-/// Writes the number of a device into its directory, unless one is there.
+/// Writes the number of a device into its directory, unless it has one.
 pub(crate) fn set_number(path: &Path, number: u32) -> Outcome {
     match known_number(path)? {
         Some(known) if known == number => Ok(()),
@@ -379,7 +382,7 @@ pub(crate) fn set_number(path: &Path, number: u32) -> Outcome {
     }
 }
 
-/// Makes the entry of a new device in the cell's database, or finds the one that was made.
+/// Makes the entry of a new device in the cell's database, or finds an entry made before.
 fn enter(place: &Place, identity: &Identity, table: &dyn OsdTable) -> Result<u32, String> {
     let host = identity.address;
     let name = format!("osd{}@{host}", place.index);
@@ -402,7 +405,7 @@ fn enter(place: &Place, identity: &Identity, table: &dyn OsdTable) -> Result<u32
         owner: AfsString::new(identity.owner.clone()).unwrap_or_default(),
         ..OsdEntry::default()
     };
-    let refused = |code| format!("the OSD database makes no entry for it ({code})");
+    let refused = |code| format!("the OSD database refuses an entry for it ({code})");
     table.create(entry).map_err(refused)
 }
 
@@ -412,7 +415,7 @@ fn index_of(name: &str) -> Option<u32> {
     (index > 0).then_some(index)
 }
 
-/// The devices that are there.
+/// The existing devices.
 fn find(directory: &Path) -> Outcome<Vec<Place>> {
     let unreadable =
         |cause: std::io::Error| Failure::new(format!("{}: {cause}", directory.display()));
@@ -502,11 +505,11 @@ mod tests {
         assert_eq!(open(2), Some(vec![2, 3]));
         assert_eq!(open(0), Some(vec![2, 3]));
         assert_eq!(open(3), Some(vec![2, 3, 4]));
-        // The entry was made, and then the power went.
+        // A crash after the entry was made.
         fs::remove_file(directory.path().join("osd2").join(NUMBER_FILE)).expect("remove");
         fs::write(directory.path().join(USED_FILE), "osd1\nosd3\n").expect("write");
         assert_eq!(open(3), Some(vec![2, 3, 4]));
-        // A disk that is not mounted is no new device.
+        // A disk that is not mounted is not a new device.
         let (mounted, away) = (directory.path().join("osd3"), directory.path().join("away"));
         fs::rename(&mounted, &away).expect("unmounted");
         fs::create_dir(&mounted).expect("what is below it");
@@ -519,7 +522,8 @@ mod tests {
         fs::remove_dir(&mounted).expect("empty");
         fs::rename(&away, &mounted).expect("mounted");
         assert_eq!(open(0), Some(vec![2, 3, 4]));
-        // A digit of a number changes: to one that no device here has, and to one that another has.
+        // A digit of a number changes: to the number of no device, and to the number of another
+        // device.
         let (one, number) = (directory.path().join("osd1"), NUMBER_FILE);
         let refuses = |text: &str, said: &str| {
             fs::write(one.join(number), text).expect("write");
@@ -538,13 +542,16 @@ mod tests {
             let refused = opened.expect_err("refused").to_string();
             assert!(refused.contains(said), "{refused}");
         };
-        refuses("6\n", "the number of no device that was used here");
-        refuses("3\n", "of both says 3");
-        refuses("", "is not the number of a device");
+        refuses("6\n", "not the number of a device used here");
+        refuses("3\n", "of both holds 3");
+        refuses("", "does not hold the number of a device");
         fs::remove_file(one.join(number)).expect("removed");
         let refused = check_mounted(directory.path(), &one).expect_err("without a number");
-        assert!(refused.to_string().contains("it says 2"), "{refused}");
-        // Disks that were exchanged, and a list without numbers.
+        assert!(
+            refused.to_string().contains("with the number 2"),
+            "{refused}"
+        );
+        // Exchanged disks, and a list without numbers.
         fs::write(one.join(number), "2\n").expect("write");
         let (two, away) = (directory.path().join("osd2"), directory.path().join("away"));
         for (from, to) in [(&one, &away), (&two, &one), (&away, &two)] {

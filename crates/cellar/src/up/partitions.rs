@@ -1,5 +1,5 @@
-//! The partitions: every `vicepa`, `vicepb`, ... in the cell's directory. One may be a mounted disk, or
-//! a symbolic link to one.
+//! The partitions: every `vicepa`, `vicepb`, ... in the cell's directory. Each may be a mounted
+//! disk, or a symbolic link to one.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use super::pieces::{self, New};
 use crate::cell_directory::{CellDirectory, Identity};
 use crate::failure::{Failure, Outcome};
 
-/// Opens the partitions that are there, in their order; makes `vicepa` where there is none.
+/// Opens the existing partitions in their order; makes `vicepa` if there is none.
 ///
-/// Those that the cell has used must be there.
+/// Partitions that the cell has used must be there.
 pub(super) fn open(
     directory: &CellDirectory,
     identity: &Identity,

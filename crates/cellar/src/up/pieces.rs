@@ -1,7 +1,7 @@
-//! A start refuses a cell of which a piece is missing; switches say that a piece is new.
+//! A start refuses a cell with a missing piece. Options declare that a piece is new.
 //!
 //! `cell.json` lists the pieces that a cell has used ([`Used`]). A cell of a release that did not
-//! note them is taken over at its first start, if it has the pieces that every complete cell has.
+//! record them is taken over at its first start, if it has the pieces of every complete cell.
 
 use std::path::Path;
 
@@ -12,8 +12,7 @@ use super::partitions;
 use crate::cell_directory::{CellDirectory, Identity, Used, letters};
 use crate::failure::{Failure, Outcome};
 
-/// The files in `server-etc` that are missed when they are gone. The others are written at each
-/// start.
+/// The files in `server-etc` whose loss is noticed. The others are written at each start.
 const TRUSTED: [&str; 6] = [
     "KeyFileExt",
     "rxkad.keytab",
@@ -23,21 +22,20 @@ const TRUSTED: [&str; 6] = [
     "OsdKey",
 ];
 
-/// Pieces that are new although the cell has been used. Without these a missing piece is refused.
+/// Pieces that are new although the cell has been used. Otherwise a missing piece is refused.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct New {
-    /// Take what is at vicepLETTER for a new partition, or forget the partition if nothing is
+    /// Accept what is at vicepLETTER as a new partition, or forget the partition if nothing is
     /// there. Removes nothing.
     #[arg(long, value_name = "LETTER", value_parser = partition)]
     new_partition: Vec<PartitionId>,
-    /// Take the databases in db/ for new ones, or make new ones if there are none.
+    /// Accept the databases in db/ as new, or make new ones if there are none.
     #[arg(long)]
     new_database: bool,
-    /// Trust what is in server-etc now, and make a key if there is none.
+    /// Accept the present contents of server-etc, and make a key if there is none.
     #[arg(long)]
     new_server_etc: bool,
-    /// Make a new cell.json, by what the command line says, for the databases and partitions that
-    /// are there.
+    /// Make a new cell.json from the command line, for the existing databases and partitions.
     #[arg(long)]
     new_cell: bool,
 }
@@ -48,8 +46,8 @@ fn partition(letters: &str) -> Result<PartitionId, String> {
     id.ok_or_else(|| format!("'{letters}' is not a partition: a to iv"))
 }
 
-/// Whether a new cell begins in the directory: it must not hold pieces of one, unless that was
-/// said. True: it does, and they are taken over.
+/// Checks whether a new cell can begin in the directory. Returns whether the directory holds pieces
+/// of a cell that are taken over with --new-cell. Without that option such pieces are refused.
 pub(super) fn take_over(directory: &CellDirectory, new: &New) -> Outcome<bool> {
     let Some(piece) = found(directory)? else {
         return Ok(false);
@@ -59,14 +57,14 @@ pub(super) fn take_over(directory: &CellDirectory, new: &New) -> Outcome<bool> {
     }
     let missing = directory.identity_file();
     Err(Failure::new(format!(
-        "{} is missing, and {piece} is there: restore cell.json from a copy ({} is one). If there is none, \
-         'cellar up --new-cell --cell NAME' makes one for what is there",
+        "{} is missing, but {piece} exists: restore cell.json from a copy ({} is one). If there is none, \
+         'cellar up --new-cell --cell NAME' makes one for the existing pieces",
         missing.display(),
         directory.public_identity_file().display()
     )))
 }
 
-/// A piece of a cell that is in the directory.
+/// A piece of a cell in the directory, if any.
 fn found(directory: &CellDirectory) -> Outcome<Option<String>> {
     let there = |path: &Path| path.exists().then(|| path.display().to_string());
     if let Some(database) = there(&directory.database_file()) {
@@ -86,7 +84,7 @@ fn holds_store(path: &Path) -> bool {
         .any(|name| path.join(name).exists())
 }
 
-/// Refuses partitions that are not the ones that the cell has used.
+/// Refuses partitions other than those that the cell has used.
 pub(super) fn check_partitions(
     directory: &CellDirectory,
     identity: &Identity,
@@ -94,7 +92,7 @@ pub(super) fn check_partitions(
 ) -> Outcome {
     let refuse = |path: &Path, id: PartitionId, why: &str| {
         Err(Failure::new(format!(
-            "partition {}: {why} If it is lost, or another one is meant to be there, say so: \
+            "partition {}: {why} If it is lost or was replaced on purpose, start with: \
              'cellar up --new-partition {}'",
             path.display(),
             letters(id)
@@ -129,7 +127,7 @@ pub(super) fn check_partitions(
                 return refuse(
                     &path,
                     id,
-                    "it has been used, and nothing of it is there: is its disk mounted?",
+                    "it has been used, and its files are missing: is its disk mounted?",
                 );
             }
         }
@@ -137,7 +135,7 @@ pub(super) fn check_partitions(
     Ok(())
 }
 
-/// Of a cell that an older release made: its first volumes are on some partition.
+/// For a cell of an older release: its first volumes are on some partition.
 fn check_old_partitions(directory: &CellDirectory, identity: &Identity, new: &New) -> Outcome {
     let there = partitions::find(directory)?;
     let any = there
@@ -147,13 +145,13 @@ fn check_old_partitions(directory: &CellDirectory, identity: &Identity, new: &Ne
         return Ok(());
     }
     Err(Failure::new(format!(
-        "{}: the cell has been used, and none of its partitions is there: are their disks mounted? If they are \
-         lost, say so: 'cellar up --new-partition a'",
+        "{}: the cell has been used, and all its partitions are missing: are their disks mounted? If they are \
+         lost, start with: 'cellar up --new-partition a'",
         directory.path().display()
     )))
 }
 
-/// How databases are opened. They may be made if they were never there, or are said to be new.
+/// How databases are opened. They may be made if they never existed or are declared new.
 pub(super) fn opening(identity: &Identity, new: &New) -> cellar_celldb::Opening {
     let known = identity.used.as_ref().and_then(|used| used.database);
     cellar_celldb::Opening {
@@ -162,7 +160,7 @@ pub(super) fn opening(identity: &Identity, new: &New) -> cellar_celldb::Opening 
     }
 }
 
-/// Refuses databases that are not the ones that the cell has used.
+/// Refuses databases other than those that the cell has used.
 pub(super) fn check_database(
     identity: &Identity,
     new: &New,
@@ -170,22 +168,22 @@ pub(super) fn check_database(
 ) -> Result<(), String> {
     match identity.used.as_ref().and_then(|used| used.database) {
         Some(known) if known != there && !new.new_database => Err(format!(
-            "these are not the databases that the cell has used ({there}, not {known}): restore those, or say \
-             that these are meant: 'cellar up --new-database'"
+            "these are not the databases that the cell has used ({there}, not {known}): restore those, or, \
+             if these are intended, start with: 'cellar up --new-database'"
         )),
         _ => Ok(()),
     }
 }
 
-/// Refuses a `server-etc` that lacks a file which was there at the last start.
+/// Refuses a `server-etc` that lacks a file of the last start.
 pub(super) fn check_trust(directory: &CellDirectory, identity: &Identity, new: &New) -> Outcome {
     let trust = identity.used.iter().flat_map(|used| &used.trust);
     for name in trust.filter(|_| !new.new_server_etc) {
         let path = directory.server_etc().join(name);
         if !path.exists() {
             return Err(Failure::new(format!(
-                "{} was there at the last start and is missing: restore it from a copy of server-etc. \
-                 'cellar up --new-server-etc' goes on with what is there",
+                "{} existed at the last start and is missing: restore it from a copy of server-etc. \
+                 'cellar up --new-server-etc' accepts the present files",
                 path.display()
             )));
         }
@@ -193,12 +191,13 @@ pub(super) fn check_trust(directory: &CellDirectory, identity: &Identity, new: &
     Ok(())
 }
 
-/// Whether a key may be made for a cell that has none: it never had one, or that is said to be so.
+/// Returns whether a key may be made for a cell without one: a new cell, or one whose server-etc is
+/// declared new.
 pub(super) fn may_make_key(identity: &Identity, new: &New) -> bool {
     new.new_server_etc || !identity.complete
 }
 
-/// Files of `server-etc` that are there.
+/// The existing files of `server-etc` whose loss is noticed.
 pub(super) fn trusted(directory: &CellDirectory) -> impl Iterator<Item = String> {
     let etc = directory.server_etc();
     let there = TRUSTED
@@ -207,7 +206,7 @@ pub(super) fn trusted(directory: &CellDirectory) -> impl Iterator<Item = String>
     there.map(str::to_owned)
 }
 
-/// Pieces that the next start must find.
+/// The pieces that the next start must find.
 pub(super) fn used(
     directory: &CellDirectory,
     partitions: impl Iterator<Item = (PartitionId, Option<StoreId>)>,

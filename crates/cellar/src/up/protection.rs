@@ -1,4 +1,4 @@
-//! The databases for the file server of the same process.
+//! The databases of this process, for its file server.
 
 use std::future::ready;
 use std::net::IpAddr;
@@ -56,7 +56,7 @@ impl Protection for OwnProtection {
     }
 }
 
-/// Where volumes are, from the database's memory.
+/// Locations of volumes, from the database's memory.
 pub(super) struct OwnLocations(pub(super) Arc<Vl>);
 
 impl Locations for OwnLocations {

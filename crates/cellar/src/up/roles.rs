@@ -1,4 +1,4 @@
-//! The roles of a cell in one process: which parts there are, in which order they start and stop.
+//! The roles of a cell in one process: the parts, and the order in which they start and stop.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::failure::{Failure, Outcome};
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
 
-/// Everything that is opened, before any port is.
+/// All parts that are opened before a port is.
 pub(super) struct Roles {
     pub(super) databases: Databases,
     pub(super) trust: Trust,
@@ -40,7 +40,7 @@ pub(super) struct Roles {
 /// The cell with its ports open.
 pub(super) struct Running {
     runtime: Runtime,
-    /// Dropped when all others are: the last copy of the databases is written then.
+    /// Dropped after all others: that writes the last copy of the databases.
     databases: Databases,
     fileserver: FileServer,
     partitions: Vec<(PartitionId, Arc<Partition>)>,
@@ -49,7 +49,7 @@ pub(super) struct Running {
 }
 
 impl Roles {
-    /// Opens the databases and the partitions, making what is missing.
+    /// Opens the databases and the partitions; makes missing ones.
     pub(super) fn open(
         directory: &CellDirectory,
         identity: &Identity,
@@ -97,7 +97,7 @@ impl Roles {
         })
     }
 
-    /// The partitions that there are, in their order.
+    /// The partitions in their order.
     pub(super) fn partitions(&self) -> Vec<PartitionId> {
         self.partitions.iter().map(|(id, _)| *id).collect()
     }
@@ -109,8 +109,8 @@ impl Roles {
         pieces::used(directory, partitions, self.databases.id())
     }
 
-    /// Makes what is missing of the cell's first volumes, on the first partition. A file server that has
-    /// joined a cell starts without any.
+    /// Makes the missing ones of the cell's first volumes, on the first partition. A file server
+    /// that has joined a cell starts without volumes.
     pub(super) fn first_volumes(&self, identity: &Identity) -> Outcome {
         match (&self.databases, self.partitions.first()) {
             (Databases::Here(own), Some((id, partition))) => {
@@ -120,7 +120,7 @@ impl Roles {
         }
     }
 
-    /// Opens the ports and the administrator's socket, and registers where the server is.
+    /// Opens the ports and the administrator's socket, and registers the server's address.
     pub(super) fn start(self, directory: &CellDirectory, identity: &Identity) -> Outcome<Running> {
         let mut config = FileConfig::new(bootstrap::uuid(identity), Arc::new(wall_clock));
         config.callback_state = Some(directory.callback_state());
@@ -164,7 +164,7 @@ impl Roles {
                 socket,
             }),
             Err(failure) => {
-                // Callback state was taken from its file: it goes back there.
+                // Callback state was taken from its file; it is saved again.
                 self.runtime.shutdown();
                 fileserver.stop();
                 Err(failure)
@@ -173,7 +173,7 @@ impl Roles {
     }
 }
 
-/// What answers on the ports.
+/// The services for the ports.
 struct Services {
     files: Arc<dyn Service>,
     file_objects: Arc<dyn Service>,
@@ -181,11 +181,11 @@ struct Services {
     bozo: Arc<dyn Service>,
     osds: Option<(OsdServer, Arc<dyn Service>)>,
     keys: Arc<CapabilityKeys>,
-    /// Where they are in this process.
+    /// The services of the databases, if they are in this process.
     databases: Option<DatabaseServices>,
-    /// What the file server does with objects by itself.
+    /// The file server's background work on objects.
     upkeep: Upkeep,
-    /// What every port takes beside anonymous callers.
+    /// The security class that every port accepts beside anonymous calls.
     rxkad: Arc<dyn ServerSecurity>,
 }
 
@@ -197,8 +197,8 @@ impl Services {
         identity: &Identity,
     ) -> Outcome<Self> {
         let ports = &identity.cell.ports;
-        // As OpenAFS's overseer says it of a file server with its volume server: monitors look for
-        // these words.
+        // The words of OpenAFS's overseer for a file server with its volume server. Monitors search
+        // for them.
         let mut instances = vec![Instance::of_kind(
             "fs",
             "fs",
@@ -238,7 +238,8 @@ impl Services {
         })
     }
 
-    /// Opens the ports. The file server's is the last: who finds that finds everything.
+    /// Opens the ports. The file server's port is the last: a client that finds it finds all the
+    /// others.
     fn open(
         &self,
         runtime: &Runtime,
@@ -288,7 +289,7 @@ impl Services {
         Ok(opened)
     }
 
-    /// Opens the administrator's socket, on which everything answers.
+    /// Opens the administrator's socket, which offers all services.
     fn listen(
         &self,
         runtime: &Runtime,
@@ -344,7 +345,7 @@ impl Running {
     }
 }
 
-/// The server's address as AFS writes it.
+/// The server's address in the form of AFS.
 pub(super) fn v4_address(identity: &Identity) -> Option<u32> {
     match identity.address {
         IpAddr::V4(ip) => Some(u32::from(ip)),
@@ -355,7 +356,7 @@ pub(super) fn v4_address(identity: &Identity) -> Option<u32> {
 pub(crate) fn port_failure(cause: &std::io::Error, address: SocketAddr) -> Failure {
     let hint = match cause.kind() {
         std::io::ErrorKind::AddrInUse => {
-            "another program answers there (an AFS server or client, another cell?); stop it, or \
+            "another program uses this port (an AFS server or client, another cell?); stop it, or \
              give another --bind or --fileserver-port"
         }
         std::io::ErrorKind::AddrNotAvailable => {

@@ -1,6 +1,6 @@
-//! What `cellar statistics` asks for: every counter of the running roles in one JSON object.
+//! The answer to `cellar statistics`: every counter of the running roles in one JSON object.
 //!
-//! Names are those of the counters in the crates that keep them; what each counts is said there.
+//! The names are those of the counters in their crates, where the meaning of each is described.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct Statistics {
     pub(super) authority: Authority,
     pub(super) audit: Audit,
     pub(super) osds: Option<OsdServer>,
-    /// With what answers there.
+    /// The ports with their names.
     pub(super) ports: Vec<(&'static str, Port)>,
 }
 
@@ -127,7 +127,7 @@ impl Statistics {
     }
 }
 
-// Taken apart by name, so that a new counter cannot be forgotten here.
+// Destructured by name, so that a new counter cannot be forgotten here.
 
 fn show_callbacks(figures: CallbackFigures) -> Value {
     let CallbackFigures {

@@ -1,10 +1,12 @@
-//! Whom the servers of this process trust: one configuration directory for all of them.
+//! The keys and superusers of the servers of this process: one configuration directory for all of
+//! them.
 //!
-//! A new cell has no KDC. So that it can be used all the same, a random key is made for it, of version 0, which no KDC
-//! gives out: `-localauth` makes tickets of it, and nobody else can. As soon as a realm's key is imported, which has a
-//! higher version, that one is used instead; `cellar key retire 0` takes the first one away.
+//! A new cell has no KDC. So that it can be used, a random key of version 0 is made for it. No KDC
+//! issues tickets for that key; only `-localauth` makes them. As soon as a realm's key is imported,
+//! which has a higher version, that one is used instead. `cellar key retire 0` removes the first
+//! key.
 //!
-//! A file server that joins a cell has that cell's key, and is given none of its own.
+//! A file server that joins a cell has that cell's key, and gets none of its own.
 
 use cellar_auth::audit::Audit;
 use cellar_auth::{Authority, Enctype, SecretKey};
@@ -13,24 +15,24 @@ use super::pieces::{self, New};
 use crate::cell_directory::{CellDirectory, Identity, Part};
 use crate::failure::{Failure, Outcome};
 
-/// The version of the key that a cell is made with.
+/// The version of a new cell's first key.
 const FIRST_KVNO: u32 = 0;
 
-/// What every service is given.
+/// The keys, superusers and audit log, which every service gets.
 pub(super) struct Trust {
     pub(super) authority: Authority,
     pub(super) audit: Audit,
 }
 
 impl Trust {
-    /// Reads the server's configuration directory, making what a new cell lacks.
+    /// Reads the server's configuration directory; makes what a new cell lacks.
     pub(super) fn open(directory: &CellDirectory, identity: &Identity, new: &New) -> Outcome<Self> {
         let etc = directory.server_etc();
         pieces::check_trust(directory, identity, new)?;
         let at =
             |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", etc.display()));
         cellar_private::directory(&etc).map_err(|cause| at(&cause))?;
-        // Of a file server that has joined, that directory is the cell's, and only read.
+        // In a file server that has joined, the directory belongs to the cell and is only read.
         if identity.part == Part::Whole {
             directory.write_server_etc(identity)?;
         }
@@ -39,13 +41,13 @@ impl Trust {
         let without_key = authority.keys().list().is_empty();
         if without_key && identity.part == Part::Fileserver {
             return Err(at(&format!(
-                "no key of cell {name} there: copy KeyFileExt or rxkad.keytab from another of its servers"
+                "no key of cell {name} here: copy KeyFileExt or rxkad.keytab from another of its servers"
             )));
         }
         if without_key && !pieces::may_make_key(identity, new) {
             return Err(at(&format!(
-                "no key of cell {name} is there, and the cell has been used: restore KeyFileExt from a copy. 'cellar up \
-                 --new-server-etc' makes a new key; other servers of the cell and its realm do not know that one"
+                "no key of cell {name} here, but the cell has been used: restore KeyFileExt from a copy. 'cellar up \
+                 --new-server-etc' makes a new key; the other servers of the cell and its realm do not have that key"
             )));
         }
         if without_key {
@@ -61,7 +63,7 @@ impl Trust {
         Ok(Self { authority, audit })
     }
 
-    /// Whether the cell's only key is the one that it was made with: no realm gives tickets for it.
+    /// Returns whether the cell's only key is the first one, so that no realm gives tickets for it.
     pub(super) fn is_alone(&self) -> bool {
         let keys = self.authority.keys().list();
         keys.iter().all(|key| key.kvno == FIRST_KVNO)

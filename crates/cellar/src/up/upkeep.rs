@@ -1,4 +1,4 @@
-//! What servers do with objects by themselves, and how often: options of `cellar up` and `cellar osd serve`.
+//! Background upkeep of objects and its intervals: options of `cellar up` and `cellar osd serve`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,27 +8,27 @@ use cellar_osd::Config;
 
 use crate::quantities;
 
-/// What a file server does.
+/// The upkeep by a file server.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Keeping {
-    /// How long an object storage device may be silent before this file server makes anew elsewhere what
-    /// was on it.
+    /// Time of silence of an object storage device after which this file server rebuilds its
+    /// objects on other devices.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = quantities::time_option)]
     repair_after: Duration,
-    /// MiB a second that this file server's repairs of objects copy, at most; 0: as fast as they can.
+    /// Largest rate of this file server's repairs of objects, in MiB a second; 0: unlimited.
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     repair_rate: u32,
-    /// Time between two rounds in which this file server collects objects that no volume names; 0: only
-    /// 'cellar osd collect' does it.
+    /// Interval at which this file server removes objects that no volume names; 0: only 'cellar osd
+    /// collect' removes them.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = quantities::time_option)]
     collect_every: Duration,
-    /// These rounds leave alone what was written so short a while ago.
+    /// Age below which such objects are kept.
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = quantities::time_option)]
     collect_grace: Duration,
 }
 
 impl Keeping {
-    /// The same for the file server.
+    /// The options as the file server's settings.
     pub(super) fn upkeep(&self, servers: Arc<dyn CellServers>) -> Upkeep {
         Upkeep {
             grace: self.collect_grace,
@@ -40,28 +40,28 @@ impl Keeping {
     }
 }
 
-/// What a server of devices does.
+/// The upkeep by an object storage server.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Scrubbing {
-    /// Time from the start of a scrub of the devices, which reads and verifies all that is on them, to the
-    /// next; 0: only 'cellar osd scrub' does it.
+    /// Interval of scrubs, which read and verify everything on the devices; 0: only 'cellar osd
+    /// scrub' does it.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = quantities::time_option)]
     scrub_every: Duration,
-    /// MiB a second that a scrub reads of each device, at most.
+    /// Largest rate at which a scrub reads each device, in MiB a second.
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     scrub_rate: u32,
-    /// How long a device with '-dont_unlink' keeps what is removed; less when it is full.
+    /// How long a device with '-dont_unlink' keeps removed objects; less when the device is full.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = quantities::time_option)]
     retention: Duration,
 }
 
 impl Scrubbing {
-    /// Enters it into the settings of a server.
+    /// Enters the options into the settings of a server.
     pub(crate) fn set(&self, config: &mut Config) {
         config.scrub_interval = self.scrub_every;
         config.scrub_rate = mib(self.scrub_rate);
         config.retention = self.retention;
-        // What is kept for minutes only does not stay for ten more.
+        // Purge often enough that a retention of minutes is not exceeded by ten more.
         let often = (self.retention / 8).max(Duration::from_secs(1));
         config.purge_interval = config.purge_interval.min(often);
     }

@@ -360,7 +360,10 @@ fn what_anybody_can_have_put_there_is_not_used() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cellar"));
         command.args(line.split(' ')).current_dir(home.path());
         let said = Answer::of(command).failure(line);
-        assert!(said.contains("./cell-data is another account's"), "{said}");
+        assert!(
+            said.contains("./cell-data belongs to another account"),
+            "{said}"
+        );
     }
 }
 

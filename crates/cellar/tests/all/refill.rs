@@ -86,7 +86,7 @@ fn what_a_disk_has_spoilt_is_found_and_put_right_from_another_site() {
         says(&refilled, "Refilled: ", " kept: from 127.0.0.2 /vicepa"),
         "{refilled}"
     );
-    let not = " later: no copy of 1 of its blocks was found";
+    let not = " later: 1 of its blocks have no other copy";
     assert!(says(&refilled, "Not refilled: ", not), "{refilled}");
     check(&cell, "vol/kept", &kept);
     // Only what nobody has another copy of is left.

@@ -1,8 +1,9 @@
-//! What only superusers may ask of the overseer: the list of superusers, the cell's keys, logs.
+//! The overseer's calls for superusers only: the list of superusers, the cell's keys, and logs.
 //!
-//! What cannot be done is refused with a code that `bos` explains: BZACCESS where OpenAFS's overseer in
-//! restricted mode says so too (programs, commands, instances) and for DES keys, which nothing here uses;
-//! BZBUSY for stopping a role while the process lives.
+//! Operations that are not possible are refused with a code that `bos` explains. The code is
+//! BZACCESS where OpenAFS's overseer in restricted mode returns it too (programs, commands,
+//! instances), and for DES keys, which nothing here uses. It is BZBUSY for stopping a role while
+//! the process runs.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,9 +24,9 @@ use crate::up::wall_clock;
 
 /// EEXIST: the user is a superuser already.
 const EXISTS: AbortCode = AbortCode(17);
-/// ENOENT: the user is none.
+/// ENOENT: the user is not a superuser.
 const MISSING: AbortCode = AbortCode(2);
-/// EINVAL: not a user's name.
+/// EINVAL: the name is not a user's name.
 const INVALID: AbortCode = AbortCode(22);
 /// AFSCONF_NOTFOUND: no key of that version.
 const NO_KEY: AbortCode = AbortCode(70_354_689);
@@ -34,7 +35,7 @@ const NO_KEY: AbortCode = AbortCode(70_354_689);
 const LOG_CHUNK: usize = 64 << 10;
 
 impl Overseer {
-    /// Answers what only superusers may ask.
+    /// Answers the calls that only superusers may make.
     pub(super) async fn administer(
         &self,
         call: &mut IncomingCall,
@@ -67,7 +68,7 @@ impl Overseer {
             ShutdownAll(_) => Err::<ShutdownAllReply, _>(AbortCode::BZBUSY);
             RestartAll(_) => Err::<RestartAllReply, _>(AbortCode::BZBUSY);
             ReBozo(_) => Err::<ReBozoReply, _>(AbortCode::BZBUSY);
-            // Everything runs as soon as anything answers.
+            // All roles run whenever a call is answered.
             StartupAll(_) => Ok(StartupAllReply {});
             WaitAll(_) => Ok(WaitAllReply {});
             SetNoAuthFlag(asked) => match asked.flag {
@@ -92,7 +93,7 @@ impl Overseer {
         }
     }
 
-    /// Does `work` for a superuser, and takes down who asked for what.
+    /// Does `work` for a superuser, and records the call and the caller.
     async fn act<P: Procedure>(
         &self,
         call: &mut IncomingCall,
@@ -100,7 +101,7 @@ impl Overseer {
     ) -> Result<(), AbortCode> {
         let arguments: P = call.arguments().await?;
         let who = self.authority.identify(call.caller());
-        // Keys do not belong into logs.
+        // Keys must not be written to logs.
         let what = match P::OPCODE {
             AddKey::OPCODE => String::new(),
             _ => format!("{arguments:?}"),
@@ -109,7 +110,7 @@ impl Overseer {
             true => work(arguments).await,
             false => Err(AbortCode::BZACCESS),
         };
-        // The end of a list is no refusal.
+        // The end of a list is not a refusal.
         let refused = outcome.as_ref().err().copied();
         let refused = refused.filter(|code| *code != AbortCode::BZDOM);
         self.record(call, P::QUALIFIED_NAME, &who, &what, refused);
@@ -131,7 +132,7 @@ impl Overseer {
         self.audit.record(record.with("arguments", what));
     }
 
-    /// Changes the list of superusers; `none` answers what would change nothing.
+    /// Changes the list of superusers; `none` is the code if nothing changes.
     async fn change_superusers(
         &self,
         name: BozoString,
@@ -146,8 +147,8 @@ impl Overseer {
         changed.await?.then_some(()).ok_or(none)
     }
 
-    /// The versions of the cell's keys and nothing else: neither the keys, which are no DES keys,
-    /// nor checksums by which one could be searched for.
+    /// Lists only the versions of the cell's keys. It returns neither the keys, which are not DES
+    /// keys, nor checksums with which a key could be searched for.
     async fn list_keys(&self, asked: &ListKeys) -> Result<ListKeysReply, AbortCode> {
         let mut versions: Vec<u32> = self
             .authority
@@ -193,7 +194,7 @@ impl Overseer {
         }
     }
 
-    /// Streams a log; a NUL ends it.
+    /// Streams a log, with a NUL at its end.
     async fn get_log(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
         let asked: GetLog = call.arguments().await?;
         let who = self.authority.identify(call.caller());
@@ -225,16 +226,16 @@ impl Overseer {
     }
 }
 
-/// What `bos` is told when a file of ours cannot be changed.
+/// The code for `bos` when a file of ours cannot be changed.
 fn code(error: &cellar_auth::Error) -> AbortCode {
     if matches!(error, cellar_auth::Error::Name(_)) {
         return INVALID;
     }
-    tracing::error!(%error, "the overseer could not change a file");
+    tracing::error!(%error, "the overseer cannot change a file");
     AbortCode::BZIO
 }
 
-/// A log as it is when it is opened: what is written meanwhile is not chased.
+/// A log up to its length at the time of opening. Later lines are not read.
 struct Log {
     file: Option<File>,
     left: u64,
