@@ -133,9 +133,9 @@ fn locked(volume: VolumeId, holder: &str) -> String {
     };
     let words = words::of(code).unwrap_or_default();
     format!(
-        "{words}{by}. 'vos examine {volume}' shows what it is about; a release or move that was cut off is \
-         taken up by 'vos release {volume} --resume' or the same 'vos move'; 'vos unlock {volume}' ends any \
-         other lock that was left behind"
+        "{words}{by}. 'vos examine {volume}' shows the lock. To finish an interrupted release or move, repeat \
+         it ('vos release {volume} --resume', or the same 'vos move'). 'vos unlock {volume}' removes any other \
+         stale lock"
     )
 }
 
@@ -170,7 +170,7 @@ fn explain(code: AbortCode, cause: &CallError) -> (String, String) {
              listusers'), for users and groups a member of system:administrators. Or root or the \
              owner of the cell's directory, on the server's own machine, with --dir DIR"
         }
-        AbortCode::VL_ENTRYLOCKED => ". 'vos unlock' ends a lock that was left behind",
+        AbortCode::VL_ENTRYLOCKED => ". 'vos unlock' removes a stale lock",
         AFSCONF_NOTFOUND => ". There is no key of that version",
         _ => "",
     };

@@ -202,9 +202,9 @@ impl<'a> Files<'a> {
         let cell = self.client.cell(&node.volume.cell)?;
         let names = Protection::new(self.client, &cell).names_of(&numbers).await;
         let names = names.map_err(|cause| Error::Partial {
-            what: format!("{path}: cannot tell which users and groups are no more"),
+            what: format!("{path}: cannot tell which users and groups were deleted"),
             cause: Box::new(cause),
-            left: "The access list is as it was".to_owned(),
+            left: "The access list is unchanged".to_owned(),
         })?;
         let known: HashMap<ViceId, String> = numbers
             .into_iter()
@@ -600,8 +600,8 @@ fn is_volume(path: &str, in_mount: impl Fn() -> bool) -> Result<bool> {
             Err(cause) => cause.to_string(),
         };
         return Err(Error::Usage(format!(
-            "{path}: {problem}. In a mounted AFS a word without slashes is a file's name; a volume is named from a \
-             directory that is not in one"
+            "{path}: {problem}. In a mounted AFS a word without slashes is a file's name; to name a \
+             volume, use a directory that is not in AFS"
         )));
     }
     Ok(true)

@@ -52,7 +52,7 @@ impl<'a> Osds<'a> {
         called.map_err(|error| match error {
             cellar_client::Error::Database { cause, .. } => match is_unknown_there(cause.code()) {
                 true => Error::Usage(format!(
-                    "the database servers of cell {} know no object storage",
+                    "the database servers of cell {} have no object storage",
                     self.cell.name
                 )),
                 false => Error::refused(what, cause),
@@ -168,13 +168,13 @@ impl<'a> Osds<'a> {
             if !files.files.is_empty() {
                 return Err(Error::Usage(format!(
                     "files have objects on device {id}: 'cellar osd drain {id} -wait' moves them away first; \
-                     -force gives them up"
+                     -force abandons these objects"
                 )));
             }
             if let Some(silent) = files.silent.first() {
                 return Err(Error::Usage(format!(
                     "file server {silent} does not say whether its files have objects on device {id}; \
-                     -force takes the device away all the same"
+                     -force removes the device anyway"
                 )));
             }
         }
@@ -194,7 +194,7 @@ impl<'a> Osds<'a> {
         let address = entry.addresses.first().copied().map(address_of);
         let (Some(address), Ok(port)) = (address, u16::try_from(entry.port)) else {
             return Err(Error::Usage(format!(
-                "device {} ({}) has no address: its server was never heard of",
+                "device {} ({}) has no address: its server has never reported",
                 entry.id, entry.name
             )));
         };

@@ -43,7 +43,7 @@ pub struct Acl {
 
 /// The text is not an access list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the server's access list makes no sense")]
+#[error("the server's access list is malformed")]
 pub struct BadAcl;
 
 impl Acl {

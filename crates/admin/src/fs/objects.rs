@@ -284,7 +284,7 @@ async fn call<P: Procedure>(
     let answer = client.call_volume(&node.volume, &path, arguments).await;
     answer.map_err(|error| match error.code() {
         Some(code) if is_unknown_there(code) => {
-            Error::Usage(format!("{path}: the file server knows no object storage"))
+            Error::Usage(format!("{path}: the file server has no object storage"))
         }
         _ => error.into(),
     })

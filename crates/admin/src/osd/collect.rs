@@ -132,7 +132,7 @@ impl Osds<'_> {
         if silent.is_empty() {
             return Err(Error::Usage(format!(
                 "no file server of the cell collects the garbage of volume {volume}: is its RW volume on a \
-                 server that knows no objects?"
+                 server without object storage?"
             )));
         }
         Ok(CollectedView {

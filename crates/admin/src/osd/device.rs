@@ -192,8 +192,8 @@ impl Device {
     pub fn examined(&self) -> String {
         let heard = match self.silent_seconds {
             _ if self.state == State::Local => "the file servers' own disks".to_owned(),
-            Some(seconds) => format!("{}, heard of {seconds} s ago", self.state.word()),
-            None => format!("{}, never heard of", self.state.word()),
+            Some(seconds) => format!("{}, last heartbeat {seconds} s ago", self.state.word()),
+            None => format!("{}, no heartbeat yet", self.state.word()),
         };
         let others: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
         let wiping = match self.wipeable || self.archival {

@@ -200,7 +200,7 @@ fn decided(policies: &Policies, verdict: &Verdict) -> Vec<Decided> {
             policy,
             name: "?".to_owned(),
             rule: 0,
-            text: "there is no such policy; nothing comes of it".to_owned(),
+            text: "there is no such policy; it has no effect".to_owned(),
         },
         Reason::Rule { policy, rule, .. } => Decided {
             policy,

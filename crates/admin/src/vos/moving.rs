@@ -219,8 +219,8 @@ impl Job<'_> {
                 what: format!("Move of volume {volume} to {}", self.to),
                 cause: Box::new(error),
                 left:
-                    "The volume is moved in the VLDB; the same command once more brings it on line \
-                   and removes what is left of the old copy"
+                    "The VLDB names the new place. Repeat the command: it brings the volume on line \
+                   there and removes the rest of the old copy"
                         .to_owned(),
             })?;
         Ok(self.moved(false))
@@ -520,8 +520,8 @@ impl Job<'_> {
             what: format!("Move of volume {volume} from {} to {}", self.from, self.to),
             cause: Box::new(error),
             left: format!(
-                "It could not be undone wholly ({second}). The copy that the VLDB names is the volume; \
-                 the same command once more goes on, and 'vos examine {volume}' shows it"
+                "The move could not be undone completely ({second}). The copy that the VLDB names is \
+                 the valid one; 'vos examine {volume}' shows it. Repeat the command to continue"
             ),
         }
     }

@@ -112,15 +112,15 @@ impl Volumes<'_> {
                     })
                     .collect();
                 return Err(Error::Usage(format!(
-                    "somebody is at work on volume {}: {}. Wait for them; 'vos endtrans' ends a \
-                     transaction of somebody who is gone",
+                    "another client works on volume {}: {}. Wait until it ends; 'vos endtrans' ends \
+                     a transaction whose client died",
                     draft.name,
                     at_work.join(", ")
                 )));
             }
             if !said && began.elapsed() > UNSAID {
                 course.say(&format!(
-                    "waiting for what an earlier vos began on volume {}",
+                    "waiting for transactions of an earlier vos on volume {}",
                     draft.name
                 ));
                 said = true;
@@ -134,7 +134,7 @@ impl Volumes<'_> {
         }
         for ((server, number), seen) in seen {
             course.say(&format!(
-                "ending transaction {number} on {server}, left on volume {} by an earlier vos",
+                "ending transaction {number} on {server}, which an earlier vos left on volume {}",
                 seen.volume
             ));
             // The transaction may have expired in the meantime. If it still exists, the next use of

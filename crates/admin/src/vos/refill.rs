@@ -62,7 +62,7 @@ impl Volumes<'_> {
             uniquifier: Uniquifier(damage.uniquifier),
         };
         if damage.vnode == 0 || damage.uniquifier == 0 {
-            let what = "its record is damaged; restoring the volume or the file puts it right";
+            let what = "its record is damaged; restore the volume or the file";
             return Err(Error::Usage(format!("{}: {what}", damage.name())));
         }
         // A volume without an entry has no other sites.

@@ -222,8 +222,8 @@ impl Job<'_> {
                 what: format!("Release of volume {name}"),
                 cause: Box::new(error),
                 left: format!(
-                    "Its entry is locked and does not say yet what was released; 'vos release {name} \
-                     --resume' goes on"
+                    "Its entry is locked and does not show yet what was released; 'vos release {name} \
+                     --resume' continues"
                 ),
             }),
         }
@@ -337,8 +337,9 @@ impl Job<'_> {
                 }
                 if any {
                     if let Err(error) = self.write().await {
-                        self.course
-                            .say(&format!("the VLDB does not know yet who has it: {error}"));
+                        self.course.say(&format!(
+                            "the VLDB does not know yet which sites have the release: {error}"
+                        ));
                     }
                     self.course.passed("recorded", None).await;
                 }
@@ -422,7 +423,7 @@ impl Job<'_> {
                 what: format!("Release of volume {}", self.draft.name),
                 cause: Box::new(error),
                 left: format!(
-                    "Its VLDB entry stays locked; 'vos release {} --resume' goes on",
+                    "Its VLDB entry stays locked; 'vos release {} --resume' continues",
                     self.draft.name
                 ),
             },

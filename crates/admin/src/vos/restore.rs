@@ -251,8 +251,8 @@ impl Volumes<'_> {
         let since = beginning.since();
         if since.0 != 0 && !options.incremental && self.is_there(at, *volume).await?.is_some() {
             return Err(Error::Usage(format!(
-                "The dump has only what changed since {}, which is no full restore of {name}; '-overwrite \
-                 incremental' puts it over the state that it was made for",
+                "The dump has only the changes since {} and cannot replace {name}; '-overwrite \
+                 incremental' applies it to a volume with the state of that date",
                 ctime(since)
             )));
         }

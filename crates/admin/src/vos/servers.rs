@@ -72,7 +72,7 @@ impl Volumes<'_> {
         crate::fs::patiently(async || match connection.call(&arguments).await {
             Ok(_) => Ok(()),
             Err(cause) if is_unknown_there(cause.code()) => Err(Error::Usage(format!(
-                "{what}: the file server knows no object storage"
+                "{what}: the file server has no object storage"
             ))),
             Err(cause) => Err(Error::refused(&what, cause)),
         })

@@ -34,7 +34,7 @@ impl Volumes<'_> {
             let at = self.listed(at, &draft.sites).await?;
             if draft.sites.len() >= SITES_MAX {
                 return Err(Error::Usage(format!(
-                    "Volume {volume} has {SITES_MAX} sites, which is all that fit"
+                    "Volume {volume} already has {SITES_MAX} sites, the maximum"
                 )));
             }
             let same_server = draft

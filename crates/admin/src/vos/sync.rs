@@ -380,7 +380,7 @@ impl Volumes<'_> {
                 Ok(())
             }
             VolumeType::Unknown => Err(Error::Usage(format!(
-                "volume {} on {at} is of no known type",
+                "volume {} on {at} has an unknown type",
                 info.id
             ))),
         }

@@ -164,7 +164,7 @@ impl Volumes<'_> {
                     return Err(error);
                 }
                 Err(error) if error.code() == Some(AbortCode::RXGEN_OPCODE) => {
-                    let why = format!("{} is no server of Cellar's", volume.at.server);
+                    let why = format!("{} is not a Cellar server", volume.at.server);
                     sum.missed.push((volume.name.clone(), why));
                 }
                 Err(error) => sum.missed.push((volume.name.clone(), error.to_string())),

@@ -178,7 +178,7 @@ async fn cleaning_fails_where_nobody_says_who_is_known() {
         let (done, stored, _) = cleaned(mood).await;
         let sentence = done.unwrap_err();
         assert!(
-            sentence.contains("The access list is as it was"),
+            sentence.contains("The access list is unchanged"),
             "{sentence}"
         );
         assert_eq!(stored, None, "{mood:?}");

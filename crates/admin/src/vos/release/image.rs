@@ -212,8 +212,8 @@ impl Job<'_> {
                 return Ok(None);
             }
             return Err(Error::Usage(format!(
-                "no site that has the last release of volume {} answers; 'vos release {0}' releases \
-                 it anew",
+                "no site that has the last release of volume {} answers; 'vos release {0}' makes \
+                 a new release",
                 self.draft.name
             )));
         };
@@ -256,7 +256,8 @@ impl Job<'_> {
                 .remove_temporaries(&self.draft, there, of_header)
                 .await
             {
-                self.course.say(&format!("not cleaned up: {error}"));
+                self.course
+                    .say(&format!("temporary clones were not removed: {error}"));
             }
         }
         if let Some(read_write) = self.draft.read_write_site() {

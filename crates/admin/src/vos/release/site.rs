@@ -69,7 +69,7 @@ impl<'a> Target<'a> {
             (Ok(()), _) => self.finished(trans, at).await,
             (Err(error), Some(_)) if is_wrong_base(&error) => {
                 self.course.say(&format!(
-                    "the volume on {at} cannot be brought up to date and is made anew: {error}"
+                    "the volume on {at} cannot be brought up to date and is replaced: {error}"
                 ));
                 let deleted = trans.delete().await;
                 trans.finish(deleted).await?;
