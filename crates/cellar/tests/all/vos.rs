@@ -145,7 +145,7 @@ fn a_volume_is_dumped_restored_released_and_looked_after() {
         "vos restore {B} copy -file {} -overwrite f",
         increment.display()
     ));
-    assert!(changes.contains("only what changed since"), "{changes}");
+    assert!(changes.contains("only the changes since"), "{changes}");
     check(&cell, "copy", &["large", "small", "later"]);
     cell.ok(&format!(
         "vos restore {B} copy -file {} -overwrite f",
