@@ -1,12 +1,12 @@
-//! The database servers under load, as two processes.
+//! A load test of the database servers, as two processes.
 //!
 //! ```text
-//! load server DIRECTORY ADDRESS:PORT VOLUMES       VL and PR with so many volumes and users
+//! load server DIRECTORY ADDRESS:PORT VOLUMES       VL and PR with that many volumes and users
 //! load client ADDRESS:PORT vl|pr VOLUMES CLIENTS CALLS SECONDS
 //! ```
 //!
-//! CLIENTS have a port of their own each and CALLS calls in flight. The client prints the rate, the
-//! server its processor time (from the scheduler, in microseconds a call).
+//! Each of the CLIENTS has its own port and CALLS calls in flight. The client prints the rate. The
+//! server prints its processor time per call, in microseconds, as the scheduler counts it.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -82,7 +82,7 @@ fn serve(directory: &Path, address: SocketAddr, volumes: u32) -> Outcome {
     }
 }
 
-/// Makes what is missing, many at a time so that they share commits.
+/// Creates the missing entries, many at a time so that they share commits.
 fn fill(vl: &Vl, pr: &Pr, volumes: u32) {
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -115,7 +115,7 @@ fn fill(vl: &Vl, pr: &Pr, volumes: u32) {
                         flag: 0,
                         owner: ViceId(0),
                     };
-                    // What is there from an earlier run is refused, and stays.
+                    // An entry from an earlier run is refused, and stays.
                     let _there = vl.ask(Identity::Superuser, CreateEntryN { newentry });
                     let _there = pr.ask(Identity::Superuser, new);
                 }
@@ -180,7 +180,7 @@ fn load(
     Ok(())
 }
 
-/// What the scheduler has given this process.
+/// The processor time that the scheduler has given to this process.
 fn processor_time() -> Duration {
     let tasks = std::fs::read_dir("/proc/self/task")
         .into_iter()

@@ -1,8 +1,8 @@
-//! Looks at rxkad between Cellar and somebody else's programs, with the keys of a server's directory.
+//! Tests rxkad between Cellar and other implementations, with the keys of a server's directory.
 //!
-//! `rxkad serve DIRECTORY CELL ADDRESS`: answers the protection service (say, on port 7002) with "permission denied"
-//! and says of every call who made it. `rxkad call DIRECTORY CELL ADDRESS [clear|auth|crypt]`: makes and removes
-//! a user on a protection server as a holder of the key.
+//! `rxkad serve DIRECTORY CELL ADDRESS` answers calls to the protection service (e.g. on port 7002)
+//! with "permission denied", and prints the caller of each. `rxkad call DIRECTORY CELL ADDRESS
+//! [clear|auth|crypt]` creates and removes a user on a protection server, as a holder of the key.
 
 use std::error::Error;
 use std::net::SocketAddr;

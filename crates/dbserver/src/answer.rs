@@ -1,8 +1,8 @@
-//! How a procedure is answered, apart from how it came.
+//! The procedures of database servers, independent of their transport.
 //!
 //! A procedure of a database server is a function from the caller and the arguments to the results.
-//! It is written as `impl Answer<Server> for Arguments` in the file named after it, and used by the
-//! service over Rx, by other roles in the same process and by tests alike.
+//! It is an `impl Answer<Server> for Arguments` in the file named after it. The service over Rx,
+//! other roles in the same process and tests all use it.
 
 use cellar_rpc::Caller;
 use cellar_wire::{AbortCode, AfsTime, Procedure};
@@ -10,20 +10,20 @@ use cellar_wire::{AbortCode, AfsTime, Procedure};
 use crate::guard::Guard;
 use crate::{Error, Identity};
 
-/// The answer of server `S` to a procedure.
+/// The implementation of a procedure by server `S`.
 pub trait Answer<S>: Procedure {
-    /// Whether the answer waits for the database or takes long: it is then given on a thread that
+    /// Whether the procedure waits for the database or takes long. It then runs on a thread that
     /// may block.
     const BLOCKS: bool;
 
-    /// Does what is asked.
+    /// Executes the procedure.
     ///
     /// # Errors
-    /// The protocol's refusal, or the database's.
+    /// A refusal by the protocol's rules, or an error of the database.
     fn answer(self, server: &S, who: Identity) -> Result<Self::Reply, Error>;
 }
 
-/// A database server: what its procedures have in common.
+/// The common part of the procedures of a database server.
 pub(crate) trait Server: Send + Sync + 'static {
     /// The code of its package for a damaged database.
     const DAMAGED: AbortCode;
@@ -33,10 +33,10 @@ pub(crate) trait Server: Send + Sync + 'static {
         false
     }
 
-    /// The time.
+    /// The current time.
     fn now(&self) -> AfsTime;
 
-    /// Who a caller is to this server.
+    /// The identity of a caller for this server.
     fn identify(&self, caller: &Caller, guard: &Guard) -> Identity {
         match guard.identify(caller).is_superuser() {
             true => Identity::Superuser,
@@ -44,18 +44,18 @@ pub(crate) trait Server: Send + Sync + 'static {
         }
     }
 
-    /// Whether the rules of this server let `who` use a procedure at all.
+    /// Checks whether the rules of this server let `who` use a procedure at all.
     ///
     /// # Errors
-    /// The code that refuses.
+    /// The code of the refusal.
     fn admit(&self, _who: Identity, _opcode: u32) -> Result<(), AbortCode> {
         Ok(())
     }
 
-    /// Counts a call, and whether it was refused.
+    /// Counts a call, by success or failure.
     fn count(&self, _opcode: u32, _refused: bool) {}
 
-    /// Admits, answers and counts.
+    /// Admits, executes and counts a call.
     fn ask<P: Answer<Self>>(&self, who: Identity, arguments: P) -> Result<P::Reply, AbortCode>
     where
         Self: Sized,
@@ -63,7 +63,7 @@ pub(crate) trait Server: Send + Sync + 'static {
         self.settle(P::OPCODE, who, || arguments.answer(self, who))
     }
 
-    /// Admits, does `work` and counts.
+    /// Admits a call, runs `work` and counts the call.
     fn settle<T>(
         &self,
         opcode: u32,

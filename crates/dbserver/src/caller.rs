@@ -1,20 +1,20 @@
-//! Who asks, as the database servers tell callers apart.
+//! Identities of callers, as the database servers distinguish them.
 
 use cellar_wire::ViceId;
 
 /// A caller's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The local administrator, or a server that holds the cell's key: may do everything.
+    /// The local administrator, or a server with the cell's key. It has all permissions.
     Superuser,
-    /// A user of the protection database; [`ViceId::ANONYMOUS`] for who did not say.
+    /// A user of the protection database; [`ViceId::ANONYMOUS`] for a caller without an identity.
     User(ViceId),
-    /// Somebody who has proved a name that the protection database does not have.
+    /// A caller with a proved name that the protection database does not have.
     Stranger,
 }
 
 impl Identity {
-    /// Who did not say who they are.
+    /// A caller without an identity.
     pub const ANONYMOUS: Self = Self::User(ViceId::ANONYMOUS);
 
     /// Whether this is the superuser.
@@ -22,8 +22,8 @@ impl Identity {
         self == Self::Superuser
     }
 
-    /// The id by which access is judged; a superuser acts as system:administrators, a stranger as
-    /// nobody.
+    /// The id for access checks. A superuser acts as system:administrators, a stranger as
+    /// anonymous.
     pub fn id(self) -> ViceId {
         match self {
             Self::Superuser => ViceId::ADMINISTRATORS,

@@ -1,4 +1,4 @@
-//! Answers over Rx and the local socket.
+//! Replies to calls over Rx and the local socket.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::Identity;
 use crate::answer::{Answer, Server};
 use crate::guard::Guard;
 
-/// Answers a call of procedure `P` that came by Rx or by the local socket.
+/// Replies to a call of procedure `P`.
 pub(crate) async fn answer<P, S>(
     server: &Arc<S>,
     guard: &Guard,
@@ -22,7 +22,8 @@ where
     respond::<P, S>(server, guard, call, P::BLOCKS, S::ask).await
 }
 
-/// Answers a call of `P` with what `work` makes of it, on a thread that may block if it `blocks`.
+/// Replies to a call of `P` with the result of `work`, which runs on a thread that may block if it
+/// `blocks`.
 pub(crate) async fn respond<P, S>(
     server: &Arc<S>,
     guard: &Guard,

@@ -1,15 +1,15 @@
-//! Why a database server refuses: the caller's fault, as an abort code, or the database's.
+//! Errors of a database server: the caller's fault, as an abort code, or the database's.
 
 use cellar_celldb::Error as DatabaseError;
 use cellar_wire::AbortCode;
 
-/// Why a procedure did nothing.
+/// The reason why a procedure did nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The protocol's own refusal.
+    /// A refusal by the protocol's rules.
     #[error("{0}")]
     Refused(AbortCode),
-    /// The cell database did not do what was asked.
+    /// The cell database failed.
     #[error(transparent)]
     Database(#[from] DatabaseError),
 }
@@ -21,9 +21,9 @@ impl From<AbortCode> for Error {
 }
 
 impl Error {
-    /// What the caller is told, where `damaged` says "the database is damaged" in the caller's
-    /// package. A database that cannot be written answers as a ubik server without a quorum or
-    /// disk does, so that clients try another server.
+    /// The code for the caller; `damaged` is the code of the caller's package for a damaged
+    /// database. If the database cannot be written, the code is that of a ubik server without a
+    /// quorum or a disk, so that clients try another server.
     pub fn abort_code(&self, damaged: AbortCode) -> AbortCode {
         match self {
             Self::Refused(code) => *code,
@@ -39,7 +39,7 @@ impl Error {
     }
 }
 
-/// A name that was made here and does not fit.
+/// The error for a generated name that does not fit.
 pub(crate) fn too_long(_: cellar_wire::TooLong) -> Error {
     AbortCode::PRNAMETOOLONG.into()
 }

@@ -1,18 +1,18 @@
-//! What a service is told of its callers, and what it writes down of them.
+//! The identification of callers, and the audit of their acts.
 //!
-//! Without a guard only the local administrator's socket proves anything. With one, callers that
-//! showed a ticket are known by their names, the `UserList` says who is a superuser, and each
-//! administrative act is written to the audit log: by whom, from where, with which outcome.
+//! Without a guard, only the socket of the local administrator proves an identity. With a guard,
+//! callers with a ticket have a name, and the `UserList` names the superusers. Each administrative
+//! act is written to the audit log, with the caller, the address and the outcome.
 
 use cellar_auth::Authority;
 use cellar_auth::audit::{Audit, Record};
 use cellar_rpc::{Caller, IncomingCall};
 use cellar_wire::{AbortCode, AfsTime, Procedure};
 
-/// Bytes of arguments that a record shows.
+/// The most bytes of arguments in a record.
 const SHOWN_MAX: usize = 512;
 
-/// What a service trusts and where it writes down what was done.
+/// The source of identities and the destination of audit records.
 #[derive(Clone, Default)]
 pub(crate) struct Guard {
     authority: Option<Authority>,
@@ -27,7 +27,7 @@ impl Guard {
         }
     }
 
-    /// Who a caller is.
+    /// The identity of a caller.
     pub(crate) fn identify(&self, caller: &Caller) -> cellar_auth::Identity {
         match &self.authority {
             Some(authority) => authority.identify(caller),
@@ -35,7 +35,7 @@ impl Guard {
         }
     }
 
-    /// Begins the record of an act, if acts are recorded.
+    /// Starts the record of an act, if there is an audit log.
     pub(crate) fn begin<P: Procedure>(&self, arguments: &P) -> Option<Act<'_>> {
         let audit = self.audit.as_ref()?;
         let mut what = format!("{arguments:?}");
@@ -49,7 +49,7 @@ impl Guard {
     }
 }
 
-/// An administrative act whose outcome is not known yet.
+/// An administrative act without an outcome yet.
 pub(crate) struct Act<'a> {
     guard: &'a Guard,
     audit: &'a Audit,

@@ -1,10 +1,10 @@
-//! The database servers of a cell: volume location (VL), protection (PR), object storage devices and
-//! policies (OSDDB), and the votes (VOTE) by which `udebug` sees how they are.
+//! The database servers of a cell: volume location (VL), protection (PR), object storage devices
+//! and policies (OSDDB), and the votes (VOTE) through which `udebug` sees their state.
 //!
-//! All are tables over [`cellar_celldb`] with a typed copy in memory that answers every lookup
-//! ([`Vl`], [`Pr`], [`OsdDb`]). A procedure is one function from caller and arguments to results
-//! ([`Answer`]), used over Rx ([`VlService`], [`PrService`], [`OsdDbService`]) and in the same
-//! process alike.
+//! Each server consists of tables over [`cellar_celldb`] and a typed copy in memory that answers
+//! every lookup ([`Vl`], [`Pr`], [`OsdDb`]). A procedure is one function from caller and arguments
+//! to results ([`Answer`]). It is used over Rx ([`VlService`], [`PrService`], [`OsdDbService`]) and
+//! by other roles in the same process.
 
 use std::sync::Arc;
 
@@ -30,5 +30,5 @@ pub use pr::{Directory, Pr, PrService, Rules as PrRules};
 pub use vl::{Rules as VlRules, Vl, VlService};
 pub use vote::{Database, DiskService, VoteService};
 
-/// Where a server takes the time from.
+/// The clock of a server.
 pub type Clock = Arc<dyn Fn() -> AfsTime + Send + Sync>;

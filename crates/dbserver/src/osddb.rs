@@ -1,13 +1,15 @@
 //! OSDDB: the object storage devices of a cell, and its policies. Port 7003, service 13.
 //!
-//! 1. What is set (entries, policies) is in the database; what is heard (how full a device is, whether it
-//!    is there) is in memory only, see `heard`: it is of seconds, and after a restart it comes again.
-//! 2. Both tables have a revision that rises with each change, so that file servers ask for two numbers
-//!    every few seconds and for the tables when they have changed.
-//! 3. Numbers of devices and policies are never given a second time, for objects and volumes name them.
-//! 4. The policies that are stored always compile together: what would not is refused.
+//! 1. Settings (entries, policies) are in the database. Reports of devices (their free space, their
+//!    presence) are only in memory, see `heard`. They are seconds old at most, and arrive again
+//!    after a restart.
+//! 2. Both tables have a revision that rises with each change. File servers ask for the two numbers
+//!    every few seconds, and for a table only when its revision has changed.
+//! 3. The number of a deleted device or policy is never used again, because objects and volumes
+//!    name it.
+//! 4. All stored policies compile together. A change after which they would not is refused.
 //!
-//! A handler is in the file named after its procedure, or the one that shares its subject.
+//! Each procedure is in the file named after it, or after the subject that it shares with others.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,7 +36,7 @@ mod tests;
 pub use heard::DEAD_AFTER;
 pub use service::OsdDbService;
 
-/// Where [`OsdDb`] takes times from that are measured, not shown.
+/// The monotonic clock of [`OsdDb`], for durations.
 pub type Stopwatch = Arc<dyn Fn() -> Instant + Send + Sync>;
 
 /// The OSD database of a cell.
@@ -73,11 +75,11 @@ impl OsdDb {
         })
     }
 
-    /// Answers a procedure to a caller in this process. Those that change something block until it
-    /// is durable.
+    /// Executes a procedure for a caller in this process. A procedure that changes data blocks
+    /// until the change is durable.
     ///
     /// # Errors
-    /// What a remote caller would be told.
+    /// The code that a remote caller would get.
     pub fn ask<P: Answer<Self>>(&self, who: Identity, arguments: P) -> Result<P::Reply, AbortCode> {
         Server::ask(self, who, arguments)
     }

@@ -1,9 +1,9 @@
-//! PR: users, groups, and who is in what. Port 7002, service 73.
+//! PR, the protection server: users, groups and memberships. Port 7002, service 73.
 //!
-//! A handler is in the file named after its procedure, or after what it shares with others. Reads
-//! are answered from `model`, in memory; writes go through `tables` in a transaction and are
-//! answered when they are durable and visible. `access` says who may do what, with OpenAFS's rules in
-//! their order, so that each refusal has the code that `pts` explains.
+//! Each procedure is in the file named after it, or after the subject that it shares with others.
+//! Reads are answered from `model`, in memory. Writes go through `tables` in a transaction, and are
+//! answered when they are durable and visible. `access` decides about permissions. Its rules are
+//! OpenAFS's, in the same order, so that each refusal has the code that `pts` explains.
 
 use std::sync::Arc;
 
@@ -41,18 +41,18 @@ mod tests;
 pub use directory::Directory;
 pub use service::PrService;
 
-/// What a cell allows less than OpenAFS's server does by default.
+/// The permissions that a cell restricts beyond OpenAFS's defaults.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// Only administrators create, change and delete entries or memberships, whoever owns them
-    /// (`-restricted`).
+    /// Only administrators create, change and delete entries or memberships, independent of their
+    /// owners (`-restricted`).
     pub restricted: bool,
-    /// Who did not say who they are maps names to ids and sees what entries show to anybody as
-    /// members and owned groups, and nothing else (`-restrict_anonymous`).
+    /// A caller without an identity may only map names to ids, and see the members and owned groups
+    /// that an entry shows to everyone (`-restrict_anonymous`).
     pub restrict_anonymous: bool,
 }
 
-/// Procedures that `restrict_anonymous` is about.
+/// The procedures that `restrict_anonymous` restricts.
 const HIDDEN: [u32; 6] = [
     wire::WhereIsIt::OPCODE,
     wire::GetCPS::OPCODE,
@@ -68,7 +68,7 @@ pub struct Pr {
     replica: Replica<model::Protection>,
     clock: Clock,
     cell: String,
-    /// Knows realms that are ours besides the cell's own.
+    /// Knows further realms of this cell, besides the one with its name.
     authority: Option<Authority>,
 }
 
@@ -95,24 +95,25 @@ impl Pr {
         Self { rules, ..self }
     }
 
-    /// The same server in a cell with more realms than the one of its name: `name@realm` is `name`
-    /// where `authority` says that it is ours.
+    /// The same server in a cell with several realms: `name@realm` is `name` if `authority` says
+    /// that the realm is the cell's.
     #[must_use]
     pub fn with_realms(self, authority: Authority) -> Self {
         let authority = Some(authority);
         Self { authority, ..self }
     }
 
-    /// Answers a procedure to a caller in this process. Those that change something block until it
-    /// is durable.
+    /// Executes a procedure for a caller in this process. A procedure that changes data blocks
+    /// until the change is durable.
     ///
     /// # Errors
-    /// What a remote caller would be told.
+    /// The code that a remote caller would get.
     pub fn ask<P: Answer<Self>>(&self, who: Identity, arguments: P) -> Result<P::Reply, AbortCode> {
         Server::ask(self, who, arguments)
     }
 
-    /// Asking for no names at all is open to everybody: `pts` does so when it was given names alone.
+    /// Refuses callers that may not map ids to names. A request without ids is always permitted:
+    /// `pts` makes it when it has only names.
     fn check_may_see_names(&self, who: Identity) -> Result<(), AbortCode> {
         let hidden = self.rules.restrict_anonymous && who == Identity::ANONYMOUS;
         if hidden || who == Identity::Stranger {
@@ -121,7 +122,7 @@ impl Pr {
         Ok(())
     }
 
-    /// Who somebody with a ticket is here. A name that leads to a group is nobody's.
+    /// The identity of a caller with a ticket. A name of a group identifies no user.
     fn known_as(&self, principal: &Principal) -> Identity {
         if principal.key_holder {
             return Identity::Superuser;
@@ -134,7 +135,7 @@ impl Pr {
         }
     }
 
-    /// Entries that every cell has can be neither deleted nor renamed.
+    /// Refuses the deletion or renaming of entries that every cell has.
     fn check_not_fixed(id: ViceId) -> Result<(), AbortCode> {
         match id {
             ViceId::ADMINISTRATORS | ViceId::ANYUSER | ViceId::AUTHUSER | ViceId::ANONYMOUS => {
@@ -181,7 +182,8 @@ impl Server for Pr {
         (self.clock)()
     }
 
-    /// The `UserList` means nothing here: who administers users is in system:administrators.
+    /// The `UserList` has no effect here: the administrators of users are the members of
+    /// system:administrators.
     fn identify(&self, caller: &Caller, _: &Guard) -> Identity {
         match caller {
             Caller::Superuser => Identity::Superuser,
@@ -199,7 +201,7 @@ impl Server for Pr {
         } = self.rules;
         let refused = match who {
             Identity::Superuser => false,
-            // aklog asks whether it must register somebody.
+            // aklog asks this way whether it has to register the user.
             Identity::Stranger => {
                 !matches!(opcode, wire::NameToID::OPCODE | wire::IDToName::OPCODE)
             }

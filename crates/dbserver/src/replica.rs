@@ -1,12 +1,14 @@
-//! A typed copy of some tables in memory, kept in step with the database.
+//! A typed copy of some tables in memory that follows the database.
 //!
-//! 1. At the start the model is loaded from one view, and a watch begins at that view's revision.
-//! 2. Reads take the model's lock for reading and never touch the database.
+//! 1. At the start, the model is loaded from one view, and a watch starts at the revision of that
+//!    view.
+//! 2. Reads lock the model for reading and never touch the database.
 //! 3. A write is a transaction on the database. It reads through the transaction, never through the
-//!    model, so that it is serialisable whoever else writes. When it is durable, the watch is read
-//!    up to its revision and applied to the model, and only then is the writer answered: who was
-//!    told of a change sees it.
-//! 4. Changes of other servers arrive by the same watch. A watch that missed some means: load anew.
+//!    model. It is therefore serialisable even if other servers write. When it is durable, the
+//!    watch is read up to its revision and applied to the model. Only then does the writer get its
+//!    answer. A caller that got the answer therefore sees the change.
+//! 4. Changes by other servers arrive through the same watch. If the watch has lost changes, the
+//!    model is loaded again.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -20,25 +22,25 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::{Error, row};
 
-/// How long a writer waits for its own change to come back by the watch, in all.
+/// The longest time for which a writer waits until its own change arrives through the watch.
 const PATIENCE: Duration = Duration::from_secs(20);
 const STEP: Duration = Duration::from_millis(50);
 
-/// What is kept in memory of some tables, made row by row from nothing.
+/// The copy of some tables in memory, built row by row from an empty state.
 pub(crate) trait Model: Default + Send + Sync + 'static {
-    /// The tables it is made from.
+    /// The tables that it is built from.
     const TABLES: &'static [Table];
-    /// The one of them whose rows have numbers as keys and are found by other fields, too.
+    /// The table whose rows have numbers as keys and are also found by other fields.
     const INDEXED: Table;
 
-    /// Takes up a row, or its end. A row of [`Model::INDEXED`] is new here: its old form has been
+    /// Applies a row, or its deletion. The old form of a row of [`Model::INDEXED`] has already been
     /// removed.
     fn set(&mut self, table: Table, key: &[u8], value: Option<&[u8]>) -> Result<(), DatabaseError>;
 
-    /// Removes a row of [`Model::INDEXED`], if it is there.
+    /// Removes a row of [`Model::INDEXED`], if the model has it.
     fn remove(&mut self, number: u32);
 
-    /// Reads all of it.
+    /// Builds the model from all rows.
     fn load(view: &dyn View) -> Result<Self, DatabaseError> {
         let mut model = Self::default();
         let all = (Bound::Unbounded, Bound::Unbounded);
@@ -53,8 +55,8 @@ pub(crate) trait Model: Default + Send + Sync + 'static {
         Ok(model)
     }
 
-    /// Follows one transaction. Old forms go first: within one transaction a name may pass from one
-    /// row to another.
+    /// Applies one transaction. The old forms of rows are removed first, because a name may pass
+    /// from one row to another in one transaction.
     fn apply(&mut self, committed: &Committed) -> Result<(), DatabaseError> {
         let changes = &committed.changes;
         for change in changes
@@ -80,7 +82,7 @@ pub(crate) struct Replica<M> {
 }
 
 impl<M: Model> Replica<M> {
-    /// Runs `prepare`, which may fill an empty database, and loads the model.
+    /// Runs `prepare`, which may fill an empty database, and then loads the model.
     pub(crate) fn open(
         db: Arc<dyn CellDb>,
         prepare: impl FnMut(&mut Transaction<'_>) -> Result<(), Error>,
@@ -100,12 +102,13 @@ impl<M: Model> Replica<M> {
         db.read(|view, revision| Ok((M::load(view)?, db.watch(M::TABLES, revision))))
     }
 
-    /// The model as it is now. Not to be held for long: writers wait for it.
+    /// Locks the model for reading. The lock must be held only briefly, because writers wait for
+    /// it.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, M> {
         self.model.read()
     }
 
-    /// What the database itself says, of what the model does not have. Blocks.
+    /// Reads data from the database that the model does not have. Blocks.
     pub(crate) fn view<T>(
         &self,
         mut body: impl FnMut(&dyn View) -> Result<T, DatabaseError>,
@@ -113,12 +116,12 @@ impl<M: Model> Replica<M> {
         self.db.read(|view, _| body(view))
     }
 
-    /// The revision of the last change to these tables that the model has.
+    /// The revision of the last change to these tables that is in the model.
     pub(crate) fn version(&self) -> u64 {
         self.changed.load(Ordering::Acquire)
     }
 
-    /// Runs a transaction; when this returns it is durable and the model has it.
+    /// Runs a transaction. On return, the change is durable and in the model.
     ///
     /// Blocks. `body` may run more than once.
     pub(crate) fn write<T>(
@@ -130,7 +133,7 @@ impl<M: Model> Replica<M> {
         Ok(value)
     }
 
-    /// Applies what the database has up to `revision`.
+    /// Applies the changes of the database up to `revision`.
     pub(crate) fn catch_up(&self, revision: Revision) -> Result<(), DatabaseError> {
         let mut watch = self.watch.lock();
         let mut waited = Duration::ZERO;
@@ -145,7 +148,7 @@ impl<M: Model> Replica<M> {
                     waited += STEP;
                     if waited >= PATIENCE {
                         return Err(DatabaseError::Read(
-                            "the change did not come back by the watch".into(),
+                            "the change did not arrive through the watch".into(),
                         ));
                     }
                 }

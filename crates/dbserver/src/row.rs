@@ -1,15 +1,16 @@
-//! Rows of tables: XDR with the number of their layout in front.
+//! Rows of tables: the number of their layout, then XDR.
 //!
-//! A layout, once written by a release, is read by all later ones; a new one gets the next number.
+//! Once a release has written a layout, all later releases read it. A new layout gets the next
+//! number.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use cellar_celldb::{Error, Table};
 use cellar_wire::{Decode, Encode};
 
-/// Layout of every row there is.
+/// The layout of all rows so far.
 const LAYOUT: u32 = 1;
 
-/// A row's bytes.
+/// Encodes a row.
 pub(crate) fn encode(row: &impl Encode) -> Bytes {
     let mut buffer = BytesMut::new();
     buffer.put_u32(LAYOUT);
@@ -17,7 +18,7 @@ pub(crate) fn encode(row: &impl Encode) -> Bytes {
     buffer.freeze()
 }
 
-/// A row from its bytes.
+/// Decodes a row.
 pub(crate) fn decode<R: Decode>(table: Table, bytes: &[u8]) -> Result<R, Error> {
     let bad = |reason| Error::BadRow {
         table: table.name(),
@@ -33,7 +34,7 @@ pub(crate) fn decode<R: Decode>(table: Table, bytes: &[u8]) -> Result<R, Error> 
     R::from_xdr(row).map_err(|_| bad("its fields do not parse"))
 }
 
-/// A key or value that is one number.
+/// Decodes a key or value that is one number.
 pub(crate) fn number(table: Table, bytes: &[u8]) -> Result<u32, Error> {
     match <[u8; 4]>::try_from(bytes) {
         Ok(word) => Ok(u32::from_be_bytes(word)),

@@ -1,8 +1,8 @@
-//! VL: which servers have which volumes. Port 7003, service 52.
+//! VL, the volume location server: which servers have which volumes. Port 7003, service 52.
 //!
-//! A handler is in the file named after its procedure. Reads are answered from `model`, in
-//! memory; writes go through `tables` in a transaction and are answered when they are durable and
-//! visible. Writes need the superuser.
+//! Each procedure is in the file named after it. Reads are answered from `model`, in memory. Writes
+//! go through `tables` in a transaction, and are answered when they are durable and visible. Writes
+//! need the superuser.
 
 use std::sync::Arc;
 
@@ -39,15 +39,15 @@ mod update_entry;
 pub use pattern::{BadPattern, Pattern};
 pub use service::VlService;
 
-/// What a cell allows less than OpenAFS's server does by default.
+/// The permissions that a cell restricts beyond OpenAFS's defaults.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// Only superusers list entries and see statistics (`-restricted_query admin`); lookups of
-    /// single volumes and servers, which clients need, stay open.
+    /// Only superusers list entries and see statistics (`-restricted_query admin`). Lookups of
+    /// single volumes and servers, which clients need, stay permitted.
     pub restricted_query: bool,
 }
 
-/// Procedures that `restricted_query` is about.
+/// The procedures that `restricted_query` restricts.
 const LISTINGS: [u32; 9] = [
     wire::GetLock::OPCODE,
     wire::ListEntry::OPCODE,
@@ -70,7 +70,7 @@ pub struct Vl {
 }
 
 impl Vl {
-    /// Loads the location database; an empty one needs nothing.
+    /// Loads the location database, which may be empty.
     ///
     /// # Errors
     /// The database cannot be read, or holds rows that do not parse.
@@ -92,11 +92,11 @@ impl Vl {
         Self { rules, ..self }
     }
 
-    /// Answers a procedure to a caller in this process. Those that change something block until it
-    /// is durable.
+    /// Executes a procedure for a caller in this process. A procedure that changes data blocks
+    /// until the change is durable.
     ///
     /// # Errors
-    /// What a remote caller would be told.
+    /// The code that a remote caller would get.
     pub fn ask<P: Answer<Self>>(&self, who: Identity, arguments: P) -> Result<P::Reply, AbortCode> {
         Server::ask(self, who, arguments)
     }

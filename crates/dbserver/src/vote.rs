@@ -1,9 +1,9 @@
-//! VOTE and DISK, as far as a database that needs no votes has them.
+//! VOTE and DISK, for a database that needs no votes.
 //!
 //! OpenAFS's databases elect a sync site and send it their writes; `udebug` and monitoring ask each
-//! server how that stands. A Cellar database answers as a single site that is always the sync site:
-//! its state is healthy as long as it answers, its version has the start of the server as epoch and
-//! counts changes. Nobody gets a vote, and nobody may write by DISK.
+//! server for the state of that. A Cellar database answers as a single site that is always the sync
+//! site. Its state is healthy as long as it answers. Its version has the start of the server as
+//! epoch, and counts changes. It votes for no server, and no server may write by DISK.
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ use crate::{Clock, Error, Identity, Pr, Vl};
 
 /// `sync_site_until` of a site that needs no votes: forever.
 const FOREVER: u32 = 0x7fff_ffff;
-/// What SDebug answers past the last other server.
+/// The code of SDebug for an index past the last other server.
 const NO_SUCH_SERVER: AbortCode = AbortCode(2);
 
-/// A database whose state is shown.
+/// A database whose state VOTE shows.
 pub trait Database: Send + Sync + 'static {
     /// The revision of its last change.
     fn version(&self) -> u64;
@@ -45,7 +45,7 @@ impl Database for Pr {
     }
 }
 
-/// What VOTE answers about one database.
+/// The state behind the VOTE service of one database.
 struct Vote {
     database: Arc<dyn Database>,
     clock: Clock,
@@ -126,7 +126,7 @@ macro_rules! answers {
 }
 
 answers! {
-    // An answer without a time in it is a vote against.
+    // A reply without a time is a vote against.
     Beacon => |_vote| Ok(BeaconReply {});
     GetSyncSite => |_vote| Ok(GetSyncSiteReply {});
     DebugOld => |vote| Ok(DebugOldReply { state: vote.state() });
@@ -137,13 +137,13 @@ answers! {
     XSDebug => |_vote| Err::<XSDebugReply, _>(NO_SUCH_SERVER.into());
 }
 
-/// The service that shows a database's state to `udebug`.
+/// The service through which `udebug` sees the state of a database.
 #[derive(Clone)]
 pub struct VoteService(Arc<Vote>);
 
 impl VoteService {
-    /// A service over a database that is served at `addresses` (192.0.2.1 is 0xc0000201). `clock`
-    /// tells the start of the server, too.
+    /// A service for a database at `addresses` (192.0.2.1 is 0xc0000201). `clock` also gives the
+    /// start time of the server.
     pub fn new(database: Arc<dyn Database>, clock: Clock, addresses: Vec<u32>) -> Self {
         let started = clock();
         Self(Arc::new(Vote {
@@ -178,7 +178,7 @@ impl Service for VoteService {
     }
 }
 
-/// The service that refuses to take a database from elsewhere.
+/// The service that refuses a database from another server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskService;
 
@@ -191,9 +191,9 @@ impl Service for DiskService {
         Box::pin(async move {
             match call.opcode().await? {
                 disk::Probe::OPCODE => Ok(()),
-                // A sync site answers so, because it would have to ask itself.
+                // A sync site answers with this code, because it would have to ask itself.
                 disk::GetVersion::OPCODE => Err(AbortCode::UDEADLOCK),
-                // This is the sync site: it takes changes from nobody.
+                // This is the sync site: it takes changes from no other server.
                 opcode if disk::PACKAGE.procedure(opcode).is_some() => Err(AbortCode::USYNC),
                 _ => Err(AbortCode::RXGEN_OPCODE),
             }

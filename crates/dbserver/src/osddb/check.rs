@@ -1,4 +1,4 @@
-//! What an entry may say.
+//! Checks of a device's entry.
 
 use cellar_wire::AbortCode;
 use cellar_wire::osddb::{
@@ -8,16 +8,16 @@ use cellar_wire::osddb::{
 use super::tables::LOCAL_DISK;
 
 const FLAGS: u32 = OSD_ARCHIVAL | OSD_WIPEABLE | OSD_DRAINING | OSD_OBSOLETE | OSD_SOFT_DELETE;
-/// `/vicepa` to `/vicepiu`.
+/// The highest partition number: `/vicepa` to `/vicepiu`.
 const PARTITION_MAX: u32 = 254;
-/// Weights are added up by who chooses.
+/// The highest weight. The code that chooses devices adds weights up.
 const PRIORITY_MAX: u32 = 1_000_000;
-/// A mark is in thousandths.
+/// The highest mark, in thousandths.
 const MARK_MAX: u32 = 1000;
-/// The customary port of OSD servers.
+/// The default port of OSD servers.
 const PORT: u32 = 7006;
 
-/// Checks an entry and fills in what may be left out.
+/// Checks an entry and fills in the defaults of omitted fields.
 ///
 /// # Errors
 /// EINVAL.
@@ -31,7 +31,7 @@ pub(super) fn checked(mut entry: OsdEntry) -> Result<OsdEntry, AbortCode> {
     let words = texts.into_iter().all(|(text, needed)| {
         text.is_some_and(|text| is_word(text) && !(needed && text.is_empty()))
     });
-    // A name that looks like a number would be taken for one.
+    // A name that looks like a number would be read as one.
     let named = entry
         .name
         .as_str()
@@ -56,7 +56,7 @@ pub(super) fn checked(mut entry: OsdEntry) -> Result<OsdEntry, AbortCode> {
     Ok(entry)
 }
 
-/// Whether a text can be shown in a table and typed: nothing but visible characters.
+/// Whether a text can be shown in a table and typed: it has only visible characters.
 pub(super) fn is_word(text: &str) -> bool {
     !text.chars().any(|c| c.is_whitespace() || c.is_control())
 }

@@ -43,7 +43,7 @@ impl Answer<OsdDb> for GetOsd {
     }
 }
 
-/// The device of that name: one in use before one that is obsolete.
+/// The device with that name. One in use comes before one that is obsolete.
 fn with_name<'a>(
     entries: impl Iterator<Item = &'a OsdEntry>,
     name: &cellar_wire::osddb::OsdName,
@@ -57,7 +57,7 @@ fn is_obsolete(entry: &OsdEntry) -> bool {
     entry.flags & OSD_OBSOLETE != 0
 }
 
-/// No two devices in use have one name.
+/// Checks that no other device in use has the name.
 fn check_name(devices: &[DeviceRow], entry: &OsdEntry) -> Result<(), AbortCode> {
     let taken = devices.iter().any(|DeviceRow { entry: other, .. }| {
         other.id != entry.id && other.name == entry.name && !is_obsolete(other)
@@ -73,7 +73,7 @@ impl Answer<OsdDb> for CreateOsd {
 
     fn answer(self, osddb: &OsdDb, who: Identity) -> Result<CreateOsdReply, Error> {
         OsdDb::check_superuser(who)?;
-        // Numbers are signed in what people write.
+        // Users write numbers as signed ones.
         if self.entry.id > i32::MAX as u32 {
             return Err(AbortCode::EINVAL.into());
         }

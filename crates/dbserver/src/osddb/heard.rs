@@ -1,9 +1,10 @@
-//! What is heard of devices: how full they are, and that they are there.
+//! Reports of devices: their free space, and their presence.
 //!
-//! A server says so every two seconds. A device that was not heard of for [`DEAD_AFTER`] is dead: four
-//! heartbeats in a row were lost, or nobody is there. For as long after its own start this database calls
-//! nobody dead whom it could not have heard yet; such a device has no free room as far as is known, so
-//! nothing is placed there, but what is there is read.
+//! A server reports every two seconds. A device without a report for [`DEAD_AFTER`] is dead: four
+//! heartbeats in a row were lost, or its server is down. For the same time after its own start,
+//! this database does not call a device dead that has not reported yet. The free space of such a
+//! device is unknown and counts as none. Therefore no new objects go there, but existing ones are
+//! read.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,10 +15,10 @@ use parking_lot::Mutex;
 use super::Stopwatch;
 use super::tables::LOCAL_DISK;
 
-/// Silence after which a device is dead.
+/// The time without a report after which a device is dead.
 pub const DEAD_AFTER: Duration = Duration::from_secs(8);
 
-/// `silence` of a device that was never heard of.
+/// The `silence` of a device that has never reported.
 const NEVER: u32 = u32::MAX;
 
 pub(super) struct Heard {
@@ -36,13 +37,13 @@ impl Heard {
         }
     }
 
-    /// Takes a device's word.
+    /// Stores a report.
     pub(super) fn hear(&self, state: OsdState) {
         let now = (self.stopwatch)();
         self.devices.lock().insert(state.id, (state, now));
     }
 
-    /// The entry and what is known of it.
+    /// The entry of a device with its last report.
     pub(super) fn listed(&self, entry: &OsdEntry) -> OsdListed {
         let now = (self.stopwatch)();
         let heard = self.devices.lock().get(&entry.id).copied();
@@ -60,7 +61,7 @@ impl Heard {
                 }),
                 ..state
             },
-            // The file servers' own disks are no device that could be silent.
+            // The file servers' own disks do not report.
             dead: entry.id != LOCAL_DISK && quiet > DEAD_AFTER,
         }
     }

@@ -1,7 +1,9 @@
-//! Heartbeat: a server of devices says that it is alive, where it is, and how full they are.
+//! Heartbeat: a server of devices reports that it is alive, its addresses, and the free space of
+//! its devices.
 //!
-//! Where a device is, its server knows best: an entry that says otherwise is changed, and then the file
-//! servers learn it by the revision. That is the only write; all other heartbeats are answered from memory.
+//! The server itself knows best where its devices are. If an entry differs, it is changed, and the
+//! file servers learn that through the revision. This is the only write. All other heartbeats are
+//! answered from memory.
 
 use cellar_wire::osddb::{Heartbeat, HeartbeatReply, OsdEntry};
 use cellar_wire::{AbortCode, List};
@@ -47,14 +49,15 @@ impl Answer<OsdDb> for Heartbeat {
     }
 }
 
-/// The devices that a heartbeat speaks of.
+/// The devices of a heartbeat.
 fn devices(heartbeat: &Heartbeat) -> impl Iterator<Item = u32> {
     let ids = heartbeat.states.iter().map(|state| state.id);
     ids.filter(|id| *id != LOCAL_DISK)
 }
 
-/// Whether a heartbeat comes from another place than the entry says. Of addresses only the set counts:
-/// which is preferred, the administrator may have said. One without addresses says nothing about that.
+/// Whether the addresses or the port of a heartbeat differ from those of the entry. The order of
+/// addresses does not count: the administrator may have chosen the preferred one. A heartbeat
+/// without addresses never differs.
 fn is_elsewhere(heartbeat: &Heartbeat, entry: &OsdEntry) -> bool {
     let said = &heartbeat.addresses;
     if said.is_empty() || heartbeat.port == 0 {
@@ -70,7 +73,7 @@ fn is_elsewhere(heartbeat: &Heartbeat, entry: &OsdEntry) -> bool {
             .any(|address| !said.contains(address))
 }
 
-/// Writes down where the devices are.
+/// Stores the addresses and the port of the devices.
 fn note(heartbeat: &Heartbeat, tables: &mut Tables<'_, '_>) -> Result<(), Error> {
     for id in devices(heartbeat) {
         let Some(row) = tables.device(id)? else {

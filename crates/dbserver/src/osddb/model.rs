@@ -8,7 +8,7 @@ use cellar_wire::osddb::{OsdEntry, PolicyEntry};
 use super::tables::{Counters, DEVICE, DeviceRow, META, POLICY};
 use crate::{replica, row};
 
-/// All of the database.
+/// The contents of the database.
 #[derive(Default)]
 pub(super) struct Model {
     pub(super) devices: BTreeMap<u32, OsdEntry>,

@@ -1,8 +1,8 @@
 //! ListPolicies, SetPolicy, DeletePolicy.
 //!
-//! A change is made only if all policies compile together with it. What is wrong the caller is told by a
-//! code: EINVAL the text, ENOENT a policy that is used and not there, ELOOP a circle. Where in the text it
-//! is the caller finds with the same parser.
+//! A change is made only if all policies compile together after it. The caller gets a code for an
+//! error: EINVAL for the text, ENOENT for a missing policy that another one uses, ELOOP for a
+//! cycle. To find the place in the text, the caller uses the same parser.
 
 use cellar_policy::{Policies, PolicyError};
 use cellar_wire::osddb::{

@@ -21,14 +21,14 @@ pub struct OsdDbService {
 }
 
 impl OsdDbService {
-    /// A service over a server that knows nobody but the local administrator.
+    /// A service that identifies only the local administrator.
     pub fn new(osddb: Arc<OsdDb>) -> Self {
         let guard = Guard::default();
         Self { osddb, guard }
     }
 
-    /// The same service for callers with tickets: `authority` says which of them are superusers,
-    /// `audit` takes down what they change.
+    /// The same service for callers with tickets: `authority` names the superusers, `audit` records
+    /// their changes.
     #[must_use]
     pub fn with_authority(self, authority: Authority, audit: Audit) -> Self {
         let guard = Guard::new(authority, audit);

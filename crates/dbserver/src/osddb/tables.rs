@@ -1,7 +1,8 @@
-//! The tables of the OSD database, inside a transaction.
+//! The tables of the OSD database, in a transaction.
 //!
-//! `osd.device` and `osd.policy` hold the rows by number; `osd.meta` the two revisions and the highest
-//! numbers ever given. Rows are the wire's structures with the revision of their last change.
+//! `osd.device` and `osd.policy` have the rows by number. `osd.meta` has the two revisions and the
+//! highest numbers ever assigned. Rows are the structures of the wire, with the revision of their
+//! last change.
 
 use std::ops::Bound;
 
@@ -21,22 +22,23 @@ const COUNTERS: &[u8] = b"counters";
 
 /// The number of the file servers' own disks.
 pub(super) const LOCAL_DISK: u32 = 1;
-/// Files above that go to objects where the size decides, unless the entry is changed: as in the original.
+/// With policies that decide by size, larger files go to objects. The value is that of the
+/// original; the entry can change it.
 const LOCAL_DISK_MAX_SIZE: u64 = 1 << 20;
-/// Bytes of the texts of all policies: what one answer carries, and a file server compiles.
+/// The most bytes of all policies' texts: one reply carries them, and a file server compiles them.
 const TEXTS_BYTES_MAX: usize = 4 << 20;
 
 xdr_struct! {
-    /// A device as it is stored.
+    /// A device as stored.
     #[derive(Default)]
     pub(super) struct DeviceRow {
-        /// The revision at which it was changed last.
+        /// The revision of its last change.
         pub(super) changed: u64,
-        /// What is set.
+        /// Its settings.
         pub(super) entry: OsdEntry,
     }
 
-    /// Revisions, and the highest numbers ever given.
+    /// Revisions, and the highest numbers ever assigned.
     #[derive(Copy, Default)]
     pub(super) struct Counters {
         /// Revision of the devices' entries.
@@ -50,7 +52,7 @@ xdr_struct! {
     }
 }
 
-/// The tables as a transaction sees and changes them.
+/// The tables, read and changed through a transaction.
 pub(super) struct Tables<'a, 'b>(pub(super) &'a mut Transaction<'b>);
 
 impl Tables<'_, '_> {
@@ -98,7 +100,7 @@ impl Tables<'_, '_> {
             .collect()
     }
 
-    /// Stores an entry under its number; 0: the next one. Answers the number.
+    /// Stores an entry under its number, or with number 0 under the next one. Returns the number.
     pub(super) fn put_device(&mut self, mut entry: OsdEntry) -> Result<u32, DatabaseError> {
         let mut counters = self.counters()?;
         counters.devices += 1;
@@ -125,15 +127,15 @@ impl Tables<'_, '_> {
             .collect()
     }
 
-    /// The number of a new policy.
+    /// The number for a new policy.
     pub(super) fn next_policy(&self) -> Result<u32, DatabaseError> {
         Ok(self.counters()?.policy + 1)
     }
 
-    /// Stores a policy that is to be among `all`.
+    /// Stores a policy. `all` are the policies after the change, including this one.
     ///
     /// # Errors
-    /// ENOSPC: they are too many, or too long together.
+    /// ENOSPC if they are too many, or too long together.
     pub(super) fn put_policy(
         &mut self,
         all: &[PolicyEntry],

@@ -1,4 +1,4 @@
-//! Every OSDDB procedure and refusal.
+//! Tests of every OSDDB procedure and refusal.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -134,7 +134,7 @@ fn the_first_start_makes_the_local_disk() {
     assert_eq!((entry.allocation_priority, entry.read_priority), (64, 100));
     cell.wait(3600);
     assert!(!cell.get(1).unwrap().dead);
-    // The second start changes nothing.
+    // A second start changes nothing.
     let mut changed = cell.get(1).unwrap().entry;
     changed.max_size = 4 << 20;
     cell.set(changed, 0).unwrap();
@@ -164,14 +164,14 @@ fn devices_are_created_and_changed() {
     assert_eq!(cell.set(changed.clone(), revision), Ok(()));
     assert_eq!(cell.get(7).unwrap().entry, changed);
     assert_eq!(cell.revisions().0, revision + 1);
-    // The same again is no change.
+    // The same entry again is not a change.
     assert_eq!(cell.set(changed.clone(), 0), Ok(()));
     assert_eq!(cell.revisions().0, revision + 1);
-    // Somebody changed it since that revision.
+    // Another caller has changed it since that revision.
     changed.read_priority = 1;
     assert_eq!(cell.set(changed.clone(), revision), Err(AbortCode::ESTALE));
     assert_eq!(cell.set(changed.clone(), revision + 1), Ok(()));
-    // A change of another one does not matter.
+    // A change of another device does not matter.
     let mut other = cell.get(2).unwrap().entry;
     other.class = "fast".try_into().unwrap();
     assert_eq!(cell.set(other, revision), Ok(()));
@@ -250,7 +250,7 @@ fn entries_that_make_no_sense_are_refused() {
 fn devices_die_of_silence() {
     let cell = cell();
     let id = cell.create(device(0, "a")).unwrap();
-    // This database could not have heard of it yet.
+    // This database could not have received a report yet.
     let new = cell.get(id).unwrap();
     assert_eq!(
         (new.dead, new.state.silence, new.state.free),
@@ -273,9 +273,9 @@ fn devices_die_of_silence() {
     );
     cell.beat(&[state(id)], &[]).unwrap();
     assert!(!cell.get(id).unwrap().dead);
-    // States are no changes.
+    // Reports are no changes of the entry.
     assert_eq!(cell.revisions().0, revision);
-    // After a restart nobody is dead at once.
+    // After a restart, no device is dead at once.
     let again = open(&cell.db, &cell.passed);
     let listed = again.ask(NOBODY, ListOsds {}).unwrap();
     assert!(listed.osds.iter().all(|osd| !osd.dead));
@@ -289,13 +289,13 @@ fn heartbeats_say_where_devices_are() {
     assert_eq!(cell.beat(&[state(id)], &[HOST, OTHER]), Ok(revision + 1));
     let entry = cell.get(id).unwrap().entry;
     assert_eq!(entry.addresses[..], [HOST, OTHER]);
-    // The order is the administrator's.
+    // The administrator decides about the order.
     let mut turned = entry;
     turned.addresses = List::from_iter_cut([OTHER, HOST]);
     cell.set(turned, 0).unwrap();
     assert_eq!(cell.beat(&[state(id)], &[HOST, OTHER]), Ok(revision + 2));
     assert_eq!(cell.get(id).unwrap().entry.addresses[..], [OTHER, HOST]);
-    // One that is not known: the others are heard.
+    // An unknown device is refused, but the reports about the others are stored.
     cell.wait(20);
     let both = [state(99), state(id), state(1)];
     assert_eq!(cell.beat(&both, &[HOST]), Err(AbortCode::ENOENT));
@@ -344,7 +344,7 @@ fn policies_always_go_together() {
     assert_eq!(delete(2), Ok(()));
     assert_eq!(delete(10), Ok(()));
     assert_eq!((cell.policies(), cell.revisions().1), (vec![], 7));
-    // Volumes may name the old ones still.
+    // Volumes may still name the old policies.
     assert_eq!(cell.policy(0, "new", "=> osd;"), Ok(11));
     let again = open(&cell.db, &cell.passed);
     let kept = again.ask(NOBODY, ListPolicies {}).unwrap();

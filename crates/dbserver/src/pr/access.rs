@@ -1,16 +1,17 @@
-//! Who may do what to an entry.
+//! Permissions on entries.
 //!
-//! In this order, the first that holds allows:
+//! The caller has a permission if one of these conditions holds. They are checked in this order:
 //!
-//! 1. the caller is the superuser;
-//! 2. an access bit of the entry allows it to anybody;
-//! 3. the caller is the entry's owner, or a member of the group that is;
-//! 4. the entry is a user: the caller is that user;
-//! 5. the entry is a group: an access bit allows it to members, and the caller is one;
-//! 6. status, membership and ownership are asked for: the caller is in system:ptsviewers;
-//! 7. the caller is in system:administrators.
+//! 1. The caller is the superuser.
+//! 2. An access bit of the entry gives the permission to everyone.
+//! 3. The caller owns the entry, or is a member of the group that owns it.
+//! 4. The entry is a user, and the caller is that user.
+//! 5. The entry is a group, an access bit gives the permission to members, and the caller is one.
+//! 6. The permission is to see status, memberships or ownership, and the caller is in
+//!    system:ptsviewers.
+//! 7. The caller is in system:administrators.
 //!
-//! The test is one function over [`People`], so that reads judge by the model and writes by their
+//! The check is one function over [`People`], so that reads use the model and writes their
 //! transaction.
 
 use std::collections::BTreeSet;
@@ -23,16 +24,16 @@ use super::limits::{AROUND_MAX, NESTING_MAX};
 use super::record::Record;
 use crate::{Error, Identity};
 
-/// Instead of a bit: any member may, whatever the bits are.
+/// In the place of a bit: every member has the permission, independent of the bits.
 pub(crate) const ANY_MEMBER: u32 = u32::MAX;
 
-/// What membership is judged by.
+/// The memberships that a check uses.
 pub(crate) trait People {
-    /// The groups that have `id` as a member, users and groups alike.
+    /// The groups that have `id`, a user or a group, as a member.
     fn groups_of(&self, id: ViceId, each: &mut dyn FnMut(ViceId)) -> Result<(), DatabaseError>;
 }
 
-/// Whether `id` is a member of `group`, itself or through groups in groups. Everybody is in
+/// Whether `id` is a member of `group`, directly or through nested groups. All ids are in
 /// system:anyuser, and all but anonymous in system:authuser.
 pub(crate) fn is_member(
     people: &impl People,
@@ -59,8 +60,8 @@ pub(crate) fn is_member(
     Ok(expand(people, reached, NESTING_MAX - 1, Some(group))?.contains(&group))
 }
 
-/// `groups` and the groups that these are members of, at most `steps` up. Stops when `wanted` is
-/// found.
+/// `groups`, and the groups that have them as members, through at most `steps` levels. Stops when
+/// `wanted` is found.
 pub(crate) fn expand(
     people: &impl People,
     groups: BTreeSet<ViceId>,
@@ -86,10 +87,10 @@ pub(crate) fn expand(
     Ok(reached)
 }
 
-/// Whether `group` is in `wanted`, itself or through groups in groups, however deep.
+/// Whether `group` is `wanted` or is nested in it, at any depth.
 ///
 /// # Errors
-/// PRTOOMANY: more groups are around it than are looked at.
+/// PRTOOMANY if the search meets too many groups.
 pub(crate) fn is_inside(
     people: &impl People,
     group: ViceId,
@@ -118,7 +119,8 @@ pub(crate) fn is_administrator(people: &impl People, who: Identity) -> Result<bo
     is_member(people, who.id(), ViceId::ADMINISTRATORS)
 }
 
-/// Whether `who` may do to `entry` what the bits `mem` allow to members and `any` to anybody.
+/// Whether `who` has a permission on `entry`: the bits `mem` give it to members, the bits `any` to
+/// everyone.
 pub(crate) fn allows(
     people: &impl People,
     who: Identity,
@@ -150,7 +152,7 @@ pub(crate) fn allows(
     is_administrator(people, who)
 }
 
-/// Whether `caller` owns the entry, or is in the group that does.
+/// Whether `caller` owns the entry, or is in the group that owns it.
 pub(crate) fn is_owner(
     people: &impl People,
     caller: ViceId,

@@ -1,4 +1,4 @@
-//! What a new protection database holds.
+//! The contents of a new protection database.
 
 use cellar_celldb::Transaction;
 use cellar_wire::ViceId;
@@ -10,8 +10,8 @@ use super::tables::{MAX_GROUP, MAX_USER, Tables};
 use crate::{Error, error};
 use cellar_wire::AfsTime;
 
-/// The entries of a new cell, all owned and created by system:administrators. The first user made
-/// gets 1 and the first group -206.
+/// The entries of a new cell, all owned and created by system:administrators. The first new user
+/// gets the id 1, the first new group -206.
 const FIRST: [(ViceId, &str); 6] = [
     (ViceId::ADMINISTRATORS, "system:administrators"),
     (ViceId::BACKUP, "system:backup"),
@@ -21,7 +21,7 @@ const FIRST: [(ViceId, &str); 6] = [
     (ViceId::ANONYMOUS, "anonymous"),
 ];
 
-/// Fills an empty database; leaves any other as it is.
+/// Fills an empty database, and leaves any other unchanged.
 pub(crate) fn fill(transaction: &mut Transaction<'_>, now: AfsTime) -> Result<(), Error> {
     let mut tables = Tables(transaction);
     if tables.get(ViceId::ANONYMOUS)?.is_some() {

@@ -1,8 +1,7 @@
-//! ChangeEntry, UpdateEntry: another name, owner or id.
+//! ChangeEntry, UpdateEntry: a new name, owner or id.
 //!
-//! A group is named after its owner. When the owner changes, the name follows; a new name must fit
-//! the owner. When an owner is renamed, the groups keep their names until they are changed
-//! themselves.
+//! A group is named after its owner. If the owner changes, the name follows, and a new name must
+//! fit the owner. If an owner is renamed, its groups keep their names until they are changed.
 
 use cellar_wire::pr::{
     ChangeEntry, ChangeEntryReply, PRUPDATE_IDHASH, PRUPDATE_NAMEHASH, PrName, UpdateEntry,
@@ -54,7 +53,7 @@ impl Answer<Pr> for ChangeEntry {
     }
 }
 
-/// What changes besides the id.
+/// The changes besides the id.
 struct Change<'a> {
     who: Identity,
     is_admin: bool,
@@ -105,7 +104,7 @@ impl Change<'_> {
         }
     }
 
-    /// Who changes a group without an owner owns it.
+    /// A group without an owner gets the caller as its owner.
     fn adopt(&self, new: &mut Record) {
         if matches!(new.owner, ViceId(0) | ViceId::ANONYMOUS) {
             new.owner = self.who.id();
@@ -168,8 +167,8 @@ fn change_id(tables: &mut Tables<'_, '_>, old: Record, id: ViceId) -> Result<Rec
     Ok(new)
 }
 
-/// OpenAFS's server only ever rebuilds the hash chains of one entry by this call. Here the same is
-/// done to the index of names; there is no other.
+/// In OpenAFS's server, this call only rebuilds the hash chains of one entry. Here it does the same
+/// for the index of names, which is the only index.
 impl Answer<Pr> for UpdateEntry {
     const BLOCKS: bool = true;
 

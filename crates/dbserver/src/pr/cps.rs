@@ -1,9 +1,9 @@
-//! GetCPS, GetCPS2, GetHostCPS: everything that a user, or a host, is.
+//! GetCPS, GetCPS2, GetHostCPS: all ids under which a user or a host acts.
 //!
-//! A current protection subdomain is a sorted list of ids: the user, its groups, the groups that
-//! these are in, system:anyuser, and system:authuser for who belongs to this cell. A file server
-//! judges access lists by it. A host has one, too: users that are named by its address, or by a
-//! network's (trailing zeros), make it a member of their groups.
+//! A current protection subdomain is a sorted list of ids: the user, its groups, the groups in
+//! which these are nested, system:anyuser, and for users of this cell system:authuser. A file
+//! server checks access lists with it. A host has one too. A user that is named by the host's
+//! address, or by a network's (with trailing zeros), makes the host a member of that user's groups.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -21,10 +21,10 @@ use super::model::Protection;
 use super::record::Record;
 use crate::{Answer, Error, Identity};
 
-/// An id that no entry can have: GetCPS2 takes it for "only the host".
+/// An id that no entry can have. GetCPS2 reads it as "only the host".
 const NO_ID: ViceId = ViceId(i32::MIN);
 
-/// All ids that `record` acts as.
+/// The ids under which `record` acts.
 pub(super) fn of_user(model: &Protection, record: &Record) -> Result<BTreeSet<ViceId>, Error> {
     let elements = model.elements(record).clone();
     let mut cps = expand(model, elements, NESTING_MAX, None)?;
@@ -37,7 +37,8 @@ pub(super) fn of_user(model: &Protection, record: &Record) -> Result<BTreeSet<Vi
     Ok(cps)
 }
 
-/// All groups of a host: those of the users named by its address, and by the networks around it.
+/// The groups of a host: those of the users that are named by its address or by a network around
+/// it.
 pub(super) fn of_host(model: &Protection, host: u32) -> BTreeSet<ViceId> {
     let mut groups = BTreeSet::new();
     for mask in [0xffff_ffff, 0xffff_ff00, 0xffff_0000, 0xff00_0000] {
@@ -52,10 +53,10 @@ pub(super) fn of_host(model: &Protection, host: u32) -> BTreeSet<ViceId> {
     groups
 }
 
-/// A list for the wire.
+/// Converts a list for the wire.
 ///
 /// # Errors
-/// PRTOOMANY: a list that is cut off would take rights away, and give some that are denied.
+/// PRTOOMANY. A truncated list would remove rights, and ignore negative rights.
 fn list(ids: BTreeSet<ViceId>) -> Result<IdList, Error> {
     if ids.len() > LIST_MAX {
         return Err(AbortCode::PRTOOMANY.into());

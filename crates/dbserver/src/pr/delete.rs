@@ -1,7 +1,7 @@
-//! Delete: a user or group is gone, and what it was part of knows.
+//! Delete: removes a user or group, and all references to it.
 //!
-//! Memberships end, groups that it owned have no owner any more, and who created a group may create
-//! another. All of it is one transaction.
+//! Its memberships end, groups that it owned lose their owner, and the creator of a group may
+//! create another one. All this is one transaction.
 
 use cellar_wire::pr::{Delete, DeleteReply, PRQUOTA};
 use cellar_wire::{AbortCode, ViceId};
@@ -60,7 +60,7 @@ fn delete(tables: &mut Tables<'_, '_>, record: &Record) -> Result<(), Error> {
     }
     if record.is_group() && record.creator != record.id {
         let is_admin = is_administrator(tables, Identity::User(record.creator))?;
-        // Administrators were not charged.
+        // The quota of administrators was not reduced.
         give_back(
             tables,
             record.creator,

@@ -1,30 +1,30 @@
-//! The protection database for another role in the same process.
+//! The protection database for other roles in the same process.
 //!
-//! A file server maps names in access lists, and asks once a connection what its caller is. It may
-//! keep the answers for as long as [`Directory::version`] stays the same.
+//! A file server maps names in access lists, and asks once per connection for the ids of its
+//! caller. It may keep the results while [`Directory::version`] stays the same.
 
 use cellar_wire::ViceId;
 use cellar_wire::pr::PrName;
 
 use super::{Pr, cps};
 
-/// Names, ids and what they stand for.
+/// Names, ids and memberships.
 pub trait Directory: Send + Sync {
-    /// The id behind a name, if there is one. The name is taken as it is: entries are in lower case.
+    /// The id of a name, if it exists. The name must be in lower case, as entries are.
     fn id(&self, name: &[u8]) -> Option<ViceId>;
 
-    /// The name of an id, if there is such an entry.
+    /// The name of an id, if it exists.
     fn name(&self, id: ViceId) -> Option<PrName>;
 
-    /// Everything that a user is: itself, its groups, the groups around them, system:anyuser and,
-    /// for users of this cell, system:authuser; in ascending order. `None` for an unknown id.
+    /// The ids under which a user acts, in ascending order: itself, its groups, the groups in which
+    /// these are nested, system:anyuser and, for users of this cell, system:authuser. `None` for an
+    /// unknown id.
     fn cps(&self, id: ViceId) -> Option<Vec<ViceId>>;
 
-    /// The groups that a host is in by its IPv4 address (192.0.2.1 is 0xc0000201), in ascending
-    /// order.
+    /// The groups of a host by its IPv4 address (192.0.2.1 is 0xc0000201), in ascending order.
     fn host_cps(&self, host: u32) -> Vec<ViceId>;
 
-    /// A number that changes when any of these may answer otherwise.
+    /// A number that changes whenever any of these results may change.
     fn version(&self) -> u64;
 }
 

@@ -1,7 +1,7 @@
-//! WhereIsIt, DumpEntry: an entry by its place, for looking into the database.
+//! WhereIsIt, DumpEntry: an entry by its position, to inspect the database.
 //!
-//! There are no blocks here, so an entry's position is its place in listings. Chains are shown by
-//! their first element where they have one.
+//! This database has no blocks. The position of an entry is its place in listings. A chain is shown
+//! by its first element.
 
 use cellar_wire::pr::{
     DumpEntry, DumpEntryReply, PRP_STATUS_MEM, PrDebugEntry, WhereIsIt, WhereIsItReply,

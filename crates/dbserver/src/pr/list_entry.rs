@@ -1,4 +1,4 @@
-//! ListEntry, ListEntries, ListOwned, ListMax: entries are shown.
+//! ListEntry, ListEntries, ListOwned, ListMax: display of entries.
 
 use cellar_wire::pr::{
     IdList, ListEntries, ListEntriesReply, ListEntry, ListEntryReply, ListMax, ListMaxReply,
@@ -27,8 +27,8 @@ impl Answer<Pr> for ListEntry {
     }
 }
 
-/// Users in the order of their ids, then groups. The cursor is a place, so that entries made or
-/// deleted between two calls neither repeat nor hide others.
+/// Users in the order of their ids, then groups. The cursor is a place. Therefore a creation or
+/// deletion between two calls neither repeats nor hides other entries.
 impl Answer<Pr> for ListEntries {
     const BLOCKS: bool = false;
 
@@ -62,7 +62,7 @@ impl Answer<Pr> for ListEntries {
     }
 }
 
-/// The cursor is the place of the last group that was answered.
+/// The cursor is the place of the last returned group.
 impl Answer<Pr> for ListOwned {
     const BLOCKS: bool = false;
 
@@ -70,7 +70,7 @@ impl Answer<Pr> for ListOwned {
         let model = pr.replica.read();
         let may = match self.id {
             ViceId(0) => allows(&*model, who, None, 0, 0)?,
-            // Any member of a group may see what the group owns.
+            // Every member of a group may see the groups that it owns.
             id => allows(
                 &*model,
                 who,

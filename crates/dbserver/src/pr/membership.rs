@@ -1,4 +1,4 @@
-//! AddToGroup, RemoveFromGroup, IsAMemberOf, ListElements, ListSuperGroups: who is in what.
+//! AddToGroup, RemoveFromGroup, IsAMemberOf, ListElements, ListSuperGroups: memberships.
 
 use cellar_wire::pr::{
     AddToGroup, AddToGroupReply, IdList, IsAMemberOf, IsAMemberOfReply, ListElements,
@@ -31,7 +31,7 @@ impl Answer<Pr> for AddToGroup {
             if !allows(&tables, who, Some(&group), PRP_ADD_MEM, PRP_ADD_ANY)? {
                 return Err(AbortCode::PRPERM.into());
             }
-            // A group that is in itself through others would be what all of these are.
+            // A cycle of groups would give the members of each the rights of all.
             if self.uid.is_group()
                 && self.uid != self.gid
                 && is_inside(&tables, self.gid, self.uid)?
@@ -87,7 +87,7 @@ impl Answer<Pr> for IsAMemberOf {
     }
 }
 
-/// The record of `id`, if the caller may see what it is a member of or who its members are.
+/// The record of `id`, if the caller may see its groups or its members.
 ///
 /// # Errors
 /// PRNOENT, PRPERM.

@@ -1,6 +1,6 @@
-//! The protection database in memory: what every lookup is answered from.
+//! The protection database in memory, from which every lookup is answered.
 //!
-//! Made from `pr.entry`, `pr.member` and `pr.meta`; the other lists are built here.
+//! It is built from `pr.entry`, `pr.member` and `pr.meta`, with the other lists as indexes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -104,7 +104,7 @@ impl Protection {
         self.get(id).ok_or(AbortCode::PRNOENT)
     }
 
-    /// The id behind a name.
+    /// The id of a name.
     pub(crate) fn id_of(&self, name: &PrName) -> Option<ViceId> {
         self.names.get(name).copied()
     }
@@ -124,7 +124,7 @@ impl Protection {
         self.owned.get(&owner).unwrap_or(&NONE)
     }
 
-    /// What an entry's membership list is: a group's members, a user's groups.
+    /// The membership list of an entry: the members of a group, or the groups of a user.
     pub(crate) fn elements(&self, record: &Record) -> &BTreeSet<ViceId> {
         if record.is_group() {
             self.members(record.id)
@@ -133,19 +133,19 @@ impl Protection {
         }
     }
 
-    /// An entry as it is listed.
+    /// An entry in the form for listings.
     pub(crate) fn to_entry(&self, record: &Record) -> PrEntry {
         record.to_entry(self.elements(record).len())
     }
 
-    /// The records from a place on.
+    /// The records from a place on, with their places.
     pub(crate) fn from(&self, place: u32) -> impl Iterator<Item = (u32, &Arc<Record>)> {
         self.records
             .range(place..)
             .map(|(place, record)| (*place, record))
     }
 
-    /// The last ids given out, of users and of groups.
+    /// The last assigned ids, of users and of groups.
     pub(crate) fn max(&self) -> (ViceId, ViceId) {
         (self.max_user, self.max_group)
     }

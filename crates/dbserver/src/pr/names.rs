@@ -1,7 +1,7 @@
-//! NameToID, IDToName: what file servers and commands ask most.
+//! NameToID, IDToName: the most frequent calls of file servers and commands.
 //!
-//! An unknown name is anonymous, and an unknown id is its digits; only a list that is absurdly long
-//! is refused.
+//! An unknown name becomes anonymous, and an unknown id its digits. Only a list beyond the limit is
+//! refused.
 
 use cellar_wire::pr::{IDToName, IDToNameReply, IdList, NameList, NameToID, NameToIDReply, PrName};
 use cellar_wire::{AbortCode, ViceId};
@@ -62,7 +62,7 @@ fn name_of(model: &Protection, id: ViceId) -> PrName {
 }
 
 impl Pr {
-    /// The id behind a name; `name@realm` of this cell is `name`.
+    /// The id of a name; `name@realm` of this cell is `name`.
     pub(super) fn id_of(&self, model: &Protection, name: &PrName) -> Option<ViceId> {
         let Some(at) = name.iter().position(|&byte| byte == b'@') else {
             return model.id_of(name);

@@ -1,8 +1,9 @@
-//! NewEntry, INewEntry: users and groups are made.
+//! NewEntry, INewEntry: creation of users and groups.
 //!
-//! A group is named after its owner, `owner:group`; only administrators make others. A user of
-//! another cell, `name@cell`, needs the group `system:authuser@cell`: its id is made from the
-//! group's, and it is a member from the start. Such a user may enter itself: aklog does so.
+//! A group is named after its owner, `owner:group`; only administrators create others. A user of
+//! another cell, `name@cell`, needs the group `system:authuser@cell`. The user's id is made from
+//! the group's id, and the user is a member of the group. Such a user may register itself; aklog
+//! does that.
 
 use cellar_wire::pr::{
     INewEntry, INewEntryReply, NewEntry, NewEntryReply, PRFOREIGN, PRGRP, PRQUOTA, PrName,
@@ -28,11 +29,11 @@ impl Answer<Pr> for NewEntry {
 }
 
 impl Pr {
-    /// Answers `asked`, made by somebody of another cell whose name is the one to be entered:
-    /// they may enter themselves, once the group of their cell exists.
+    /// Replies to `asked` from a user of another cell who registers itself. That is permitted if
+    /// the group of that cell exists.
     ///
     /// # Errors
-    /// As for anybody else; PRPERM when the cell is restricted, or more than a name is given.
+    /// As for other callers; PRPERM if the cell is restricted, or if the call has more than a name.
     pub(super) fn register(&self, who: Identity, asked: &NewEntry) -> Result<ViceId, AbortCode> {
         let creator = Identity::User(who.id());
         self.settle(NewEntry::OPCODE, creator, || {
@@ -84,14 +85,14 @@ impl Answer<Pr> for INewEntry {
     }
 }
 
-/// An entry to be made.
+/// An entry to create.
 struct New<'a> {
     who: Identity,
     name: &'a [u8],
     flag: u32,
     owner: ViceId,
     now: AfsTime,
-    /// The caller has proved to be who is to be entered, and comes from another cell.
+    /// The caller has proved the name of the new entry, and comes from another cell.
     registers_itself: bool,
 }
 
@@ -107,7 +108,7 @@ impl<'a> New<'a> {
         }
     }
 
-    /// Makes it, with a new id unless one is given.
+    /// Creates the entry, with a new id unless one is given.
     fn create(&self, tables: &mut Tables<'_, '_>, id: Option<ViceId>) -> Result<ViceId, Error> {
         let is_admin = is_administrator(tables, self.who)?;
         let is_group = self.flag & PRGRP != 0;
@@ -186,7 +187,8 @@ impl<'a> New<'a> {
             None => tables.new_id(true)?,
         };
         tables.insert(&self.record(name, id, owner))?;
-        // Administrators may name the group itself, and nobody else who does not exist.
+        // An administrator may name the new group itself as owner, but no other id that does not
+        // exist.
         tables.find(owner)?;
         Ok(id)
     }
@@ -229,7 +231,7 @@ impl<'a> New<'a> {
     }
 }
 
-/// Takes one from the creator's quota of groups; administrators have no end of them.
+/// Takes one from the creator's quota of groups; administrators have no quota.
 fn charge(tables: &mut Tables<'_, '_>, creator: ViceId, is_admin: bool) -> Result<(), Error> {
     let Some(mut record) = tables.get(creator)? else {
         return Ok(());
@@ -249,8 +251,8 @@ fn charge(tables: &mut Tables<'_, '_>, creator: ViceId, is_admin: bool) -> Resul
     Ok(())
 }
 
-/// The id of a user of the cell that `group` stands for: the user's number above the lower half of
-/// the group's id. Takes one from the group's quota.
+/// The id for a user of the cell that `group` represents: the user's number in the upper half, and
+/// the lower half of the group's id. Takes one from the group's quota.
 fn foreign_id(
     tables: &mut Tables<'_, '_>,
     group: ViceId,
@@ -288,11 +290,11 @@ fn foreign_id(
     Ok(id)
 }
 
-/// What a group that wants to be called `name` must be called if `owner` owns it: the owner's name
-/// before the colon, `system` for administrators, what comes after it unchanged.
+/// The name that a new group `name` must have if `owner` owns it: the owner's name before the colon
+/// (`system` for administrators), and the part of `name` after it.
 ///
 /// # Errors
-/// PRNOENT, PRPERM, PRBADNAM; PRGROUPEMPTY when the owner is a group without members.
+/// PRNOENT, PRPERM, PRBADNAM; PRGROUPEMPTY if the owner is a group without members.
 pub(super) fn group_name(
     tables: &Tables<'_, '_>,
     name: &PrName,
@@ -313,7 +315,7 @@ pub(super) fn group_name(
                     .position(|&b| b == b':' && owner.is_group());
                 owner.name[..end.unwrap_or(owner.name.len())].to_vec()
             }
-            // An administrator may name an owner that is still to come, such as the group itself.
+            // An administrator may name an owner that does not exist yet, such as the group itself.
             None if is_admin => {
                 check_group_name(name)?;
                 return Ok(name.clone());

@@ -1,4 +1,4 @@
-//! A user or group, and what its name may be.
+//! A user or group, and the rules for its name.
 
 use cellar_wire::pr::{
     PRACCESS, PRFREE, PRGRP, PRIVATE_SHIFT, PRP_GROUP_DEFAULT, PRP_USER_DEFAULT, PrEntry, PrName,
@@ -6,23 +6,23 @@ use cellar_wire::pr::{
 use cellar_wire::{AbortCode, AfsTime, ViceId};
 use cellar_xdr::xdr_struct;
 
-/// The group of the users of another cell is named so, with `@` and the cell after it.
+/// The name of the group for users of another cell begins so; `@` and the cell follow.
 pub(crate) const AUTHUSER_GROUP: &[u8] = b"system:authuser";
 
 xdr_struct! {
-    /// A user or group, stored under its id. Membership and ownership lists are tables of their
-    /// own.
+    /// A user or group, stored under its id. Membership and ownership lists are separate tables.
     pub(crate) struct Record {
         /// Access bits in the upper half, kind and option bits in the lower.
         pub(crate) flags: u32,
         pub(crate) id: ViceId,
-        /// The group of the cell that a foreign user comes from; 0 for others.
+        /// The group of the cell of a foreign user; 0 for other users.
         pub(crate) cell_group: ViceId,
         pub(crate) owner: ViceId,
         pub(crate) creator: ViceId,
-        /// Groups that may still be created; in the group of a cell, users that may still come.
+        /// The number of groups that may still be created; in the group of a cell, the number of
+        /// users that may still register.
         pub(crate) ngroups: i32,
-        /// The quota of foreign users; in the group of a cell, the last number given to one.
+        /// The quota of foreign users; in the group of a cell, the last number assigned to a user.
         pub(crate) nusers: i32,
         pub(crate) created: AfsTime,
         pub(crate) changed: AfsTime,
@@ -35,7 +35,7 @@ impl Record {
         self.flags & PRGRP != 0
     }
 
-    /// Whether the name is that of another cell's user or users.
+    /// Whether the name is that of another cell's user, or of the group of these.
     pub(crate) fn is_foreign(&self) -> bool {
         self.name.contains(&b'@')
     }
@@ -55,8 +55,8 @@ impl Record {
         }
     }
 
-    /// The entry as it is listed. The access bits are in the lower half there; none at all is shown
-    /// as the defaults.
+    /// The entry in the form for listings. The access bits are in the lower half there. If no bit
+    /// is set, the defaults are shown.
     pub(crate) fn to_entry(&self, count: usize) -> PrEntry {
         let default = if self.is_group() {
             PRP_GROUP_DEFAULT
@@ -78,8 +78,8 @@ impl Record {
     }
 }
 
-/// The place of an id in listings and keys: users from 1 upwards, then groups from -1 downwards.
-/// As a signed number it is never 0 or -1 for an id that can exist, so it is a cursor, too.
+/// The place of an id in listings and keys: users from 1 upwards, then groups from -1 downwards. As
+/// a signed number it is never 0 or -1 for a valid id. Therefore it also serves as a cursor.
 pub(crate) fn place(id: ViceId) -> u32 {
     if id.0 < 0 {
         0x8000_0000 + !id.0 as u32
@@ -97,15 +97,15 @@ pub(crate) fn id_at(place: u32) -> ViceId {
     }
 }
 
-/// Whether an entry can have that id.
+/// Whether an id is valid for an entry.
 pub(crate) fn is_valid_id(id: ViceId) -> bool {
     id.0 != 0 && id.0 != i32::MIN
 }
 
-/// A name as entries are stored under: in lower case, if it fits into an entry.
+/// A name in the form of stored entries: in lower case.
 ///
 /// # Errors
-/// PRBADNAM for an empty one or one over 63 bytes.
+/// PRBADNAM for an empty name or one of more than 63 bytes.
 pub(crate) fn fold(name: &[u8]) -> Result<PrName, AbortCode> {
     let folded = name.to_ascii_lowercase();
     if folded.is_empty() || folded.contains(&0) {
@@ -114,8 +114,8 @@ pub(crate) fn fold(name: &[u8]) -> Result<PrName, AbortCode> {
     PrName::new(&folded).map_err(|_| AbortCode::PRBADNAM)
 }
 
-/// Whether a name has control characters, which drive terminals and forge lines of listings.
-/// OpenAFS refuses the line end only.
+/// Whether a name has control characters, which control terminals and can forge lines of listings.
+/// OpenAFS refuses only the line feed.
 fn has_control_characters(name: &[u8]) -> bool {
     String::from_utf8_lossy(name).contains(char::is_control)
 }
@@ -147,7 +147,7 @@ pub(crate) fn cell_part(name: &[u8]) -> Option<&[u8]> {
         .map(|at| &name[at..])
 }
 
-/// Kinds that a record may be asked to be: everything but unused.
+/// All kinds that a call may give to a record; a free entry is no kind.
 const _: () = assert!(PRGRP & PRFREE == 0);
 
 #[cfg(test)]
@@ -193,7 +193,7 @@ mod tests {
             let group = format!("a:{control}b");
             assert!(check_group_name(group.as_bytes()).is_err(), "{group:?}");
         }
-        // Other alphabets, also in encodings other than UTF-8, are names as before.
+        // Names in other alphabets are valid, also in encodings other than UTF-8.
         for good in ["jürgen".as_bytes(), b"j\xfcrgen", "ユーザ".as_bytes()] {
             assert!(check_user_name(good).is_ok() && check_group_name(good).is_ok());
         }

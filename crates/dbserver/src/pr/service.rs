@@ -22,14 +22,14 @@ pub struct PrService {
 }
 
 impl PrService {
-    /// A service over a server that knows nobody but the local administrator.
+    /// A service that identifies only the local administrator.
     pub fn new(pr: Arc<Pr>) -> Self {
         let guard = Guard::default();
         Self { pr, guard }
     }
 
-    /// The same service for callers with tickets: `authority` says who they are, `audit` takes down
-    /// what they change.
+    /// The same service for callers with tickets: `authority` identifies them, `audit` records
+    /// their changes.
     #[must_use]
     pub fn with_authority(self, authority: Authority, audit: Audit) -> Self {
         let guard = Guard::new(authority, audit);
@@ -65,8 +65,8 @@ async fn dispatch(pr: &Arc<Pr>, guard: &Guard, call: &mut IncomingCall) -> Resul
     }
 }
 
-/// NewEntry is the one call in which it counts what a caller is called: users of other cells may
-/// enter themselves.
+/// NewEntry is the only call that depends on the caller's name: users of other cells may register
+/// themselves.
 async fn new_entry(pr: &Arc<Pr>, guard: &Guard, call: &mut IncomingCall) -> Result<(), AbortCode> {
     let principal = match call.caller() {
         Caller::Principal(principal) => principal.downcast_ref::<Principal>(),

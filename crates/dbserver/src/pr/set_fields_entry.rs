@@ -1,4 +1,4 @@
-//! SetFieldsEntry, SetMax: access bits, quotas, and the last ids given out.
+//! SetFieldsEntry, SetMax: access bits, quotas, and the last assigned ids.
 
 use cellar_wire::pr::{
     PR_SF_NGROUPS, PR_SF_NUSERS, PRACCESS, PRGRP, PRIVATE_SHIFT, PRQUOTA, SetFieldsEntry,

@@ -1,8 +1,8 @@
-//! The tables of the protection database, inside a transaction.
+//! The tables of the protection database, in a transaction.
 //!
-//! `pr.entry` holds the records by place, `pr.name` leads to them. `pr.member` has a row for each
-//! member of each group, and `pr.group` the same the other way round; `pr.owned` one for each group
-//! and its owner (0 for groups whose owner was deleted). `pr.meta` holds the last ids given out.
+//! `pr.entry` has the records by place, and `pr.name` refers to them. `pr.member` has a row for
+//! each member of each group, and `pr.group` has the reverse rows. `pr.owned` has a row for each
+//! group and its owner (0 for groups whose owner was deleted). `pr.meta` has the last assigned ids.
 
 use cellar_celldb::{Error as DatabaseError, Table, Transaction, View};
 use cellar_wire::pr::PR_MAXLIST;
@@ -20,22 +20,23 @@ pub(crate) const GROUP: Table = Table::new("pr.group");
 pub(crate) const OWNED: Table = Table::new("pr.owned");
 pub(crate) const META: Table = Table::new("pr.meta");
 
-/// Keys in `pr.meta`: the highest id of a user, and the lowest of a group, given out.
+/// Keys in `pr.meta`: the highest assigned id of a user, and the lowest of a group.
 pub(crate) const MAX_USER: &[u8] = b"max_user";
 pub(crate) const MAX_GROUP: &[u8] = b"max_group";
 
-/// Rows that a scan of one list reads at most. Lists are kept below [`LIST_MAX`], ownership is not.
+/// The most rows that a scan of one list reads. Lists are kept below [`LIST_MAX`], ownership is
+/// not.
 const SCAN_MAX: usize = 1 << 20;
 const _: () = assert!(LIST_MAX <= PR_MAXLIST && PR_MAXLIST < SCAN_MAX);
 
-/// The tables as a transaction sees and changes them.
+/// The tables, read and changed through a transaction.
 pub(crate) struct Tables<'a, 'b>(pub(crate) &'a mut Transaction<'b>);
 
 fn key(id: ViceId) -> [u8; 4] {
     place(id).to_be_bytes()
 }
 
-/// A key of two ids, and back.
+/// Makes a key of two ids.
 pub(crate) fn pair(first: ViceId, second: ViceId) -> Vec<u8> {
     [key(first), key(second)].concat()
 }
@@ -64,14 +65,14 @@ impl Tables<'_, '_> {
         self.get(id)?.ok_or(AbortCode::PRNOENT.into())
     }
 
-    /// The id behind a name.
+    /// The id of a name.
     pub(crate) fn id_of(&self, name: &[u8]) -> Result<Option<ViceId>, DatabaseError> {
         let bytes = self.0.get(NAME, name)?;
         let place = bytes.map(|bytes| row::number(NAME, &bytes)).transpose()?;
         Ok(place.map(id_at))
     }
 
-    /// Stores a record whose name and owner are as stored.
+    /// Stores a record whose name and owner are unchanged.
     pub(crate) fn put(&mut self, record: &Record) {
         self.0
             .put(ENTRY, key(record.id).to_vec(), row::encode(record));
@@ -99,13 +100,13 @@ impl Tables<'_, '_> {
         Ok(())
     }
 
-    /// Makes the name lead to the record.
+    /// Makes the name refer to the record.
     pub(crate) fn put_name(&mut self, record: &Record) {
         self.0
             .put(NAME, record.name.to_vec(), key(record.id).to_vec());
     }
 
-    /// Puts `new` in the place of `old`: name and owner may differ, the id may not.
+    /// Replaces `old` by `new`. The name and the owner may differ, the id must not.
     ///
     /// # Errors
     /// PREXIST.
@@ -163,8 +164,8 @@ impl Tables<'_, '_> {
     /// Makes `id` a member of `group`.
     ///
     /// # Errors
-    /// PRINCONSISTENT for itself, PRIDEXIST if it is one, PRTOOMANY when one of the two lists is
-    /// full.
+    /// PRINCONSISTENT for itself, PRIDEXIST if it is a member already, PRTOOMANY if one of the two
+    /// lists is full.
     pub(crate) fn add_member(&mut self, group: ViceId, id: ViceId) -> Result<(), Error> {
         if group == id {
             return Err(AbortCode::PRINCONSISTENT.into());
@@ -182,10 +183,10 @@ impl Tables<'_, '_> {
         Ok(())
     }
 
-    /// Ends the membership of `id` in `group`.
+    /// Removes `id` from `group`.
     ///
     /// # Errors
-    /// PRNOENT when it is not a member.
+    /// PRNOENT if it is not a member.
     pub(crate) fn remove_member(&mut self, group: ViceId, id: ViceId) -> Result<(), Error> {
         if self.0.get(MEMBER, &pair(group, id))?.is_none() {
             return Err(AbortCode::PRNOENT.into());
@@ -195,22 +196,22 @@ impl Tables<'_, '_> {
         Ok(())
     }
 
-    /// The last id given out: of users, or of groups.
+    /// The last assigned id, of users or of groups.
     pub(crate) fn max(&self, name: &[u8]) -> Result<i32, DatabaseError> {
         let bytes = self.0.get(META, name)?;
         let number = bytes.map(|bytes| row::number(META, &bytes)).transpose()?;
         Ok(number.unwrap_or_default() as i32)
     }
 
-    /// Sets the last id given out.
+    /// Sets the last assigned id.
     pub(crate) fn set_max(&mut self, name: &[u8], id: i32) {
         self.0.put(META, name.to_vec(), id.to_be_bytes().to_vec());
     }
 
-    /// A free id, next to the last one given out.
+    /// A free id, after the last assigned one.
     ///
     /// # Errors
-    /// PRNOIDS when many in a row are taken, or the end is reached.
+    /// PRNOIDS if too many ids in a row are taken, or no valid id is left.
     pub(crate) fn new_id(&mut self, is_group: bool) -> Result<ViceId, Error> {
         let (name, step) = if is_group {
             (MAX_GROUP, -1)

@@ -1,4 +1,4 @@
-//! Every PR procedure and refusal, and random sequences with all lists compared.
+//! Tests of every PR procedure and refusal, and random sequences with a comparison of all lists.
 
 use std::ops::Bound;
 
@@ -207,8 +207,9 @@ impl Cell {
         listed
     }
 
-    /// Membership is known at both ends, counts are right, every id in a list exists, names lead
-    /// where they should, and the model is what the tables say.
+    /// Checks that both ends of each membership agree, that counts are right, that every id in a
+    /// list exists, that names refer to the right entries, and that the model agrees with the
+    /// tables.
     fn check(&self) {
         let fresh = Pr::open(Arc::clone(&self.db), Arc::clone(&self.pr.clock), "x").unwrap();
         assert_eq!(fresh.list_all(), self.pr.list_all());

@@ -50,7 +50,7 @@ impl Vl {
     }
 }
 
-/// Sites with servers by number; servers that are new get one.
+/// Converts sites to the form with server numbers; a new server gets a number.
 pub(super) fn places(tables: &mut Tables<'_, '_>, sites: &[Site]) -> Result<Box<[Place]>, Error> {
     let mut place = |site: &Site| {
         Ok(Place {

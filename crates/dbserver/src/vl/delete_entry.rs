@@ -1,4 +1,4 @@
-//! DeleteEntry: a volume group is forgotten, with all its sites.
+//! DeleteEntry: removes the entry of a volume group, with all its sites.
 
 use cellar_wire::vl::{DeleteEntry, DeleteEntryReply};
 

@@ -1,7 +1,7 @@
 //! An entry of the volume location database: one volume group, its ids and its sites.
 //!
-//! There is one internal form. Calls with 8 sites, 13 sites or UUIDs are conversions of it, made
-//! against the table of servers.
+//! There is one internal form. Calls with 8 sites, 13 sites or UUIDs convert it, with the table of
+//! servers.
 
 use cellar_wire::vl::{EntryName, LockText, Site, VLOP_ALLOPERS};
 use cellar_wire::{AbortCode, AfsTime, List, VolumeId};
@@ -9,7 +9,7 @@ use cellar_xdr::xdr_struct;
 
 use super::limits::SITE_FLAGS_MAX;
 
-/// Where a volume is: a server by its number in the table of servers.
+/// The place of a volume: a server, by its number in the table of servers, and a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) server: u8,
@@ -20,23 +20,23 @@ pub(crate) struct Place {
 /// One volume group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Key of the row: entries are listed in this order.
+    /// Key of the row; listings have this order.
     pub(crate) number: u32,
-    /// Without `.readonly` or `.backup`.
+    /// The name without `.readonly` or `.backup`.
     pub(crate) name: EntryName,
     /// Ids of the read-write, read-only and backup volume; 0 for none.
     pub(crate) ids: [VolumeId; 3],
     pub(crate) clone_id: VolumeId,
-    /// `VLF_*`, and `VLOP_*` while an operation is under way or was left unfinished.
+    /// `VLF_*`, and `VLOP_*` during an operation or after an unfinished one.
     pub(crate) flags: u32,
-    /// When it was locked; 0 when it is not. Locks do not expire.
+    /// Time of locking; 0 if it is not locked. Locks do not expire.
     pub(crate) lock_time: AfsTime,
     pub(crate) lock_id: i32,
     pub(crate) places: Box<[Place]>,
 }
 
 xdr_struct! {
-    /// An entry as it is stored, under its number.
+    /// An entry as stored, under its number.
     pub(crate) struct EntryRow {
         name: EntryName,
         ids: [VolumeId; 3],
@@ -49,16 +49,16 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// Who has an entry locked, under its number.
+    /// The holder of an entry's lock, stored under the entry's number.
     #[derive(Default)]
     pub(crate) struct Holder {
-        /// The lock's time: another time is another lock.
+        /// Time of the lock. A lock with another time is another lock.
         pub(crate) since: AfsTime,
-        /// As the caller proved; empty if that is not known.
+        /// The identity that the caller proved; empty if unknown.
         pub(crate) who: LockText,
         /// The caller's address; 0 for the local administrator.
         pub(crate) from: u32,
-        /// What the caller said.
+        /// The text that the caller gave.
         pub(crate) note: LockText,
     }
 }
@@ -98,7 +98,7 @@ impl Entry {
         }
     }
 
-    /// Drops what `releasetype` names of a lock: a sum of `LOCKREL_*`.
+    /// Releases the parts of a lock that `releasetype` names: a sum of `LOCKREL_*`.
     pub(crate) fn release(&mut self, releasetype: i32) {
         use cellar_wire::vl::{LOCKREL_AFSID, LOCKREL_OPCODE, LOCKREL_TIMESTAMP};
         if releasetype & LOCKREL_TIMESTAMP != 0 {
@@ -113,7 +113,7 @@ impl Entry {
     }
 }
 
-/// What a volume may be called in the database.
+/// Checks whether a text can be the name of a volume in the database.
 ///
 /// # Errors
 /// VL_BADNAME: empty, over 64 bytes, or with other characters than `A-Z a-z 0-9 . - _`.
@@ -125,8 +125,8 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), AbortCode> {
     Ok(())
 }
 
-/// What a new entry may be called. Its name must be found again, so it may not end like the name
-/// of a clone: lookups cut that off.
+/// Checks whether a text can be the name of a new entry. It must not end like the name of a clone:
+/// lookups cut that suffix off and would not find the entry.
 ///
 /// # Errors
 /// VL_BADNAME.
@@ -139,7 +139,7 @@ pub(crate) fn check_new_name(name: &[u8]) -> Result<(), AbortCode> {
     }
 }
 
-/// The name of the group that a volume of this name is in.
+/// The name of a volume's group, from the name of the volume.
 pub(crate) fn base_name(name: &[u8]) -> &[u8] {
     let base = name
         .strip_suffix(b".readonly")
@@ -147,7 +147,7 @@ pub(crate) fn base_name(name: &[u8]) -> &[u8] {
     base.unwrap_or(name)
 }
 
-/// The id that a name of digits alone stands for.
+/// The id that a name stands for, if it has digits only.
 pub(crate) fn name_as_id(name: &[u8]) -> Option<VolumeId> {
     if name.is_empty() || !name.iter().all(u8::is_ascii_digit) {
         return None;
@@ -156,7 +156,7 @@ pub(crate) fn name_as_id(name: &[u8]) -> Option<VolumeId> {
 }
 
 /// # Errors
-/// VL_BADVOLTYPE for anything but the three types and -1 for any.
+/// VL_BADVOLTYPE for all but the three types and -1, which stands for any.
 pub(crate) fn check_type(voltype: i32) -> Result<(), AbortCode> {
     if (-1..=2).contains(&voltype) {
         Ok(())
@@ -166,7 +166,7 @@ pub(crate) fn check_type(voltype: i32) -> Result<(), AbortCode> {
 }
 
 /// # Errors
-/// VL_BADRELLOCKTYPE for what has none of the known bits and is not 0.
+/// VL_BADRELLOCKTYPE for a value that is not 0 and has no known bit.
 pub(crate) fn check_release_type(releasetype: i32) -> Result<(), AbortCode> {
     if releasetype != 0 && releasetype & 7 == 0 {
         return Err(AbortCode::VL_BADRELLOCKTYPE);
@@ -189,10 +189,10 @@ pub(crate) fn check_site_flags(flags: u32) -> Result<u8, AbortCode> {
     }
 }
 
-/// Checks the sites of an entry that a caller sends, before anything is looked up.
+/// Checks the sites of an entry from a caller, before any lookup.
 ///
 /// # Errors
-/// VL_BADSERVER without any, VL_BADPARTITION, VL_BADSERVERFLAG.
+/// VL_BADSERVER without sites; VL_BADPARTITION; VL_BADSERVERFLAG.
 pub(crate) fn check_sites(sites: &[Site]) -> Result<(), AbortCode> {
     if sites.is_empty() {
         return Err(AbortCode::VL_BADSERVER);

@@ -11,7 +11,8 @@ use super::limits::SERVERS_MAX;
 use super::server::Server;
 use crate::{Answer, Error, Identity};
 
-/// Servers with a UUID in a block of OpenAFS's database: its answer names them by block and place.
+/// The number of servers with a UUID in a block of OpenAFS's database. The reply names servers by
+/// block and index.
 const BLOCK_SERVERS: usize = 63;
 
 impl Answer<Vl> for GetAddrs {
@@ -19,7 +20,7 @@ impl Answer<Vl> for GetAddrs {
 
     fn answer(self, vl: &Vl, _: Identity) -> Result<GetAddrsReply, Error> {
         let model = vl.replica.read();
-        // A registered server is a reference, 255.block.0.place: its addresses are GetAddrsU's.
+        // A registered server is a reference, 255.block.0.index. GetAddrsU returns its addresses.
         let word = |(number, server): (usize, &Server)| {
             let (block, place) = (number / BLOCK_SERVERS, number % BLOCK_SERVERS + 1);
             match server.is_registered() {

@@ -1,6 +1,6 @@
-//! GetEntryByID and GetEntryByName in their forms: what clients ask all day.
+//! GetEntryByID and GetEntryByName in their forms: the most frequent calls of clients.
 //!
-//! Answered from memory on the thread that received the call.
+//! They are answered from memory, on the thread that received the call.
 
 use cellar_wire::vl::{
     GetEntryByID, GetEntryByIDN, GetEntryByIDNReply, GetEntryByIDReply, GetEntryByNameN,

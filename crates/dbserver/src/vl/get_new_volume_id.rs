@@ -1,10 +1,13 @@
-//! GetNewVolumeId: ids that no volume has.
+//! GetNewVolumeId: reserves ids that no volume has.
 //!
-//! Stock `vos create` asks three times, so an id must not cost a commit of the database. Ids are
-//! reserved ahead: the row `max_volume_id` is the first id that nobody hands out before he has raised
-//! it, durably, and those below that are reserved here are handed out from memory. So no id is
-//! handed out twice, whatever crashes; a server that starts knows of no reservation and goes on
-//! behind the row, and what was left is skipped. Several servers would have a reservation each.
+//! OpenAFS's `vos create` makes this call three times, so an id must not cost a commit of the
+//! database. Therefore each server reserves ids in advance. The row `max_volume_id` is the first id
+//! that no server has reserved. A server reserves ids by raising the row durably. It then assigns
+//! the ids below from memory.
+//!
+//! No id is assigned twice, even after a crash. A server that starts has no reservation and
+//! continues at the row; the rest of its old reservation is skipped. Several servers would have
+//! separate reservations.
 
 use std::ops::Range;
 
@@ -17,13 +20,13 @@ use super::model::Locations;
 use super::tables::Tables;
 use crate::{Answer, Error, Identity};
 
-/// Ids that are this server's to hand out: from the next one to the row, if it has not been raised by
-/// another.
+/// The ids that this server may assign: from the next one up to the row, unless another server has
+/// raised the row.
 #[derive(Default)]
 pub(crate) struct Reserved(Range<u32>);
 
 impl Reserved {
-    /// Takes a run of `count` ids that no entry has out of what is reserved, if there is one.
+    /// Takes a run of `count` reserved ids that no entry has, if there is one.
     fn take(&mut self, count: u32, model: &Locations) -> Option<u32> {
         while self.0.end - self.0.start >= count {
             let first = self.0.start;
@@ -56,7 +59,7 @@ impl Answer<Vl> for GetNewVolumeId {
 }
 
 impl Vl {
-    /// The id that would be handed out next.
+    /// The next id to be assigned.
     fn next_volume_id(&self) -> VolumeId {
         let reserved = self.reserved_ids.lock();
         if reserved.0.is_empty() {
@@ -80,7 +83,7 @@ impl Vl {
             if first == here.end {
                 first = here.start;
             }
-            // A run without a used id: each turn begins after the highest one found.
+            // Searches a run without a used id. Each turn starts after the highest used one.
             loop {
                 let next = first.checked_add(count).ok_or(AbortCode::VL_BADVOLIDBUMP)?;
                 match tables.highest_used_id(first, next - 1)? {

@@ -1,4 +1,4 @@
-//! GetStats, ProbeServer, GetCapabilities: how the server is.
+//! GetStats, ProbeServer, GetCapabilities: the state of the server.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,14 +11,14 @@ use cellar_wire::{AfsTime, List};
 use super::Vl;
 use crate::{Answer, Error, Identity};
 
-/// Procedures with counters: opcodes 501 to 550.
+/// The number of procedures with counters: opcodes 501 to 550.
 const COUNTED: usize = 50;
 const FIRST_OPCODE: u32 = 501;
-/// What OpenAFS's database of this generation calls itself, and the length of its header.
+/// The version of OpenAFS's database of this generation, and the length of its header.
 const DATABASE_VERSION: i32 = 4;
 const HEADER_BYTES: i32 = 132_120;
 
-/// Calls since the start, by procedure.
+/// The calls of each procedure since the start.
 pub(crate) struct Counters {
     start_time: AfsTime,
     requests: [AtomicU32; COUNTED],
@@ -80,9 +80,9 @@ impl Answer<Vl> for ProbeServer {
     }
 }
 
-/// Linux asks this first, with a hint that it would accept the YFS dialect, and takes any answer on
-/// service 52 for "alive, and not YFS": an abort, which is OpenAFS's, as well as a list. It reads
-/// and drops the words. One word without a bit is what a file server answers, too.
+/// Linux makes this call first, with a hint that it would accept the YFS dialect. Any answer on
+/// service 52 means "alive, and not YFS" to it: an abort, as from OpenAFS, or a list. It reads the
+/// words and ignores them. A file server also answers with one word without bits.
 impl Answer<Vl> for GetCapabilities {
     const BLOCKS: bool = false;
 

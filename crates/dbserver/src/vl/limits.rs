@@ -1,18 +1,18 @@
-//! Bounds of the volume location database, most of them the protocol's.
+//! Limits of the volume location database, most of them the protocol's.
 
-/// Servers that can be named: their numbers are 0 to 254.
+/// The most servers; their numbers are 0 to 254.
 pub(crate) const SERVERS_MAX: usize = 255;
-/// Addresses of one server.
+/// The most addresses of one server.
 pub(crate) const ADDRESSES_MAX: usize = 15;
 /// The highest value of a site's flags.
 pub(crate) const SITE_FLAGS_MAX: u8 = 0x80;
-/// Ids that are reserved at a time, to be handed out from memory: so many are skipped at a restart.
+/// The number of ids that are reserved at a time. A restart skips up to that many.
 pub(crate) const RESERVED_IDS: u32 = 100;
-/// Ids that one call may take.
+/// The most ids for one call.
 pub(crate) const BUMP_MAX: u32 = 0x7fff_ffff;
-/// The first id that a new cell hands out.
+/// The first id that a new cell assigns.
 pub(crate) const FIRST_VOLUME_ID: u32 = 0x2000_0000;
-/// Entries in one answer of ListAttributesN2.
+/// The most entries in one reply of ListAttributesN2.
 pub(crate) const PAGE_ENTRIES: usize = 500;
-/// Entries looked at while the model is locked for reading.
+/// The number of entries that are checked under one lock of the model.
 pub(crate) const SCAN_ENTRIES: usize = 512;

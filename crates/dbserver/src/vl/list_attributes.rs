@@ -1,10 +1,11 @@
-//! ListAttributes and LinkedList in their forms: entries chosen by server, partition and flags, and
-//! in the N2 form by a pattern for names.
+//! ListAttributes and LinkedList in their forms: entries selected by server, partition and flags,
+//! and in the N2 form by a pattern for names.
 //!
-//! The older calls answer with everything at once, which may be hundreds of thousands of entries.
-//! They gather references first and convert while they stream, so that a call holds eight bytes an
-//! entry, not five hundred. Entries are looked at in pieces, so that no listing holds the model's
-//! lock for long; one that changes meanwhile is seen before or after the change.
+//! The older calls return all entries at once, which may be hundreds of thousands. They first
+//! collect references and convert each entry while they stream, so that a call needs eight bytes
+//! per entry instead of five hundred. Entries are read in batches, so that no listing holds the
+//! lock of the model for long. If an entry changes meanwhile, the listing has its old or its new
+//! state.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use super::model::Locations;
 use super::pattern::Pattern;
 use crate::{Answer, Error, Identity};
 
-/// What a listing asks for, with the server by its number.
+/// The selection of a listing, with the server's number.
 #[derive(Clone, Copy)]
 struct Choice {
     /// `Some(None)` when no server has the address: nothing matches.
@@ -53,7 +54,7 @@ impl Choice {
         self.flags.is_none_or(|flags| entry.flags & flags != 0)
     }
 
-    /// The older calls take an entry if one of its sites fits.
+    /// The older calls return an entry if one of its sites matches.
     fn takes(&self, entry: &Entry) -> bool {
         let any = self.server.is_none() && self.partition.is_none();
         self.takes_flags(entry) && (any || entry.places.iter().any(|place| self.takes_site(place)))
@@ -61,7 +62,7 @@ impl Choice {
 }
 
 impl Vl {
-    /// The entries that an older listing answers with.
+    /// The entries that an older listing returns.
     pub(super) fn gather(
         &self,
         attributes: &VldbListByAttributes,
@@ -86,7 +87,7 @@ impl Vl {
     }
 }
 
-/// Names that a pattern is tried on, each at most once an entry.
+/// Matches the names of an entry against a pattern, each name at most once.
 struct Names<'a> {
     pattern: Option<&'a Pattern>,
     entry: &'a Entry,
@@ -116,8 +117,8 @@ impl Names<'_> {
     }
 }
 
-/// Whether an entry is listed, and which site and which volume on it made it so, as
-/// `type << 16 | site`. The read-write site decides if it matches, else the last one that does.
+/// The site and the volume for which an entry is listed, as `type << 16 | site`, or `None`. If the
+/// read-write site matches, it decides, else the last site that matches.
 fn match_index(choice: &Choice, pattern: Option<&Pattern>, entry: &Entry) -> Option<u32> {
     let mut names = Names {
         pattern,
@@ -199,7 +200,7 @@ fn page(entries: Vec<NvldbEntry>, nextindex: i32) -> ListAttributesN2Reply {
     }
 }
 
-/// Expressions are for administrators; everybody may ask for every name.
+/// Only administrators may use expressions. Every caller may ask for all names.
 fn parse_pattern(text: &[u8], who: Identity) -> Result<Option<Pattern>, Error> {
     if text.is_empty() || text == b".*" {
         return Ok(None);

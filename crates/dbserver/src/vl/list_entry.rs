@@ -1,4 +1,5 @@
-//! ListEntry, ListEntryN: one entry after the other. Index 0 starts, next index 0 ends.
+//! ListEntry, ListEntryN: the entries one after the other. Index 0 is the start; next index 0 is
+//! the end.
 
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use super::entry::Entry;
 use super::model::Locations;
 use crate::{Answer, Error, Identity};
 
-/// The entry after `previous`, if there is one. Cursors that no call returned start anew.
+/// The entry after `previous`, if there is one. A negative cursor, which no call returns, starts
+/// from the beginning.
 fn next(model: &Locations, previous: i32) -> Option<Arc<Entry>> {
     model.after(previous.max(0) as u32, 1).pop()
 }

@@ -1,12 +1,14 @@
-//! SetLock, ReleaseLock: one operation at a time on a volume group. LockNoted, GetLock: who holds it.
+//! SetLock, ReleaseLock: one operation at a time on a volume group. LockNoted, GetLock: the holder
+//! of the lock.
 //!
-//! A lock is a time and an operation flag in the entry. It belongs to nobody and never expires; `vos
-//! unlock` breaks it. A release that did not finish leaves its flag without the time, and the next
-//! SetLock answers VL_RERELEASE without taking a lock: `vos` goes on as if it had.
+//! A lock is a time and an operation flag in the entry. It has no owner and never expires; `vos
+//! unlock` breaks it. An unfinished release leaves its flag without the time. The next SetLock then
+//! returns VL_RERELEASE and takes no lock; `vos` continues as if it had.
 //!
-//! Who locked, from where and what for is a row of its own, under the entry's number, written in the
-//! transaction that locks. It counts while the entry's lock has the time that the row has: releasing a
-//! lock, in whichever of the many ways, has to know nothing of it, and the next lock replaces it.
+//! The holder, its address and the purpose are a row of their own under the entry's number, written
+//! in the transaction that locks. The row is valid while the entry's lock has the same time.
+//! Therefore the many ways to release a lock need not know of the row, and the next lock replaces
+//! it.
 
 use cellar_wire::vl::{
     GetLock, GetLockReply, LockNoted, LockNotedReply, LockText, ReleaseLock, ReleaseLockReply,
@@ -21,9 +23,9 @@ use super::tables::{self, Tables};
 use crate::answer::Server;
 use crate::{Answer, Error, Identity};
 
-/// A procedure that locks.
+/// A procedure that locks an entry.
 pub(crate) trait Locking: Procedure {
-    /// Locks, for a caller of whom so much is known.
+    /// Locks for the caller `who`, with the known facts about it in `by`.
     fn lock(self, vl: &Vl, who: Identity, by: Holder) -> Result<Self::Reply, Error>;
 }
 
@@ -49,7 +51,7 @@ impl Locking for LockNoted {
     }
 }
 
-/// For callers in this process, of whom there is nothing to write down.
+/// For callers in this process, about which there is nothing to record.
 impl Answer<Vl> for SetLock {
     const BLOCKS: bool = true;
 
@@ -58,8 +60,8 @@ impl Answer<Vl> for SetLock {
     }
 }
 
-/// Everybody sees that an entry is locked, as in the entry itself. Names, addresses and what was said
-/// of administrators' machines are for superusers.
+/// Every caller sees that an entry is locked, as in the entry itself. Only superusers see the
+/// names, addresses and texts of lock holders.
 impl Answer<Vl> for GetLock {
     const BLOCKS: bool = true;
 

@@ -1,7 +1,7 @@
-//! The location database in memory: what every lookup is answered from.
+//! The location database in memory, from which every lookup is answered.
 //!
-//! Made from `vl.entry`, `vl.server` and `vl.meta`; the indexes by name and id are built here. At
-//! 170,000 volumes it takes some 50 MB, and a lookup is one hash of the name.
+//! It is built from `vl.entry`, `vl.server` and `vl.meta`, with indexes by name and id. With
+//! 170,000 volumes it takes about 50 MB, and a lookup computes one hash of the name.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -154,22 +154,22 @@ impl Locations {
             .collect()
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many groups have a volume of each type listed.
+    /// For each type, the number of groups that list a volume of it.
     pub(crate) fn volumes_by_type(&self) -> [usize; 3] {
         [self.ids[0].len(), self.ids[1].len(), self.ids[2].len()]
     }
 
-    /// The first volume id that nobody hands out yet.
+    /// The first volume id that no server has reserved.
     pub(crate) fn max_volume_id(&self) -> VolumeId {
         VolumeId(self.max_volume_id)
     }
 
-    /// The highest of these ids that an entry has. Looks each of them up.
+    /// The highest of these ids that an entry has. Looks up each one.
     pub(crate) fn highest_used_id(&self, mut ids: Range<u32>) -> Option<u32> {
         let is_used = |id: &u32| {
             let mut indexes = self.ids.iter();
@@ -206,7 +206,7 @@ impl Locations {
         }
     }
 
-    /// An entry in the form with 8 sites; those beyond are left out.
+    /// An entry in the form with 8 sites; further sites are left out.
     pub(crate) fn to_old(&self, entry: &Entry) -> VldbEntry {
         let sites = entry
             .places

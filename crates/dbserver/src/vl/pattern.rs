@@ -1,27 +1,28 @@
-//! Basic regular expressions, as ListAttributesN2 takes them for names.
+//! Basic regular expressions for names, as in ListAttributesN2.
 //!
-//! `.`, `[...]`, `*`, `\{m,n\}`, `\(...\)`, `\|`, `\+`, `\?`, `\` before anything else; `^` and `$` at
-//! the ends mean nothing, because the whole name must match. References to groups are refused.
+//! The syntax has `.`, `[...]`, `*`, `\{m,n\}`, `\(...\)`, `\|`, `\+`, `\?`, and `\` before any
+//! other character. `^` and `$` at the ends have no effect, because the whole name must match.
+//! References to groups are refused.
 //!
-//! The text of a name is short, so the set of places that a match may have reached is one word of
-//! bits. Each element of the expression maps such a set to the next: no expression takes longer
-//! than its length times that of the name, squared.
+//! A name is short, so the set of positions that a match may have reached is one word of bits. Each
+//! element of the expression maps such a set to the next set. Therefore the time is at most the
+//! length of the expression times the square of the name's length.
 
-/// The longest text that can be matched: places 0 to its length fit into one word.
+/// The longest text that can be matched: the positions from 0 to its length fit into one word.
 pub(crate) const TEXT_MAX: usize = 127;
 /// The highest count in `\{m,n\}`.
 const REPEAT_MAX: u32 = 255;
-/// Groups within groups.
+/// The deepest nesting of groups.
 const DEPTH_MAX: usize = 16;
 
-/// Places in a text, as bits.
+/// A set of positions in a text, as bits.
 type Places = u128;
 
-/// An expression that was understood.
+/// A parsed expression.
 #[derive(Debug)]
 pub struct Pattern(Alternatives);
 
-/// The expression is not one.
+/// A text that is not a valid expression.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadPattern;
 
@@ -31,19 +32,19 @@ type Alternatives = Vec<Vec<Repeated>>;
 struct Repeated {
     element: Element,
     min: u32,
-    /// `None` without end.
+    /// `None` for no limit.
     max: Option<u32>,
 }
 
 #[derive(Debug)]
 enum Element {
-    /// One byte of a set.
+    /// One byte of the set.
     OneOf(Box<[bool; 256]>),
     Group(Alternatives),
 }
 
 impl Pattern {
-    /// Reads an expression.
+    /// Parses an expression.
     ///
     /// # Errors
     /// [`BadPattern`]: an unfinished bracket, group or count, a reference, or too deep.
@@ -62,7 +63,7 @@ impl Pattern {
         }
     }
 
-    /// Whether the whole of `text` matches. Text over 127 bytes does not.
+    /// Whether the whole `text` matches. A text of more than 127 bytes does not match.
     pub fn matches(&self, text: &[u8]) -> bool {
         text.len() <= TEXT_MAX && step_any(&self.0, text, 1) >> text.len() & 1 == 1
     }
@@ -84,7 +85,7 @@ impl Repeated {
             places = self.element.step(text, places);
         }
         let mut reached = places;
-        // Each further turn either reaches a new place or ends the search.
+        // Each further turn reaches a new position, or the search ends.
         for _ in self.min..self.max.unwrap_or(u32::MAX) {
             places = self.element.step(text, places);
             if places & !reached == 0 {
@@ -152,7 +153,7 @@ impl Parser<'_> {
             && !self.rest().starts_with(b"\\|")
             && !self.rest().starts_with(b"\\)")
         {
-            // A star with nothing before it is a star.
+            // A star without an element before it stands for itself.
             let element = self.element(depth)?;
             let (min, max) = self.repetition()?;
             sequence.push(Repeated { element, min, max });

@@ -1,16 +1,16 @@
-//! RegisterAddrs, ChangeAddr: who has which addresses.
+//! RegisterAddrs, ChangeAddr: the addresses of file servers.
 //!
-//! A file server registers at its start and whenever its addresses change. Which entry that means is
-//! decided so, as in OpenAFS:
+//! A file server registers at its start and after each change of its addresses. The entry for it is
+//! chosen as in OpenAFS:
 //!
-//! 1. Other entries that hold one of the addresses are *touched*. An unregistered one is then wholly
-//!    covered; a registered one is if all its addresses are among the new ones.
-//! 2. The UUID is known: its entry is the one, unless another is wholly covered (two machines with
-//!    one identity, or one with two): VL_MULTIPADDR.
-//! 3. The UUID is new: if one entry is touched, it is that one (a file server that lost its
-//!    identity); if more are, VL_MULTIPADDR; if none, a new one is made.
-//! 4. The entry gets UUID and addresses, and its uniquifier rises. Touched entries that remain lose
-//!    the addresses, and theirs rises too.
+//! 1. Another entry that has one of the addresses is *touched*. An unregistered entry is then fully
+//!    covered. A registered one is fully covered if all its addresses are among the new ones.
+//! 2. If the UUID is known, its entry is chosen, unless another entry is fully covered. That would
+//!    mean two machines with one identity, or one with two: VL_MULTIPADDR.
+//! 3. If the UUID is new and one entry is touched, that entry is chosen: a file server that lost
+//!    its identity. If more are touched: VL_MULTIPADDR. If none is touched, a new entry is created.
+//! 4. The chosen entry gets the UUID and the addresses, and its uniquifier rises. The other touched
+//!    entries lose these addresses, and their uniquifiers rise too.
 
 use cellar_wire::vl::{ChangeAddr, ChangeAddrReply, RegisterAddrs, RegisterAddrsReply};
 use cellar_wire::{AbortCode, List};
@@ -35,7 +35,7 @@ impl Answer<Vl> for RegisterAddrs {
         if addresses.is_empty() {
             return Err(AbortCode::VL_INDEXERANGE.into());
         }
-        // Without an identity the entry would be an unregistered one.
+        // An entry without an identity would count as unregistered.
         if self.uuid.is_nil() {
             return Err(AbortCode::VL_BADSERVER.into());
         }
@@ -96,7 +96,7 @@ fn register(
     Ok(())
 }
 
-/// `ip1` that asks for the removal of `ip2`.
+/// The value of `ip1` that requests the removal of `ip2`.
 const REMOVE: u32 = 0xffff_ffff;
 
 impl Answer<Vl> for ChangeAddr {
@@ -144,7 +144,7 @@ fn change_address(tables: &mut Tables<'_, '_>, from: u32, to: u32) -> Result<(),
         return Err(AbortCode::VL_MULTIPADDR.into());
     }
     if server.is_registered() {
-        // Its own registration says which addresses it has.
+        // The addresses of such a server come from its own registration.
         return Err(AbortCode::VL_NOENT.into());
     }
     tables.put_server(*number, &Server::unregistered(to));

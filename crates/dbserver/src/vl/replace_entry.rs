@@ -1,7 +1,7 @@
-//! ReplaceEntry, ReplaceEntryN: all of an entry at once, and a lock's end with it.
+//! ReplaceEntry, ReplaceEntryN: replaces a whole entry, and can release its lock.
 //!
-//! This is how `vos` commits a move, a release, a rename. What is not in the entry that is sent stays:
-//! the lock, unless `releasetype` drops it.
+//! `vos` commits moves, releases and renames in this way. Fields that the new entry does not carry
+//! stay: the lock too, unless `releasetype` releases it.
 
 use cellar_wire::vl::{
     NvldbEntry, RWVOL, ReplaceEntry, ReplaceEntryN, ReplaceEntryNReply, ReplaceEntryReply,

@@ -1,8 +1,8 @@
-//! File servers, as the location database knows them.
+//! File servers in the location database.
 //!
-//! A server has a number, which entries refer to. One that has registered has a UUID, a uniquifier
-//! that rises with every change, and up to 15 addresses. One that was only ever named by address in
-//! an entry has just that.
+//! A server has a number, to which entries refer. A registered server has a UUID, a uniquifier that
+//! rises with every change, and up to 15 addresses. A server that only occurs in entries, by its
+//! address, has only that address.
 
 use cellar_wire::{AfsUuid, List};
 use cellar_xdr::xdr_struct;
@@ -14,8 +14,8 @@ xdr_struct! {
         pub(crate) uuid: AfsUuid,
         /// Rises when the addresses change.
         pub(crate) uniquifier: u32,
-        /// In the order in which the server gave them. May be empty when another server took the
-        /// last one away.
+        /// The addresses, in the order in which the server gave them. Empty if another server has
+        /// taken the last one over.
         pub(crate) addresses: List<u32, 15>,
     }
 }
@@ -30,12 +30,12 @@ impl Server {
         }
     }
 
-    /// Whether it has said who it is.
+    /// Whether it has registered.
     pub(crate) fn is_registered(&self) -> bool {
         !self.uuid.is_nil()
     }
 
-    /// The address by which forms without UUIDs name it.
+    /// The address that stands for it in forms without UUIDs.
     pub(crate) fn address(&self) -> u32 {
         self.addresses.first().copied().unwrap_or(0)
     }

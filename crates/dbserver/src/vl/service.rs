@@ -1,4 +1,4 @@
-//! VL over Rx and the local socket: dispatch, and the listings that are streamed.
+//! VL over Rx and the local socket: the dispatch of calls, and the streamed listings.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::answer::Server;
 use crate::dispatch::{answer, respond};
 use crate::guard::Guard;
 
-/// Entries that are converted before they are handed to the transport.
+/// The number of entries that are converted before the transport gets them.
 const CHUNK_ENTRIES: usize = 64;
 /// The word before each element of a linked list.
 const SOME: u32 = 1;
@@ -35,14 +35,14 @@ pub struct VlService {
 }
 
 impl VlService {
-    /// A service over a server that knows nobody but the local administrator.
+    /// A service that identifies only the local administrator.
     pub fn new(vl: Arc<Vl>) -> Self {
         let guard = Guard::default();
         Self { vl, guard }
     }
 
-    /// The same service for callers with tickets: `authority` says which of them are superusers,
-    /// `audit` takes down what they change.
+    /// The same service for callers with tickets: `authority` names the superusers, `audit` records
+    /// their changes.
     #[must_use]
     pub fn with_authority(self, authority: Authority, audit: Audit) -> Self {
         let guard = Guard::new(authority, audit);
@@ -83,7 +83,7 @@ async fn dispatch(vl: &Arc<Vl>, guard: &Guard, call: &mut IncomingCall) -> Resul
     }
 }
 
-/// A lock: written down with who the caller is.
+/// Replies to a call that locks, and records the caller as the holder.
 async fn locked<P: Locking>(
     vl: &Arc<Vl>,
     guard: &Guard,
@@ -106,9 +106,9 @@ async fn locked<P: Locking>(
     .await
 }
 
-/// Which form of an answer is streamed.
+/// A form of reply that is streamed.
 trait Listing: Procedure {
-    /// Whether each entry is the target of a pointer.
+    /// Whether each entry is the target of an XDR pointer.
     const LINKED: bool;
 
     fn attributes(&self) -> &VldbListByAttributes;
@@ -136,7 +136,7 @@ listing!(ListAttributesN, false, to_n);
 listing!(LinkedList, true, to_old);
 listing!(LinkedListN, true, to_n);
 
-/// Answers one of the older listings by streaming.
+/// Replies to one of the older listings by streaming.
 async fn stream<P: Listing>(
     vl: &Arc<Vl>,
     guard: &Guard,
@@ -172,7 +172,7 @@ async fn stream<P: Listing>(
     Ok(())
 }
 
-/// Answers the older listings; `None` when the call is another one.
+/// Replies to the older listings; `None` for any other call.
 async fn answer_listing(
     vl: &Arc<Vl>,
     guard: &Guard,

@@ -1,9 +1,9 @@
-//! The tables of the location database, inside a transaction.
+//! The tables of the location database, in a transaction.
 //!
-//! `vl.entry` holds the entries by number, `vl.name` and `vl.id` lead to them, `vl.server` holds the
-//! servers by number, `vl.meta` the next entry number and the volume ids handed out. Every change of an
-//! entry goes through [`Tables::insert`], [`Tables::replace`] or [`Tables::remove`], which keep the
-//! three in step.
+//! `vl.entry` has the entries by number; `vl.name` and `vl.id` refer to them. `vl.server` has the
+//! servers by number. `vl.meta` has the next entry number and the reserved volume ids. Every change
+//! of an entry goes through [`Tables::insert`], [`Tables::replace`] or [`Tables::remove`], which
+//! keep the first three tables consistent.
 
 use std::ops::Bound;
 
@@ -20,21 +20,21 @@ pub(crate) const NAME: Table = Table::new("vl.name");
 pub(crate) const ID: Table = Table::new("vl.id");
 pub(crate) const SERVER: Table = Table::new("vl.server");
 pub(crate) const META: Table = Table::new("vl.meta");
-/// Who locked, by the entry's number; see [`super::lock`].
+/// Lock holders by the entry's number; see [`super::lock`].
 const LOCK: Table = Table::new("vl.lock");
 
-/// Key in `vl.meta`: the first volume id that nobody hands out yet.
+/// Key in `vl.meta`: the first volume id that no server has reserved.
 pub(crate) const MAX_VOLUME_ID: &[u8] = b"max_volume_id";
 const NEXT_ENTRY: &[u8] = b"next_entry";
 
-/// Who locked the entry of that number last.
+/// The last holder of the lock of the entry with that number.
 pub(crate) fn lock_holder(view: &dyn View, entry: u32) -> Result<Option<Holder>, DatabaseError> {
     view.get(LOCK, &entry.to_be_bytes())?
         .map(|bytes| row::decode(LOCK, &bytes))
         .transpose()
 }
 
-/// The tables as a transaction sees and changes them.
+/// The tables, read and changed through a transaction.
 pub(crate) struct Tables<'a, 'b>(pub(crate) &'a mut Transaction<'b>);
 
 fn id_key(voltype: usize, id: VolumeId) -> [u8; 5] {
@@ -60,7 +60,7 @@ impl Tables<'_, '_> {
         let bytes = bytes.ok_or(DatabaseError::BadRow {
             table: NAME.name(),
             len: 4,
-            reason: "the entry it leads to is not there",
+            reason: "it refers to a missing entry",
         })?;
         Ok(Entry::from_row(
             number,
@@ -88,7 +88,7 @@ impl Tables<'_, '_> {
         Err(AbortCode::VL_NOENT.into())
     }
 
-    /// The entry of the group that a volume of this name is in.
+    /// The entry of a volume's group, by the name of the volume.
     ///
     /// # Errors
     /// VL_NOENT.
@@ -106,7 +106,7 @@ impl Tables<'_, '_> {
         }
     }
 
-    /// No volume of any type may have this id.
+    /// Checks that no volume of any type has this id.
     fn check_id_is_free(&self, id: VolumeId) -> Result<(), Error> {
         for voltype in 0..3 {
             if id.0 != 0 && self.number_at(ID, &id_key(voltype, id))?.is_some() {
@@ -121,17 +121,17 @@ impl Tables<'_, '_> {
         self.0.put(ENTRY, key, row::encode(&entry.to_row()));
     }
 
-    /// Adds an entry; its number is chosen here.
+    /// Adds an entry and chooses its number.
     ///
     /// # Errors
-    /// VL_IDEXIST, VL_NAMEEXIST; VL_CREATEFAIL when all numbers are used up.
+    /// VL_IDEXIST, VL_NAMEEXIST; VL_CREATEFAIL if all numbers are used.
     pub(crate) fn insert(&mut self, mut entry: Entry) -> Result<(), Error> {
         for id in entry.ids {
             self.check_id_is_free(id)?;
         }
         self.check_name_is_free(&entry.name)?;
         let number = self.number_at(META, NEXT_ENTRY)?.unwrap_or(1);
-        // Numbers are cursors of list calls, which are signed.
+        // Numbers are cursors of list calls, and these are signed.
         if number >= i32::MAX as u32 {
             return Err(AbortCode::VL_CREATEFAIL.into());
         }
@@ -150,10 +150,10 @@ impl Tables<'_, '_> {
         Ok(())
     }
 
-    /// Puts `new` in the place of `old`, which is what is stored.
+    /// Replaces `old`, which is the stored entry, by `new`.
     ///
     /// # Errors
-    /// VL_IDEXIST, VL_NAMEEXIST when a new id or name belongs to another entry.
+    /// VL_IDEXIST, VL_NAMEEXIST if a new id or name belongs to another entry.
     pub(crate) fn replace(&mut self, old: &Entry, mut new: Entry) -> Result<(), Error> {
         new.number = old.number;
         let changed = |voltype: &usize| old.ids[*voltype] != new.ids[*voltype];
@@ -178,13 +178,13 @@ impl Tables<'_, '_> {
         Ok(())
     }
 
-    /// Stores who locks the entry of that number.
+    /// Stores the holder of the lock of the entry with that number.
     pub(crate) fn put_lock_holder(&mut self, entry: u32, holder: &Holder) {
         let key = entry.to_be_bytes().to_vec();
         self.0.put(LOCK, key, row::encode(holder));
     }
 
-    /// Removes an entry, and who locked it.
+    /// Removes an entry and its lock holder.
     pub(crate) fn remove(&mut self, entry: &Entry) {
         self.0.delete(LOCK, entry.number.to_be_bytes().to_vec());
         self.0.delete(NAME, entry.name.to_vec());
@@ -199,7 +199,7 @@ impl Tables<'_, '_> {
         self.0.delete(ENTRY, entry.number.to_be_bytes().to_vec());
     }
 
-    /// Whether any entry has a site on that server. Looks at every entry.
+    /// Whether any entry has a site on that server. Reads every entry.
     pub(crate) fn server_is_used(&self, server: u8) -> Result<bool, DatabaseError> {
         let mut outcome = Ok(false);
         let all = (Bound::Unbounded, Bound::Unbounded);
@@ -231,16 +231,15 @@ impl Tables<'_, '_> {
         self.0.put(SERVER, vec![number], row::encode(server));
     }
 
-    /// Forgets a server.
+    /// Removes a server.
     pub(crate) fn delete_server(&mut self, number: u8) {
         self.0.delete(SERVER, vec![number]);
     }
 
-    /// The number of the server with that address; one that is not known yet gets the lowest free
-    /// number.
+    /// The number of the server with that address. An unknown server gets the lowest free number.
     ///
     /// # Errors
-    /// VL_BADSERVER when there are 255 servers already, or for an address that none can have.
+    /// VL_BADSERVER if there are already 255 servers, or if no server can have that address.
     pub(crate) fn server_for(&mut self, address: u32) -> Result<u8, Error> {
         let servers = self.servers()?;
         let has_it = |(_, server): &&(u8, Server)| server.addresses.contains(&address);
@@ -255,29 +254,29 @@ impl Tables<'_, '_> {
         Ok(number)
     }
 
-    /// The lowest number that no server has.
+    /// The lowest free server number.
     ///
     /// # Errors
-    /// VL_BADSERVER when all are taken.
+    /// VL_BADSERVER if all numbers are taken.
     pub(crate) fn free_server_number(&self, servers: &[(u8, Server)]) -> Result<u8, Error> {
         let taken = |number: &u8| servers.iter().any(|(other, _)| other == number);
         let free = (0..SERVERS_MAX as u8).find(|number| !taken(number));
         free.ok_or(AbortCode::VL_BADSERVER.into())
     }
 
-    /// The first volume id that nobody hands out yet.
+    /// The first volume id that no server has reserved.
     pub(crate) fn max_volume_id(&self) -> Result<u32, DatabaseError> {
         Ok(self
             .number_at(META, MAX_VOLUME_ID)?
             .unwrap_or(FIRST_VOLUME_ID))
     }
 
-    /// Reserves the volume ids below this one.
+    /// Reserves all volume ids below `id`.
     pub(crate) fn set_max_volume_id(&mut self, id: u32) {
         self.put_number(META, MAX_VOLUME_ID, id);
     }
 
-    /// The highest id in use from `first` to `last`, both included.
+    /// The highest used id from `first` to `last`, both inclusive.
     pub(crate) fn highest_used_id(
         &self,
         first: u32,

@@ -1,4 +1,4 @@
-//! Every VL procedure and refusal, and random sequences against a simple model.
+//! Tests of every VL procedure and refusal, and random sequences compared with a simple model.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -179,7 +179,7 @@ impl Cell {
             .collect()
     }
 
-    /// Loads the model anew and compares it and all three tables with the one in use.
+    /// Loads a second model and compares it and all three tables with the one in use.
     fn check(&self) {
         let fresh = Vl::open(Arc::clone(&self.db), Arc::clone(&self.vl.clock)).unwrap();
         let (fresh, used) = (fresh.replica.read(), self.vl.replica.read());

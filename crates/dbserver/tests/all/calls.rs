@@ -1,4 +1,4 @@
-//! VL, PR, VOTE and DISK over Rx and over the local administrator's socket.
+//! VL, PR, VOTE and DISK over Rx and over the socket of the local administrator.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ struct Servers {
     directory: tempfile::TempDir,
 }
 
-/// The servers; `guarded`: with superusers of their own, and an audit log in `audit`.
+/// Starts the servers; with `guarded`, they have superusers and write an audit log to `audit`.
 fn serve(guarded: bool) -> Servers {
     let directory = tempfile::tempdir().unwrap();
     let open = |name| -> Arc<dyn CellDb> {
@@ -119,7 +119,8 @@ fn every_opcode_answers_or_is_refused_with_its_code() {
             for procedure in package.procedures {
                 let code = raw(&connection, package, &[procedure.opcode]).await;
                 let name = procedure.name;
-                // Without arguments: most do not parse. Those that need none do answer.
+                // The calls have no arguments, so most do not parse. Procedures without arguments
+                // succeed.
                 match name {
                     "CreateEntryU" | "GetEntryByIDU" | "ReplaceEntryU" | "ListEntryU"
                     | "ListAttributesU" | "LinkedListU" => {
@@ -143,7 +144,7 @@ fn every_opcode_answers_or_is_refused_with_its_code() {
                 AbortCode::RXGEN_DECODE
             );
         }
-        // A list that claims to be longer than the interface allows.
+        // A list with a length above the limit of the interface.
         let connection = servers.connect(&pr::PACKAGE);
         let absurd = [pr::NameToID::OPCODE, 0xffff_ffff, 0, 0];
         assert_eq!(
@@ -314,7 +315,7 @@ fn whoever_locks_is_written_down_however_they_lock() {
             let seen = admin.call(&look).await.unwrap();
             assert_eq!(seen.since, AfsTime(1_000_000));
             assert_eq!(seen.who.to_string(), "local administrator");
-            // In the same second: the note of the lock before is not this one's.
+            // The new lock is from the same second, but must not show the earlier lock's note.
             assert_eq!(seen.note, note.cloned().unwrap_or_default());
             let release = vl::ReleaseLock {
                 volid,
@@ -344,11 +345,11 @@ fn acts_and_attempts_are_in_the_audit_log() {
             owner: ViceId(0),
         };
         admin.call(&made).await.unwrap();
-        // Who looks is not taken down.
+        // Reads are not recorded.
         let seen = pr::ListEntry { id: ViceId(1) };
         servers.connect(&pr::PACKAGE).call(&seen).await.unwrap();
         let path = servers.directory.path().join("audit");
-        // The log is written by a thread of its own.
+        // A separate thread writes the log.
         let lines = loop {
             let text = std::fs::read_to_string(&path).unwrap();
             let lines: Vec<String> = text.lines().map(str::to_owned).collect();

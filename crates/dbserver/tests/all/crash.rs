@@ -1,8 +1,8 @@
-//! Power fails at some operation on the disk while volumes and users are made: the servers open at
-//! once, hold everything that was acknowledged, and every entry is found by its name and its ids.
+//! Power failures during creation of volumes and users. The servers start at once, have all
+//! acknowledged changes, and find every entry by its name and its ids.
 //!
-//! `celldb`'s own tests fail every operation and tear what was not synced; here every seventh is
-//! enough to show that a call is one transaction.
+//! The tests of `celldb` fail every operation and tear unsynced writes. Here every seventh
+//! operation is enough to show that a call is one transaction.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -25,12 +25,12 @@ struct Platter {
     fails_at: Option<u64>,
 }
 
-/// A disk that keeps what was synced, and fails for good at its n-th write, sync or resize.
+/// A disk that keeps synced data, and fails permanently at its n-th write, sync or resize.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk(Arc<Mutex<Platter>>);
 
 impl Disk {
-    /// Changes a bit wherever `bytes` lie. Returns how often they do.
+    /// Flips a bit at every occurrence of `bytes`. Returns the number of occurrences.
     pub(crate) fn flip_in(&self, bytes: &[u8], bit: usize) -> usize {
         let mut platter = self.0.lock().unwrap();
         let image = &mut platter.current;
@@ -43,7 +43,7 @@ impl Disk {
         places.len()
     }
 
-    /// A disk with what this one has.
+    /// A new disk with the same contents.
     pub(crate) fn copy(&self) -> Self {
         Self::of(self.0.lock().unwrap().current.clone(), None)
     }
@@ -129,7 +129,7 @@ fn volume(name: &str, id: u32) -> NvldbEntry {
     }
 }
 
-/// The n-th step: makes, renames and deletes volumes, users and memberships.
+/// The n-th step: creates, renames and deletes volumes, users and memberships.
 fn step(cell: &Cell, n: u32) -> Result<(), AbortCode> {
     let id = n / 4 * 10 + 10;
     match n % 4 {
@@ -194,7 +194,7 @@ fn step(cell: &Cell, n: u32) -> Result<(), AbortCode> {
 
 const STEPS: u32 = 16;
 
-/// How many steps were acknowledged before the disk failed.
+/// Returns the number of steps that were acknowledged before the disk failed.
 fn run(disk: Disk) -> u32 {
     let Some(cell) = open(disk) else { return 0 };
     (0..STEPS)

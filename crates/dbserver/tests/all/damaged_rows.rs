@@ -1,8 +1,9 @@
-//! A bit of a row flips on the disk while the servers run. Answers stay right, or are errors: a
-//! user gets no other rights, nothing panics outside the guard, and the other rows answer.
+//! A bit of a row flips on the disk while the servers run. Every result is right or an error: no
+//! user gets additional rights, nothing panics outside of the guard, and the other rows stay
+//! usable.
 //!
 //! Lookups are answered from memory and never meet the damage. Changes read the rows that they
-//! need: the disk here is read each time, as one is whose pages no longer fit into memory.
+//! need. The disk here has no cache, like one whose pages no longer fit into memory.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ const ADMIN: Identity = Identity::Superuser;
 const ALICE: ViceId = ViceId(0x0001_2340);
 const BOB: ViceId = ViceId(0x0001_4561);
 const CAROL: ViceId = ViceId(0x0001_6782);
-/// One bit of its place is another in that of system:administrators, which is -204.
+/// An id whose place differs in one bit from that of system:administrators, -204.
 const FRIENDS: ViceId = ViceId(-204 - 0x100);
 
 struct Cell {
@@ -64,7 +65,7 @@ impl Cell {
         self.vl.ask(ADMIN, CreateEntryN { newentry }).map(drop)
     }
 
-    /// Lookups are right; `members` are those of FRIENDS.
+    /// Checks that lookups are right; `members` are the members of FRIENDS.
     fn check(&self, members: &[ViceId], what: &str) {
         assert_eq!(self.elements(FRIENDS), members, "{what}");
         assert!(self.elements(ViceId::ADMINISTRATORS).is_empty(), "{what}");
@@ -83,7 +84,7 @@ impl Cell {
     }
 }
 
-/// A disk with three users and a group, of which bob is a member.
+/// A disk with three users and a group that has bob as a member.
 fn filled() -> Disk {
     let disk = Disk::default();
     let cell = Cell::over(Embedded::with_backend(disk.clone()).unwrap()).unwrap();
@@ -107,12 +108,12 @@ fn place(id: ViceId) -> [u8; 4] {
     place.to_be_bytes()
 }
 
-/// Changes through the servers. The members of FRIENDS after it, and how many were refused for
-/// the damage.
+/// Makes changes through the servers. Returns the members of FRIENDS after them, and the number of
+/// refusals because of the damage.
 fn changes(cell: &Cell, what: &str) -> (Vec<ViceId>, usize) {
     let mut errors = 0;
-    // The sound answer, or that the database is damaged. `absent` is the answer where the row that
-    // is in the way, or is asked for, has moved away.
+    // Accepts the right result, or an error about a damaged database. `absent` are further accepted
+    // results, for the case that the damage moved the needed row to another key.
     let mut judge = |found: Result<(), AbortCode>, right: Result<(), AbortCode>, absent: &[_]| {
         let is_damage = matches!(found, Err(AbortCode::PRDBBAD | AbortCode::UIOERROR));
         errors += usize::from(is_damage);
@@ -132,7 +133,7 @@ fn changes(cell: &Cell, what: &str) -> (Vec<ViceId>, usize) {
     }
     let made = cell.make("bobs:own", ViceId(-9000), BOB);
     assert!(made.is_err(), "{what}");
-    // His name is not given to another.
+    // Bob's name is not given to another user.
     let again = cell.make("bob", ViceId(0x0001_89a3), ViceId(0));
     judge(again, Err(AbortCode::PREXIST), &[]);
     let added = cell.add(Identity::User(ALICE), CAROL, FRIENDS);
@@ -144,7 +145,7 @@ fn changes(cell: &Cell, what: &str) -> (Vec<ViceId>, usize) {
     if judge(removed.map(drop), Ok(()), &[unknown]) {
         members.retain(|id| *id != BOB);
     }
-    // The other tables go on.
+    // The other tables still work.
     cell.make_volume("other", 200).unwrap();
     (members, errors)
 }
@@ -154,7 +155,7 @@ fn a_row_that_is_damaged_while_servers_run_is_an_error_and_gives_no_rights() {
     let good = filled();
     let member = [place(FRIENDS), place(BOB)].concat();
     let group = [place(BOB), place(FRIENDS)].concat();
-    // Bit 16 of these two makes bob an administrator; it is among those below.
+    // Bit 16 of these two rows would make bob an administrator; the loop below flips it too.
     let rows: [(&str, &[u8]); 4] = [
         ("pr.member", &member),
         ("pr.group", &group),
@@ -184,7 +185,7 @@ fn a_row_that_is_damaged_while_servers_run_is_an_error_and_gives_no_rights() {
                 cell.check(&members, &what);
                 errors += met;
                 drop(cell);
-                // The next start finds it, or nothing of it is left.
+                // The next start finds the damage, or the damaged row no longer exists.
                 match Embedded::with_backend(disk.copy()) {
                     Ok(db) => Cell::over(db).unwrap().check(&members, &what),
                     Err(DatabaseError::Damaged { reason, .. }) => {

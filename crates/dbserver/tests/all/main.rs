@@ -1,4 +1,4 @@
-//! The integration tests of this crate, one program: `cargo test -p cellar-dbserver --test all
+//! The integration tests of this crate, as one program: `cargo test -p cellar-dbserver --test all
 //! MODULE`.
 
 #![allow(

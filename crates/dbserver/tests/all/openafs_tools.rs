@@ -1,9 +1,9 @@
-//! OpenAFS's own `vos`, `pts` and `udebug` against our servers, on the customary ports.
+//! OpenAFS's own `vos`, `pts` and `udebug` against Cellar's servers, on the default ports.
 //!
-//! They find a cell by files in `/etc/openafs`, so the test runs itself again in a network and a
-//! mount namespace of its own, where it may put other files there and take ports 7002 and 7003.
-//! Needs root, `unshare`, `mount`, `ip` and Debian's openafs-client and openafs-dbserver (for
-//! udebug); without them it says so and passes.
+//! The tools find a cell through files in `/etc/openafs`. Therefore the test runs itself again in
+//! its own network and mount namespaces, where it can replace these files and use the ports 7002
+//! and 7003. It needs root, `unshare`, `mount`, `ip` and Debian's openafs-client and
+//! openafs-dbserver (for udebug). Without them it prints the reason and passes.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,7 +21,7 @@ use cellar_wire::vl::{
 use cellar_wire::{AfsTime, AfsUuid, List, ViceId, VolumeId, pr};
 
 const INSIDE: &str = "CELLAR_TEST_IN_NAMESPACE";
-/// 10.0.0.1: the tools refuse loopback addresses for servers.
+/// 10.0.0.1, because the tools refuse loopback addresses for servers.
 const HERE: u32 = 0x0a00_0001;
 const ADMIN: Identity = Identity::Superuser;
 
@@ -71,7 +71,7 @@ fn can_run() -> Result<(), String> {
     }
 }
 
-/// Runs a command and gives what it printed, errors after the rest.
+/// Runs a command and returns its output, followed by its errors.
 fn run(command: &str) -> String {
     let output = Command::new("timeout")
         .arg("60")
@@ -263,7 +263,7 @@ fn locations(servers: &Servers) {
             "10.0.0.2",
         ],
     );
-    // The volume itself is on a server that does not run; the location comes after that.
+    // The server of the volume does not run; the location follows the error about that.
     expect(
         "vos examine root.afs -noauth -noresolve",
         &[

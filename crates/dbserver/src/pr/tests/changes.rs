@@ -1,4 +1,4 @@
-//! Access, deletion, new names, owners and ids.
+//! Tests of access, deletion, and changes of names, owners and ids.
 
 use super::*;
 
@@ -22,12 +22,12 @@ fn reading_is_judged_by_the_flags() {
         )
         .is_ok()
     };
-    // Defaults: status of everything, members of groups.
+    // Defaults: everyone sees the status of all entries, and the members of groups.
     assert!(status(NOBODY, jane) && status(NOBODY, group) && members(NOBODY, group));
     assert!(!members(NOBODY, jane) && !cps(NOBODY, jane) && !owned(NOBODY, jane));
     assert!(members(jane_id, jane) && cps(jane_id, jane) && owned(jane_id, jane));
     assert!(!members(joe_id, jane));
-    // A group for its members only.
+    // A group that only its members may see.
     cell.set_access(jane_id, group, PRP_STATUS_MEM | PRP_MEMBER_MEM)
         .unwrap();
     assert!(!status(NOBODY, group) && !members(joe_id, group));
@@ -40,12 +40,12 @@ fn reading_is_judged_by_the_flags() {
         cell.entry(group).unwrap().flags,
         PRP_STATUS_MEM | PRP_MEMBER_MEM
     );
-    // Viewers see everything but change nothing.
+    // Viewers see everything, but may change nothing.
     cell.add(ADMIN, joe, -203).unwrap();
     assert!(status(joe_id, group) && members(joe_id, jane) && owned(joe_id, jane));
     assert_eq!(cell.add(joe_id, joe, group), Err(AbortCode::PRPERM));
     assert_eq!(cell.set_access(joe_id, group, 0), Err(AbortCode::PRPERM));
-    // A group with no access bits at all shows as the defaults, but gives nothing.
+    // A group without access bits shows the defaults, but gives no permissions.
     cell.set_access(jane_id, group, 0).unwrap();
     assert!(!status(john_id, group) && status(jane_id, group));
     assert_eq!(cell.entry(group).unwrap().flags, PRP_GROUP_DEFAULT);
@@ -66,7 +66,7 @@ fn reading_is_judged_by_the_flags() {
     assert!(!all(NOBODY) && !all(jane_id) && all(ADMIN));
     cell.add(ADMIN, jane, -204).unwrap();
     assert!(all(jane_id));
-    // Fixed entries and arguments.
+    // Fixed entries, and wrong arguments.
     for id in [-101, -102, 32766] {
         assert_eq!(cell.set_access(ADMIN, id, 0), Err(AbortCode::PRPERM));
     }
@@ -89,7 +89,7 @@ fn writes_are_refused_to_who_does_not_say_who_they_are() {
     let cell = cell();
     let jane = cell.user("jane");
     let group = cell.group("jane:g", jane);
-    // All that can be allowed but what is allowed to anybody.
+    // All bits except the one that lets everyone add members.
     cell.set_access(ADMIN, group, 0xff & !PRP_ADD_ANY).unwrap();
     let (id, gid, uid) = (ViceId(jane), ViceId(group), ViceId(jane));
     let name: PrNameArgument = "x".try_into().unwrap();

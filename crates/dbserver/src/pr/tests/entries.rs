@@ -1,4 +1,4 @@
-//! Users and groups: made, named, listed.
+//! Tests of users and groups: creation, names, listings.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Who is in what.
+//! Tests of memberships.
 
 use super::*;
 
@@ -94,7 +94,7 @@ fn a_cps_has_groups_and_the_groups_around_them() {
     for pair in groups.windows(2) {
         cell.add(ADMIN, pair[0], pair[1]).unwrap();
     }
-    // One direct, and five steps up.
+    // One direct group, and five levels above it.
     let mut expected = ids(groups[..6].iter().copied().chain([jane, -101, -102]));
     expected.sort();
     assert_eq!(cell.cps(jane), expected);
@@ -117,7 +117,8 @@ fn a_cps_has_groups_and_the_groups_around_them() {
     };
     assert_eq!(above(groups[0]), ids([groups[1]]));
     assert_eq!(above(jane), []);
-    // No group may be in itself, but a database from elsewhere may have such: a circle ends.
+    // A group cannot be nested in itself, but an imported database may have such a cycle. The
+    // search ends at a cycle.
     let around = |id, gid| cell.add(ADMIN, id, gid);
     assert_eq!(around(groups[7], groups[0]), Err(AbortCode::PRINCONSISTENT));
     assert_eq!(around(groups[7], groups[6]), Err(AbortCode::PRINCONSISTENT));
@@ -133,7 +134,7 @@ fn a_cps_has_groups_and_the_groups_around_them() {
         cell.is_member(groups[6], groups[1]).unwrap(),
         "around the circle"
     );
-    // Everybody is in a group that system:authuser is in.
+    // All users of the cell are in a group that has system:authuser as a member.
     let open = cell.group("jane:open", jane);
     cell.add(ADMIN, -102, open).unwrap();
     assert_eq!(

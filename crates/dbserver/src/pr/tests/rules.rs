@@ -1,4 +1,4 @@
-//! Callers with tickets, and what cells allow less.
+//! Tests of callers with tickets, and of the restrictions of a cell.
 
 use cellar_auth::audit::Audit;
 use cellar_auth::{Level, Principal};
@@ -19,7 +19,7 @@ fn principal(name: &str, cell: Option<&str>) -> Principal {
 }
 
 fn known_as(cell: &Cell, principal: Principal) -> Identity {
-    // The UserList is not asked: a superuser of the servers is an ordinary user here.
+    // The UserList has no effect: a superuser of the servers is an ordinary user here.
     let etc = tempfile::tempdir().unwrap();
     let superuser = format!("{}\n", principal.vice_name());
     std::fs::write(etc.path().join("UserList"), superuser).unwrap();
@@ -144,7 +144,7 @@ fn a_cell_may_leave_all_changes_to_administrators() {
     assert_eq!(cell.new_entry(user(jane), "jane:h", PRGRP, 0), Err(no));
     assert_eq!(cell.change(user(jane), group, "jane:h", 0, 0), Err(no));
     assert_eq!(cell.add(user(john), jane, group), Ok(()), "he is one");
-    // What is shown to who does not say who they are.
+    // The data that a caller without an identity may see.
     assert_eq!(cell.ask(NOBODY, ListMax {}), Err(no));
     let ids = IdList::from_iter_cut([ViceId(jane)]);
     assert_eq!(cell.ask(NOBODY, IDToName { ids }), Err(no));

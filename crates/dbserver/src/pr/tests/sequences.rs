@@ -1,8 +1,8 @@
-//! Random sequences with all lists compared, and restarts.
+//! Random sequences with a comparison of all lists, and restarts.
 
 use super::*;
 
-/// Random changes by random callers: whatever is allowed, the lists stay in step.
+/// Random changes by random callers. The lists stay consistent after each permitted change.
 #[test]
 fn random_sequences_keep_the_lists_in_step() {
     for seed in 0..5 {

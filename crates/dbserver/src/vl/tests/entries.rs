@@ -1,4 +1,4 @@
-//! Entries one at a time: made, found, changed, locked, deleted.
+//! Tests of single entries: creation, lookup, change, lock, deletion.
 
 use super::*;
 
@@ -324,8 +324,8 @@ fn volume_ids_are_new() {
     cell.check();
 }
 
-/// What is handed out is reserved before, a hundred ids at a time: most calls change nothing in the
-/// database, and whoever opens it anew hands out none of them again.
+/// Ids are reserved in advance, a hundred at a time. Most calls therefore change nothing in the
+/// database, and a server that opens it later assigns none of these ids again.
 #[test]
 fn volume_ids_are_reserved_ahead_and_never_come_twice() {
     let cell = cell();
@@ -342,7 +342,7 @@ fn volume_ids_are_reserved_ahead_and_never_come_twice() {
     assert_eq!(cell.db.revision(), commits, "a hundred from memory");
     assert_eq!(next(&cell.vl, 3), 0x2000_0000 + 101);
     assert!(cell.db.revision() > commits);
-    // As after a crash, and as a second server of the same database would.
+    // The same as after a crash, and as with a second server of the same database.
     let other = again();
     assert_eq!(next(&other, 0), 0x2000_0000 + 204);
     assert_eq!(next(&other, 2), 0x2000_0000 + 204);
@@ -352,7 +352,8 @@ fn volume_ids_are_reserved_ahead_and_never_come_twice() {
         0x2000_0000 + 306,
         "the other's are the other's"
     );
-    // Ids that somebody uses without having asked are passed over, among those reserved too.
+    // Ids of entries that were created without a request for an id are skipped, also among reserved
+    // ids.
     cell.create(volume("v", 0x2000_0000 + 308)).unwrap();
     assert_eq!(next(&cell.vl, 1), 0x2000_0000 + 307);
     assert_eq!(next(&cell.vl, 1), 0x2000_0000 + 311);
@@ -517,7 +518,7 @@ fn a_lock_says_whose_it_is_until_it_is_released() {
             voltype: ANYVOL,
         };
         let seen = cell.ask(asked.clone()).unwrap();
-        // Others see that there is a lock, and no more.
+        // Other callers see that there is a lock, and nothing else.
         let others = GetLockReply {
             who: LockText::default(),
             from: 0,
@@ -559,7 +560,7 @@ fn a_lock_says_whose_it_is_until_it_is_released() {
     })
     .unwrap();
     assert_eq!((get().since, get().note.len()), (AfsTime(0), 0));
-    // A lock of somebody who says nothing is not the old one.
+    // A lock without a note does not show the note of the earlier lock.
     cell.now.store(2000, Ordering::Relaxed);
     cell.ask(SetLock {
         volid: VolumeId(500),

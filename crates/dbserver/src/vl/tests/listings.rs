@@ -1,4 +1,4 @@
-//! Entries in lists, and counters.
+//! Tests of listings and counters.
 
 use super::*;
 

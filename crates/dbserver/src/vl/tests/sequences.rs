@@ -1,4 +1,4 @@
-//! Restarts, random sequences against a plain map, readers beside writers, a second copy.
+//! Restarts, random sequences compared with a plain map, readers during writes, a second replica.
 
 use super::*;
 
@@ -45,8 +45,8 @@ fn everything_is_there_after_a_restart() {
     assert_eq!(again, Err(AbortCode::VL_ENTRYLOCKED));
 }
 
-/// Random creations, replacements, deletions and registrations; the indexes always agree, and what
-/// is found is what a plain map holds.
+/// Random creations, replacements, deletions and registrations. The indexes always agree, and
+/// lookups return the contents of a plain map.
 #[test]
 fn random_sequences_keep_the_indexes_in_step() {
     for seed in 0..6 {
@@ -104,7 +104,7 @@ fn random_sequences_keep_the_indexes_in_step() {
                         }
                         Err(AbortCode::VL_NOENT) => assert!(!known.contains_key(&rw)),
                         Err(AbortCode::VL_NAMEEXIST) => assert!(others_name),
-                        // An id of its own, as another type, is taken, too.
+                        // An id of the same entry, used as another type, counts as taken too.
                         Err(code) => assert_eq!(code, AbortCode::VL_IDEXIST),
                     }
                 }
@@ -177,7 +177,7 @@ fn a_copy_catches_up_with_what_others_wrote_or_loads_anew() {
     assert!(other.replica.read().by_name(b"v").is_ok());
     cell.create(volume("x", 30)).unwrap();
     cell.check();
-    // So much happens elsewhere that the changes are not kept for it.
+    // So many other changes that the database no longer keeps the earlier ones for the watch.
     let filler = cellar_celldb::Table::new("filler");
     for n in 0..40u8 {
         let put = cell.db.write(|transaction| {

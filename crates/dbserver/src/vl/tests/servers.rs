@@ -1,4 +1,4 @@
-//! Servers and their addresses.
+//! Tests of servers and their addresses.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn a_server_registers_its_addresses() {
     ] {
         assert_eq!(cell.addrs_u(mask, value), Err(code), "{mask} {value}");
     }
-    // A volume of a server that never registered.
+    // A volume on servers that have never registered.
     let mut entry = volume("v", 10);
     entry.sites = List::from_iter_cut([site(A, 0, VLSF_RWVOL), site(B, 0, VLSF_ROVOL)]);
     cell.create(entry.clone()).unwrap();
@@ -52,7 +52,7 @@ fn a_server_registers_its_addresses() {
         (AfsUuid([1; 16]), 2)
     );
     assert_eq!(sites[1].flags, VLSF_ROVOL | VLSF_UUID);
-    // It registers: its number stays, so that the volume is on it still.
+    // The server registers and keeps its number. Therefore the volume is still on it.
     assert_eq!(cell.register(2, &[A]), Ok(()));
     assert_eq!(cell.get_u("v").sites[0].server, AfsUuid([2; 16]));
     assert_eq!(
