@@ -367,7 +367,7 @@ fn check_volume(
             ));
         }
         if !is_root && found.parent != Some((known.parent, known.parent_uniquifier)) {
-            report.fault(format!("{fid} believes to be in {}", known.parent));
+            report.fault(format!("{fid} names {} as its parent", known.parent));
         }
     }
     for vnode in links.keys() {

@@ -296,7 +296,7 @@ impl Engine {
         // First the groups without the id leave the journal. All its files are free then.
         match self.flush() {
             Err(Error::DiskFull) => {
-                tracing::warn!("no room to take the journal over: it goes on in the old form");
+                tracing::warn!("no room to give the journal an id: it stays without one");
                 return Ok(());
             }
             other => other?,

@@ -1,16 +1,17 @@
-//! A volume as it was at one moment, for dumps: read to the end while it goes on being changed.
+//! A volume as it was at one moment, for dumps: it can be read to the end while the volume is
+//! changed.
 //!
-//! Freezing costs the same for every volume: of a head the present epoch ends and the next begins,
-//! one record; a clone is frozen already. The epoch is held in memory, so nothing that was seen then
-//! goes, whoever removes or replaces the volume meanwhile, and a crash simply forgets it. What only
-//! the frozen volume saw goes in the background after it was let go: the job for that is in the
-//! table from the beginning and waits.
+//! Freezing costs the same for every volume. For a head the present epoch ends and the next begins:
+//! one record. A clone is frozen already. The epoch is held in memory, so no version that was seen
+//! then is removed, even if the volume is removed or replaced meanwhile. A crash simply forgets the
+//! hold. When the frozen volume is dropped, the versions that only it saw are removed in the
+//! background. The job for that is in the table from the beginning, and waits.
 //!
-//! Lists of vnodes are read in pages of the table, bodies a piece at a time: memory is bounded, and no
-//! state of the base is held on to while a slow receiver thinks.
+//! Lists of vnodes are read in pages of the table, and bodies a piece at a time. So memory is
+//! limited, and no state of the base is held while a slow receiver works.
 //!
-//! What a frozen volume holds has a name for ever ([`StateId`]): the epoch that ended, and the lineage
-//! of its group. It is told to nobody before a power cut can no longer undo it.
+//! The contents of a frozen volume have a permanent name ([`StateId`]): the epoch that ended, and
+//! the lineage of its group. The name is given out only when a power cut can no longer undo it.
 
 use std::sync::Arc;
 
@@ -33,20 +34,21 @@ mod body;
 
 pub use body::{Body, Content, Part};
 
-/// A volume as it was when it was frozen. Clones share the moment; it is let go with the last.
+/// A volume as it was when it was frozen. Clones of this value share the moment; dropping the last
+/// one ends it.
 #[derive(Clone, Debug)]
 pub struct Frozen {
     pub(crate) inner: Arc<Inner>,
 }
 
 pub(crate) struct Inner {
-    /// Reads at the frozen epoch; nobody finds it by its id.
+    /// Reads at the frozen epoch; it cannot be looked up by its id.
     pub(crate) volume: Arc<Volume>,
     info: VolumeInfo,
     counters: CountersRecord,
     lineage: [u8; 16],
     received: Option<Received>,
-    /// Whether the state's name can be told.
+    /// Whether the state's name may be given out.
     is_settled: bool,
     _hold: Hold,
 }
@@ -62,17 +64,17 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-/// Which vnodes are wanted.
+/// The vnodes to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// All, with everything.
+    /// All vnodes, with their contents.
     Everything,
-    /// All, with everything those that the server has changed at that date or later. As a dump from a
-    /// date has them.
+    /// All vnodes; with contents only those that the server changed at that date or later. As in a
+    /// dump from a date.
     Date(AfsTime),
-    /// Only those that changed after this epoch of the group, with everything.
+    /// Only vnodes that changed after this epoch of the group, with their contents.
     Epoch(u64),
-    /// All, with everything those that changed after this epoch of the group.
+    /// All vnodes; with contents only those that changed after this epoch of the group.
     AllOfEpoch(u64),
 }
 
@@ -81,22 +83,22 @@ pub enum Since {
 pub struct Listed {
     /// Number.
     pub vnode: VnodeId,
-    /// Which use of the number.
+    /// Distinguishes several uses of the number.
     pub uniquifier: Uniquifier,
-    /// All of it but its body; `None` says that it is there and has not changed.
+    /// The vnode without its body; `None` if it exists and has not changed.
     pub image: Option<VnodeImage>,
     pub(crate) record: Box<VnodeRecord>,
     pub(crate) epoch: u64,
 }
 
 impl Listed {
-    /// All of it but its body, whether it has changed or not: dumps in the old form have every
-    /// directory in full.
+    /// The vnode without its body, whether it has changed or not: dumps in the old form have every
+    /// directory completely.
     pub fn whole(&self) -> VnodeImage {
         self.record.image(self.vnode)
     }
 
-    /// Whether the vnode was not there at the end of that epoch, under this uniquifier.
+    /// Returns whether the vnode did not exist at the end of that epoch, under this uniquifier.
     pub fn is_new_since(&self, epoch: u64) -> bool {
         self.record.birth > epoch
     }
@@ -105,8 +107,8 @@ impl Listed {
 impl Volume {
     /// Freezes the volume as it is now. Changes go on; the frozen volume does not see them.
     ///
-    /// On a partition that has stopped this still works, to save what is on it, but the state has no
-    /// name then. `NoVolume` if it was deleted.
+    /// This also works on a partition that has stopped, so that its contents can be saved, but then
+    /// the state has no name. `NoVolume` if the volume was deleted.
     pub fn freeze(self: &Arc<Self>) -> Result<Frozen> {
         let core = &self.core;
         let engine = &core.engine;
@@ -177,13 +179,15 @@ impl Volume {
 }
 
 impl Core {
-    /// Whether anything was changed in an epoch, which is the present one and not the first.
+    /// Returns whether anything was changed in an epoch, which is the present one and not the
+    /// first.
     fn has_changes(&self, group: GroupId, epoch: u64) -> Result<bool> {
         if epoch == 1 {
             return Ok(true);
         }
         let prefix = Key::change_prefix(group.0, epoch);
-        // Every removal changes a directory too, but a whole restored volume may have none.
+        // Every removal changes a directory too, but a completely restored volume may have no such
+        // change.
         let removed = Key::removed_prefix(group.0, epoch);
         let changed = self.engine.scan(&prefix, &prefix)?.next()?.is_some();
         Ok(changed || self.engine.scan(&removed, &removed)?.next()?.is_some())
@@ -191,18 +195,18 @@ impl Core {
 }
 
 impl Frozen {
-    /// All that was known about the volume.
+    /// Everything that was known about the volume.
     pub fn info(&self) -> &VolumeInfo {
         &self.inner.info
     }
 
-    /// The next uniquifier that the volume would have given.
+    /// The next uniquifier that the volume would have given out.
     pub fn next_uniquifier(&self) -> Uniquifier {
         Uniquifier(self.inner.counters.next_uniquifier)
     }
 
-    /// What this state is called. `None` if that cannot be vouched for: on a partition that has
-    /// stopped the next start may find another.
+    /// The name of this state. `None` if it is not certain: on a partition that has stopped, the
+    /// next start may find another state.
     pub fn state(&self) -> Option<StateId> {
         self.inner.is_settled.then(|| StateId {
             lineage: self.inner.lineage,
@@ -210,21 +214,22 @@ impl Frozen {
         })
     }
 
-    /// What to list for somebody who has exactly that state: `None` if the changes since are not
-    /// known, or not any more.
+    /// The list to make for a receiver that has exactly this state. `None` if the changes since
+    /// then are not known, or not any more.
     pub fn since(&self, state: &StateId) -> Option<Since> {
         let epoch = self.epoch_of(state)?;
         (epoch >= self.history_from()).then_some(Since::Epoch(epoch))
     }
 
-    /// What to list for somebody who has exactly that state where it is not known which vnodes are
-    /// gone since, as after a restore: all are listed, so that those are found. `None` if nothing is
-    /// known of the state. Dates do not tell: what a restore brings has those that it had.
+    /// The list to make for a receiver that has exactly this state, if the removals since then are
+    /// not known, as after a restore. All vnodes are listed, so that the removed ones are found.
+    /// `None` if nothing is known of the state. Dates are of no use: restored vnodes have their old
+    /// dates.
     pub fn all_since(&self, state: &StateId) -> Option<Since> {
         self.epoch_of(state).map(Since::AllOfEpoch)
     }
 
-    /// The epoch of the group whose end a state is.
+    /// The epoch of the group at whose end the state was.
     fn epoch_of(&self, state: &StateId) -> Option<u64> {
         let epoch = match self.inner.received {
             _ if state.lineage == self.inner.lineage => state.epoch,
@@ -238,15 +243,16 @@ impl Frozen {
         self.inner.volume.group.state.read().record.history_from
     }
 
-    /// The epoch that is seen.
+    /// The epoch that this sees.
     pub(crate) fn view(&self) -> u64 {
         self.inner.volume.view()
     }
 
     /// The vnodes, in the order of a dump: directories by ascending numbers, then files and links.
     ///
-    /// Reads one record for each vnode listed, and for [`Since::Epoch`] hardly more: it costs what
-    /// changed. Bodies are not read: sizes of dumps can be told from this alone.
+    /// Reads one record for each vnode that is listed, and hardly more for [`Since::Epoch`]: the
+    /// cost is proportional to the changes. Bodies are not read; sizes of dumps can be computed
+    /// from this alone.
     pub fn vnodes(&self, since: Since) -> Result<Vnodes> {
         let volume = Arc::clone(&self.inner.volume);
         let group = volume.group.id;
@@ -266,9 +272,10 @@ impl Frozen {
         })
     }
 
-    /// The vnodes that the volume had at the end of an epoch and has no more, in the order of a dump.
+    /// The vnodes that the volume had at the end of an epoch and does not have any more, in the
+    /// order of a dump.
     ///
-    /// `Invalid` if removals since are not all known: see [`Frozen::since`].
+    /// `Invalid` if not all removals since then are known: see [`Frozen::since`].
     pub fn removed(&self, epoch: u64) -> Result<Vec<VnodeId>> {
         let volume = &self.inner.volume;
         let view = self.view();
@@ -279,14 +286,14 @@ impl Frozen {
                 removed.push(VnodeId(vnode));
             }
         }
-        // Asked after the reading: it is raised before anything is forgotten.
+        // Checked after the reading: the limit is raised before anything is forgotten.
         if epoch < self.history_from() {
             return Err(Error::Invalid("the removals since then are forgotten"));
         }
         Ok(removed)
     }
 
-    /// A vnode by its number, if the volume has it; as [`Frozen::vnodes`] lists it.
+    /// A vnode by its number, if the volume has it, as [`Frozen::vnodes`] lists it.
     pub fn vnode(&self, vnode: VnodeId) -> Result<Option<Listed>> {
         let found = self.record(vnode.0)?;
         Ok(found.map(|(epoch, record)| listed(vnode.0, epoch, record, true)))
@@ -316,7 +323,7 @@ impl Frozen {
     }
 }
 
-/// What a version of a vnode says, if it exists then.
+/// Decodes a version of a vnode; `None` if the vnode does not exist in it.
 fn decode(volume: &Volume, key: &Key, value: &Bytes) -> Result<Option<(u64, VnodeRecord)>> {
     match VnodeRecord::decode(value) {
         Ok(Ok(record)) => Ok(Some((key.epoch(), record))),
@@ -343,20 +350,20 @@ fn listed(vnode: u32, epoch: u64, record: VnodeRecord, whole: bool) -> Listed {
     }
 }
 
-/// Vnodes of a frozen volume, one after the other.
+/// Vnodes of a frozen volume, in order.
 #[derive(Debug)]
 pub struct Vnodes {
     frozen: Frozen,
     since: Since,
     source: Source,
-    /// Of the two passes over all: the first.
+    /// Whether this is the first of the two passes over all vnodes.
     directories: bool,
 }
 
 enum Source {
-    /// These.
+    /// These vnodes.
     Some(std::vec::IntoIter<u32>),
-    /// All that are seen: once for the directories, once for the others.
+    /// All visible vnodes: one pass for the directories, one for the others.
     All(Versions),
 }
 
@@ -396,7 +403,7 @@ impl Vnodes {
         }
     }
 
-    /// The next vnode that may be wanted, with its record if it is there.
+    /// The next vnode that may be wanted, with its record if the vnode exists.
     #[expect(clippy::type_complexity, reason = "a pair within a pair, once")]
     fn next_record(&mut self) -> Result<Option<(u32, Option<(u64, VnodeRecord)>)>> {
         let volume = &self.frozen.inner.volume;
@@ -411,7 +418,8 @@ impl Vnodes {
                 Source::All(seen) => seen,
             };
             let next = seen.next_seen()?;
-            // Numbers of directories are given one after the other: behind the last are only files.
+            // Numbers of directories are given out in order: behind the last one there are only
+            // files.
             let end = self.frozen.inner.counters.next_directory;
             match next {
                 Some(Version { key, value, .. }) if !self.directories || key.u32_at(5) < end => {

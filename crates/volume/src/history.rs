@@ -1,22 +1,22 @@
-//! What changed in a group since an earlier state, from its indexes alone.
+//! The changes of a group since an earlier state, found from its indexes alone.
 //!
-//! A state of a group is the end of an epoch. Somebody elsewhere may have that state, long after
-//! everything that saw it here is gone, and ask what has changed up to a later one that is seen
-//! here. Two indexes answer, with as many entries as there are changes, whatever the size of the
+//! A state of a group is the end of an epoch. Another server may have that state long after its
+//! versions are gone here. It may ask for the changes up to a later state that is seen here. Two
+//! indexes answer this. They have as many entries as there are changes, whatever the size of the
 //! volume:
 //!
-//! * *Changes*: every version of a vnode written in epoch 2 or later has its key (epoch, vnode). A
-//!   version that takes an older one's place takes its key too. So the vnodes that changed between
-//!   two epochs are those whose version, as the later one sees it, is newer than the earlier one:
-//!   all of these have keys between the two. Keys of other versions may lie there as well.
-//! * *Removals*: a vnode that was there in an earlier epoch and is removed leaves its key (epoch,
-//!   vnode), whether or not any version of it stays, and under it the epoch of its birth: one that was
-//!   made and removed between two states concerns neither.
+//! * *Changes*: every version of a vnode that was written in epoch 2 or later has its key (epoch,
+//!   vnode). A version that replaces an older one replaces its key too. A vnode has changed between
+//!   two epochs if its version, as the later one sees it, is newer than the earlier one. All these
+//!   versions have keys between the two epochs; keys of other versions may lie there as well.
+//! * *Removals*: a removed vnode that was there in an earlier epoch leaves its key (epoch, vnode),
+//!   whether or not any version of it remains. The value is the epoch of its birth: a vnode that
+//!   was both made and removed between two states concerns neither.
 //!
-//! Removals would grow for ever. A list of them that is longer than that of the volume's own vnodes
-//! saves nothing, so that is where the oldest are forgotten: `history_from` is raised first, in the
-//! group's record, and states before it are not compared any more; then the keys go. The number of
-//! keys is in the counters, and counted anew whenever some are forgotten.
+//! Removals would grow forever. A list of removals longer than the list of the volume's own vnodes
+//! saves nothing, so at that length the oldest are forgotten. First `history_from` is raised in the
+//! group's record, so that states before it are not compared any more. Then the keys are deleted.
+//! The counters have the number of keys; it is recounted whenever some are forgotten.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -32,25 +32,27 @@ use crate::engine::space::with_checksum;
 use crate::error::{Error, Result};
 use crate::record::{CountersRecord, Fields};
 
-/// Removals that a small volume may have noted.
+/// The number of removals that even a small volume may record.
 const REMOVED_MIN: u64 = 4096;
-/// Keys removed in one step.
+/// Keys deleted in one step.
 const STEP: usize = 256;
-/// Changed vnodes that are collected, 4 bytes each, before all of the volume is looked at instead.
+/// The most changed vnodes, 4 bytes each, that are collected. If there are more, the whole volume
+/// is walked instead.
 const CHANGED_MAX: usize = 1 << 20;
 
-/// Whether more removals are noted than is worth it.
+/// Returns whether more removals are recorded than is worthwhile.
 pub(crate) fn is_long(counters: &CountersRecord) -> bool {
     u64::from(counters.removed) > counters.files.max(REMOVED_MIN)
 }
 
-/// Puts vnodes in the order of a dump, each once: directories by ascending numbers, then the others.
+/// Sorts vnodes into the order of a dump and removes duplicates: directories by ascending numbers,
+/// then the other vnodes.
 fn in_order(vnodes: &mut Vec<u32>) {
     vnodes.sort_unstable_by_key(|&vnode| (!VnodeId(vnode).is_directory(), vnode));
     vnodes.dedup();
 }
 
-/// What stands under the key of a removal.
+/// Encodes the value of a removal's key.
 pub(crate) fn encode_birth(birth: u64) -> Bytes {
     with_checksum(birth.to_be_bytes().to_vec())
 }
@@ -60,8 +62,8 @@ fn decode_birth(value: &Bytes) -> Result<u64> {
 }
 
 impl Core {
-    /// The vnodes of which versions were written in some epochs, in the order of a dump; `None` if
-    /// they are too many to be collected.
+    /// The vnodes of which versions were written in these epochs, in the order of a dump. `None` if
+    /// there are too many to collect.
     pub(crate) fn changed_in(
         &self,
         group: GroupId,
@@ -87,8 +89,8 @@ impl Core {
         Ok(Some(vnodes))
     }
 
-    /// The vnodes that were there at the end of epoch `since` and were removed up to the end of `until`,
-    /// in the order of a dump.
+    /// The vnodes that existed at the end of epoch `since` and were removed up to the end of
+    /// `until`, in the order of a dump.
     pub(crate) fn removed_between(
         &self,
         group: GroupId,
@@ -111,7 +113,7 @@ impl Core {
         Ok(vnodes)
     }
 
-    /// Forgets the oldest removals, down to half of what is worth keeping.
+    /// Forgets the oldest removals, down to half of the worthwhile number.
     pub(crate) fn shorten_history(self: &Arc<Self>, id: GroupId) -> Result<()> {
         let Some(group) = self.existing_group(id)? else {
             return Ok(());
@@ -127,7 +129,7 @@ impl Core {
             *epochs.entry(key.change_parts().0).or_default() += 1;
         }
         let mut left: u64 = epochs.values().sum();
-        // A number that was used and removed again within one epoch was counted twice.
+        // A number that was used and removed twice within one epoch was counted twice.
         let surplus = u64::from(counted.removed).saturating_sub(left);
         let worth = counted.files.max(REMOVED_MIN);
         let mut from = 0;
@@ -158,7 +160,8 @@ impl Core {
         Ok(())
     }
 
-    /// Removes the keys of removals that nobody can ask for. There are `surplus` fewer than counted.
+    /// Deletes the keys of removals that no state can ask for any more. There are `surplus` fewer
+    /// keys than counted.
     fn forget_removals(self: &Arc<Self>, group: &Arc<Group>, mut surplus: u64) -> Result<()> {
         let prefix = Key::of_group(Kind::Removed, group.id.0);
         let from = group.state.read().record.history_from;
@@ -183,7 +186,7 @@ impl Core {
             let Some(head) = self.head_of(group)? else {
                 return Ok(());
             };
-            // Changes count under the same locks.
+            // Changes update the counters under the same locks.
             let _state = group.state.read();
             if head.is_gone() {
                 return Ok(());

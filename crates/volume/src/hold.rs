@@ -1,11 +1,13 @@
-//! Holding an epoch in memory: what saw it goes on seeing it until it lets go.
+//! Holding an epoch in memory: its reader continues to see it until the hold ends.
 //!
-//! A clone that was replaced is read to the end by who had begun; a dump of an RW volume reads one
-//! moment of it. A hold costs nothing on the disk, and a restart has forgotten it, like its owner.
-//! While any epoch of a group is held its background removals wait (`reap`), and changes keep the
-//! versions that a hold sees (`txn`). What only a hold sees is found by a job for the epochs after it,
-//! which is in the table before such a change is made, or comes there when the last clone goes that
-//! sees the same.
+//! A reader that has begun to read a clone reads it to the end, even if the clone is replaced. A
+//! dump of an RW volume reads one moment of it. A hold costs nothing on the disk, and a restart
+//! forgets it together with its owner.
+//!
+//! While any epoch of a group is held, its background removals wait (`reap`), and changes keep the
+//! versions that a hold sees (`txn`). A job for the later epochs finds the versions that only a
+//! hold sees. This job is in the table before such a change is made, or is added when the last
+//! clone that sees the same goes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,24 +16,24 @@ use parking_lot::Mutex;
 
 use crate::core::{Core, Group};
 
-/// Epochs of a group that are held, with how often each is.
+/// The held epochs of a group, with the number of holds of each.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     epochs: Mutex<BTreeMap<u64, usize>>,
 }
 
 impl Held {
-    /// Whether any is.
+    /// Returns whether any epoch is held.
     pub(crate) fn any(&self) -> bool {
         !self.epochs.lock().is_empty()
     }
 
-    /// All of them.
+    /// All held epochs.
     pub(crate) fn epochs(&self) -> Vec<u64> {
         self.epochs.lock().keys().copied().collect()
     }
 
-    /// Whether one is from `first` on and before `end`.
+    /// Returns whether an epoch from `first` on and before `end` is held.
     pub(crate) fn any_in(&self, first: u64, end: u64) -> bool {
         self.epochs.lock().range(first..end).next().is_some()
     }
@@ -51,7 +53,7 @@ impl std::fmt::Debug for Hold {
 }
 
 impl Hold {
-    /// Holds an epoch that a clone of the group sees at this moment, or that has just ended: the
+    /// Holds an epoch that a clone of the group sees at this moment, or that has just ended. The
     /// caller has the group's state locked exclusively.
     pub(crate) fn of(core: &Arc<Core>, group: &Arc<Group>, epoch: u64) -> Self {
         group.rely_on_jobs();

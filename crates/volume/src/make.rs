@@ -1,10 +1,14 @@
-//! Making things under numbers that were reserved: several in one directory, files with their bytes, in one change.
+//! Making vnodes under numbers that were reserved: several in one directory, files with their
+//! bytes, in one change.
 //!
-//! 1. The numbers are claimed first ([`crate::reserve`]), so that of two who make something of one number one is refused.
-//! 2. Their fids are known before they are there. So the locks of the new vnodes are held over the commit: whoever asks for
-//!    one meanwhile waits, and finds what the table has. They may come before the directory in the order of locks; so they
-//!    are not waited for without an end, and nobody who waits for this change is waited for.
-//! 3. One batch has all of it: pages of the directory, records, bytes. A file is there with its bytes or not at all.
+//! 1. The numbers are claimed first ([`crate::reserve`]). So of two calls that use the same number,
+//!    one is refused.
+//! 2. The fids are known before the vnodes exist. So the locks of the new vnodes are held during
+//!    the commit. A thread that looks one up meanwhile waits, and then finds the state of the
+//!    table. In the order of locks these vnodes may come before the directory. So the wait for
+//!    their locks is limited, and this change never waits for a thread that waits for it.
+//! 3. One batch has all of it: pages of the directory, records, bytes. A file exists with its bytes
+//!    or not at all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,45 +33,46 @@ use crate::txn::Txn;
 use crate::types::{Changed, Context, NewVnode, StoreSpec, VnodeStatus, blocks_of};
 use crate::volume::Volume;
 
-/// How long a thread that may wait does so for the lock of a vnode that is not there: somebody asks for it just then.
+/// How long a thread that may wait does so for the lock of a vnode that does not exist yet. Another
+/// thread holds it only to look up the fid.
 const FREE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What something is to be.
+/// The kind and contents of a vnode to make.
 #[derive(Clone, Copy, Debug)]
 pub enum What<'a> {
-    /// A file with these bytes, in the pieces as they came.
+    /// A file with these bytes, in the parts in which they came.
     File(&'a [Bytes]),
-    /// A directory with the access list of the one that it is in.
+    /// A directory with the access list of its parent directory.
     Directory,
-    /// A symbolic link to there, or a mount point if the mode has no execute bit.
+    /// A symbolic link with this target, or a mount point if the mode has no execute bit.
     Symlink(&'a [u8]),
 }
 
-/// Something to be made under a reserved number.
+/// A vnode to make under a reserved number.
 #[derive(Clone, Copy, Debug)]
 pub struct Make<'a> {
     /// Its name.
     pub name: &'a [u8],
-    /// Its number.
+    /// Its vnode number.
     pub vnode: VnodeId,
-    /// And the uniquifier.
+    /// Its uniquifier.
     pub uniquifier: Uniquifier,
-    /// What it is.
+    /// Its kind and contents.
     pub what: What<'a>,
-    /// What it starts with.
+    /// Its attributes.
     pub new: NewVnode,
 }
 
-/// What was made.
+/// The result of [`Volume::make`].
 #[derive(Clone, Debug)]
 pub struct Made {
     /// The new vnodes, in order.
     pub made: Vec<VnodeStatus>,
-    /// The directory afterwards.
+    /// The directory's status after the change.
     pub dir: VnodeStatus,
 }
 
-/// One of them on its way.
+/// A vnode that this change will make.
 struct Coming {
     record: VnodeRecord,
     pages: Vec<Page>,
@@ -75,12 +80,14 @@ struct Coming {
 }
 
 impl Volume {
-    /// Makes things in a directory under numbers that were reserved for `holder`, all of them or none. A file with bytes is as if
-    /// it had been made and then stored into, once; its time of change stays the one of `new`. `quota_slack`: by how many
-    /// blocks of 1 KiB the bytes may exceed the quota.
+    /// Makes vnodes in a directory under numbers that were reserved for `holder`: all of them or
+    /// none. A file with bytes is as if it had been made and then stored into once, but its client
+    /// time is the one in `new`. `quota_slack` is the number of blocks of 1 KiB by which the bytes
+    /// may exceed the quota.
     ///
     /// # Errors
-    /// Those of `create_file` and `store`; `NotReserved`; `Busy` when somebody asks for one of the fids all the time.
+    /// Those of `create_file` and `store`; `NotReserved`; `Busy` if other threads keep looking up
+    /// one of the fids.
     pub fn make(
         &self,
         dir: Fid,
@@ -168,8 +175,9 @@ impl Volume {
         Ok(Changed { outcome, durable })
     }
 
-    /// That one thing more can be made, empty, after those that come and with what the directory grew: as each would be by
-    /// itself, before its bytes.
+    /// Checks that the quota allows one more empty vnode, after those in `coming` and with the
+    /// growth of the directory. This is the check that making each vnode by itself would do, before
+    /// its bytes.
     fn check_quota(&self, coming: &[Coming], directory: i64) -> Result<()> {
         let (max_blocks, _) = self.quotas();
         if max_blocks == 0 {
@@ -184,7 +192,8 @@ impl Volume {
         }
     }
 
-    /// The bytes of a file that has any; those that fill large pieces go to blocks at once.
+    /// Gathers the bytes of a file that has any. Those that fill large pieces are written to blocks
+    /// at once.
     fn body_of(&self, make: &Make<'_>) -> Result<Option<Incoming>> {
         let What::File(pieces) = make.what else {
             return Ok(None);
@@ -244,7 +253,7 @@ impl Volume {
             if self.fits_inline(&empty.record, &record, incoming, 0) {
                 bytes = self.stage_inline(txn, &mut empty, &mut record, incoming, 0)?;
             } else {
-                // What an earlier file of the change took is noted already.
+                // The blocks of an earlier file of this change are in the batch already.
                 let wrote = txn.batch.wrote_blocks;
                 self.stage_pieces(txn, &mut empty, &mut record, incoming, 0)?;
                 txn.batch.wrote_blocks |= wrote;
@@ -259,7 +268,8 @@ impl Volume {
         })
     }
 
-    /// Locks a vnode that is not there. Not known to be free: the table is asked.
+    /// Locks a vnode that does not exist. Unless the number is known to be free, this is checked in
+    /// the table.
     fn lock_free<'c>(
         &self,
         cell: &'c Cell,
@@ -293,7 +303,7 @@ impl Volume {
     }
 }
 
-/// That something can be at all.
+/// Checks that a vnode can be made in this way at all.
 fn check(dir: Fid, make: &Make<'_>) -> Result<()> {
     check_new_name(make.name)?;
     let directory = matches!(make.what, What::Directory);

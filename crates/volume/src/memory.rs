@@ -1,8 +1,10 @@
-//! Memory for bytes that are read: used again in place of being made, and zeroed, for each piece.
+//! Memory for bytes that are read. It is reused, so that not every piece needs newly allocated,
+//! zeroed memory.
 //!
-//! Bytes leave the store as [`Bytes`] that somebody sends. When the last of them is dropped, on whatever thread, the
-//! memory comes back and lies ready for the next piece, still in the processor's cache. What is kept so is
-//! bounded; what is in use is bounded by those who read.
+//! Bytes leave the store as [`Bytes`], which the caller sends. When the last reference is dropped,
+//! on whatever thread, the memory comes back and is ready for the next piece, still in the
+//! processor's cache. The amount of kept memory is limited; the amount in use is limited by the
+//! number of readers.
 
 use std::ops::Range;
 
@@ -12,21 +14,21 @@ use parking_lot::Mutex;
 use crate::disk::{ALIGNMENT, Aligned};
 use crate::record::{BLOCK, PIECE_BYTES};
 
-/// Room for a piece wherever it begins.
+/// Room for a piece at any alignment of its start.
 const KEPT_BYTES: usize = PIECE_BYTES as usize + BLOCK;
-/// Shorter ranges get memory of their own: a few bytes shall not hold that much.
+/// Shorter ranges get memory of their own: a few bytes must not keep so much memory alive.
 const SHORT_BYTES: usize = KEPT_BYTES / 2;
-/// Those that lie ready: 16 MiB for a process.
+/// The most buffers that are kept: 16 MiB in a process.
 const KEPT_MAX: usize = 64;
 
 static KEPT: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// Sheets that lie ready: 8 MiB for a process, if all were full.
+/// The most sheets that are kept: 8 MiB in a process, if all were full.
 const SHEETS_MAX: usize = 16;
 
 static SHEETS: Mutex<Vec<Aligned>> = Mutex::new(Vec::new());
 
-/// Has `work` use memory in which bytes are put together for the device, where it wants them to lie.
+/// Runs `work` with a reusable, aligned buffer in which bytes are assembled for the device.
 pub(crate) fn with_sheet<T>(work: impl FnOnce(&mut Aligned) -> T) -> T {
     let kept = SHEETS.lock().pop();
     let mut sheet = kept.unwrap_or_default();
@@ -38,20 +40,20 @@ pub(crate) fn with_sheet<T>(work: impl FnOnce(&mut Aligned) -> T) -> T {
     outcome
 }
 
-/// Bytes being read. What is as long as a piece, about, begins where devices want it to.
+/// A buffer for bytes being read. One of about the length of a piece is aligned for the device.
 #[derive(Debug)]
 pub(crate) struct Memory {
     bytes: Vec<u8>,
     range: Range<usize>,
-    /// All of it is zeros.
+    /// All bytes are zeros.
     zeroed: bool,
 }
 
-/// Memory that comes back.
+/// The size of a buffer that is kept for reuse.
 const WHOLE_BYTES: usize = KEPT_BYTES + ALIGNMENT;
 
 impl Memory {
-    /// Room for `length` bytes. What is in it may be anything that was read before.
+    /// A buffer of `length` bytes. It may hold any bytes that were read before.
     pub(crate) fn take(length: usize) -> Self {
         if !(SHORT_BYTES..=KEPT_BYTES).contains(&length) {
             return Self {
@@ -71,7 +73,7 @@ impl Memory {
         }
     }
 
-    /// Makes all of it zeros.
+    /// Sets all bytes to zero.
     pub(crate) fn zero(&mut self) {
         if !self.zeroed {
             self.bytes[self.range.clone()].fill(0);
@@ -79,13 +81,13 @@ impl Memory {
         }
     }
 
-    /// To be filled.
+    /// The bytes, to be overwritten.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.zeroed = false;
         &mut self.bytes[self.range.clone()]
     }
 
-    /// A part of what was filled in.
+    /// A part of the bytes.
     pub(crate) fn freeze(mut self, part: Range<usize>) -> Bytes {
         if self.comes_back() {
             return Bytes::from_owner(self).slice(part);

@@ -1,22 +1,23 @@
 //! The objects of one storage device.
 //!
-//! An [`ObjectStore`] is a directory full of objects behind a [`Disk`], kept as volumes are: the same
-//! journal, table, block map and checksums, and the same argument why a crash leaves every change
-//! done or not done (`docs/format/volume.md`). Every operation is synchronous and returns a
-//! [`Ticket`](crate::Ticket) that resolves when it is durable.
+//! An [`ObjectStore`] is a directory of objects, accessed through a [`Disk`]. Objects are kept as
+//! volumes are, with the same journal, table, block map and checksums. The same argument holds that
+//! a crash leaves every change either done or not done (`docs/format/volume.md`). Every operation
+//! is synchronous and returns a [`Ticket`](crate::Ticket), which resolves when the operation is
+//! durable.
 //!
-//! 1. An object is found by its name; its record has a number given here, its versions with their
-//!    lengths, and dates. Its bytes are pieces by (number, piece, version): a version sees of each
-//!    piece the newest that is not newer than itself. So a version that is made from another shares
-//!    with it whatever it does not write.
-//! 2. The versions of an object are a chain: only the newest is written to, and making a version
-//!    removes those between it and its base, which were never finished.
-//! 3. Versions let go leave only blocks behind that another one names: the record says first that
-//!    they end (nobody sees them from then on), then pieces go in steps, then the record forgets
-//!    them. If it is little, all is one change. A removed object's pieces go in the background, by a
-//!    key that the removal leaves.
+//! 1. An object is found by its name. Its record has a number that is given out here, its versions
+//!    with their lengths, and dates. Its bytes are pieces by (number, piece, version). A version
+//!    sees of each piece the newest one that is not newer than itself. So a version that is made
+//!    from another shares with it the pieces that it does not write.
+//! 2. The versions of an object are a chain. Only the newest is written. Making a version removes
+//!    those between it and its base, which were never finished.
+//! 3. Removed versions leave only blocks that another version names. First the record marks them as
+//!    ending; from then on they are not visible. Then their pieces are removed in steps. Then the
+//!    record forgets them. If there is little to remove, all of this is one change. The pieces of a
+//!    removed object are removed in the background, for which the removal leaves a key.
 //!
-//! Lock order: an object's state, the device's record, and then the engine's locks.
+//! Lock order: an object's state, the device's record, then the engine's locks.
 
 mod cells;
 mod check;
@@ -50,12 +51,13 @@ use crate::reap::Reaper;
 use crate::record::DeviceRecord;
 use cells::ObjectCells;
 
-/// Damaged objects that are remembered, at most.
+/// The most damaged objects that are remembered.
 const DAMAGED_MAX: usize = 1024;
-/// Reads and writes of that many bytes are parts of a stream.
+/// Reads and writes of at least this many bytes are parts of a stream.
 const STREAM_BYTES: u64 = 1 << 20;
-/// What lies behind this in an object, and all of an object that is longer when it is read, is not kept in the
-/// system's memory: reading one from its begin to its end would push out all that others use.
+/// Bytes behind this offset of an object are not kept in the system's page cache, nor are those of
+/// a longer object that is read. Reading one from start to end would evict the pages of everything
+/// else.
 const CACHED_MAX: u64 = 4 << 30;
 
 /// An open device. Clones share it; dropping the last closes it.
@@ -67,13 +69,13 @@ struct Opened {
     reaper: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the store's parts, readers and writers share.
+/// The part that the store, its readers and its writers share.
 struct Shared {
     engine: Arc<Engine>,
     cells: ObjectCells,
     /// As it is in the table.
     device: Mutex<DeviceRecord>,
-    /// The next number, which is not in the table before an object has it.
+    /// The next number. The table has it only once an object uses it.
     next_number: AtomicU64,
     reaper: Reaper,
     damaged: Mutex<BTreeSet<ObjectId>>,
@@ -86,9 +88,9 @@ pub struct DeviceUsage {
     pub total: u64,
     /// Bytes that can still be written.
     pub free: u64,
-    /// Objects that are there.
+    /// Number of present objects.
     pub objects: u64,
-    /// Objects that were removed softly.
+    /// Number of objects that were removed softly.
     pub removed: u64,
 }
 
@@ -99,7 +101,8 @@ impl std::fmt::Debug for ObjectStore {
 }
 
 impl ObjectStore {
-    /// Opens the device on `disk`, making it if the disk is empty. Costs the replay of the journal.
+    /// Opens the device on `disk`, and makes it if the disk is empty. Costs the replay of the
+    /// journal.
     ///
     /// `Format` for a partition of volumes.
     pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Self> {
@@ -145,7 +148,7 @@ impl ObjectStore {
         })))
     }
 
-    /// How it was found when it was opened.
+    /// The state in which it was found when it was opened.
     pub fn opening(&self) -> &crate::Opening {
         &self.shared().engine.opening
     }
@@ -154,7 +157,7 @@ impl ObjectStore {
         &self.0.shared
     }
 
-    /// Room, and how many objects there are.
+    /// Room, and the number of objects.
     pub fn usage(&self) -> Result<DeviceUsage> {
         let engine = &self.shared().engine;
         let (total, free) = engine.room()?;
@@ -167,12 +170,12 @@ impl ObjectStore {
         })
     }
 
-    /// Objects of which bytes were found damaged since the device was opened, up to 1024.
+    /// Objects of which damaged bytes were found since the device was opened, up to 1024.
     pub fn damaged(&self) -> Vec<ObjectId> {
         self.shared().damaged.lock().iter().copied().collect()
     }
 
-    /// Why the device takes no more writes, if it does not.
+    /// The reason why the device accepts no more writes; `None` if it accepts them.
     pub fn stopped(&self) -> Option<Error> {
         self.shared().engine.check_running().err()
     }
@@ -182,7 +185,7 @@ impl ObjectStore {
         self.shared().engine.flush()
     }
 
-    /// Writes everything and takes no more changes. Idempotent.
+    /// Writes everything and accepts no more changes. Idempotent.
     pub fn close(&self) -> Result<()> {
         self.0.close()
     }
@@ -210,7 +213,7 @@ impl Shared {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Commits a change of how many objects there are, with the device's record.
+    /// Commits a change of the number of objects, together with the device's record.
     fn commit_counted(
         &self,
         mut batch: Batch,
@@ -230,7 +233,7 @@ impl Shared {
         Ok(ticket)
     }
 
-    /// Notes that bytes of an object are damaged.
+    /// Records that bytes of an object are damaged.
     fn damaged(&self, object: ObjectId, cause: &str) -> Error {
         tracing::error!(%object, cause, "an object is damaged");
         let mut damaged = self.damaged.lock();
@@ -249,7 +252,7 @@ fn key_of(id: ObjectId) -> Key {
     Key::object(id.volume.0, id.vnode.0, id.uniquifier.0, id.serial)
 }
 
-/// The name of the object of a key.
+/// The name of the object to which a key belongs.
 fn name_of(key: &Key) -> ObjectId {
     ObjectId {
         volume: cellar_wire::ids::VolumeId(key.u32_at(1)),

@@ -1,8 +1,9 @@
-//! Changes of what a volume is: its ids and kind, and how a clone or RO volume becomes a head.
+//! Changes of a volume's ids and kind, and how a clone or RO volume becomes a head.
 //!
-//! A clone whose group has no head any more can take that place, if no other clone sees a later
-//! epoch: versions newer than its own are then nobody's. It pins its epoch as for a restore that is
-//! undone at once, which removes what background work may have left of these versions.
+//! A clone whose group has no head any more can become the head if no other clone sees a later
+//! epoch. Then versions newer than its own belong to no volume. It pins its epoch, like a restore
+//! that is undone at once. That removes the remains of these versions that background work may have
+//! left.
 
 use std::sync::Arc;
 
@@ -17,16 +18,17 @@ use crate::record::{CloneKind, CloneRef, CountersRecord, VolumeRecord};
 use crate::types::{Changed, IdsSpec, VolumeInfo, VolumeKind};
 use crate::volume::{Volume, check_info};
 
-/// By how much a converted volume's uniquifiers go on higher: files of the RW volume that was lost
-/// may still be in caches.
+/// The gap in the uniquifiers of a converted volume. Files of the lost RW volume may still be in
+/// clients' caches.
 const UNIQUIFIER_GAP: u32 = 5000;
-/// What a change of these records adds, in bytes.
+/// Bytes that a change of these records adds to the table.
 const RECORDS_GROWTH: u64 = 4 << 10;
 
 impl Partition {
-    /// Changes name, kind, parent and the ids of clones, as SetIdsTypes does. The id stays.
+    /// Changes name, kind, parent and the ids of clones, as SetIdsTypes does. The volume's own id
+    /// stays.
     ///
-    /// `NoVolume`; `Invalid`: a name that cannot be, or a clone beside its head shall be RW.
+    /// `NoVolume`; `Invalid` for an invalid name, or if a clone beside its head would become RW.
     pub fn set_ids(&self, id: VolumeId, ids: &IdsSpec) -> Result<Changed<Arc<Volume>>> {
         let core = &self.core;
         let _room = core.engine.admit(RECORDS_GROWTH)?;
@@ -35,7 +37,7 @@ impl Partition {
         if ids.kind == VolumeKind::ReadWrite && !volume.is_head() {
             return Err(Error::Invalid("a clone cannot be made read-write"));
         }
-        // No change is under way, and the next one sees the new kind.
+        // No change is running now, and the next one sees the new kind.
         let state = volume.group.state.write();
         let mut slot = volume.record().write();
         let mut record = slot.clone();
@@ -57,10 +59,10 @@ impl Partition {
         })
     }
 
-    /// Makes an RW volume of an RO or backup one, under the id of its parent. What it was is gone;
-    /// the new volume remembers its id as that of its clone, and where it was restored from. The RW volume
-    /// that was, and other copies, may hold later contents: objects with versions up to `borrowed`, the last
-    /// one given, are read and not written.
+    /// Makes an RW volume of an RO or backup volume, under the id of its parent. The old volume is
+    /// gone. The new volume keeps the old id as the id of its clone and as `restored_from`. The
+    /// former RW volume and other copies may have later contents. So objects with versions up to
+    /// `borrowed`, the last one given out, are read and not written.
     ///
     /// `NoVolume`; `VolumeExists`: the RW volume is here; `Busy`; `Invalid`: it is RW, or a clone
     /// beside others that see later contents.
@@ -100,13 +102,14 @@ impl Core {
     /// Makes a clone the head of its group, which has none, so that it can be restored.
     pub(crate) fn promote(self: &Arc<Self>, volume: &Arc<Volume>) -> Result<Arc<Volume>> {
         let changed = self.become_head(volume, volume.id(), |_, _| {})?;
-        // Usually there is nothing to undo. If that has to wait, the head is busy until it is done.
+        // Usually there is nothing to undo. If the undo has to wait, the head is busy until it is
+        // done.
         let _undone = self.undo_restore(changed.outcome.group.id)?;
         Ok(changed.outcome)
     }
 
-    /// Makes a volume the head of its group under an id that is its own or free, after an `edit`.
-    /// The caller has `making` locked. A clone sees its own epoch until newer versions are removed.
+    /// Makes a volume the head of its group, under its own id or a free one, after `edit`. The
+    /// caller has `making` locked. A clone sees its own epoch until newer versions are removed.
     fn become_head(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
@@ -167,7 +170,7 @@ impl Core {
         Ok(Changed { outcome, durable })
     }
 
-    /// The counters of a volume's group; those of a head are in memory.
+    /// The counters of a volume's group; for a head they are in memory.
     fn counters_of(&self, volume: &Volume) -> Result<CountersRecord> {
         if volume.is_head() {
             return Ok(volume.lock_counters()?.record);

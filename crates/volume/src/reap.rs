@@ -1,16 +1,17 @@
-//! Removing, in the background, what nobody sees any more.
+//! The reaper: removes, in the background, data that no volume sees any more.
 //!
-//! Work is a key in the table, written by the change that made it necessary and deleted with the
-//! last of it, so a restart goes on with it. Every step is idempotent: it looks at the versions
-//! there are and at who is there to see them, and removes the rest. Steps are small and paced.
+//! A job is a key in the table. The change that makes the work necessary writes the key, and the
+//! last step of the work deletes it, so a restart continues the job. Every step is idempotent: it
+//! reads the present versions and viewers, and removes the versions that no viewer sees. Steps are
+//! small and paced.
 //!
-//! * one vnode: the body of a large file that was removed or replaced;
-//! * epochs: a clone was removed; vnodes changed in these epochs have versions to look at;
-//! * a group: its last volume was removed; everything goes;
-//! * a history: more removals are noted than is worth it (`history`);
-//! * an undone restore: what it wrote goes, then the head takes changes again.
+//! * One vnode: the body of a large file that was removed or replaced.
+//! * Epochs: a clone was removed. Vnodes that changed in these epochs may have unseen versions.
+//! * A group: its last volume was removed, so everything goes.
+//! * A history: more removals are recorded than is worthwhile (`history`).
+//! * An undone restore: its versions are removed, then the head accepts changes again.
 //!
-//! A group in which a restore is under way, or an epoch is held in memory, is left for later: its
+//! A group in which a restore is running, or an epoch is held in memory, is left for later; its
 //! jobs stay on the list.
 
 use std::collections::BTreeSet;
@@ -32,25 +33,26 @@ use crate::partition::{EPOCH_MAX, Partition};
 use crate::record::{Body, CloneKind, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
 use crate::types::FileType;
 
-/// Versions looked at in one step.
+/// Versions examined in one step.
 const STEP: usize = 256;
-/// How long the thread sleeps when nobody wakes it; then it tries again what met an error.
+/// The longest sleep of the thread. After it, the thread retries jobs that failed.
 const IDLE: Duration = Duration::from_secs(60);
-/// How often access counts go to the table.
+/// The interval at which access counts are written to the table.
 const USAGE_INTERVAL: Duration = Duration::from_secs(600);
-/// Longest pause within a job.
+/// The longest pause within a job.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// What wakes and stops the background thread.
+/// Wakes and stops the background thread.
 #[derive(Default)]
 pub(crate) struct Reaper {
     stopping: AtomicBool,
     pending: Mutex<bool>,
     condvar: Condvar,
     reaped: AtomicU64,
-    /// Groups whose history has grown long. Not in the table: the next removal would say so again.
+    /// Groups whose history has become long. Not in the table: the next removal would notice it
+    /// again.
     long: Mutex<BTreeSet<u32>>,
-    /// Held by whoever works on jobs: the thread, or a caller of `reap_now`.
+    /// Held while jobs are worked on, by the thread or a caller of `reap_now`.
     working: Mutex<()>,
 }
 
@@ -74,13 +76,13 @@ impl Reaper {
         *pending = false;
     }
 
-    /// Has the notes of the oldest removals from a group forgotten.
+    /// Schedules forgetting the oldest recorded removals from a group.
     pub(crate) fn shorten_history(&self, group: GroupId) {
         self.long.lock().insert(group.0);
         self.wake();
     }
 
-    /// Keeps background removal away.
+    /// Prevents background removals while the guard exists.
     pub(crate) fn hold(&self) -> parking_lot::MutexGuard<'_, ()> {
         self.working.lock()
     }
@@ -89,7 +91,7 @@ impl Reaper {
         self.reaped.load(Ordering::Relaxed)
     }
 
-    /// Jobs that still look for versions of a group.
+    /// The number of jobs that still look for versions of a group.
     pub(crate) fn jobs_of(&self, engine: &Engine, group: GroupId) -> Result<usize> {
         let prefix = Key::of_group(Kind::ReapEpochs, group.0);
         let mut scan = engine.scan(&prefix, &prefix)?;
@@ -104,7 +106,7 @@ impl Reaper {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Waits as long as `versions` may take at the rate that was set.
+    /// Waits as long as `versions` may take at the configured rate.
     pub(crate) fn pace(&self, engine: &Engine, versions: usize) {
         self.reaped.fetch_add(versions as u64, Ordering::Relaxed);
         let rate = f64::from(engine.options().reap_rate.max(1));
@@ -115,8 +117,8 @@ impl Reaper {
     }
 }
 
-/// Stages a look at the vnodes that were changed in some epochs. Answers how many jobs that adds. The
-/// caller has the group's state locked exclusively.
+/// Stages a job for the vnodes that changed in these epochs. Returns the number of jobs that this
+/// adds. The caller has the group's state locked exclusively.
 pub(crate) fn stage_epochs(
     engine: &Engine,
     batch: &mut Batch,
@@ -161,20 +163,20 @@ fn run(core: &Weak<Core>) {
 }
 
 impl Partition {
-    /// Does all background removals now, at the pace that was set.
+    /// Does all background removals now, at the configured pace.
     pub fn reap_now(&self) -> Result<()> {
         self.core.reap_all()
     }
 }
 
 impl Core {
-    /// Works on every job there is.
+    /// Works on all jobs.
     fn reap_all(self: &Arc<Self>) -> Result<()> {
         let _working = self.reaper.working.lock();
         let long = std::mem::take(&mut *self.reaper.long.lock());
         for group in long {
             if let Err(error) = self.shorten_history(GroupId(group)) {
-                tracing::error!(group, %error, "a history stays long");
+                tracing::error!(group, %error, "cannot shorten the list of removals");
             }
         }
         for kind in [
@@ -199,7 +201,7 @@ impl Core {
                     if matches!(error, Error::Stopped(_)) {
                         return Err(error);
                     }
-                    tracing::error!(?key, %error, "background removal met a damaged record");
+                    tracing::error!(?key, %error, "background removal found a damaged record");
                 }
                 from = key.successor();
             }
@@ -218,14 +220,15 @@ impl Core {
         }
         let _room = self.engine.admit(0)?;
         let _no_change = group.state.write();
-        // Another body of the vnode may have been left meanwhile, where the look had gone by.
+        // Meanwhile another body of the vnode may have been left for removal, which this run has
+        // passed.
         if self.engine.get(job)? != asked {
             return Ok(());
         }
         self.finish_job(job)
     }
 
-    /// Takes a job off the list. Admitted by the caller, before he locked anything.
+    /// Takes a job off the list. The caller was admitted before it locked anything.
     fn finish_job(&self, job: &Key) -> Result<()> {
         let mut batch = Batch::new();
         batch.delete(*job);
@@ -239,9 +242,9 @@ impl Core {
             let _room = self.engine.admit(0)?;
             return self.finish_job(job);
         };
-        // What is kept for a hold is found by the jobs that are there when it ends: none is done while
-        // there is one, also if nothing has changed in its epochs yet, nor before the changes have
-        // ended that saw it.
+        // The jobs that exist when a hold ends find the versions that were kept for it. So no job
+        // is completed while there is a hold, even if nothing has changed in its epochs yet. Nor is
+        // one completed before the changes that saw the hold have ended.
         let relied = {
             let _no_change = group.state.write();
             if group.held.any() {
@@ -262,8 +265,8 @@ impl Core {
         Ok(())
     }
 
-    /// Removes what nobody sees of the vnodes that were changed in some epochs. Says whether that
-    /// was done, or has to wait.
+    /// Removes the unseen versions of the vnodes that changed in these epochs. Returns false if
+    /// that has to wait.
     fn collect_epochs(
         self: &Arc<Self>,
         group: &Arc<Group>,
@@ -286,8 +289,8 @@ impl Core {
         Ok(true)
     }
 
-    /// Removes what a restore wrote that will not be finished, and lets the head take changes again.
-    /// Says whether that was done: not while the restore is under way.
+    /// Removes the versions of a restore that will not be finished, and lets the head accept
+    /// changes again. Returns false while the restore is running.
     pub(crate) fn undo_restore(self: &Arc<Self>, id: GroupId) -> Result<bool> {
         let job = Key::restoring(id.0);
         let Some(group) = self.existing_group(id)? else {
@@ -310,21 +313,21 @@ impl Core {
             return Ok(false);
         }
         if (state.record.pin(), state.record.epoch) != (pin, last) {
-            // Somebody else has undone it meanwhile. What a restore wrote that began since is still
-            // to be looked at.
+            // Another thread has undone it meanwhile. A restore that began since then may need the
+            // same.
             self.reaper.wake();
             return Ok(false);
         }
         let mut record = state.record.clone();
         record.clones.retain(|clone| clone.kind != CloneKind::Pin);
         if head.is_some() {
-            // What was undone shall never be called by a name that something else has.
+            // The name of a state that was undone must never be given to another state.
             record.epoch += 1;
         }
         let mut batch = Batch::new();
         let mut reaping = 0;
         if let Some(pin) = pin.filter(|_| group.held.any()) {
-            // The head's own changes are next.
+            // The head's own changes follow.
             reaping = stage_epochs(&self.engine, &mut batch, &group, pin + 1, u64::MAX)?;
         }
         batch.put(Key::group(id.0), record.encode());
@@ -338,9 +341,9 @@ impl Core {
         Ok(true)
     }
 
-    /// Removes the versions of a vnode that nobody sees, and its entry for the epoch `noted` in the
-    /// index of changes if it has no version of that epoch. Says whether that was done, or has to
-    /// wait: for a restore, and unless one is being undone for who holds an epoch in memory.
+    /// Removes the unseen versions of a vnode. If the vnode has no version of epoch `noted`, also
+    /// removes its entry for that epoch in the index of changes. Returns false if this has to wait
+    /// for a restore, or for a hold; an undo of a restore does not wait for holds.
     fn collect_vnode(
         self: &Arc<Self>,
         group: &Arc<Group>,
@@ -366,7 +369,8 @@ impl Core {
             }
             let record = &state.record;
             let mut viewers: Vec<u64> = record.clones.iter().map(|clone| clone.epoch).collect();
-            // A pin that nobody works on: what is newer is to go, and the head does not see it.
+            // If there is a pin and no restore is running, newer versions are to be removed; the
+            // head does not see them.
             viewers.extend((record.has_head() && record.pin().is_none()).then_some(EPOCH_MAX));
             viewers.extend(group.held.epochs());
             let mut batch = Batch::new();
@@ -387,7 +391,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Removes vnode records nobody sees; returns what each viewer sees.
+    /// Removes vnode records that no viewer sees. Returns the record that each viewer sees.
     fn collect_records(
         &self,
         group: GroupId,
@@ -403,8 +407,8 @@ impl Core {
         }
         let mut seen = Vec::new();
         let mut needed = BTreeSet::new();
-        // Versions that say "gone" to somebody. What a restore removed that is being undone says it
-        // to nobody.
+        // Versions whose meaning is "gone" for some viewer. No viewer sees the "gone" records of a
+        // restore that is being undone.
         let mut gone = BTreeSet::new();
         for &viewer in viewers {
             match versions.iter().find(|(epoch, _)| *epoch <= viewer) {
@@ -432,7 +436,8 @@ impl Core {
         Ok(seen)
     }
 
-    /// Removes pieces nobody sees, from `from` on; returns where to go on, and how many there were.
+    /// Removes unseen pieces from `from` on. Returns where to go on, and how many versions were
+    /// examined.
     fn collect_pieces(
         &self,
         group: GroupId,
@@ -474,7 +479,8 @@ impl Core {
     fn reap_group(self: &Arc<Self>, job: &Key) -> Result<()> {
         let id = GroupId(job.u32_at(1));
         if let Some(group) = self.existing_group(id)? {
-            // Whoever removed the last volume has marked it as gone when he lets go of this.
+            // The thread that removed the last volume has marked it as gone once it releases this
+            // lock.
             drop(group.state.write());
             if group.held.any() {
                 return Ok(());
@@ -514,8 +520,8 @@ impl Core {
     }
 }
 
-/// Deletes up to a step of the entries that start with `prefix`, with their blocks if they are
-/// `pieces`; says how many.
+/// Deletes up to one step of the entries that start with `prefix`; with their blocks if they are
+/// `pieces`. Returns how many.
 pub(crate) fn delete_some(
     engine: &Engine,
     prefix: &Key,
@@ -528,8 +534,9 @@ pub(crate) fn delete_some(
     while let Some((key, value)) = ahead.take() {
         ahead = scan.next()?;
         if pieces {
-            // Newest first: a block goes with the oldest version that names it. What a damaged record names
-            // is not known; its blocks stay out of use, and of a newer one all that it may share with others.
+            // Newest first: a block goes with the oldest version that names it. The blocks of a
+            // damaged record are not known and stay out of use. So do the blocks of a newer version
+            // that it may share with others.
             let older = match &ahead {
                 Some((next, value)) if same_piece(&key, next) => Piece::decode(value),
                 _ => Ok(Piece::Gone),
@@ -552,7 +559,7 @@ fn same_piece(one: &Key, other: &Key) -> bool {
     one.of_all_versions() == other.of_all_versions()
 }
 
-/// Pieces that a body of that record has.
+/// The number of pieces that the body of this record has.
 pub(crate) fn pieces_of(record: &VnodeRecord) -> u64 {
     match (record.kind, record.body) {
         (_, Body::None | Body::Objects) => 0,
@@ -562,7 +569,7 @@ pub(crate) fn pieces_of(record: &VnodeRecord) -> u64 {
     }
 }
 
-/// Removes those versions of one piece, newest first, that nobody sees.
+/// Removes the versions of one piece, given newest first, that no viewer sees.
 fn collect_versions(versions: &[(Key, Piece)], seen: &[(u64, VnodeRecord)], batch: &mut Batch) {
     let Some((first, _)) = versions.first() else {
         return;
@@ -576,9 +583,9 @@ fn collect_versions(versions: &[(Key, Piece)], seen: &[(u64, VnodeRecord)], batc
     collect_unseen(versions, &viewers, newest, batch);
 }
 
-/// Removes those versions of one piece, newest first, that none of `viewers` sees: each sees the
-/// newest that is not newer than itself. A piece that is gone for any up to `newest` stays so while
-/// an older version is needed.
+/// Removes the versions of one piece, given newest first, that none of `viewers` sees. Each viewer
+/// sees the newest version that is not newer than itself. A "gone" record up to `newest` stays
+/// while an older version is needed.
 pub(crate) fn collect_unseen(
     versions: &[(Key, Piece)],
     viewers: &[u64],

@@ -1,9 +1,10 @@
-//! Which objects the files of a partition name: for who removes the others.
+//! The objects that the files of a partition name, for a program that removes all others.
 //!
-//! What counts is whatever anybody may still read: the head, the clones, what a dump holds on to, and
-//! of a restore both what it replaces and what has come. Too much is harmless here; too little loses
-//! bytes. So what is asked for is the owner in the object's name, not the volume that names it: a
-//! volume may have come to name another's objects.
+//! A version counts if any reader may still read it: the head, the clones, or a dump that holds an
+//! epoch. During a restore, both the replaced and the new contents count. Too many references are
+//! harmless; a missing one loses bytes. So references are listed by the owner in the object's name.
+//! The volume that names the object does not matter: it may have come to name another volume's
+//! objects.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::record::{CloneKind, VnodeRecord, VolumeRecord};
 use crate::versions::Versions;
 use crate::volume::Volume;
 
-/// A version of an object that some file here needs.
+/// A version of an object that a file here needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Referenced {
     /// The object.
@@ -28,16 +29,16 @@ pub struct Referenced {
     pub version: u64,
     /// The device.
     pub osd: u32,
-    /// Who owns the file.
+    /// The owner of the file.
     pub owner: ViceId,
 }
 
-/// A version of a file in objects, with who sees it.
+/// A version of a file in objects, and the volume that sees it.
 #[derive(Clone, Debug)]
 pub struct Holder {
-    /// The file, in the volume that sees this version: the head's if it does, else a clone's.
+    /// The file, in the head if the head sees this version, otherwise in a clone.
     pub fid: Fid,
-    /// Whether that is the RW volume: the file can be changed there.
+    /// Whether that volume is the RW volume, in which the file can be changed.
     pub is_head: bool,
     /// Its length.
     pub length: u64,
@@ -45,13 +46,14 @@ pub struct Holder {
     pub layout: Arc<Layout>,
 }
 
-/// How far a walk over the files of one owner has come: behind this vnode.
+/// The position of a walk over the files of one owner: it goes on behind this vnode.
 type Place = VnodeId;
 
 impl Partition {
-    /// What files here name of the objects of the RW volume `owner` (0: of all volumes), of the vnodes
-    /// behind `after` by ascending vnode numbers. All of a vnode come together, so there may be more
-    /// than `limit`. The second: there are more, ask again behind the last vnode.
+    /// Lists the objects of the RW volume `owner` (0: of all volumes) that files here name. Begins
+    /// with the vnodes behind `after`, by ascending vnode numbers. All objects of a vnode are
+    /// returned together, so there may be more than `limit`. The second result is the last vnode if
+    /// there are more; pass it as `after`.
     pub fn references(
         &self,
         owner: VolumeId,
@@ -59,7 +61,7 @@ impl Partition {
         limit: usize,
     ) -> Result<(Vec<Referenced>, Option<VnodeId>)> {
         let mut found: BTreeSet<Referenced> = BTreeSet::new();
-        // The lowest vnode that any group was read up to when it had its share.
+        // The lowest vnode up to which any group was read when its share was complete.
         let mut end: Option<Place> = None;
         for group in self.core.all_groups()? {
             let range = Behind { after, limit, end };
@@ -77,9 +79,9 @@ impl Partition {
         Ok((found, end))
     }
 
-    /// Files in objects, each version that anybody sees, those that `wanted` says, from a place on that
-    /// an earlier call told (0: the first): up to about `looks` records are looked at. The second: where
-    /// to go on, if there is more.
+    /// Lists files in objects whose layout is `wanted`, each version that any viewer sees. `from`
+    /// is a place that an earlier call returned (0: the first). Reads up to about `looks` records.
+    /// The second result is where to go on, if there is more.
     pub fn holders(
         &self,
         from: u64,
@@ -120,12 +122,13 @@ impl Partition {
 }
 
 impl Volume {
-    /// Where [`Partition::holders`] finds a vnode of this volume.
+    /// The place of a vnode of this volume in [`Partition::holders`].
     pub fn place_of(&self, vnode: VnodeId) -> u64 {
         u64::from(self.group.id.0) << 32 | u64::from(vnode.0)
     }
 
-    /// The layouts of a file that anybody here sees: this volume, its clones, those who read on.
+    /// The layouts of a file that any viewer here sees: this volume, its clones, and readers that
+    /// hold an epoch.
     pub fn layouts_seen(&self, file: VnodeId) -> Result<Vec<Arc<Layout>>> {
         self.group.settled(&self.core, file.0, |seen| {
             seen.end = file;
@@ -152,15 +155,15 @@ impl Volume {
     }
 }
 
-/// Which vnodes are asked for.
+/// The requested range of vnodes.
 struct Behind {
     after: VnodeId,
     limit: usize,
-    /// Others were read up to here.
+    /// Other groups were read up to this vnode.
     end: Option<Place>,
 }
 
-/// What the files of one group name, and up to which vnode that is all.
+/// The objects that the files of one group name, and the vnode up to which the list is complete.
 fn named(
     seen: &mut Files,
     owner: VolumeId,
@@ -206,15 +209,16 @@ fn enter(
     found.len() - before
 }
 
-/// The files of a group that lie in objects, all versions that anybody sees.
+/// The files of a group that are in objects: all versions that any viewer sees.
 struct Files {
     versions: Versions,
-    /// The last one that is wanted.
+    /// The last wanted vnode.
     end: VnodeId,
 }
 
 impl Files {
-    /// The next, with the epochs that see it. A damaged record is an error: what it names is not known.
+    /// The next version, with the epochs that see it. A damaged record is an error, because the
+    /// objects that it names are not known.
     fn next(&mut self) -> Result<Option<(VnodeId, VnodeRecord, Vec<u64>)>> {
         while let Some(version) = self.versions.next_seen()? {
             let vnode = VnodeId(version.key.u32_at(5));
@@ -235,12 +239,13 @@ impl Files {
     }
 }
 
-/// How often a group is read again whose viewers became more meanwhile.
+/// How often the walk over a group is repeated if viewers were added meanwhile.
 const TRIES: usize = 100;
 
 impl Group {
-    /// Walks over the files from vnode `first` on. A clone that is made meanwhile may be the only one to see
-    /// what was written over behind the walk's back; then it is done again.
+    /// Walks over the files from vnode `first` on. A clone that is made meanwhile may be the only
+    /// viewer of a version that was overwritten before the walk came to it. Then the walk is
+    /// repeated.
     fn settled<T>(
         &self,
         core: &Core,
@@ -257,7 +262,7 @@ impl Group {
         Err(Error::Busy(self.state.read().record.head))
     }
 
-    /// Whatever sees anything of the group.
+    /// All epochs that see anything of the group.
     fn viewers(&self) -> Vec<u64> {
         let state = self.state.read();
         let clones = state.record.clones.iter();
@@ -274,7 +279,7 @@ impl Group {
         }
     }
 
-    /// A version that is seen by `viewers`; `None`: by no volume.
+    /// A version that `viewers` see; `None` if no volume sees it.
     fn holder(
         &self,
         vnode: VnodeId,
@@ -291,7 +296,7 @@ impl Group {
                 let clones = state.record.clones.iter();
                 clones.filter(|clone| viewers.contains(&clone.epoch))
             };
-            // While the head is restored it shows the epoch of the pin.
+            // While the head is restored, it shows the epoch of the pin.
             let clone = seeing().find(|clone| clone.kind == CloneKind::Clone);
             clone.or_else(|| seeing().next())?.id
         };
@@ -309,7 +314,7 @@ impl Group {
 }
 
 impl Core {
-    /// The groups of all volumes that are here, ascending.
+    /// The groups of all volumes on this partition, in ascending order.
     fn all_groups(self: &Arc<Self>) -> Result<Vec<Arc<Group>>> {
         let prefix = Key::of_kind(Kind::Volume);
         let mut scan = self.engine.scan(&prefix, &prefix)?;

@@ -1,4 +1,4 @@
-//! Removing names: of files and links, of directories.
+//! Removing names of files, links and directories.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::txn::Txn;
 use crate::types::{Changed, Context, FileType, Removed, VnodeStatus};
 use crate::volume::{Locked, Volume};
 
-/// How often an operation looks again when names changed while it took its locks.
+/// How often an operation retries when names changed while it took its locks.
 pub(crate) const LOCK_TRIES: usize = 100;
 
-/// Vnodes to be locked together, in the order in which everybody locks: directories before files,
+/// Vnodes to be locked together, in the order that all operations use: directories before files,
 /// ascending numbers.
 pub(crate) struct LockSet {
     cells: Vec<(Fid, Arc<Cell>)>,
@@ -37,7 +37,7 @@ impl LockSet {
         Self { cells }
     }
 
-    /// Locks them all, and loads the pages of those that are directories.
+    /// Locks them all, and loads the pages of directories.
     pub(crate) fn lock(&self, volume: &Volume) -> Result<Locks<'_>> {
         let mut locks = Vec::with_capacity(self.cells.len());
         for (fid, cell) in &self.cells {
@@ -62,7 +62,7 @@ impl<'c> Locks<'c> {
         found.map(|(_, locked)| locked).ok_or(Error::NoVnode(fid))
     }
 
-    /// What a name in a locked directory means now.
+    /// The vnode that a name in a locked directory has now.
     pub(crate) fn lookup(&self, dir: Fid, name: &[u8]) -> Result<Option<Fid>> {
         let loaded = self.of(dir)?.get(dir)?;
         let image = loaded.dir.as_ref().ok_or(Error::NotDirectory)?;
@@ -77,7 +77,7 @@ impl<'c> Locks<'c> {
         }))
     }
 
-    /// Whether a locked directory has no entries of its own.
+    /// Returns whether a locked directory has no entries of its own.
     pub(crate) fn is_empty(&self, dir: Fid) -> Result<bool> {
         let loaded = self.of(dir)?.get(dir)?;
         let image = loaded.dir.as_ref().ok_or(Error::NotDirectory)?;
@@ -86,7 +86,7 @@ impl<'c> Locks<'c> {
 }
 
 impl Volume {
-    /// Removes a name of a file or link; the last one takes the file with it.
+    /// Removes a name of a file or link. Removing the last name removes the file.
     ///
     /// `NotFound`, `IsDirectory`, `Invalid`, `ReadOnly`.
     pub fn remove_file(&self, dir: Fid, name: &[u8], context: Context) -> Result<Changed<Removed>> {
@@ -120,7 +120,7 @@ impl Volume {
             }
             let set = LockSet::new(self, vec![dir, child]);
             let locks = match set.lock(self) {
-                // The child went away between the look and the lock.
+                // The child was removed between the lookup and the lock.
                 Err(Error::NoVnode(fid)) if fid == child && !is_nonblocking() => {
                     if self.lookup(dir, name)? == child {
                         return Err(self.damaged(dir, "an entry names no vnode"));
@@ -171,7 +171,7 @@ impl Volume {
         Ok(Changed { outcome, durable })
     }
 
-    /// Takes one link off a locked vnode within a change.
+    /// Removes one link of a locked vnode within a change.
     pub(crate) fn stage_unlink(
         &self,
         txn: &mut Txn<'_>,
@@ -203,16 +203,16 @@ impl Volume {
     }
 }
 
-/// A link taken off within a change.
+/// The result of removing a link within a change.
 pub(crate) struct Unlinked {
     pub(crate) status: VnodeStatus,
-    /// Of a file that is gone.
+    /// The objects of a file that is gone.
     pub(crate) objects: Option<Arc<Layout>>,
     left: Option<crate::record::VnodeRecord>,
 }
 
 impl Unlinked {
-    /// Takes it into memory.
+    /// Takes the result into memory.
     pub(crate) fn apply(self, locks: &mut Locks<'_>, child: Fid, now: u64) -> Result<()> {
         let locked = locks.of_mut(child)?;
         match self.left {

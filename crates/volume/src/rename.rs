@@ -1,10 +1,10 @@
-//! Renaming: within a directory, between directories, over something that is there.
+//! Renaming: within a directory, between directories, over an existing name.
 //!
 //! 1. A rename between directories holds the volume's rename lock, outermost. Parents of
-//!    directories change only under it, so the walk that looks for loops sees a still tree.
-//! 2. Names are looked up, all vnodes involved are locked in order, and the names looked up again;
-//!    if one changed in between, from 2 again.
-//! 3. One batch holds both directories, what was moved and what was replaced.
+//!    directories change only under it, so the walk that looks for loops sees a fixed tree.
+//! 2. Names are looked up, all involved vnodes are locked in order, and the names are looked up
+//!    again. If one has changed meanwhile, this step is repeated.
+//! 3. One batch has both directories, the moved vnode and the replaced one.
 
 use cellar_wire::dir::Target;
 use cellar_wire::ids::Fid;
@@ -19,15 +19,15 @@ use crate::txn::Txn;
 use crate::types::{Changed, Context, Renamed};
 use crate::volume::Volume;
 
-/// Bytes that a rename adds, at most, for the check of free space.
+/// The most bytes that a rename adds, for the check of free room.
 const RENAME_GROWTH: u64 = 12 << 10;
-/// Directories between a directory and the root, at most, for the walk that looks for loops.
+/// The most directories between a directory and the root, for the walk that looks for loops.
 const DEPTH_MAX: usize = 100_000;
 
 /// A directory that a rename changes: its new record and pages.
 type ChangedDir = (Fid, VnodeRecord, Pages);
 
-/// What a rename is about.
+/// The names and directories of a rename.
 #[derive(Clone, Copy)]
 struct Names<'n> {
     old_dir: Fid,
@@ -39,10 +39,10 @@ struct Names<'n> {
 impl Volume {
     /// Renames.
     ///
-    /// `CrossDevice`: other volume, or a file with several links to another directory. `Loop`:
-    /// the source is one of the directories, or a directory would come under itself. `Invalid`:
-    /// bad names, the target is the source or one of the directories. `IsDirectory`,
-    /// `NotDirectory`, `NotEmpty`: what is replaced does not fit. `NotFound`.
+    /// `CrossDevice`: another volume, or a file with several links to another directory. `Loop`:
+    /// the source is one of the directories, or a directory would come under itself. `Invalid`: bad
+    /// names, or the target is the source or one of the directories. `IsDirectory`, `NotDirectory`,
+    /// `NotEmpty`: the target cannot be replaced by the source. `NotFound`.
     pub fn rename(
         &self,
         old_dir: Fid,
@@ -54,7 +54,8 @@ impl Volume {
         self.rename_names(old_dir, old, new_dir, new, true, context)
     }
 
-    /// [`Volume::rename`] for who may not replace anything: `Exists` if the new name is taken.
+    /// [`Volume::rename`] for a caller that may not replace anything: `Exists` if the new name is
+    /// taken.
     pub fn rename_to_free_name(
         &self,
         old_dir: Fid,
@@ -96,7 +97,7 @@ impl Volume {
             if source == old_dir || source == new_dir {
                 return Err(Error::Loop);
             }
-            // What is looked up here is looked up again under the locks.
+            // The vnodes that are looked up here are looked up again under the locks.
             let target = match self.lookup(new_dir, new) {
                 Ok(_) if !may_replace => return Err(Error::Exists),
                 Ok(target) => Some(target),
@@ -132,7 +133,7 @@ impl Volume {
         Err(Error::WouldBlock)
     }
 
-    /// That the target of a rename may be replaced by the source.
+    /// Checks that the source may replace the target of a rename.
     fn check_target(&self, names: Names<'_>, source: Fid, target: Option<Fid>) -> Result<()> {
         let Some(target) = target else { return Ok(()) };
         if target == source || target == names.old_dir || target == names.new_dir {
@@ -147,7 +148,7 @@ impl Volume {
         }
     }
 
-    /// That `dir` is not below `source`.
+    /// Checks that `dir` is not below `source`.
     fn check_loop(&self, source: Fid, dir: Fid) -> Result<()> {
         let mut at = dir;
         for _ in 0..DEPTH_MAX {
@@ -226,7 +227,7 @@ impl Volume {
         Ok(Changed { outcome, durable })
     }
 
-    /// Stages the directories' changes, and that of `..` in a directory that gets a new parent.
+    /// Stages the changes of both directories, and of `..` in a directory that gets a new parent.
     #[allow(clippy::too_many_arguments)]
     fn stage_rename(
         &self,

@@ -1,13 +1,13 @@
-//! Saying that an object of a file is elsewhere now, in every version of the file that names it.
+//! Recording the new location of an object of a file, in every version of the file that names it.
 //!
-//! An object that was made anew on another device takes the place of the old one in the head's record and
-//! in those of clones: all of them, in one change, or a device that is to be emptied would be needed for
-//! ever by a clone that nobody can write. It is the same bytes, so the records stay where they are: no
-//! epoch begins, no data version and no date changes, nobody is told.
+//! An object that was rebuilt on another device has a new location. It is entered in the record of
+//! the head and in those of all clones, in one change. Otherwise a clone, which cannot be written,
+//! would forever need a device that is to be emptied. The bytes are the same, so the records keep
+//! their epochs. No epoch begins, no data version or date changes, and no client is notified.
 //!
-//! The cells of the vnode in all volumes of the group are locked meanwhile, as for a change, and the group's
-//! state, so that no clone comes or goes. What only somebody holds in memory (a dump under way) is left
-//! as it is.
+//! Meanwhile the cells of the vnode in all volumes of the group are locked, as for a change. The
+//! group's state is locked too, so that no clone is made or removed. Versions that are only held in
+//! memory (a running dump) are not changed.
 
 use std::sync::Arc;
 
@@ -25,19 +25,19 @@ use crate::types::Changed;
 use crate::versions::Versions;
 use crate::volume::Volume;
 
-/// An object of a file that has another place.
+/// An object of a file that has a new location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replaced {
-    /// In whose name it was made.
+    /// The RW volume in whose name the object was made.
     pub owner: VolumeId,
-    /// What the versions of the file say.
+    /// The location in the versions of the file.
     pub old: Placed,
-    /// What they shall say.
+    /// The new location.
     pub new: Placed,
 }
 
 impl Replaced {
-    /// The layout with the new place; `None`: it does not name the old one.
+    /// The layout with the new location; `None` if it does not name the old one.
     fn in_layout(&self, layout: &Layout) -> Option<Layout> {
         if layout.volume != self.owner || !layout.objects.contains(&self.old) {
             return None;
@@ -53,10 +53,10 @@ impl Replaced {
 }
 
 impl Volume {
-    /// Puts an object in the place of another, in every version of a file that this volume and its clones see.
-    /// Answers how many versions named the old one.
+    /// Replaces an object by another, in every version of a file that this volume and its clones
+    /// see. Returns the number of versions that named the old object.
     ///
-    /// `Busy`: the volume is being restored, or clones came and went: try again.
+    /// `Busy`: the volume is being restored, or clones were made or removed; try again.
     pub fn replace_object(
         &self,
         file: VnodeId,
@@ -124,7 +124,7 @@ impl Volume {
     }
 }
 
-/// Enters the new place in a record; `false`: it does not name the old one.
+/// Enters the new location in a record. Returns false if the record does not name the old one.
 fn edit(record: &mut VnodeRecord, uniquifier: Uniquifier, replaced: &Replaced) -> bool {
     if record.uniquifier != uniquifier {
         return false;
@@ -137,7 +137,7 @@ fn edit(record: &mut VnodeRecord, uniquifier: Uniquifier, replaced: &Replaced) -
     true
 }
 
-/// The volumes of a group, ascending.
+/// The volumes of a group, in ascending order.
 fn members(state: &GroupState) -> Vec<VolumeId> {
     let clones = state.record.clones.iter();
     let clones = clones.filter(|clone| clone.kind == CloneKind::Clone);

@@ -1,13 +1,17 @@
-//! Numbers given out before anything has them: for things that a client makes by itself and tells of later.
+//! Numbers that are given out before any vnode has them. A client uses them for vnodes that it
+//! makes itself and tells the server of later.
 //!
-//! 1. A block of numbers is taken from the volume's counters, in one batch with the list of outstanding blocks, and is told
-//!    when that batch is durable: in the relaxed mode, too. So nobody else ever gets them, and a restart knows them.
-//! 2. A vnode can be made under a number of a block, by whoever it was reserved for, once: in memory each block knows which
-//!    of its numbers were used since it was made, or since the volume was opened; then the table says whether there is a
-//!    vnode of that number.
-//! 3. There are at most [`BLOCKS_MAX`] blocks. The oldest of whoever has most goes for a new one, so that nobody takes
-//!    away another's as long as there are not as many clients. What replaces the contents of the volume drops all.
-//! 4. Half of all numbers cannot be reserved: whoever asks without an end leaves the volume usable.
+//! 1. A block of numbers is taken from the volume's counters, in one batch with the list of
+//!    outstanding blocks. The caller gets the block when that batch is durable, in the relaxed mode
+//!    too. So no other client ever gets the numbers, and the list survives a restart.
+//! 2. Only the client for which a block was reserved can make vnodes under its numbers, each once.
+//!    In memory, each block records the numbers that were used since it was made, or since the
+//!    volume was opened. In the second case the table also shows whether a vnode has the number.
+//! 3. There are at most [`BLOCKS_MAX`] blocks. A new block replaces the oldest block of the client
+//!    that has most blocks. So no client loses its only block as long as there are fewer clients
+//!    than blocks. A replacement of the volume's contents drops all blocks.
+//! 4. Half of all numbers cannot be reserved, so the volume remains usable if a client reserves
+//!    without end.
 
 use bytes::Bytes;
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
@@ -21,32 +25,33 @@ use crate::ticket::is_nonblocking;
 use crate::types::Changed;
 use crate::volume::Volume;
 
-/// Blocks of a volume that are outstanding, at most.
+/// The most outstanding blocks of a volume.
 const BLOCKS_MAX: usize = 64;
-/// Numbers from here on are not reserved.
+/// Numbers from this one on are not reserved.
 const RESERVED_BELOW: u32 = 1 << 31;
 /// The first byte of the record.
 const FORM: u8 = 1;
 /// Bytes of a block in the record.
 const BLOCK_BYTES: u64 = 28;
 
-/// Numbers for things that are to be made, of each kind as many as were asked for or fewer.
+/// Numbers for vnodes that are to be made: of each kind as many as were requested, or fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// The first number for files and symbolic links; every second one after it belongs to the block.
+    /// The first number for files and symbolic links. Every second number after it belongs to the
+    /// block.
     pub first_file: VnodeId,
-    /// How many these are.
+    /// The number of file numbers.
     pub files: u32,
     /// The first number for directories; every second one after it belongs to the block.
     pub first_directory: VnodeId,
-    /// How many these are.
+    /// The number of directory numbers.
     pub directories: u32,
-    /// The uniquifier of the first file. They follow each other: files first, then directories.
+    /// The uniquifier of the first file. The others follow it: files first, then directories.
     pub first_uniquifier: Uniquifier,
 }
 
 impl Reservation {
-    /// The place of a number among those of the block, files first.
+    /// The index of a number among those of the block, files first.
     fn place(&self, vnode: VnodeId, uniquifier: Uniquifier) -> Option<u32> {
         let (first, count, before) = match vnode.is_directory() {
             true => (self.first_directory, self.directories, self.files),
@@ -59,14 +64,14 @@ impl Reservation {
     }
 }
 
-/// A block that is outstanding.
+/// An outstanding block.
 #[derive(Clone, Debug)]
 struct Block {
     holder: u64,
     numbers: Reservation,
-    /// A bit for each number that was used.
+    /// One bit for each number that was used.
     used: Vec<u64>,
-    /// It was made since the volume was opened: what has no bit was never used.
+    /// The block was made since the volume was opened: a number without a bit was never used.
     complete: bool,
 }
 
@@ -80,7 +85,7 @@ impl Block {
         }
     }
 
-    /// Marks a number as used, or not; says what it was.
+    /// Marks a number as used or unused. Returns the former mark.
     fn mark(&mut self, place: u32, used: bool) -> bool {
         let (word, bit) = ((place / 64) as usize, 1 << (place % 64));
         if self.used.len() <= word {
@@ -95,7 +100,7 @@ impl Block {
     }
 }
 
-/// The blocks of a volume that are outstanding, the oldest first.
+/// The outstanding blocks of a volume, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reserved(Vec<Block>);
 
@@ -139,11 +144,11 @@ impl Reserved {
         Ok(Self(blocks))
     }
 
-    /// Adds a block; the oldest of whoever has most goes if there are too many.
+    /// Adds a block. If there are too many, removes the oldest block of the holder that has most.
     fn add(&mut self, block: Block) {
         if self.0.len() >= BLOCKS_MAX {
             let of = |holder| self.0.iter().filter(|other| other.holder == holder).count();
-            // Of those that have the same number, the first: it has the oldest block.
+            // Among holders with equally many blocks, the first has the oldest block.
             let mut goes = (0, 0);
             for (index, block) in self.0.iter().enumerate() {
                 let count = of(block.holder);
@@ -156,7 +161,8 @@ impl Reserved {
         self.0.push(block);
     }
 
-    /// Takes a number for whoever it was reserved for. Says whether it is known that no vnode has it.
+    /// Claims a number for the holder for which it was reserved. Returns whether it is known that
+    /// no vnode has it; `None` if it cannot be claimed.
     fn claim(&mut self, holder: u64, vnode: VnodeId, uniquifier: Uniquifier) -> Option<bool> {
         let mut blocks = self.0.iter_mut();
         let (block, place) = blocks.find_map(|block| {
@@ -166,13 +172,13 @@ impl Reserved {
         (!block.mark(place, true)).then_some(block.complete)
     }
 
-    /// Whether a number is of a block of the holder, used or not.
+    /// Returns whether a number belongs to a block of the holder, used or not.
     fn holds(&self, holder: u64, vnode: VnodeId, uniquifier: Uniquifier) -> bool {
         let mut own = self.0.iter().filter(|block| block.holder == holder);
         own.any(|block| block.numbers.place(vnode, uniquifier).is_some())
     }
 
-    /// Gives a number back that nothing came of.
+    /// Gives back a number for which no vnode was made.
     fn give_back(&mut self, vnode: VnodeId, uniquifier: Uniquifier) {
         for block in &mut self.0 {
             if let Some(place) = block.numbers.place(vnode, uniquifier) {
@@ -181,7 +187,7 @@ impl Reserved {
         }
     }
 
-    /// That the counters are behind all numbers.
+    /// Checks that the counters are behind all numbers.
     pub(crate) fn check(&self, counters: &CountersRecord, mut fault: impl FnMut(String)) {
         if self.0.len() > BLOCKS_MAX {
             fault(format!("has {} blocks of reserved numbers", self.0.len()));
@@ -197,14 +203,14 @@ impl Reserved {
                 && numbers.first_uniquifier.0.saturating_add(count) <= counters.next_uniquifier;
             if !fits {
                 fault(format!(
-                    "reserved numbers that may be given again: {numbers:?}"
+                    "reserved numbers that the counters may give out again: {numbers:?}"
                 ));
             }
         }
     }
 }
 
-/// Takes so many numbers from the counters, as far as they may be reserved.
+/// Takes these numbers from the counters, as far as they may be reserved.
 fn take(counters: &mut CountersRecord, files: u32, directories: u32) -> Reservation {
     let most = |next: u32, wanted: u32, step: u32| {
         let left = RESERVED_BELOW.saturating_sub(next) / step;
@@ -232,14 +238,16 @@ fn take(counters: &mut CountersRecord, files: u32, directories: u32) -> Reservat
 }
 
 impl Volume {
-    /// Reserves numbers for `files` files and links and so many directories that `holder` is going to make, with
-    /// [`Volume::make`]: fewer, or none, when half of all numbers are used up. When the ticket is ready
-    /// nobody else gets them, whatever happens, in the relaxed mode too.
+    /// Reserves numbers for `files` files and links and for `directories` directories, which
+    /// `holder` will make with [`Volume::make`]. Fewer or none are reserved when half of all
+    /// numbers are used up. Once the ticket is ready, no other caller ever gets these numbers, in
+    /// the relaxed mode too.
     ///
-    /// Holders are numbers that the caller chooses. A holder's oldest numbers are forgotten when the volume has many blocks.
+    /// Holders are numbers that the caller chooses. A holder's oldest numbers are forgotten when
+    /// the volume has many blocks.
     ///
     /// # Errors
-    /// What a change would be refused with: `ReadOnly`, `Busy`, `NoVolume`, `DiskFull`.
+    /// Those with which a change is refused: `ReadOnly`, `Busy`, `NoVolume`, `DiskFull`.
     pub fn reserve(
         &self,
         holder: u64,
@@ -271,23 +279,24 @@ impl Volume {
 }
 
 impl Volume {
-    /// Whether a number was reserved for `holder`, and is not forgotten; used or not.
+    /// Returns whether a number was reserved for `holder` and is not forgotten, used or not.
     pub fn is_reserved(&self, holder: u64, vnode: VnodeId, uniquifier: Uniquifier) -> bool {
         let counters = self.lock_counters();
         counters.is_ok_and(|counters| counters.reserved.holds(holder, vnode, uniquifier))
     }
 }
 
-/// Numbers taken for things that are being made; given back when this is dropped, unless they are kept.
+/// Numbers claimed for vnodes that are being made. When this is dropped they are given back, unless
+/// they are kept.
 pub(crate) struct Claims<'v> {
     volume: &'v Volume,
     taken: Vec<(VnodeId, Uniquifier)>,
-    /// Of each: whether it is known that no vnode has the number.
+    /// For each number, whether it is known that no vnode has it.
     pub(crate) known_free: Vec<bool>,
 }
 
 impl<'v> Claims<'v> {
-    /// Takes all these numbers, or none: `NotReserved`.
+    /// Claims all these numbers, or none: `NotReserved`.
     pub(crate) fn of(
         volume: &'v Volume,
         holder: u64,
@@ -299,7 +308,7 @@ impl<'v> Claims<'v> {
             known_free: Vec::new(),
         };
         for (vnode, uniquifier) in numbers {
-            // Not held over the loop's end: dropping the claims takes it again.
+            // Not held beyond the loop body: the drop of the claims takes this lock again.
             let claimed = {
                 let mut counters = volume.lock_counters()?;
                 counters.reserved.claim(holder, vnode, uniquifier)
@@ -315,7 +324,7 @@ impl<'v> Claims<'v> {
         Ok(claims)
     }
 
-    /// They are used now.
+    /// The numbers are used now.
     pub(crate) fn keep(mut self) {
         self.taken.clear();
     }

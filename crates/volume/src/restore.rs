@@ -1,19 +1,19 @@
-//! Restoring: the contents of a head replaced, in whole or in part, in one step.
+//! Restoring: the contents of a head are replaced, completely or in part, in one step.
 //!
-//! A restore pins the epoch that the volume sees and begins the next one. What it writes is of that
-//! epoch, in as many batches as it takes; nobody sees it: the volume goes on showing the pinned
-//! epoch, and takes no changes. The last batch, of a few records, makes the new epoch the head's,
-//! with the new info and counters, and drops the pin. So readers see all of the old contents or
-//! all of the new, and so does a restart, wherever the power went.
+//! 1. A restore pins the epoch that the volume sees and begins the next one. It writes versions of
+//!    the new epoch, in as many batches as necessary. No reader sees them: the volume shows the
+//!    pinned epoch, and accepts no changes.
+//! 2. The last batch has a few records. It makes the new epoch the head's, with the new info and
+//!    counters, and drops the pin. So readers see all of the old contents or all of the new. So
+//!    does a restart, wherever the power failed.
+//! 3. The pin is durable, and so is a record that a restore was begun. A restore that does not
+//!    commit is undone. Every vnode that it changed is in the index of changes of its epoch, before
+//!    or together with the first piece of its body. The background removal deletes the versions
+//!    that are newer than the pin and have no viewer. Only then changes are accepted again.
 //!
-//! The pin is durable, and with it a record that says that a restore was begun. A restore that ends
-//! in any other way than by its commit is undone: every vnode that it touched is in the index of
-//! changes of its epoch, before or together with the first piece of its body; the background
-//! removal takes away what nobody sees of these, newer than the pin. Only then changes are taken
-//! again.
-//!
-//! What the parts do: `vnode` makes records of what comes, `body` writes files, `directory` directories,
-//! `stage` gathers batches of it, `sweep` does what is left when everything has come.
+//! The module `vnode` makes records of the incoming vnodes, `body` writes files and `directory`
+//! writes directories. `stage` gathers batches. `sweep` does the work that is left when everything
+//! has come.
 
 mod body;
 mod directory;
@@ -41,14 +41,14 @@ use directory::DirectoryBody;
 use kept::Kept;
 use stage::Stage;
 
-/// What beginning and ending a restore adds, in bytes.
+/// Bytes that the beginning and the end of a restore add to the table.
 const RECORDS_GROWTH: u64 = 4 << 10;
 
 /// A restore into a volume, from [`Partition::begin_restore`].
 ///
-/// Vnodes come one after the other, in any order, directories best before what is in them; the bytes
-/// of each follow it in order. Dropping it, or an error of [`Restore::commit`], leaves the volume as
-/// it was. After an error of any call only [`Restore::abort`] and dropping make sense.
+/// Vnodes come in any order, directories best before their contents. The bytes of each vnode follow
+/// it in order. Dropping the restore, or an error of [`Restore::commit`], leaves the volume as it
+/// was. After an error of any call, the only valid calls are [`Restore::abort`] and dropping.
 #[must_use = "a restore that is dropped is undone"]
 pub struct Restore {
     volume: Arc<Volume>,
@@ -61,20 +61,20 @@ pub struct Restore {
     base: CountersRecord,
     tally: Tally,
     parents: HashMap<u32, Uniquifier>,
-    /// Some vnode came when it was not known yet which directory its parent's number means.
+    /// Some vnode came when the uniquifier of its parent directory was not known yet.
     parents_open: bool,
     done: bool,
 }
 
-/// Of a file whose bytes are in objects.
+/// The error for bytes of a file that is in objects.
 const NO_BYTES: Error = Error::Invalid("the bytes of a file in objects are elsewhere");
 
-/// What becomes of the counters.
+/// The restore's changes of the counters.
 struct Tally {
     blocks: i64,
     files: i64,
     uniquifier_max: u32,
-    /// The highest numbers put: of files, of directories.
+    /// The highest numbers that were put: of files, of directories.
     highest: [u32; 2],
 }
 
@@ -89,7 +89,7 @@ enum Content {
     File(FileBody),
     Directory(DirectoryBody),
     Target(Vec<u8>),
-    /// The bytes are elsewhere.
+    /// The bytes are in objects elsewhere.
     Objects,
 }
 
@@ -100,12 +100,13 @@ impl std::fmt::Debug for Restore {
 }
 
 impl Partition {
-    /// Begins to restore a volume. It goes on showing what it holds, and takes no changes, until the
-    /// restore is committed or undone.
+    /// Begins to restore a volume. The volume shows its present contents, and accepts no changes,
+    /// until the restore is committed or undone.
     ///
-    /// `NoVolume`; `Busy`: it is being restored, or that is being undone; `Invalid`: it is a clone
-    /// beside its head, or an older one than another clone; `WrongBase`: it is not in the state
-    /// that a delta builds on; `DiskFull`.
+    /// # Errors
+    /// `NoVolume`, `DiskFull`. `Busy`: it is being restored, or that is being undone. `Invalid`: it
+    /// is a clone beside its head, or an older one than another clone. `WrongBase`: it is not in
+    /// the state that a delta builds on.
     pub fn begin_restore(&self, id: VolumeId, mode: RestoreMode) -> Result<Restore> {
         let core = &self.core;
         let _room = core.engine.admit(RECORDS_GROWTH)?;
@@ -166,21 +167,22 @@ impl Partition {
 }
 
 impl Restore {
-    /// The volume as it was, and is until the commit.
+    /// The volume with its old contents, which remain until the commit.
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
 
-    /// A vnode that is new or replaces all of an older one. Its `length` bytes follow.
+    /// Begins a vnode that is new or replaces an older one completely. Its `length` bytes follow.
     ///
-    /// `Unsound`: it comes twice, or cannot be a vnode; `DiskFull`.
+    /// `Unsound`: it comes twice, or is not a valid vnode; `DiskFull`.
     pub fn put(&mut self, image: &VnodeImage) -> Result<()> {
         self.begin_vnode(image, None)
     }
 
-    /// A vnode that is there, with these attributes; of its bytes only those that are pushed change.
+    /// Begins a vnode that exists and gets these attributes. Of its bytes, only those that are
+    /// pushed change.
     ///
-    /// `WrongBase`: it is not there, not as the same kind, or the restore builds on nothing.
+    /// `WrongBase`: it does not exist, or not with the same kind, or the restore builds on nothing.
     pub fn patch(&mut self, image: &VnodeImage) -> Result<()> {
         let (vnode, uniquifier) = (image.vnode, image.uniquifier);
         if self.mode == RestoreMode::Full {
@@ -193,8 +195,8 @@ impl Restore {
         self.begin_vnode(image, Some(before))
     }
 
-    /// The next bytes of the vnode: of the file, of the directory's pages, of the link's target. Blocks
-    /// of zeros become holes.
+    /// The next bytes of the vnode: of the file, of the directory's pages, of the link's target.
+    /// Blocks of zeros become holes.
     ///
     /// `Invalid` for more bytes than the vnode has.
     pub fn push(&mut self, bytes: Bytes) -> Result<()> {
@@ -213,8 +215,8 @@ impl Restore {
         Ok(())
     }
 
-    /// Passes over the next bytes of the vnode: those of a patched one stay, zeros where it had none;
-    /// in a new one they are a hole.
+    /// Skips the next bytes of the vnode. A patched vnode keeps its bytes there, or zeros if it had
+    /// none; in a new vnode they are a hole.
     pub fn skip(&mut self, length: u64) -> Result<()> {
         match &mut self.current_mut()?.content {
             Content::Target(_) => Err(Error::Invalid("a link's target has no holes")),
@@ -234,9 +236,9 @@ impl Restore {
         }
     }
 
-    /// A vnode that is there stays as it is.
+    /// Keeps an existing vnode as it is.
     ///
-    /// `WrongBase`: it is not there.
+    /// `WrongBase`: it does not exist.
     pub fn keep(&mut self, vnode: VnodeId, uniquifier: Uniquifier) -> Result<()> {
         self.end_vnode()?;
         let wrong = Error::WrongBase(self.fid(vnode, uniquifier));
@@ -254,9 +256,9 @@ impl Restore {
         Ok(())
     }
 
-    /// A vnode that is there goes.
+    /// Removes an existing vnode.
     ///
-    /// `WrongBase`: it is not there.
+    /// `WrongBase`: it does not exist.
     pub fn remove(&mut self, vnode: VnodeId) -> Result<()> {
         self.end_vnode()?;
         self.check_first(vnode.0)?;
@@ -265,11 +267,12 @@ impl Restore {
         self.stage_removal(vnode.0, &old)
     }
 
-    /// Makes the volume what has come, in one step.
+    /// Makes the restored vnodes the contents of the volume, in one step.
     ///
-    /// `Unsound`: there is no root directory; `Invalid`: bytes of the last vnode are missing, or the
-    /// info cannot be; `NoVolume`: it was deleted meanwhile; `DiskFull`. After an error the volume is
-    /// as it was.
+    /// # Errors
+    /// `NoVolume`: the volume was deleted meanwhile. `DiskFull`. `Unsound`: there is no root
+    /// directory. `Invalid`: bytes of the last vnode are missing, or the info is not valid. After
+    /// an error the volume is as it was.
     pub fn commit(mut self, restored: RestoredInfo) -> Result<Changed<Arc<Volume>>> {
         self.end_vnode()?;
         self.sweep()?;
@@ -279,7 +282,7 @@ impl Restore {
         Ok(changed)
     }
 
-    /// Undoes the restore. When this returns without an error the volume takes changes again.
+    /// Undoes the restore. When this returns without an error, the volume accepts changes again.
     pub fn abort(mut self) -> Result<()> {
         self.done = true;
         self.stage.discard();
@@ -311,11 +314,11 @@ impl Restore {
         let mut record = state.record.clone();
         record.clones.retain(|clone| clone.kind != CloneKind::Pin);
         let now = record.epoch;
-        // Who asks what changed gets an answer from these contents on.
+        // Changes are known from these contents on.
         record.history_from = now;
         record.epoch += 1;
         let mut batch = Batch::new();
-        // Where there was nothing, nothing is left over.
+        // If the volume was empty, no old versions are left.
         let reaping = match self.base.files {
             0 => 0,
             _ => stage_reaping(&core.engine, &mut batch, group, &record, self.pin)?,
@@ -332,7 +335,7 @@ impl Restore {
         batch.put(Key::group(group.id.0), record.encode());
         batch.put(Key::counters(group.id.0), counters.encode());
         batch.delete(Key::restoring(group.id.0));
-        // Who had numbers reserved had them of what is no more.
+        // Reserved numbers were for vnodes of the old contents.
         batch.delete(Key::reserved(group.id.0));
         let durable = core.engine.commit(batch)?;
         state.record = record;

@@ -1,13 +1,14 @@
-//! Looking for damage while everything is in use: every record and every block against its checksum.
+//! Searching for damage while the partition is in use: every record and every block is compared
+//! with its checksum.
 //!
-//! A group is walked once, vnode by vnode, whoever of its volumes sees what: what they share is read
-//! once. Blocks are read from the device where the system can be told to, not from memory. Nothing is
-//! locked meanwhile; what does not match is looked at again with its record as it is then, and its
-//! blocks held, before it is called damaged: it may have been replaced, and its block have become
-//! another's.
+//! A group is walked once, vnode by vnode, for all its volumes; the data that they share is read
+//! once. Blocks are read from the device instead of memory if the system supports that. Nothing is
+//! locked meanwhile. If a block does not match, it is verified again, with its present record and
+//! with its blocks held, before it is reported. It may have been replaced meanwhile, and its block
+//! may belong to another file.
 //!
-//! What is damaged is told by volume, fid, path and place; [`Volume::refill`] puts bytes back.
-//! `table` looks at how records belong together.
+//! Damage is reported by volume, fid, path and place; [`Volume::refill`] puts bytes back. `table`
+//! checks how records belong together.
 
 mod orphans;
 mod refill;
@@ -38,92 +39,94 @@ use crate::types::FileType;
 use crate::versions::{Version, Versions};
 use crate::volume::Volume;
 
-/// Damaged files described, at most; more are only counted.
+/// The most damaged files that are described; more are only counted.
 const DESCRIBED_MAX: usize = 1000;
-/// Damaged places of one file described, at most: the last one then reaches to the end of the last.
+/// The most damaged places of one file that are described. If there are more, the last one extends
+/// to the end of the last damaged place.
 const PLACES_MAX: usize = 64;
-/// Directories between a file and the root, at most, for its path.
+/// The most directories between a file and the root, for its path.
 const DEPTH_MAX: usize = 256;
-/// Longest pause at a time.
+/// The longest single pause.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Places of the table in a group that cannot be read, at most, before the scrub gives up.
+/// The most unreadable places of a group in the table before the scrub gives up.
 const UNREADABLE_MAX: u32 = 1000;
 /// Bytes between two reports of progress.
 const REPORT_BYTES: u64 = 4 << 20;
 
-/// How far a scrub is.
+/// The progress of a scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubProgress {
-    /// Volumes looked at and all that will be.
+    /// Number of volumes that were scrubbed.
     pub volumes: u64,
-    /// How many there are to look at.
+    /// Number of volumes to scrub.
     pub volumes_total: u64,
-    /// Versions of vnodes looked at.
+    /// Number of versions of vnodes that were verified.
     pub vnodes: u64,
-    /// Bytes read and verified.
+    /// Bytes that were read and verified.
     pub bytes: u64,
-    /// Damaged files found.
+    /// Number of damaged files.
     pub damaged: u64,
 }
 
-/// What a scrub found.
+/// The result of a scrub.
 #[derive(Clone, Debug, Default)]
 pub struct ScrubReport {
-    /// How far it came.
+    /// The progress at its end.
     pub progress: ScrubProgress,
     /// The damaged files, up to 1000 of them.
     pub damaged: Vec<Damage>,
-    /// Whether it was ended before everything was looked at.
+    /// Whether it ended before everything was verified.
     pub is_partial: bool,
 }
 
-/// Something damaged in a file, directory or link; what is not named here is sound.
+/// Damage of a file, directory or link. Everything that is not named here is sound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The file, in the first of the volumes; uniquifier 0 if its record cannot be read. Vnode 0: a
-    /// record of the volume itself.
+    /// The file, in the first of the volumes; uniquifier 0 if its record cannot be read. Vnode 0
+    /// means a record of the volume itself.
     pub fid: Fid,
-    /// The volumes that have it, as they see this version.
+    /// The volumes that see this version.
     pub volumes: Vec<VolumeId>,
-    /// Its path in the volume without the first slash, if it was found.
+    /// Its path in the volume without the leading slash, if it was found.
     pub path: Option<String>,
     /// The data version of the damaged bytes; 0 if the record cannot be read.
     pub data_version: u64,
     /// The length of the file; 0 if the record cannot be read.
     pub length: u64,
-    /// Where bytes are damaged; empty if it is the record.
+    /// The damaged ranges of bytes; empty if the record is damaged.
     pub places: Vec<Range<u64>>,
-    /// What the system or the checksum said, of the first.
+    /// The message of the system or of the checksum comparison, for the first damaged place.
     pub cause: String,
 }
 
-/// One run over volumes, with its pace.
+/// One scrub of some volumes, with its pace.
 struct Scrub<'s> {
     core: Arc<Core>,
-    /// Bytes a second; 0 for as fast as it goes.
+    /// Bytes per second; 0 for no limit.
     rate: u64,
     tell: &'s mut dyn FnMut(&ScrubProgress) -> ControlFlow<()>,
     report: ScrubReport,
     begun: Instant,
     told: u64,
-    /// Vnodes with records in damaged blocks of the base table's file, or with blocks that are not
-    /// theirs alone, by group; and what is said of them.
+    /// Damaged vnodes by group, with the message to report. They have records in damaged blocks of
+    /// the base table's file, or blocks that do not belong to them alone.
     lost: BTreeMap<u32, BTreeMap<u32, String>>,
 }
 
-/// Somebody told it to stop.
+/// The scrub was asked to stop.
 struct Ended;
 
-/// A version of a vnode and who sees it.
+/// A version of a vnode and the viewers that see it.
 struct Look {
     record: VnodeRecord,
-    /// Places among the viewers.
+    /// A range of the viewers.
     seen_by: Range<usize>,
 }
 
 impl Volume {
-    /// Verifies everything that the volume sees, at up to `rate` bytes a second (0: no limit),
-    /// while it is in use. `tell` hears how far it is every few megabytes, and may end it.
+    /// Verifies everything that the volume sees, at up to `rate` bytes per second (0: no limit),
+    /// while it is in use. `tell` is called with the progress every few megabytes, and may end the
+    /// scrub.
     pub fn scrub(
         self: &Arc<Self>,
         rate: u64,
@@ -137,7 +140,8 @@ impl Volume {
 }
 
 impl Partition {
-    /// The same for all volumes. What volumes of a group share is verified once.
+    /// Like [`Volume::scrub`], for all volumes. Data that volumes of a group share is verified
+    /// once.
     pub fn scrub(
         &self,
         rate: u64,
@@ -177,7 +181,7 @@ impl<'s> Scrub<'s> {
                 Ok(Some(entry)) => entry,
                 Ok(None) => break,
                 Err(error) => {
-                    // Volumes that are in the damaged page are not known.
+                    // The volumes in the damaged page are not known.
                     self.damage_of_volume(VolumeId(0), &error);
                     match walk.skip_unreadable() {
                         true => continue,
@@ -196,7 +200,7 @@ impl<'s> Scrub<'s> {
         for group in groups {
             let group = match self.core.existing_group(GroupId(group)) {
                 Ok(Some(group)) => group,
-                // It has gone since.
+                // Removed meanwhile.
                 Ok(None) => continue,
                 Err(error) => {
                     self.damage_of_volume(VolumeId(0), &error);
@@ -256,7 +260,7 @@ impl<'s> Scrub<'s> {
         }
     }
 
-    /// Counts verified bytes, tells, and keeps to the rate.
+    /// Counts verified bytes, reports progress, and keeps to the rate.
     fn verified(&mut self, bytes: u64) -> ControlFlow<Ended> {
         let progress = &mut self.report.progress;
         progress.bytes += bytes;
@@ -274,7 +278,7 @@ impl<'s> Scrub<'s> {
                     return ControlFlow::Break(Ended);
                 }
             }
-            // Short debts are paid together.
+            // Short delays are accumulated.
             if early < Duration::from_millis(20) {
                 return ControlFlow::Continue(());
             }
@@ -302,7 +306,7 @@ impl<'s> Scrub<'s> {
         let mut ahead = None;
         let (mut last, mut unreadable) = (0, 0);
         loop {
-            // All versions of one vnode that anybody sees.
+            // All versions of one vnode that any viewer sees.
             let mut looks: Vec<Look> = Vec::new();
             let mut vnode = None;
             loop {
@@ -311,7 +315,7 @@ impl<'s> Scrub<'s> {
                     None => match versions.next_seen() {
                         Ok(next) => next,
                         Err(error) if unreadable < UNREADABLE_MAX => {
-                            // A page of the table: what lies behind it may be readable again.
+                            // A damaged page of the table; entries behind it may be readable again.
                             unreadable += 1;
                             count = None;
                             orphans.unreadable();
@@ -333,7 +337,7 @@ impl<'s> Scrub<'s> {
                 vnode = Some(of);
                 match self.look(&viewers, version) {
                     Some(look) => looks.push(look),
-                    // A directory may be among what cannot be read.
+                    // One of the unreadable vnodes may be a directory.
                     None => orphans.unreadable_if(self.report.damaged.len() > told_before),
                 }
             }
@@ -406,7 +410,7 @@ impl<'s> Scrub<'s> {
         });
     }
 
-    /// Verifies all bodies of a vnode that are seen.
+    /// Verifies all visible bodies of a vnode.
     fn bodies(
         &mut self,
         group: &Arc<Group>,
@@ -456,7 +460,7 @@ impl<'s> Scrub<'s> {
                 }
                 Ok(_) => version.value.len() as u64,
                 Err(error) => {
-                    // Once more: a change may have been at work, or the memory.
+                    // Read again: a change may have interfered, or the memory was faulty.
                     let again = engine.get(&version.key)?;
                     if again.is_some_and(|value| Piece::decode(&value).is_err()) {
                         found.place(place_of(&looks[0].record, number), error.to_string());
@@ -506,7 +510,7 @@ impl<'s> Scrub<'s> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Verifies the pieces of a vnode each by itself, where a page of the table cannot be read.
+    /// Verifies the pieces of a vnode one by one, if a page of the table cannot be read.
     fn pieces_alone(
         &mut self,
         group: &Arc<Group>,
@@ -541,7 +545,7 @@ impl<'s> Scrub<'s> {
         Ok(())
     }
 
-    /// Whether a record is what its viewers see now.
+    /// Returns whether the viewers still see this record.
     fn is_still(
         &self,
         group: &Arc<Group>,
@@ -558,7 +562,7 @@ impl<'s> Scrub<'s> {
         }))
     }
 
-    /// Verifies the blocks of a piece; says how many bytes that were.
+    /// Verifies the blocks of a piece; returns the number of bytes.
     fn blocks(
         &self,
         group: &Arc<Group>,
@@ -574,7 +578,7 @@ impl<'s> Scrub<'s> {
         let mut read = 0;
         for (place, run) in blocks.runs() {
             let slots = &blocks.0[place..place + run.count as usize];
-            // A block that a newer version of the piece shares was verified with that.
+            // A block that a newer version of the piece shares was verified with that version.
             if slots.iter().flatten().all(|slot| found.knows(slot.block)) {
                 continue;
             }
@@ -604,7 +608,8 @@ impl<'s> Scrub<'s> {
         Ok(read)
     }
 
-    /// Looks at one block again, held, by its record as it is now: what is wrong with it.
+    /// Verifies one block again, held, with its present record. Returns what is wrong with it, if
+    /// anything.
     fn verify(
         &self,
         group: &Arc<Group>,
@@ -621,7 +626,8 @@ impl<'s> Scrub<'s> {
         let Ok(Piece::Blocks(blocks)) = Piece::decode(&value) else {
             return Ok(None);
         };
-        // Also the same block may be another now: written, freed and written again.
+        // The place may have another block now; the same block may also have been freed and written
+        // again.
         if blocks.0[place] != Some(*slot) {
             return Ok(None);
         }
@@ -632,7 +638,7 @@ impl<'s> Scrub<'s> {
 }
 
 impl Core {
-    /// A path that leads to a vnode of a volume, by the directories above it.
+    /// A path that leads to a vnode of a volume, found through its parent directories.
     fn path_of(self: &Arc<Self>, fid: Fid) -> Option<String> {
         let volume = self.volume(fid.volume).ok()??;
         let mut names: Vec<Bytes> = Vec::new();
@@ -663,9 +669,9 @@ impl Core {
     }
 }
 
-/// Who sees what, in a group.
+/// The viewers of a group.
 struct Viewers {
-    /// As [`Versions::viewers`] has them.
+    /// As in [`Versions::viewers`].
     epochs: Vec<u64>,
     volumes: Vec<(u64, VolumeId)>,
 }
@@ -686,7 +692,7 @@ impl Viewers {
     }
 }
 
-/// Where a piece of a body lies in it.
+/// The range of bytes that a piece has in its body.
 fn place_of(record: &VnodeRecord, number: u64) -> Range<u64> {
     let bytes = match (record.kind, record.body) {
         (FileType::Directory, _) => PAGE_SIZE as u64,
@@ -700,9 +706,9 @@ fn place_of(record: &VnodeRecord, number: u64) -> Range<u64> {
 #[derive(Default)]
 struct Found {
     damaged: std::collections::BTreeMap<usize, (Vec<Range<u64>>, String)>,
-    /// The versions that see the piece at hand.
+    /// The versions that see the present piece.
     these: Vec<usize>,
-    /// Blocks of the last few pieces that are sound: versions of a piece follow one another.
+    /// Sound blocks of the last few pieces: versions of a piece follow one another.
     sound: std::collections::VecDeque<u64>,
 }
 

@@ -1,9 +1,9 @@
 //! Making and removing clones; removing volumes.
 //!
-//! A clone is an epoch and three records: it sees of every vnode the last version written up to that
-//! epoch, and the group's next epoch begins. Nothing is copied and nothing is counted, so it costs
-//! the same for an empty volume and for one of a million files. What only a removed clone saw is
-//! removed in the background (`reap`).
+//! A clone is an epoch and three records. It sees of every vnode the last version that was written
+//! up to that epoch; then the group's next epoch begins. Nothing is copied and nothing is counted,
+//! so a clone costs the same for an empty volume and for one of a million files. When a clone is
+//! removed, the versions that only it saw are removed in the background (`reap`).
 
 use std::sync::Arc;
 
@@ -24,15 +24,15 @@ use crate::types::{Changed, SnapshotSpec, VolumeKind};
 use crate::volume::{Volume, check_info};
 
 impl Partition {
-    /// Makes a clone of a volume as it is now, or replaces an RO or backup volume of that id and the
-    /// same parent, in one step. The source's record gets the clone's id, and for a backup the
-    /// date. Of what is replaced the clone keeps the access counts and the date of its copy.
+    /// Makes a clone of a volume as it is now. It can replace, in one step, an RO or backup volume
+    /// of the same id and parent. The source's record gets the clone's id, and for a backup the
+    /// date. The clone keeps the access counts and the copy date of the volume that it replaces.
     ///
-    /// A clone of a head begins a new epoch; one of a clone, or of a volume that is being restored,
-    /// shares the epoch of its source.
+    /// A clone of a head begins a new epoch. A clone of a clone, or of a volume that is being
+    /// restored, shares the epoch of its source.
     ///
     /// `NoVolume`; `VolumeExists`: the id is that of an RW volume or of another volume's clone;
-    /// `Busy`: what is to be replaced is being restored; `Invalid`.
+    /// `Busy`: the volume to replace is being restored; `Invalid`.
     pub fn snapshot(&self, spec: &SnapshotSpec) -> Result<Changed<Arc<Volume>>> {
         if spec.kind == VolumeKind::ReadWrite || spec.id.0 == 0 || spec.id == spec.source {
             return Err(Error::Invalid(
@@ -81,7 +81,7 @@ impl Partition {
             kind: CloneKind::Clone,
         };
         if existing.is_some() && elsewhere.is_none() {
-            // The head, if it is that, cannot be a clone of its own clone.
+            // If the volume is the head, it cannot be a clone of its own clone.
             let index = position(&record, spec.id).ok_or(Error::VolumeExists(spec.id))?;
             let old = record.clones.remove(index);
             record.add(clone);
@@ -112,7 +112,7 @@ impl Partition {
         info.backup = new_source.info.backup;
         info.created = spec.now;
         info.offline_message = Bytes::new();
-        // Accesses and the date of the copy are those of the id.
+        // Access counts and the copy date belong to the id.
         let before = existing.as_ref().map(|existing| existing.info());
         (info.day_use, info.day_use_date, info.week_use) = match &before {
             Some(old) => (old.day_use, old.day_use_date, old.week_use),
@@ -148,7 +148,7 @@ impl Partition {
         Ok(Changed { outcome, durable })
     }
 
-    /// Removes a volume: it is gone at once, its space comes back in the background. Clones of a
+    /// Removes a volume. It is gone at once; its space is freed in the background. Clones of a
     /// removed head stay. A restore into it fails.
     pub fn delete_volume(&self, id: VolumeId) -> Result<Changed<()>> {
         let core = &self.core;
@@ -168,7 +168,7 @@ impl Partition {
         })
     }
 
-    /// The volumes of the group of a volume: what shares its vnodes.
+    /// The volumes of a volume's group, which share its vnodes.
     pub fn group_of(&self, volume: &Volume) -> Vec<VolumeId> {
         let state = volume.group.state.read();
         let record = &state.record;
@@ -183,7 +183,7 @@ impl Partition {
     }
 }
 
-/// A volume on its way out of its group, whose state is locked meanwhile.
+/// The removal of a volume from its group, whose state is locked meanwhile.
 pub(crate) struct Removal<'v> {
     state: RwLockWriteGuard<'v, GroupState>,
     record: GroupRecord,
@@ -191,14 +191,15 @@ pub(crate) struct Removal<'v> {
 }
 
 impl<'v> Removal<'v> {
-    /// Stages what becomes of the group, but for the volume's own record.
+    /// Stages the removal's changes of the group, without the volume's own record.
     pub(crate) fn stage(volume: &'v Volume, batch: &mut Batch) -> Result<Self> {
         let (engine, group) = (&volume.core.engine, &volume.group);
         let id = group.id;
         let state = group.state.write();
         let mut record = state.record.clone();
         let reaping = if volume.is_head() {
-            // Versions newer than every clone's are nobody's from now on, a restore's too.
+            // From now on no volume sees versions newer than every clone's, including those of a
+            // restore.
             record.head = VolumeId(0);
             record.epoch += 1;
             if record.pin().is_some() {
@@ -220,7 +221,7 @@ impl<'v> Removal<'v> {
         })
     }
 
-    /// The batch was accepted.
+    /// Applies the removal to memory, after the batch was accepted.
     pub(crate) fn made(mut self) {
         self.state.record = self.record;
         self.state.reaping += self.reaping;
@@ -233,7 +234,7 @@ fn position(record: &GroupRecord, id: VolumeId) -> Option<usize> {
 }
 
 /// Stages the background work after a clone or pin that saw epoch `seen` was removed from `record`.
-/// Answers how many jobs that adds. The caller has the group's state locked exclusively.
+/// Returns the number of jobs that this adds. The caller has the group's state locked exclusively.
 pub(crate) fn stage_reaping(
     engine: &Engine,
     batch: &mut Batch,
@@ -247,10 +248,10 @@ pub(crate) fn stage_reaping(
     stage_collection(engine, batch, group, record, seen)
 }
 
-/// Stages the background work after nobody sees epoch `seen`, or nothing newer, any more: vnodes
-/// changed after that epoch, up to the next one anybody sees, have versions to look at. If nobody does
-/// but the head, that is without an end: who holds the epoch in memory may see changes that are still
-/// to come.
+/// Stages the background work for the case that epoch `seen`, or everything newer, has no viewer
+/// any more. Vnodes that changed after that epoch, up to the next epoch with a viewer, may have
+/// unseen versions. If only the head is left, the range has no end: a hold of the epoch may see
+/// changes that are still to come.
 fn stage_collection(
     engine: &Engine,
     batch: &mut Batch,
@@ -262,11 +263,12 @@ fn stage_collection(
         batch.put(Key::reap_group(group.id.0), Bytes::new());
         return Ok(1);
     }
-    // Ascending.
+    // In ascending order.
     let mut epochs = record.clones.iter().map(|clone| clone.epoch);
     let next = epochs.clone().find(|&epoch| epoch > seen);
     let first = if next.is_none() && !record.has_head() {
-        // Nobody sees later versions: those that only this volume saw begin after the clone before.
+        // Later versions have no viewer. Those that only this volume saw begin behind the clone
+        // before it.
         epochs.rfind(|&epoch| epoch <= seen).unwrap_or(0) + 1
     } else {
         seen + 1

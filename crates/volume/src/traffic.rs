@@ -1,9 +1,9 @@
-//! Who reads and writes a volume, from where, and how old what they change is: the tables of
-//! `vos examine -extended`.
+//! Statistics of reads and writes of a volume: by origin of the call, and by age and author of the
+//! last change. These are the tables of `vos examine -extended`.
 //!
-//! They are of one day, as OpenAFS's are: they begin anew when the day's accesses do
-//! ([`crate::usage`]), are saved with these, and stay with the id when a clone is replaced. A volume
-//! that nobody uses has none. Counting is one addition to a word for each table, with no lock.
+//! The tables are for one day, as OpenAFS's are. They restart when the day's accesses do
+//! ([`crate::usage`]), are saved with these, and stay with the id when a clone is replaced. An
+//! unused volume has none. Counting is one addition to a word in each table, without a lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,10 +13,10 @@ use cellar_wire::ids::AfsTime;
 use crate::types::{Context, FileType, Origin, Traffic, VnodeStatus};
 use crate::volume::Volume;
 
-/// Words of all tables.
+/// Number of words in all tables.
 pub(crate) const WORDS: usize = 32;
 
-/// Where the tables begin, in the order of the wire.
+/// The index at which each table begins, in the order of the wire.
 const READS: usize = 0;
 const WRITES: usize = 4;
 const FILE_SAME: usize = 8;
@@ -24,7 +24,7 @@ const FILE_OTHER: usize = 14;
 const DIRECTORY_SAME: usize = 20;
 const DIRECTORY_OTHER: usize = 26;
 
-/// Below these ages, in seconds, a change counts in the columns before the last.
+/// The upper limits, in seconds, of the columns before the last one.
 const AGES: [u32; 5] = [60, 600, 3600, 86_400, 604_800];
 
 impl Traffic {
@@ -53,7 +53,7 @@ impl Traffic {
     }
 }
 
-/// Counts that are not in the volume's record yet. Has memory from the first one on.
+/// Counts that are not in the volume's record yet. Memory is allocated at the first count.
 #[derive(Default)]
 pub(crate) struct FreshTraffic {
     words: OnceLock<Box<[AtomicU32; WORDS]>>,
@@ -61,14 +61,14 @@ pub(crate) struct FreshTraffic {
 }
 
 impl FreshTraffic {
-    /// Whether anything was counted since the record was last brought up to date.
+    /// Returns whether anything was counted since the record was last updated.
     pub(crate) fn is_some(&self) -> bool {
         self.some.load(Ordering::Relaxed)
     }
 
-    /// Moves the counts into a record. Says whether there were any.
+    /// Moves the counts into a record. Returns whether there were any.
     pub(crate) fn fold(&self, into: &mut Option<Box<Traffic>>) -> bool {
-        // Before the words: what is counted meanwhile sets it again.
+        // Cleared before the words are read: a count that comes meanwhile sets it again.
         let some = self.some.swap(false, Ordering::Acquire);
         if some {
             self.add(into, |word| word.swap(0, Ordering::Relaxed));
@@ -104,7 +104,7 @@ impl FreshTraffic {
     }
 }
 
-/// The columns of a table by origin: all, and those that said who they are.
+/// The columns of a table for an origin: all calls, and authenticated ones.
 fn columns(table: usize, from: Origin) -> impl Iterator<Item = usize> {
     let all = table + if from.near { 0 } else { 2 };
     [Some(all), from.authenticated.then_some(all + 1)]
@@ -112,14 +112,15 @@ fn columns(table: usize, from: Origin) -> impl Iterator<Item = usize> {
         .flatten()
 }
 
-/// The column of a change, by the date of the change before it. A date in the future is no age.
+/// The column of a change, by the date of the change before it. A date in the future counts as age
+/// 0.
 fn age_column(before: AfsTime, now: AfsTime) -> usize {
     let age = now.0.saturating_sub(before.0);
     AGES.iter().filter(|&&end| age >= end).count()
 }
 
 impl Volume {
-    /// Counts a read of contents. Never waits, as all that counts.
+    /// Counts a read of contents. Never waits, like all counting.
     pub fn count_read(&self, from: Origin) {
         self.usage.traffic.count(columns(READS, from));
     }
@@ -129,8 +130,8 @@ impl Volume {
         self.usage.traffic.count(columns(WRITES, from));
     }
 
-    /// Counts a change of contents: bytes of a file, or names in a directory. `before` is the status
-    /// that it had before the change, `by` who makes it and when.
+    /// Counts a change of contents: bytes of a file, or names in a directory. `before` is the
+    /// status before the change; `by` has the author and time of the change.
     pub fn count_change(&self, from: Origin, before: &VnodeStatus, by: Context) {
         let same = before.author == by.author;
         let table = match (before.kind == FileType::Directory, same) {

@@ -292,7 +292,7 @@ pub struct VolumeInfo {
     /// A number for administrators' own use.
     pub account: u32,
     /// The policy that decides where the bytes of files lie. 0 means in this store, 1 in objects by
-    /// size; other numbers are policies of the cell.
+    /// size. Other numbers are policies of the cell.
     pub policy: u32,
     /// Volumes on other servers may name versions of objects up to this one. So a program that
     /// removes unneeded versions must leave these alone. 0: none.

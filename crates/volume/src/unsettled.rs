@@ -1,15 +1,17 @@
-//! Which vnodes have changes that are not durable yet.
+//! The vnodes that have changes which are not durable yet.
 //!
-//! A change is visible to readers before the journal has it. If a reader were told of it at once
-//! and the power failed then, the vnode would come back with its former data version, and the next
-//! change would give the reader's number to other bytes: a cache that trusts the number would keep
-//! what never was. So an answer about a vnode waits for the vnode's last change
-//! ([`crate::Volume::settled`]); it costs something only where somebody is writing.
+//! A change is visible to readers before the journal has it. Suppose that a reader's answer left
+//! the server at once, and then the power failed. The vnode would come back with its former data
+//! version, and the next change would give the new number to other bytes. A cache that trusts the
+//! number would keep bytes that never existed. So an answer about a vnode waits for the vnode's
+//! last change ([`crate::Volume::settled`]). This costs something only while the vnode is being
+//! written.
 //!
-//! 1. A change enters its vnodes here while it holds their locks; who sees its result, under the
-//!    lock, finds its ticket here or a later one.
-//! 2. Entries that have landed are swept when the table has grown. Those that failed stay: what
-//!    they changed may be lost with the next start, so nobody is told of it any more.
+//! 1. A change enters its vnodes here while it holds their locks. So a reader that sees its result,
+//!    under the lock, finds the change's ticket here or a later one.
+//! 2. Entries whose changes are durable are removed when the table has grown. Entries of failed
+//!    changes stay: the next start may lose these changes, so they are not shown to clients any
+//!    more.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,10 +20,10 @@ use parking_lot::Mutex;
 
 use crate::ticket::Ticket;
 
-/// Entries beyond which landed ones are swept. More changes than this are rarely in flight.
+/// The number of entries beyond which durable ones are removed. More changes are rarely in flight.
 const SWEEP: usize = 256;
 
-/// The last change of each vnode of a volume that changed lately.
+/// The last change of each vnode of a volume that changed recently.
 #[derive(Debug, Default)]
 pub(crate) struct Unsettled {
     any: AtomicBool,
@@ -31,7 +33,8 @@ pub(crate) struct Unsettled {
 }
 
 impl Unsettled {
-    /// Of a volume that `made` made: nothing of it is durable before that.
+    /// For a volume that the change `made` has made: nothing of the volume is durable before that
+    /// change.
     pub(crate) fn since(made: &Ticket) -> Self {
         Self {
             made: (!is_settled(made)).then(|| made.clone()),
@@ -39,7 +42,7 @@ impl Unsettled {
         }
     }
 
-    /// Whether nothing is entered that is not durable: it can be forgotten.
+    /// Returns whether there is no entry that is not durable, so that this can be dropped.
     pub(crate) fn is_quiet(&self) -> bool {
         if !self.made.as_ref().is_none_or(is_settled) {
             return false;
@@ -62,9 +65,9 @@ impl Unsettled {
         self.any.store(true, Ordering::Release);
     }
 
-    /// The ticket of the last change of `vnode`; a ready one if that is durable.
+    /// The ticket of the last change of `vnode`; a ready one if that change is durable.
     pub(crate) fn of(&self, vnode: u32) -> Ticket {
-        // A change of the vnode is in the journal after the one that made the volume.
+        // The journal has a change of the vnode after the change that made the volume.
         let made = || self.made.clone().unwrap_or_else(Ticket::ready);
         if !self.any.load(Ordering::Acquire) {
             return made();
@@ -84,7 +87,7 @@ impl Unsettled {
     }
 }
 
-/// Whether a change is durable: under way or failed, it is not.
+/// Returns whether a change is durable; false also if it has failed.
 fn is_settled(ticket: &Ticket) -> bool {
     ticket.is_ready() && ticket.wait().is_ok()
 }

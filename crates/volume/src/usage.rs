@@ -1,15 +1,15 @@
-//! Accesses of a volume, a day and a week of them, as `vos examine` shows them.
+//! Accesses of a volume by day and by week, as `vos examine` shows them.
 //!
-//! An access is counted in memory, by one addition that no disk waits for. The counts enter the
-//! volume's record when somebody looks at it or changes it, and the table with the next change of
-//! the record, or in the background some minutes later, at a flush and at the end. A crash loses
-//! the accesses since: they are statistics, and a journal entry for each read would cost more
+//! An access is counted in memory by one addition, without waiting for a disk. The counts enter the
+//! volume's record when the record is read or changed. They enter the table with the next change of
+//! the record, in the background some minutes later, at a flush, and at the end. A crash loses the
+//! accesses since then. They are only statistics, and a journal entry for each read would cost more
 //! than the read.
 //!
-//! Days are those of OpenAFS: a day begins at local midnight, and the first access after it moves
-//! what was counted to the week's days, the newest first, and clears the tables of reads and writes
-//! ([`crate::traffic`]), which are of the day only. On days on which nobody came nothing
-//! is moved, so whoever reads the counts moves them too, for himself.
+//! Days are as in OpenAFS: a day begins at local midnight. The first access of a new day moves the
+//! old counts to the days of the week, newest first. It also clears the tables of reads and writes
+//! ([`crate::traffic`]), which are for one day only. On days without an access nothing is moved. So
+//! a reader of the counts moves them too, in its own copy.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -32,18 +32,18 @@ const DAY: u32 = 86_400;
 #[derive(Default)]
 pub(crate) struct Usage {
     fresh: AtomicU32,
-    /// When the last of them was.
+    /// Time of the last access.
     last: AtomicU32,
-    /// From when on the record's day is over; 0 if that was not looked at yet.
+    /// The time at which the record's day ends; 0 if not determined yet.
     day_ends: AtomicU32,
-    /// The record in memory has counts that the one in the table has not.
+    /// The record in memory has counts that the table's record does not have.
     unsaved: AtomicBool,
-    /// Which of them read and wrote what.
+    /// Counts of reads and writes among these accesses.
     pub(crate) traffic: FreshTraffic,
 }
 
 impl Usage {
-    /// Whether anything would be lost if the volume was forgotten now.
+    /// Returns whether dropping the volume now would lose counts.
     pub(crate) fn is_unsaved(&self) -> bool {
         self.fresh.load(Ordering::Relaxed) > 0
             || self.traffic.is_some()
@@ -70,12 +70,13 @@ impl Usage {
     }
 }
 
-/// Begins a new day in a record that nobody counts for, if the one that it has is over.
+/// If the day of a record that has no open volume is over, begins a new one.
 pub(crate) fn begin_day(info: &mut VolumeInfo, now: AfsTime) {
     enter(info, 0, 0, now);
 }
 
-/// Adds accesses to the present day and begins a new one if that is over. Says whether it was.
+/// Adds accesses to the present day, and begins a new day if the present one is over. Returns
+/// whether it was.
 fn enter(info: &mut VolumeInfo, fresh: u32, last: u32, now: AfsTime) -> bool {
     if fresh > 0 {
         info.day_use = info.day_use.saturating_add(fresh);
@@ -102,7 +103,7 @@ fn enter(info: &mut VolumeInfo, fresh: u32, last: u32, now: AfsTime) -> bool {
     true
 }
 
-/// The local midnight before `now`, by the offset from UTC that holds now.
+/// The local midnight before `now`, by the present offset from UTC.
 fn midnight(now: AfsTime) -> AfsTime {
     let offset = match Local.timestamp_opt(i64::from(now.0), 0).single() {
         Some(time) => i64::from(time.offset().fix().local_minus_utc()),
@@ -113,14 +114,14 @@ fn midnight(now: AfsTime) -> AfsTime {
 }
 
 impl Volume {
-    /// Counts one access of the volume: what the file server calls a vnode reference. Costs an
-    /// addition and a look at the clock; never waits. [`Volume::info`] shows the sums of a day and
-    /// a week; a crash may lose those of some minutes.
+    /// Counts one access of the volume: in the terms of the file server, a vnode reference. Costs
+    /// an addition and a reading of the clock; never waits. [`Volume::info`] shows the sums of a
+    /// day and a week. A crash may lose the counts of some minutes.
     pub fn count_access(&self) {
         let now = clock::time();
         if now.0 >= self.usage.day_ends.load(Ordering::Relaxed) {
-            // What was counted belongs to the day that is over. Should somebody hold the record
-            // just now, the next access finds it.
+            // The counts belong to the day that is over. If the record is locked just now, the next
+            // access does this.
             if let Some(mut record) = self.record().try_write() {
                 self.usage.fold(&mut record.info, now);
             }
@@ -129,7 +130,7 @@ impl Volume {
         self.usage.fresh.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Hands the counts to the journal, if there are new ones.
+    /// Writes the counts to the journal, if there are new ones.
     fn save_usage(&self) -> Result<()> {
         if !self.usage.is_unsaved() {
             return Ok(());
@@ -150,7 +151,7 @@ impl Volume {
 }
 
 impl Core {
-    /// Hands the access counts of all open volumes to the journal.
+    /// Writes the access counts of all open volumes to the journal.
     pub(crate) fn save_usage(&self) -> Result<()> {
         self.attached_volumes()
             .iter()
@@ -162,7 +163,7 @@ impl Core {
 mod tests {
     use super::*;
 
-    /// Noon of a day in 2026, wherever the test runs.
+    /// Noon of a day in 2026, in the time zone of the test machine.
     fn noon() -> AfsTime {
         AfsTime(midnight(AfsTime(1_790_000_000)).0 + DAY / 2)
     }

@@ -1,8 +1,9 @@
-//! Versions of vnodes and pieces in the order of their keys, each with who sees it.
+//! Versions of vnodes and pieces in the order of their keys, each with the viewers that see it.
 //!
-//! A viewer is an epoch; it sees of each thing the newest version that is not newer than itself. As the
-//! newest version comes first, those that see a version are the next ones of the viewers, newest
-//! first, which are not older than it. Dumps read so with one viewer, checks with all.
+//! A viewer is an epoch. Of each vnode or piece, it sees the newest version that is not newer than
+//! itself. The newest version comes first. So the viewers of a version are the next ones in the
+//! list of viewers, newest first, that are not older than the version. Dumps read in this way with
+//! one viewer, checks with all.
 
 use bytes::Bytes;
 use cellar_wire::ids::VnodeId;
@@ -20,7 +21,7 @@ pub(crate) struct Versions {
     walk: Walk,
     /// Newest first.
     viewers: Vec<u64>,
-    /// What the last version was of, and how many viewers have seen a version of it.
+    /// The vnode or piece of the last version, and how many viewers have seen a version of it.
     last: Option<Key>,
     served: usize,
 }
@@ -29,12 +30,12 @@ pub(crate) struct Versions {
 pub(crate) struct Version {
     pub(crate) key: Key,
     pub(crate) value: Bytes,
-    /// Who sees it: places in [`Versions::viewers`].
+    /// The range of [`Versions::viewers`] that sees it.
     pub(crate) seen_by: Range<usize>,
 }
 
 impl Versions {
-    /// The versions of the vnodes of a group from a number on.
+    /// The versions of the vnodes of a group, from number `first` on.
     pub(crate) fn of_vnodes(
         engine: &Arc<Engine>,
         group: GroupId,
@@ -79,12 +80,12 @@ impl Versions {
         }
     }
 
-    /// Who looks, newest first.
+    /// The viewers, newest first.
     pub(crate) fn viewers(&self) -> &[u64] {
         &self.viewers
     }
 
-    /// The next version, whether anybody sees it or not.
+    /// The next version, seen by a viewer or not.
     pub(crate) fn next(&mut self) -> Result<Option<Version>> {
         let Some((key, value)) = self.walk.next()? else {
             return Ok(None);
@@ -104,7 +105,7 @@ impl Versions {
         }))
     }
 
-    /// The next version that anybody sees.
+    /// The next version that a viewer sees.
     pub(crate) fn next_seen(&mut self) -> Result<Option<Version>> {
         while let Some(version) = self.next()? {
             if !version.seen_by.is_empty() {
@@ -114,7 +115,7 @@ impl Versions {
         Ok(None)
     }
 
-    /// Goes on at `key`, which is not before the present place: behind something damaged.
+    /// Goes on at `key`, which is not before the present place: behind a damaged part.
     pub(crate) fn skip_to(&mut self, key: Key) {
         self.walk.skip_to(key);
     }

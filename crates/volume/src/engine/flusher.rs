@@ -170,7 +170,7 @@ impl Engine {
                     self.ledger.overflowed();
                     self.open_base_for_reads();
                     if let Err(error) = self.hand_back_blocks() {
-                        tracing::warn!(%error, "no room of removed files can be given back");
+                        tracing::warn!(%error, "cannot give the room of free blocks to the tables");
                     }
                     smaller = (smaller + 2).min(SMALLER_MAX);
                     std::thread::sleep(IDLE / 5);
@@ -217,7 +217,9 @@ impl Engine {
         }
         match self.reopen_base() {
             Ok(base) => *slot = Some(base),
-            Err(error) => tracing::debug!(%error, "the base table is opened again later"),
+            Err(error) => {
+                tracing::debug!(%error, "cannot open the base table: a later flush tries again")
+            }
         }
     }
 

@@ -247,7 +247,7 @@ fn lose(fault: String, options: &Options) -> Result<()> {
         return Ok(());
     }
     Err(Error::LostJournal(format!(
-        "{fault}: acknowledged changes may be missing with it"
+        "{fault}: acknowledged changes may be lost"
     )))
 }
 

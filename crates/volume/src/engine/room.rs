@@ -296,7 +296,7 @@ impl Room {
     /// A flush found no room: gives up the reserve.
     pub(crate) fn overflowed(&self) {
         if !self.full.swap(true, Ordering::Relaxed) {
-            tracing::warn!("the partition is full: only removals are taken");
+            tracing::warn!("the partition is full: only removals are accepted");
         }
         self.allowance.store(0, Ordering::SeqCst);
         self.set_aside.store(0, Ordering::SeqCst);

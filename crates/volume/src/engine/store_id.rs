@@ -145,7 +145,7 @@ fn has(names: &[String], name: &str) -> bool {
 }
 
 fn failed(error: io::Error) -> Error {
-    Error::Partition(format!("looking at what the disk holds: {error}"))
+    Error::Partition(format!("reading the store's files: {error}"))
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! The bytes of a frozen vnode, all of them or what changed since an epoch, holes told apart.
+//! The bytes of a frozen vnode, all of them or those that changed since an epoch, with holes
+//! marked.
 //!
-//! What changed is known without the earlier versions: a block and a page say in which epoch they were
-//! written. Where bytes were cut off, nothing is left that could say so; the vnode remembers the lowest
-//! place of any cut, and the epoch of the last: to somebody whose state is older than that, everything
-//! from that place on is new, holes too.
+//! The changes are known without the earlier versions: a block and a page record the epoch in which
+//! they were written. If bytes were cut off, nothing is left that could record this. So the vnode
+//! records the lowest place of any cut, and the epoch of the last cut. For a receiver with an older
+//! state, everything from that place on is new, including holes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,21 +28,21 @@ use crate::volume::Volume;
 pub struct Part {
     /// Its offset.
     pub at: u64,
-    /// What is there.
+    /// The contents.
     pub content: Content,
 }
 
-/// What is at a place of a body.
+/// The contents of a part of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// These bytes.
     Bytes(Bytes),
-    /// So many zeros, which take no room.
+    /// This many zeros, which are not stored.
     Hole(u64),
 }
 
 impl Part {
-    /// How many bytes it has.
+    /// Number of bytes.
     pub fn length(&self) -> u64 {
         match &self.content {
             Content::Bytes(bytes) => bytes.len() as u64,
@@ -50,7 +51,7 @@ impl Part {
     }
 }
 
-/// A body being read. Owns all that it needs; holds nothing of the table between calls.
+/// A body that is being read. It holds nothing of the table between calls.
 pub struct Body {
     frozen: Frozen,
     fid: Fid,
@@ -59,7 +60,7 @@ pub struct Body {
     kept: u64,
     position: u64,
     form: Form,
-    /// What it met; nothing behind it is read.
+    /// The error that a read met; nothing behind it is read.
     failed: Option<Error>,
 }
 
@@ -71,22 +72,22 @@ impl std::fmt::Debug for Body {
 }
 
 enum Form {
-    /// These bytes, and zeros behind them; whether they are wanted.
+    /// These bytes, followed by zeros; and whether they are wanted.
     AtHand(Bytes, bool),
-    /// Pieces of blocks; `None` is one of which nothing is wanted.
+    /// Pieces of blocks; `None` for a piece of which nothing is wanted.
     Pieces(Ahead<Option<PieceBlocks>>),
     /// A directory's pages, with the epochs in which they were written.
     Pages(Ahead<(u64, Bytes)>),
 }
 
-/// Pieces that are read one after the other, with the one that comes next.
+/// Pieces that are read in order, with the next one.
 struct Ahead<T> {
     seen: Versions,
     next: Option<(u64, T)>,
     done: bool,
 }
 
-/// The next part of a body: where, and how to read it.
+/// How to read the next part of a body.
 enum Span {
     Hole,
     AtHand(Bytes),
@@ -94,10 +95,10 @@ enum Span {
 }
 
 impl Frozen {
-    /// Begins to read a body: bytes of a file, pages of a directory, target of a link. With an epoch
-    /// only what changed since the end of it; all of a vnode that was not there then.
+    /// Begins to read a body: bytes of a file, pages of a directory, or target of a link. With an
+    /// epoch, only the changes since its end; for a vnode that did not exist then, the whole body.
     ///
-    /// `InObjects` of a file whose bytes are elsewhere: its image names the objects.
+    /// `InObjects` for a file whose bytes are elsewhere: its image names the objects.
     pub fn body(&self, listed: &Listed, since: Option<u64>) -> Result<Body> {
         let volume = &self.inner.volume;
         let record = (*listed.record).clone();
@@ -173,7 +174,7 @@ impl<T> Ahead<T> {
         }
     }
 
-    /// Makes the first piece that is there and not before `number` the next one.
+    /// Reads up to the first piece whose number is not below `number`.
     fn advance(
         &mut self,
         number: u64,
@@ -194,22 +195,22 @@ impl<T> Ahead<T> {
 }
 
 impl Body {
-    /// Its length in bytes, whatever of it is read.
+    /// Length of the whole body in bytes.
     pub fn length(&self) -> u64 {
         self.record.length
     }
 
-    /// Of the bytes that the vnode had in that epoch, those from here on are void: whoever has them cuts
-    /// them off before anything else. `u64::MAX` if none are, 0 if all is read.
+    /// The receiver keeps the bytes that the vnode had in that epoch only up to here, and cuts the
+    /// others off before anything else. `u64::MAX` if it keeps all, 0 if the whole body is read.
     pub fn kept(&self) -> u64 {
         self.kept
     }
 
-    /// The next part, of up to `max` bytes but at least 4096 where there are as many; `None` after the
-    /// last. Parts come in order, and without a gap if all is read. After an epoch, gaps are what has
-    /// not changed.
+    /// The next part, of up to `max` bytes but at least 4096 if there are as many; `None` after the
+    /// last. Parts come in order, and without gaps if all is read. With an epoch, gaps are
+    /// unchanged bytes.
     ///
-    /// `Io` names the vnode if something of it is damaged, at this call and all that follow.
+    /// `Io` names the vnode if a part of it is damaged, at this call and all later ones.
     pub fn next(&mut self, max: usize) -> Result<Option<Part>> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -246,7 +247,7 @@ impl Body {
         }))
     }
 
-    /// Whether what was written in `epoch` and ends at `end` is new to the receiver.
+    /// Returns whether bytes that were written in `epoch` and end at `end` are new to the receiver.
     fn is_wanted(&self, epoch: u64, end: u64) -> bool {
         end > self.kept || self.since.is_none_or(|since| epoch > since)
     }
@@ -273,7 +274,8 @@ impl Body {
             let end = end.min(length);
             self.position = end;
             match span {
-                // A hole in what the receiver keeps was one before, or is behind its end.
+                // A hole in the part that the receiver keeps was a hole before, or is behind its
+                // end.
                 Some(Span::Hole) if end <= self.kept && self.since.is_some() => {}
                 Some(Span::Hole) if self.since.is_some() => {
                     return Ok(Some((at.max(self.kept)..end, Span::Hole)));
@@ -285,7 +287,8 @@ impl Body {
         Ok(None)
     }
 
-    /// What is at the present place of a file in pieces, and where it ends; `None` is not wanted.
+    /// The contents at the present place of a file in pieces, and where they end; `None` if they
+    /// are not wanted.
     fn span_of_pieces(&mut self, max: usize) -> Result<(u64, Option<Span>)> {
         let at = self.position;
         let number = at / PIECE_BYTES;
@@ -340,7 +343,7 @@ impl Body {
         })
     }
 
-    /// The same of a directory.
+    /// Like [`Self::span_of_pieces`], for a directory.
     fn span_of_pages(&mut self, max: usize) -> Result<(u64, Option<Span>)> {
         let fid = self.fid;
         let volume = Arc::clone(&self.frozen.inner.volume);

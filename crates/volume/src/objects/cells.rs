@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 use crate::record::ObjectRecord;
 use crate::ticket::{PATIENCE, is_nonblocking};
 
-/// Parts of the cache with a lock each.
+/// Shards of the cache, each with its own lock.
 const SHARDS: usize = 16;
-/// Objects in each part beyond which those that nobody uses are forgotten.
+/// If a shard has more objects than this, those that are not in use are forgotten.
 const CELLS_MAX: usize = 2048;
 
 /// An object in memory.
@@ -23,7 +23,7 @@ pub(super) struct ObjectCell {
 }
 
 enum Known {
-    /// Not looked at yet.
+    /// Not read yet.
     Unread,
     /// As it is in the table.
     Is(Option<ObjectRecord>),
@@ -44,7 +44,7 @@ impl Known {
     }
 }
 
-/// Those in use, and some that were.
+/// The objects in use, and some that were used before.
 #[derive(Default)]
 pub(super) struct ObjectCells {
     shards: [Mutex<HashMap<ObjectId, Arc<ObjectCell>>>; SHARDS],
@@ -60,7 +60,7 @@ impl ObjectCells {
             return Arc::clone(cell);
         }
         if shard.len() >= CELLS_MAX {
-            // Nobody has another reference, or gets one while this is locked.
+            // No other thread has a reference, or gets one while the shard is locked.
             shard.retain(|_, cell| Arc::strong_count(cell) > 1);
         }
         let cell = Arc::new(ObjectCell {
@@ -120,7 +120,8 @@ impl ObjectCell {
         Ok(Write(state))
     }
 
-    /// The same for who has others to change as well: `None` if the record is damaged, which is noted.
+    /// Like [`Self::write`], for a caller that changes other objects as well: `None` if the record
+    /// is damaged, which is recorded.
     pub(super) fn write_sound(&self, shared: &Shared) -> Result<Option<Write<'_>>> {
         match self.write(shared) {
             Err(Error::ObjectIo { .. }) => Ok(None),
@@ -135,7 +136,7 @@ impl Read<'_> {
         self.0.any()
     }
 
-    /// The record of an object that is there.
+    /// The record of an object that is present.
     pub(super) fn present(&self, id: ObjectId) -> Result<&ObjectRecord> {
         self.0.present(id)
     }
@@ -147,12 +148,12 @@ impl Write<'_> {
         self.0.any()
     }
 
-    /// The record of an object that is there.
+    /// The record of an object that is present.
     pub(super) fn present(&self, id: ObjectId) -> Result<&ObjectRecord> {
         self.0.present(id)
     }
 
-    /// Enters what a change has made of it.
+    /// Enters the result of a change.
     pub(super) fn set(&mut self, record: Option<ObjectRecord>) {
         *self.0 = Known::Is(record);
     }

@@ -1,7 +1,7 @@
-//! Looking at everything, for tests and for devices taken out of service.
+//! The consistency check of a whole device, for tests and for devices taken out of service.
 //!
-//! Every block is named by exactly one place of one object (in as many versions as there are), or is
-//! free; what objects take, and how many they are, is what the records say.
+//! Every block is free, or exactly one place of one object names it, in any number of versions. The
+//! records have the right numbers of objects and blocks.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::record::{BLOCK, ObjectRecord, PIECE_BLOCKS, Piece};
 
 impl ObjectStore {
-    /// Looks at everything on the device. Nothing may change it meanwhile. Of the report the volumes
-    /// are the objects, and unseen are pieces of removed objects.
+    /// Checks everything on the device. Nothing may change it meanwhile. In the report, the volumes
+    /// are the objects, and unseen versions are pieces of removed objects.
     pub fn check(&self) -> Result<CheckReport> {
         let shared = self.shared();
         let _quiet = shared.reaper.hold();
@@ -67,7 +67,7 @@ impl ObjectStore {
                     report.unseen(&key);
                     if engine.get(&Key::reap_object(number))?.is_none() {
                         report.fault(format!(
-                            "piece {piece} of object number {number} is nobody's"
+                            "piece {piece} of object number {number} belongs to no object"
                         ));
                     }
                 }
@@ -112,7 +112,7 @@ impl ObjectStore {
     }
 }
 
-/// Whether a piece of that version can be seen at all.
+/// Checks that a piece of this version can be visible at all.
 fn check_place(record: &ObjectRecord, piece: u64, version: u64, report: &mut CheckReport) {
     let number = record.number;
     let Some(sees) = record

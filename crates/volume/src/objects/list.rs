@@ -1,4 +1,4 @@
-//! What objects there are.
+//! Listing and examining objects.
 
 use cellar_wire::List;
 use cellar_wire::object::ObjectId;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::record::{ObjectRecord, VersionRecord};
 
 impl ObjectStore {
-    /// What is known of an object, also of one that was removed softly.
+    /// Returns the record of an object, also of one that was removed softly.
     ///
     /// `NoObject`.
     pub fn examine(&self, id: ObjectId) -> Result<ObjectInfo> {
@@ -22,8 +22,9 @@ impl ObjectStore {
         Ok(info(id, record))
     }
 
-    /// Up to `limit` objects of a volume (0: of all) behind `after`, ascending: those that are there,
-    /// or else those that were removed softly. Says whether there may be more.
+    /// Up to `limit` objects of a volume (0: of all) behind `after`, in ascending order. Lists the
+    /// present objects, or with `removed` those that were removed softly. Also returns whether
+    /// there may be more.
     pub fn list(
         &self,
         volume: u32,
@@ -40,7 +41,7 @@ impl ObjectStore {
         let mut found = Vec::new();
         while let Some((key, value)) = walk.next()? {
             let Ok(record) = ObjectRecord::decode(&value) else {
-                // Whoever asks for it is told what is wrong; the others are listed.
+                // A request for this object gets the error; the others are listed.
                 self.shared()
                     .damaged(name_of(&key), "its record is damaged");
                 continue;
@@ -70,7 +71,7 @@ fn info(object: ObjectId, record: &ObjectRecord) -> ObjectInfo {
         accessed: record.accessed,
         removed: record.removed,
         allocated: record.blocks * BLOCK_BYTES,
-        // As many as a record holds.
+        // As many as a record can hold.
         versions: List::from_iter_cut(seen.map(version)),
     }
 }

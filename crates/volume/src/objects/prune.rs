@@ -1,11 +1,12 @@
-//! Letting versions go.
+//! Removing versions of objects.
 //!
-//! What a version ceases to need are pieces that the next newer version has anew, or, of the newest,
-//! its own: a record says of each version where its own pieces are, so little is looked at after an
-//! append to something large.
+//! The pieces that are no longer needed with a version are those that the next newer version has
+//! replaced. For the newest version they are its own pieces. A record has for each version the
+//! range of its own pieces, so little is examined after an append to a large object.
 //!
-//! An object of which nothing is left goes as well, under the same lock: who gives up what it wrote need not ask for
-//! the object's removal, which would take what somebody else has written since.
+//! If no version is left, the object is removed as well, under the same lock. A writer that gives
+//! up its version therefore need not request the object's removal, which would also remove versions
+//! that another writer has written since.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -24,13 +25,13 @@ use crate::reap::collect_unseen;
 use crate::record::{ObjectRecord, Piece, PieceBlocks, VersionRecord};
 use crate::ticket::Ticket;
 
-/// Records of pieces looked at in one change, about.
+/// About the number of piece records that one change examines.
 const STEP: usize = 1024;
 
 impl ObjectStore {
-    /// Lets go of the versions that are older than `below` and not named, and of objects that have none then.
-    /// Objects that are not there, and those whose records are damaged, are passed over. Answers the bytes that were
-    /// given back, and when that is durable.
+    /// Removes the versions that are older than `below` and not named, and objects that then have
+    /// none. Objects that do not exist, and those whose records are damaged, are skipped. Returns
+    /// the bytes that were freed, and the ticket of the last change.
     pub fn prune(&self, needed: &[Needed]) -> Result<(u64, Ticket)> {
         let shared = self.shared();
         let (mut freed, mut last) = (0, Ticket::ready());
@@ -60,8 +61,8 @@ impl ObjectStore {
 }
 
 impl Shared {
-    /// Lets go of all versions that are not to be kept; says how many blocks that gave back. `None`:
-    /// there are none.
+    /// Removes all versions for which `keep` is false. Returns the number of blocks that this
+    /// frees; `None` if there are no such versions.
     pub(super) fn let_go(
         &self,
         id: ObjectId,
@@ -100,8 +101,8 @@ impl Shared {
         }
     }
 
-    /// Removes from the first of `ranges` on what none of `viewers` sees, up to a step, and says
-    /// whether that was all.
+    /// Removes pieces in `ranges` that none of `viewers` sees, up to one step. Returns whether that
+    /// was all.
     fn collect(
         &self,
         number: u64,
@@ -131,8 +132,9 @@ impl Shared {
                 let Some((key, value)) = next else {
                     break;
                 };
-                // What a damaged record names is not known; its blocks stay out of use. It is no hole:
-                // it stays while somebody sees it, who would read zeros without it.
+                // The blocks of a damaged record are not known; they stay out of use. The record
+                // does not count as a hole: it stays while it is visible, because a reader would
+                // read zeros without it.
                 let damaged = |_| Piece::Blocks(PieceBlocks::empty());
                 same.push((key, Piece::decode(&value).unwrap_or_else(damaged)));
                 looked += 1;
@@ -143,7 +145,7 @@ impl Shared {
     }
 }
 
-/// Where pieces may be that nobody needs once the versions that end are gone, apart from each other.
+/// The ranges of pieces that may not be needed once the ending versions are gone, merged.
 fn unneeded(versions: &[VersionRecord]) -> VecDeque<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     let mut after_ended = false;
@@ -151,7 +153,7 @@ fn unneeded(versions: &[VersionRecord]) -> VecDeque<Range<u64>> {
         if after_ended {
             found.push(known.changed.clone());
         }
-        // Nothing newer that sees what the newest had: all of that goes too.
+        // No newer version sees the pieces of the newest, so all of them go too.
         let rest = &versions[index..];
         if known.ending && rest.iter().all(|newer| newer.ending) {
             found.push(known.changed.clone());
@@ -170,7 +172,8 @@ fn unneeded(versions: &[VersionRecord]) -> VecDeque<Range<u64>> {
     apart
 }
 
-/// Takes the versions that end off the record. What they had and a newer one sees is the newer one's.
+/// Removes the ending versions from the record. Pieces of theirs that a newer version sees then
+/// belong to the newer one.
 fn forget_ended(record: &mut ObjectRecord) {
     let mut inherited: Vec<Range<u64>> = Vec::new();
     for known in &mut record.versions {
@@ -258,7 +261,7 @@ mod tests {
         (store, id)
     }
 
-    /// Makes the record of the first piece in a version one that does not decode.
+    /// Replaces the record of the first piece in a version by one that does not decode.
     fn damage(store: &ObjectStore, id: ObjectId, version: u64) {
         let shared = store.shared();
         let number = {
@@ -290,7 +293,7 @@ mod tests {
         let read = |version, at| store.read(id, version, at, 4096);
         assert!(matches!(read(10, 0), Err(Error::ObjectIo { .. })));
         assert_eq!(read(10, PIECE_BYTES).unwrap(), vec![5; 4096]);
-        // One that nobody sees any more goes.
+        // A damaged record without a viewer is removed.
         let (store, id) = two_versions();
         damage(&store, id, 10);
         let_go(&store, id, &[5], 11);
@@ -319,14 +322,15 @@ mod tests {
         let (removed, ticket) = store.remove(&[other(0), id, other(7)], false).unwrap();
         ticket.wait().unwrap();
         assert_eq!(removed, 1);
-        // It is told to whoever asks what is damaged.
+        // It is reported among the damaged objects.
         assert_eq!(store.damaged(), [other(0)]);
     }
 
     #[test]
     fn an_object_goes_with_its_last_version_and_not_before() {
         let (store, id) = two_versions();
-        // What a store left that was given up, and what another wrote before the device was told.
+        // A version that a store left when it was given up, and one that another store wrote before
+        // the device was told.
         let write = |version| {
             let bytes = [Bytes::from_static(b"new")];
             let written = store.write(ObjectId { serial: 2, ..id }, 0, version, 0, &bytes);
@@ -342,7 +346,7 @@ mod tests {
         assert_eq!(store.usage().unwrap().objects, 1);
         write(8);
         assert_eq!(store.read(other, 8, 0, 9).unwrap(), b"new"[..]);
-        // Also one that was removed softly: nothing of it could be brought back.
+        // The same for an object that was removed softly: it could not be restored.
         store.remove(&[id], true).unwrap().1.wait().unwrap();
         let_go(&store, id, &[], 11);
         let usage = store.usage().unwrap();

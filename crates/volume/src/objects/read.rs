@@ -1,4 +1,4 @@
-//! Reading a version of an object, every block against its checksum.
+//! Reading a version of an object, with every block compared with its checksum.
 
 use std::sync::Arc;
 
@@ -16,12 +16,13 @@ use crate::memory::Memory;
 use crate::record::{BLOCK, ObjectRecord, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks};
 use crate::ticket::may_block;
 
-/// How old the date of the last access may be, in seconds.
+/// The accuracy of the date of the last access, in seconds.
 const ACCESSED_COARSE: u64 = 3600;
 
 /// A range of one version of an object, read a part at a time.
 ///
-/// It holds nothing between parts: when the version is let go meanwhile, the next part says so.
+/// It holds nothing between parts: if the version is removed meanwhile, the next part returns an
+/// error.
 pub struct ObjectReader {
     shared: Arc<Shared>,
     cell: Arc<ObjectCell>,
@@ -48,7 +49,8 @@ impl ObjectReader {
         self.end - self.position
     }
 
-    /// Takes the next part, up to `max` bytes, away, to be read by itself: several may be at the same time.
+    /// Splits off the next part, up to `max` bytes, to be read separately. Several parts may be
+    /// read at the same time.
     pub fn split(&mut self, max: u64) -> Self {
         let begin = self.position;
         self.position += self.left().min(max);
@@ -121,8 +123,8 @@ impl ObjectStore {
 }
 
 impl Shared {
-    /// Brings the date of the last access up to date, about. What goes wrong with that is nobody's
-    /// concern: nothing is lost but the date.
+    /// Updates the date of the last access if it is too old. Errors are ignored: only the date is
+    /// lost.
     fn note_access(&self, cell: &ObjectCell, accessed: u64) -> Result<()> {
         let now = clock::seconds();
         if now < accessed.saturating_add(ACCESSED_COARSE) || self.engine.check_running().is_err() {
@@ -154,7 +156,8 @@ impl Shared {
         length: usize,
         way: Way,
     ) -> Result<Bytes> {
-        // Before the pieces are looked up: what they name is not used for something else from now on.
+        // Taken before the pieces are looked up: from now on the blocks that they name are not
+        // reused.
         let _pin = self.engine.space.pin();
         let end = position + length as u64;
         let mut pieces = Vec::new();
@@ -207,7 +210,7 @@ impl Shared {
         })
     }
 
-    /// What a version sees of a piece, and of which version that is.
+    /// The piece that a version sees, with the version that wrote it.
     pub(super) fn piece(
         &self,
         id: ObjectId,

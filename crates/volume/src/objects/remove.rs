@@ -1,6 +1,6 @@
-//! Removing objects, softly or for good.
+//! Removing objects, softly or permanently.
 //!
-//! A removal for good takes the object's record away and leaves a key by which its pieces are
+//! A permanent removal deletes the object's record and leaves a key, by which its pieces are
 //! removed in the background, also after a restart.
 
 use std::collections::BTreeSet;
@@ -19,13 +19,13 @@ use crate::reap::delete_some;
 use crate::record::ObjectRecord;
 use crate::ticket::Ticket;
 
-/// Objects that [`ObjectStore::purge_oldest`] looks for and removes at a time.
+/// The most objects that one [`ObjectStore::purge_oldest`] removes.
 pub const OLDEST_MAX: usize = 1024;
 
 impl ObjectStore {
-    /// Removes objects; `soft`: so that [`ObjectStore::undelete`] brings them back. Those that are not
-    /// there are passed over, and what was removed softly goes for good if it is not `soft`. Answers
-    /// how many were removed, and when that is durable.
+    /// Removes objects. With `soft`, [`ObjectStore::undelete`] can restore them. Objects that do
+    /// not exist are skipped. Without `soft`, softly removed objects are removed permanently.
+    /// Returns the number of removed objects, and the ticket of the last removal.
     pub fn remove(&self, ids: &[ObjectId], soft: bool) -> Result<(u32, Ticket)> {
         let shared = self.shared();
         shared.each(ids, |id, record| match soft {
@@ -42,7 +42,7 @@ impl ObjectStore {
         })
     }
 
-    /// Brings back what was removed softly. Answers how many objects that were.
+    /// Restores objects that were removed softly. Returns the number of restored objects.
     pub fn undelete(&self, ids: &[ObjectId]) -> Result<(u32, Ticket)> {
         let shared = self.shared();
         shared.each(ids, |id, record| {
@@ -57,12 +57,12 @@ impl ObjectStore {
         })
     }
 
-    /// Removes for good what was removed softly before that time, in seconds since 1970. Answers how
-    /// many objects that were.
+    /// Permanently removes the objects that were removed softly before this time, in seconds since
+    /// 1970. Returns their number.
     pub fn purge(&self, before: u64) -> Result<(u32, Ticket)> {
         let shared = self.shared();
         if shared.device.lock().removed == 0 {
-            // Nothing to be looked for, which would be a walk over all objects.
+            // There is nothing to find, so the walk over all objects is skipped.
             return Ok((0, Ticket::ready()));
         }
         let prefix = Key::of_kind(Kind::Object);
@@ -74,7 +74,7 @@ impl ObjectStore {
                 continue;
             }
             let (removed, ticket) = shared.each(&[name_of(&key)], |id, record| {
-                // It may have been brought back since.
+                // It may have been restored meanwhile.
                 if !is_due(record) {
                     return Ok(None);
                 }
@@ -88,8 +88,9 @@ impl ObjectStore {
         Ok((purged, last))
     }
 
-    /// Removes for good what was removed softly longest ago: until that has `bytes` bytes, and not more than
-    /// [`OLDEST_MAX`] objects. Answers how many objects that were, and how many bytes they have.
+    /// Permanently removes the objects that were removed softly the longest time ago, until `bytes`
+    /// bytes are freed, and at most [`OLDEST_MAX`] objects. Returns the number of these objects and
+    /// of their bytes.
     pub fn purge_oldest(&self, bytes: u64) -> Result<(u32, u64, Ticket)> {
         let shared = self.shared();
         if shared.device.lock().removed == 0 {
@@ -115,7 +116,7 @@ impl ObjectStore {
                 break;
             }
             let (removed, ticket) = shared.each(&[id], |id, record| {
-                // It may have been brought back since.
+                // It may have been restored meanwhile.
                 if record.removed != removed_at {
                     return Ok(None);
                 }
@@ -130,24 +131,24 @@ impl ObjectStore {
         Ok((purged, freed, last))
     }
 
-    /// Removes what removed objects have left, now, and does not come back before that is done and their blocks are
+    /// Removes the remains of removed objects now. Returns when that is done and their blocks are
     /// free.
     pub fn reap_now(&self) -> Result<()> {
         let shared = self.shared();
         shared.reap_all()?;
-        // They are free when the journal has it, also what the thread of the background has removed: groups land in
-        // order.
+        // Blocks are free when the journal has the removals, including those of the background
+        // thread. Groups become durable in order.
         let _room = shared.engine.admit(0)?;
         shared.commit_counted(Batch::new(), 0, 0)?.wait()
     }
 }
 
-/// What a change leaves in the place of an object's record.
+/// The new record of an object after a change, and the change's ticket.
 type Left = (Option<ObjectRecord>, Ticket);
 
 impl Shared {
-    /// Runs a change of each of these objects that is there, in any state, with its record locked. Those whose
-    /// records are damaged are passed over.
+    /// Runs `change` on each of these objects that exists, in any state, with its record locked.
+    /// Objects with damaged records are skipped.
     fn each(
         &self,
         ids: &[ObjectId],
@@ -184,7 +185,7 @@ impl Shared {
         Ok((Some(record), ticket))
     }
 
-    /// Removes an object for good, with its record locked.
+    /// Removes an object permanently, with its record locked.
     pub(super) fn remove(&self, id: ObjectId, record: &ObjectRecord) -> Result<Left> {
         let mut batch = Batch::new();
         batch.delete(key_of(id));
@@ -196,7 +197,7 @@ impl Shared {
         Ok((None, ticket))
     }
 
-    /// Works on every removal there is.
+    /// Works on all pending removals.
     pub(super) fn reap_all(&self) -> Result<()> {
         let _working = self.reaper.hold();
         let prefix = Key::of_kind(Kind::ReapObject);
@@ -224,7 +225,7 @@ impl Shared {
     }
 }
 
-/// Starts the thread that removes what removed objects have left.
+/// Starts the thread that removes the remains of removed objects.
 pub(super) fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
     let shared = Arc::downgrade(shared);
     std::thread::Builder::new()
@@ -257,7 +258,7 @@ mod tests {
     fn what_was_removed_is_free_when_it_was_reaped() {
         let disk = Arc::new(SimDisk::new(64 << 20));
         let store = ObjectStore::open(disk, Options::default()).unwrap();
-        // Of what bodies have taken on the disk; journal and tables come and go.
+        // Counts only the room of bodies on the disk; that of journal and tables varies.
         let free = || store.shared().engine.space.allocated_but_unused();
         let bytes = [Bytes::from(vec![1; 1 << 20])];
         for serial in 1..=100 {

@@ -1,7 +1,8 @@
-//! Looking for damage while everything is in use: every record and block against its checksum.
+//! Searching for damage while the device is in use: every record and block is compared with its
+//! checksum.
 //!
-//! Blocks are read from the device where the system can be told to. What does not match is looked
-//! at again with its record as it is then, and its blocks held, before it is called damaged.
+//! Blocks are read from the device if the system supports that. If a block does not match, it is
+//! verified again, with its present record and with its blocks held, before it is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -19,29 +20,29 @@ use crate::record::{
     BLOCK, BlockRef, DeviceRecord, ObjectRecord, PIECE_BLOCKS, Piece, PieceBlocks,
 };
 
-/// Longest pause at a time.
+/// The longest single pause.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Shorter debts are paid together.
+/// Shorter delays are accumulated.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 
-/// How far a scrub is, and what it found.
+/// The progress and the findings of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectScrub {
-    /// Bytes verified.
+    /// Bytes that were verified.
     pub bytes: u64,
-    /// Bytes that there were to verify when it began, about.
+    /// About the bytes that there were to verify when it began.
     pub total: u64,
-    /// Objects looked at.
+    /// Number of objects that were verified.
     pub objects: u64,
     /// Damaged objects, up to 1024 of them.
     pub damaged: Vec<ObjectId>,
-    /// Whether it was ended before everything was looked at.
+    /// Whether it ended before everything was verified.
     pub is_partial: bool,
 }
 
 impl ObjectStore {
-    /// Verifies all blocks at up to `rate` bytes a second (0: no limit). `tell` hears how far it
-    /// is, and may end it.
+    /// Verifies all blocks at up to `rate` bytes per second (0: no limit). `tell` is called with
+    /// the progress, and may end the scrub.
     pub fn scrub(
         &self,
         rate: u64,
@@ -59,7 +60,7 @@ impl ObjectStore {
                     }
                 }
                 Ok(None) => break,
-                // It is told below.
+                // Reported below.
                 Err(_) if walk.skip_unreadable() => {}
                 Err(_) => break,
             }
@@ -121,10 +122,10 @@ impl ObjectStore {
     }
 }
 
-/// What is said of an object whose records are damaged on the disk.
+/// The message for an object whose records are damaged on the disk.
 const ON_DISK: &str = "its records in the table do not match their checksums on the disk";
 
-/// The objects that a scrub has met, beside what the device's record says of them.
+/// The objects that a scrub has found, and the numbers in the device's record.
 struct Count {
     before: DeviceRecord,
     objects: u64,
@@ -159,13 +160,13 @@ impl Count {
                 removed,
                 said = now.objects,
                 said_removed = now.removed,
-                "scrub: the device's counts are not what it has"
+                "scrub: the device's counters do not match its objects"
             );
         }
     }
 }
 
-/// Waits until so many bytes may have been read.
+/// Waits until this many bytes may have been read.
 fn keep_pace(
     shared: &Shared,
     rate: u64,
@@ -191,8 +192,8 @@ fn keep_pace(
 }
 
 impl Shared {
-    /// Looks at the table as the disk has it: keys of objects, and of all pieces of objects, that
-    /// are damaged there.
+    /// Verifies the table on the disk. Returns the damaged keys of objects, and of all pieces of
+    /// objects.
     fn scrub_table(
         &self,
         rate: u64,
@@ -217,8 +218,8 @@ impl Shared {
         Ok(faults.lost.iter().map(of_object).collect())
     }
 
-    /// Compares the map of blocks with the pieces: numbers of objects that name a block wrongly,
-    /// and how.
+    /// Compares the map of blocks with the pieces. Returns the numbers of objects that name a block
+    /// wrongly, with the reason.
     fn scrub_map(
         &self,
         rate: u64,
@@ -236,7 +237,7 @@ impl Shared {
         };
         let faults = block_map::compare(&self.engine, Kind::ObjectPiece, &mut go_on)?;
         if faults.is_partial && !is_ended {
-            tracing::warn!("scrub: no room to compare the map of blocks with what names them");
+            tracing::warn!("scrub: no room to compare the map of blocks with the pieces");
         }
         for fault in faults.of_unnamed().iter().chain(&faults.others) {
             tracing::error!(fault, "scrub: damaged");
@@ -248,7 +249,7 @@ impl Shared {
         Ok(named.map(|(key, cause)| (key.u64_at(1), cause)).collect())
     }
 
-    /// Verifies the pieces of an object; says what is wrong with the first that is damaged.
+    /// Verifies the pieces of an object. Returns what is wrong with the first damaged one.
     fn scrub_object(
         &self,
         record: &ObjectRecord,
@@ -265,7 +266,7 @@ impl Shared {
             let piece = match Piece::decode(&value) {
                 Ok(piece) => piece,
                 Err(error) => {
-                    // Once more: a change may have been at work, or the memory.
+                    // Read again: a change may have interfered, or the memory was faulty.
                     let again = self.engine.get(&key)?;
                     if again.is_some_and(|value| Piece::decode(&value).is_err()) {
                         wrong.get_or_insert(error.to_string());
@@ -317,7 +318,8 @@ impl Shared {
         Ok(read)
     }
 
-    /// Looks at one block again, held, by its record as it is now: what is wrong with it.
+    /// Verifies one block again, held, with its present record. Returns what is wrong with it, if
+    /// anything.
     fn verify(
         &self,
         owner: Owner,

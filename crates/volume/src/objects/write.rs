@@ -1,9 +1,9 @@
 //! Writing a version of an object.
 //!
-//! A write first makes the version, if it is not there: an entry of the record, without bytes of its
-//! own. Then bytes go to blocks that nothing names, without any lock, and every 32 MiB one change
-//! names them. A power cut between two such changes leaves a version that is not finished and that
-//! nobody outside knows of; it goes when the next one is made from the same base.
+//! A write first makes the version, if it does not exist: an entry of the record, without bytes of
+//! its own. Then bytes are written to blocks that nothing names, without any lock. Every 32 MiB,
+//! one change names these blocks. A power cut between two such changes leaves an unfinished version
+//! that no client knows. It is removed when the next version is made from the same base.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use crate::record::{
 };
 use crate::ticket::Ticket;
 
-/// What a change adds to the table beside pieces, about, in bytes.
+/// About the bytes that a change adds to the table beside pieces.
 const RECORDS_GROWTH: u64 = 4096;
-/// Bytes named by one change, about.
+/// About the bytes that one change names.
 const PART_BYTES: u64 = 32 << 20;
-/// Bytes that are written and named while the object is locked.
+/// The most bytes that are written and named in one change, while the object is locked.
 const AT_ONCE_BYTES: u64 = 512 << 10;
 /// Largest length of an object.
 const LENGTH_MAX: u64 = i64::MAX as u64;
-/// Pieces that one change cuts off.
+/// The most pieces that one change cuts off.
 const CUT_STEP: usize = 1024;
 
-/// Bytes on their way into a version. Dropping it leaves what was named already.
+/// A running write into a version. Dropping it leaves the parts that were named already.
 pub struct ObjectWriter {
     shared: Arc<Shared>,
     cell: Arc<ObjectCell>,
@@ -45,7 +45,7 @@ pub struct ObjectWriter {
     received: u64,
     part_begin: u64,
     gathered: Gathered,
-    /// Of the part's records in the table.
+    /// Room for the part's records in the table.
     room: Option<Promise>,
     ticket: Ticket,
 }
@@ -62,12 +62,12 @@ impl std::fmt::Debug for ObjectWriter {
 }
 
 impl ObjectStore {
-    /// Begins to write `length` bytes at `position` of version `version`, which is made from `base` (0:
-    /// the object is made too) unless it is there. Versions between the two go. Several may write to
-    /// one version at the same time.
+    /// Begins to write `length` bytes at `position` of version `version`. If that version does not
+    /// exist, it is made from `base`; with `base` 0 the object is made too. Versions between the
+    /// two are removed. Several writers may write to one version at the same time.
     ///
-    /// `NoObject`, `Superseded` (`base` is not there, or something newer is), `FileTooBig`, `DiskFull`,
-    /// `Invalid`.
+    /// `NoObject`; `Superseded`: `base` does not exist, or there is a newer version; `FileTooBig`,
+    /// `DiskFull`, `Invalid`.
     pub fn writer(
         &self,
         id: ObjectId,
@@ -100,8 +100,8 @@ impl ObjectStore {
         })
     }
 
-    /// Writes bytes that are all at hand. The rest as [`ObjectStore::writer`]; up to half a MiB is one change, which
-    /// makes the version too if it is not there.
+    /// Writes bytes that are all in memory, otherwise like [`ObjectStore::writer`]. Up to half a
+    /// MiB is one change, which also makes the version if it does not exist.
     pub fn write(
         &self,
         id: ObjectId,
@@ -121,7 +121,7 @@ impl ObjectStore {
         writer.finish()
     }
 
-    /// One wait for the journal in place of two.
+    /// One wait for the journal instead of two.
     fn write_at_once(
         &self,
         id: ObjectId,
@@ -132,7 +132,7 @@ impl ObjectStore {
         data: &[Bytes],
     ) -> Result<Ticket> {
         let shared = self.shared();
-        // The record of the version goes with the bytes.
+        // The record of the version is in the same change as the bytes.
         let (_room, _) = shared.admit_write(position, length, RECORDS_GROWTH)?;
         let cell = shared.cells.of(id);
         let mut state = cell.write(shared)?;
@@ -145,8 +145,8 @@ impl ObjectStore {
         shared.name_blocks(id, &mut state, made, version, &mut gathered)
     }
 
-    /// Makes a version, as [`ObjectStore::writer`], and gives it that length: cut off, or with zeros
-    /// behind.
+    /// Makes a version, as [`ObjectStore::writer`] does, and gives it this length: cuts it off, or
+    /// extends it with zeros.
     pub fn truncate(&self, id: ObjectId, base: u64, version: u64, length: u64) -> Result<Ticket> {
         if length > LENGTH_MAX {
             return Err(Error::FileTooBig);
@@ -170,7 +170,7 @@ impl ObjectStore {
     }
 }
 
-/// What the records of `length` bytes add to the table, up to a part of them.
+/// The bytes that the records of `length` bytes add to the table, for at most one part.
 fn part_growth(length: u64) -> u64 {
     length.min(PART_BYTES) / 256 + RECORDS_GROWTH
 }
@@ -205,7 +205,7 @@ impl ObjectWriter {
         self.announced - self.received
     }
 
-    /// Names the last bytes; all have come. The ticket is that of the whole write.
+    /// Names the last bytes. All bytes must have come. The ticket is that of the whole write.
     pub fn finish(mut self) -> Result<Ticket> {
         if self.missing() > 0 {
             return Err(Error::Invalid("bytes of the write are missing"));
@@ -233,7 +233,7 @@ struct Made {
     step: Step,
 }
 
-/// What of it is not committed yet.
+/// The part that is not committed yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// Nothing.
@@ -245,8 +245,8 @@ enum Step {
 }
 
 impl Shared {
-    /// Room for the records of a write's first part, and for `more` of them, if an object may be so long; and where
-    /// the write ends.
+    /// Admits room for the records of a write's first part, plus `more` bytes, if an object may be
+    /// so long. Also returns the end of the write.
     fn admit_write(&self, position: u64, length: u64, more: u64) -> Result<(Promise, u64)> {
         let end = position.checked_add(length);
         let end = end
@@ -256,7 +256,7 @@ impl Shared {
         Ok((room, end))
     }
 
-    /// Makes a version, if it is not there. Answers the object's number.
+    /// Makes a version, if it does not exist. Returns the object's number.
     fn make_version(
         &self,
         id: ObjectId,
@@ -279,7 +279,7 @@ impl Shared {
         Ok((number, ticket))
     }
 
-    /// The record with that version, as it will be.
+    /// The record as it will be with that version.
     fn prepare_version(
         &self,
         id: ObjectId,
@@ -367,7 +367,7 @@ impl Shared {
     ) -> Result<Ticket> {
         let Made { record, step } = made;
         let (begin, end) = (gathered.begin(), gathered.end());
-        // The same name may be another object's since: its blocks have other checksums.
+        // Another object may have got the same name meanwhile: its blocks have other checksums.
         let is_same = gathered.owner() == Owner::object(record.number);
         if !is_newest(&record, version) || !is_same {
             return Err(Error::Superseded(id));
@@ -405,8 +405,8 @@ impl Shared {
         Ok(ticket)
     }
 
-    /// Takes some of what lies behind `length` off a version, of the pieces from `from` on; when there
-    /// is no more, in any piece, the version has that length.
+    /// Cuts a version off at `length`: removes some of its pieces from `from` on. When none is left
+    /// behind it, in any piece, the version has that length.
     fn cut(
         &self,
         id: ObjectId,
@@ -435,8 +435,8 @@ impl Shared {
             if last.replace(number) == Some(number) {
                 continue;
             }
-            // No record is newer than this version: the first is what it sees. Of what is damaged the
-            // blocks are not known; they stay out of use.
+            // No record is newer than this version, so it sees the first one. The blocks of a
+            // damaged record are not known; they stay out of use.
             let damaged = |_| Piece::Blocks(PieceBlocks::empty());
             let piece = Piece::decode(&value).unwrap_or_else(damaged);
             if piece != Piece::Gone {
@@ -450,7 +450,7 @@ impl Shared {
             }
         }
         if from > whole {
-            // Others may have written meanwhile where the look had gone by.
+            // Meanwhile other writers may have written pieces that this run has passed.
             change.commit(state)?;
             return Ok(Cut::GoOn(whole));
         }
@@ -468,8 +468,8 @@ impl Shared {
         Ok(Cut::Done(ticket))
     }
 
-    /// Takes the blocks behind `length` out of the piece in which it lies, and zeros the rest of the
-    /// block in which it lies.
+    /// Removes the blocks behind `length` from the piece that contains it, and zeros the rest of
+    /// its block.
     fn cut_piece(&self, change: &mut Change<'_>, length: u64) -> Result<Option<Gathered>> {
         let number = length / PIECE_BYTES;
         let before = change.old_blocks(number)?;
@@ -504,30 +504,30 @@ impl Shared {
     }
 }
 
-/// How far a version was cut.
+/// The progress of a cut.
 enum Cut {
-    /// It has its new length.
+    /// The version has its new length.
     Done(Ticket),
-    /// Not yet: from this piece on.
+    /// Not finished: go on at this piece.
     GoOn(u64),
 }
 
-/// Whether a version is the newest, and can be seen.
+/// Returns whether a version is the newest, and visible.
 fn is_newest(record: &ObjectRecord, version: u64) -> bool {
     let newest = record.versions.last();
     newest.is_some_and(|newest| newest.version == version && !newest.ending)
 }
 
-/// A change of the newest version of an object, being put together.
+/// A change of the newest version of an object, under construction.
 struct Change<'s> {
     shared: &'s Shared,
     id: ObjectId,
     version: u64,
     record: ObjectRecord,
-    /// The object is not there yet.
+    /// The object does not exist yet.
     is_new: bool,
     batch: Batch,
-    /// Pieces as they are, each read once.
+    /// The present pieces, each read once.
     old: BTreeMap<u64, Option<(u64, Piece)>>,
 }
 
@@ -555,7 +555,7 @@ impl<'s> Change<'s> {
         }
     }
 
-    /// The blocks of a piece as it is.
+    /// The blocks of the present piece.
     fn old_blocks(&mut self, number: u64) -> Result<PieceBlocks> {
         Ok(match self.old(number)? {
             Some((_, Piece::Blocks(blocks))) => blocks.clone(),
@@ -563,7 +563,7 @@ impl<'s> Change<'s> {
         })
     }
 
-    /// A block as it is: zeros where there is none.
+    /// The present contents of a block; zeros if there is none.
     fn old_block(&mut self, index: u64) -> Result<Vec<u8>> {
         let number = index / PIECE_BLOCKS as u64;
         let pieces = self.old_blocks(number)?;
@@ -582,7 +582,7 @@ impl<'s> Change<'s> {
         Ok(bytes)
     }
 
-    /// Puts `after` in the place of a piece.
+    /// Replaces a piece by `after`.
     fn replace(&mut self, number: u64, after: PieceBlocks) -> Result<()> {
         let before = self.old(number)?.clone();
         let (own, key) = (
@@ -595,7 +595,8 @@ impl<'s> Change<'s> {
             let older = (self.shared.engine).first_version(&key.successor(), &prefix)?;
             hides = older.is_some();
             let older = older.map(|(_, value)| Piece::decode(&value)).transpose();
-            // Which blocks a damaged one has is not known: none goes that it may share.
+            // The blocks of a damaged older piece are not known, so none is released that it may
+            // share.
             if let (Ok(older), Some((_, Piece::Blocks(blocks)))) = (older, &before) {
                 let older = older.as_ref().and_then(Piece::blocks);
                 let others: Vec<_> = older.into_iter().chain([&after]).collect();
@@ -644,7 +645,7 @@ impl<'s> Change<'s> {
     }
 }
 
-/// Blocks in all.
+/// The total number of blocks.
 pub(super) fn count(runs: &[Run]) -> u64 {
     runs.iter().map(|run| u64::from(run.count)).sum()
 }

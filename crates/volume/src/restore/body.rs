@@ -1,8 +1,8 @@
-//! The bytes of a file that is restored: small ones into one record, others into blocks, as they
-//! come; blocks of zeros are holes.
+//! The bytes of a file that is restored. Those of a small file go into one record, others into
+//! blocks as they come. Blocks of zeros become holes.
 //!
-//! A patched file keeps its body, and of it every block that is not written. A block that is written
-//! in part is made from what the file held.
+//! A patched file keeps its body and every block of it that is not written. A partly written block
+//! is composed with the file's old bytes.
 
 use bytes::Bytes;
 use cellar_wire::ids::Fid;
@@ -15,13 +15,13 @@ use crate::record::{BLOCK, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks};
 /// Bytes gathered before blocks are written.
 const GATHER_BYTES: usize = 1 << 20;
 
-/// What a file held before.
+/// The former contents of the file.
 pub(super) enum Base {
-    /// Nothing, or only zeros, or it does not matter.
+    /// Nothing, or only zeros, or irrelevant.
     Nothing,
-    /// These bytes, and zeros after them.
+    /// These bytes, followed by zeros.
     Bytes(Bytes),
-    /// That body, in pieces, of that length.
+    /// A body in pieces, with this number and length.
     Pieces { body: u32, length: u64 },
 }
 
@@ -40,27 +40,28 @@ enum Form {
     Blocks(Blocks),
 }
 
-/// Bytes on their way into blocks.
+/// Bytes that are being written into blocks.
 struct Blocks {
-    /// They begin at a block's start, at that offset.
+    /// Bytes that begin at the start of a block, at offset `pending_at`.
     pending: Vec<u8>,
     pending_at: u64,
     piece: Option<Work>,
-    /// Any piece was written.
+    /// Some piece was written.
     any: bool,
 }
 
 /// A piece that is being changed.
 struct Work {
     number: u64,
-    /// There is a version before that would show.
+    /// An older version of the piece would be visible without this one.
     hides: bool,
     before: PieceBlocks,
     blocks: PieceBlocks,
 }
 
 impl FileBody {
-    /// A file of `length` bytes whose body gets that number; small ones are kept in one record.
+    /// Begins a file of `length` bytes whose body gets this number. A small file is kept in one
+    /// record.
     pub(super) fn new(fid: Fid, body: u32, length: u64, base: Base, inline_max: u64) -> Self {
         let form = match &base {
             Base::Nothing | Base::Bytes(_) if length <= inline_max => {
@@ -83,7 +84,7 @@ impl FileBody {
         }
     }
 
-    /// Where `length` more bytes end.
+    /// The position behind `length` more bytes.
     fn end_of(&self, length: u64) -> Result<u64> {
         let end = self.position.checked_add(length);
         end.filter(|&end| end <= self.length)
@@ -115,8 +116,8 @@ impl FileBody {
         Ok(())
     }
 
-    /// Makes sure that what is pending ends at the position: after a gap it begins anew, with what
-    /// the file holds between the block's start and there.
+    /// Ensures that the pending bytes end at the position. After a gap they restart at the start of
+    /// the block, with the file's old bytes up to the position.
     fn begin_block(&mut self, stage: &Stage) -> Result<()> {
         let inside = (self.position % BLOCK as u64) as usize;
         let start = self.position - inside as u64;
@@ -137,7 +138,7 @@ impl FileBody {
         Ok(())
     }
 
-    /// The next bytes stay as they are.
+    /// Keeps the next bytes as they are.
     pub(super) fn skip(&mut self, stage: &mut Stage, length: u64) -> Result<()> {
         let end = self.end_of(length)?;
         match &self.base {
@@ -190,7 +191,7 @@ impl FileBody {
         self.push(stage, &ZEROS[..rest])
     }
 
-    /// Makes holes of the blocks from `first` to before `end`.
+    /// Turns the blocks from `first` to before `end` into holes.
     fn clear_blocks(&mut self, stage: &mut Stage, first: u64, end: u64) -> Result<()> {
         let Base::Pieces { length, .. } = self.base else {
             return Ok(());
@@ -199,7 +200,7 @@ impl FileBody {
         let end = end.min(length.div_ceil(BLOCK as u64));
         let mut at = first;
         while at < end {
-            // A hole may be of any size: only pieces that are there are looked at.
+            // A hole may be of any size, so only existing pieces are visited.
             let Some(number) = self.next_piece(stage, at / per_piece)? else {
                 break;
             };
@@ -216,7 +217,7 @@ impl FileBody {
         Ok(())
     }
 
-    /// The first piece from `number` on that there is, or that is being changed.
+    /// The first piece from `number` on that exists or is being changed.
     fn next_piece(&self, stage: &Stage, number: u64) -> Result<Option<u64>> {
         if let Form::Blocks(blocks) = &self.form
             && blocks
@@ -234,7 +235,7 @@ impl FileBody {
         Ok(found.map(|(key, _)| key.piece_number()))
     }
 
-    /// A block of the file as it was.
+    /// A block of the file's former contents.
     fn base_block(&self, stage: &Stage, start: u64) -> Result<Vec<u8>> {
         let volume = stage.volume();
         match &self.base {
@@ -259,7 +260,7 @@ impl FileBody {
         }
     }
 
-    /// Writes what is pending; it ends with a block.
+    /// Writes the pending bytes, which end at the end of a block.
     fn write_pending(&mut self, stage: &mut Stage) -> Result<()> {
         let Form::Blocks(blocks) = &mut self.form else {
             return Ok(());
@@ -276,13 +277,13 @@ impl FileBody {
         }
         bytes.clear();
         if let Form::Blocks(blocks) = &mut self.form {
-            // The memory is used again.
+            // Reuses the memory.
             blocks.pending = bytes;
         }
         Ok(())
     }
 
-    /// The piece of that number, to be changed.
+    /// The piece with that number, to be changed.
     fn work(&mut self, stage: &mut Stage, number: u64) -> Result<&mut Work> {
         let known = match &self.form {
             Form::Blocks(Blocks {
@@ -365,7 +366,7 @@ impl FileBody {
         }
     }
 
-    /// After the end of the file its last block has zeros.
+    /// Fills the last block behind the end of the file with zeros.
     fn end_last_block(&mut self, stage: &mut Stage) -> Result<()> {
         let inside = (self.length % BLOCK as u64) as usize;
         let cuts = matches!(self.base, Base::Pieces { length, .. } if length > self.length);
@@ -382,7 +383,7 @@ impl FileBody {
         self.write_pending(stage)
     }
 
-    /// Takes away what a patched file had beyond its new end.
+    /// Removes the blocks of a patched file behind its new end.
     fn cut(&mut self, stage: &mut Stage) -> Result<()> {
         let Base::Pieces { length, .. } = self.base else {
             return Ok(());

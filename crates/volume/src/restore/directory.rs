@@ -1,7 +1,7 @@
-//! The pages of a directory that is restored: gathered, looked at as a whole, and written.
+//! The pages of a directory that is restored: gathered, checked as a whole, and written.
 //!
-//! Nothing that the store could not read as a directory gets in: pages of a dump may be from a
-//! damaged volume, or from somebody who means harm.
+//! Pages that the store could not read as a directory are refused: they may come from a damaged
+//! volume, or from an attacker.
 
 use cellar_wire::dir::{Directory, PAGE_SIZE, PAGES_MAX, Page, Target};
 
@@ -15,18 +15,18 @@ use bytes::Bytes;
 pub(super) struct DirectoryBody {
     bytes: Vec<u8>,
     position: usize,
-    /// The pages before, of a directory that is patched.
+    /// The former pages of a directory that is patched.
     base: Bytes,
 }
 
 impl DirectoryBody {
-    /// Whether a directory can have that length in bytes.
+    /// Returns whether a directory can have that length in bytes.
     pub(super) fn can_be(length: u64) -> bool {
         let page = PAGE_SIZE as u64;
         length > 0 && length.is_multiple_of(page) && length / page <= PAGES_MAX as u64
     }
 
-    /// A directory of `length` bytes over the bytes of `base`.
+    /// Begins a directory of `length` bytes whose former bytes are `base`.
     pub(super) fn new(length: usize, base: Bytes) -> Self {
         let mut bytes = base.to_vec();
         bytes.resize(length, 0);
@@ -61,7 +61,7 @@ impl DirectoryBody {
         Ok(next)
     }
 
-    /// Looks at the directory and stages the pages that are new. Returns what `..` leads to.
+    /// Checks the directory and stages the pages that are new. Returns the target of `..`.
     pub(super) fn stage(self, stage: &mut Stage, vnode: u32, body: u32) -> Result<Target> {
         if self.position != self.bytes.len() {
             return Err(Error::Invalid("pages of a directory are missing"));

@@ -1,11 +1,12 @@
-//! Which vnodes of the old contents stay: a set of numbers, a bit each where they lie close.
+//! The vnodes of the old contents that stay: a set of numbers, as bitmaps where they are close
+//! together.
 
 use std::collections::BTreeMap;
 
-/// Numbers of a part.
+/// Numbers in one part.
 const PART: u32 = 1024;
 
-/// A set of vnode numbers. Only vnodes that are there are put in, so it stays smaller than they are.
+/// A set of vnode numbers. Only existing vnodes are inserted, so it is smaller than their records.
 #[derive(Debug, Default)]
 pub(super) struct Kept(BTreeMap<u32, Box<[u64; PART as usize / 64]>>);
 

@@ -1,4 +1,4 @@
-//! What a restore writes, gathered into batches of bounded size.
+//! Gathers the records that a restore writes into batches of limited size.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use crate::error::{Error, Result};
 use crate::record::{BLOCK, BlockRef, VnodeRecord, block_checksum};
 use crate::volume::Volume;
 
-/// Bytes of records that are handed over together, or the fourth part of a small journal file.
+/// The bytes of records in a batch; with a small journal, at most a quarter of a journal file.
 const RECORDS_MAX: usize = 1 << 20;
-/// Entries that are handed over together.
+/// The entries in a batch.
 const ENTRIES_MAX: usize = 4096;
-/// Bytes in blocks beyond which their records are handed over: each batch with blocks makes the next
-/// write of the journal wait for a sync of them.
+/// The bytes in blocks of a batch. Each batch with blocks makes the next journal write wait for a
+/// sync of them.
 const BLOCK_BYTES_MAX: u64 = 32 << 20;
 
-/// A batch under construction. Everything in it is of the restore's epoch.
+/// A batch under construction. All its entries are of the restore's epoch.
 pub(super) struct Stage {
     volume: Arc<Volume>,
     now: u64,
@@ -28,7 +28,7 @@ pub(super) struct Stage {
     bytes: usize,
     allocations: Vec<Allocation>,
     block_bytes: u64,
-    /// Vnodes of which the batch has a record.
+    /// Vnodes that have a record in the batch.
     vnodes: HashSet<u32>,
     /// The vnode last entered in the index of changes.
     noted: u32,
@@ -77,14 +77,14 @@ impl Stage {
         self.put(vnode, key, record.encode());
     }
 
-    /// From this epoch on the vnode does not exist. Its body goes with the last who sees it.
+    /// From this epoch on the vnode does not exist. Its body is removed with its last viewer.
     pub(super) fn put_gone(&mut self, vnode: u32) {
         let key = Key::vnode(self.group(), vnode, self.now);
         self.vnodes.insert(vnode);
         self.put(vnode, key, VnodeRecord::encode_gone());
     }
 
-    /// Whether the batch has a record of a vnode.
+    /// Returns whether the batch has a record of a vnode.
     pub(super) fn has(&self, vnode: u32) -> bool {
         self.vnodes.contains(&vnode)
     }
@@ -94,8 +94,8 @@ impl Stage {
         self.put(vnode, key, value);
     }
 
-    /// Writes those blocks among `bytes` that are not all zeros to new places; the first is block
-    /// `first` of the file. Returns where each is.
+    /// Writes those blocks of `bytes` that are not all zeros to new places; the first is block
+    /// `first` of the file. Returns the place of each block.
     pub(super) fn write_blocks(
         &mut self,
         vnode: u32,
@@ -122,7 +122,7 @@ impl Stage {
             .runs()
             .iter()
             .flat_map(|run| run.start..run.end());
-        // Neighbours in the file that are neighbours on the disk are written together.
+        // Blocks that are adjacent both in the file and on the disk are written together.
         let (mut begin, mut start) = (0, 0);
         let mut end = 0;
         for (index, slot) in slots.iter_mut().enumerate() {
@@ -147,7 +147,7 @@ impl Stage {
         Ok(slots)
     }
 
-    /// Hands over what was gathered if it is enough.
+    /// Commits the gathered batch if it is large enough.
     pub(super) fn flush_if_full(&mut self) -> Result<()> {
         let journal = self.volume.core.engine.options().journal_bytes as usize;
         let full = self.bytes >= RECORDS_MAX.min(journal / 4)
@@ -156,7 +156,7 @@ impl Stage {
         if full { self.flush() } else { Ok(()) }
     }
 
-    /// Hands over what was gathered.
+    /// Commits the gathered batch.
     pub(super) fn flush(&mut self) -> Result<()> {
         if self.batch.is_empty() {
             return Ok(());
@@ -164,8 +164,8 @@ impl Stage {
         let volume = &self.volume;
         let engine = &volume.core.engine;
         let _room = engine.admit(self.batch.encoded_length() as u64)?;
-        // Nobody deletes the volume between the look and the commit: its group would be left with
-        // what nobody knows of.
+        // The lock prevents that the volume is deleted between the check and the commit. Otherwise
+        // entries would remain in its group that are in no index.
         let _state = volume.group.state.read();
         if volume.is_gone() {
             return Err(Error::NoVolume(volume.id()));
@@ -175,7 +175,7 @@ impl Stage {
         for allocation in &self.allocations {
             batch.taken.extend_from_slice(allocation.runs());
         }
-        // Its durability is that of the last batch: batches are durable in their order.
+        // It is durable with the last batch: batches become durable in their order.
         let _ticket = engine.commit(batch)?;
         for allocation in self.allocations.drain(..) {
             allocation.keep();
@@ -185,7 +185,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Forgets what was gathered.
+    /// Drops the gathered batch.
     pub(super) fn discard(&mut self) {
         self.batch = Batch::new();
         self.allocations.clear();

@@ -1,4 +1,5 @@
-//! What a restore does when everything has come: removes what did not, and looks at the rest.
+//! The end of a restore, when everything has come: removes the vnodes that did not come, and checks
+//! the rest.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::record::VnodeRecord;
 use crate::types::{FileType, RestoreMode};
 
-/// Entries read from one view of the table: what a view sees keeps its room while it is open.
+/// Entries that are read from one view of the table. A view's pages are not freed while it is open.
 const ENTRIES_OF_VIEW: usize = 10_000;
 
 impl Restore {
@@ -51,7 +52,7 @@ impl Restore {
                     from = Some(key);
                     break;
                 }
-                // The newest comes first.
+                // The newest version comes first.
                 if key.epoch() == self.stage.now() || self.kept.contains(vnode) {
                     continue;
                 }
@@ -63,9 +64,9 @@ impl Restore {
         Ok(())
     }
 
-    /// Enters the uniquifiers of directories in what came before them.
+    /// Enters the uniquifiers of directories into vnodes that came before them.
     ///
-    /// Dumps say of a vnode only the number of the directory that it is in.
+    /// In dumps, a vnode has only the number of its directory.
     fn settle_parents(&mut self) -> Result<()> {
         self.parents.clear();
         let (group, now) = (self.volume.group.id.0, self.stage.now());
@@ -98,8 +99,8 @@ impl Restore {
         self.stage.flush()
     }
 
-    /// The uniquifier of the directory that a vnode is in; 0 if that is not there: then no name leads
-    /// to the vnode, and nobody gets at it.
+    /// The uniquifier of a vnode's directory; 0 if that does not exist. Then no name leads to the
+    /// vnode, and it cannot be reached.
     fn parent_of(&mut self, record: &VnodeRecord) -> Result<Uniquifier> {
         let parent = record.parent.0;
         if let Some(&known) = self.parents.get(&parent) {

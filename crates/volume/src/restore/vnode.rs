@@ -1,9 +1,9 @@
-//! The vnodes of a restore, one at a time: from the image that comes to the record that is staged.
+//! The vnodes of a restore, one at a time: from the incoming image to the staged record.
 //!
-//! Two things that records have are not in dumps. The uniquifier of a vnode's directory is found as
-//! soon as the directory is known, at the latest when all has come (`sweep`). And a body that is new
-//! gets a number of which no piece is left, not even one that waits for its removal: else parts of
-//! an older body would show through its holes.
+//! Dumps lack two parts of a record. The uniquifier of a vnode's directory is entered as soon as
+//! the directory is known, at the latest when all vnodes have come (`sweep`). A new body gets a
+//! number that no piece has, not even one that waits for its removal. Otherwise pieces of an older
+//! body would be visible through its holes.
 
 use bytes::Bytes;
 use cellar_wire::ids::{Uniquifier, VnodeId};
@@ -16,17 +16,17 @@ use crate::error::{Error, Result};
 use crate::record::{Body, VnodeRecord};
 use crate::types::{FileType, VnodeImage};
 
-/// The largest number of a vnode. Others exist on the wire, but servers have taken them as signed.
+/// The largest vnode number. The wire allows larger ones, but servers have treated them as signed.
 const VNODE_MAX: u32 = i32::MAX as u32;
 /// Largest length of a file.
 const LENGTH_MAX: u64 = i64::MAX as u64;
 /// Longest target of a symbolic link (AFSPATHMAX).
 const TARGET_MAX: u64 = 1024;
-/// Directories whose uniquifiers are remembered.
+/// The number of directories whose uniquifiers are remembered.
 const PARENTS_MAX: usize = 1 << 16;
 
 impl Restore {
-    /// Begins a vnode; `patched` is what was there, if it builds on that.
+    /// Begins a vnode; `patched` is the former version if it builds on that.
     pub(super) fn begin_vnode(
         &mut self,
         image: &VnodeImage,
@@ -95,7 +95,7 @@ impl Restore {
         Ok(())
     }
 
-    /// Stages the vnode whose bytes have all come.
+    /// Stages the current vnode, whose bytes have all come.
     pub(super) fn end_vnode(&mut self) -> Result<()> {
         let Some(current) = self.current.take() else {
             return Ok(());
@@ -129,7 +129,7 @@ impl Restore {
         self.stage.flush_if_full()
     }
 
-    /// The record of a vnode, without body.
+    /// The record of a vnode, without its body.
     fn record_of(
         &mut self,
         image: &VnodeImage,
@@ -174,7 +174,7 @@ impl Restore {
         })
     }
 
-    /// Whether a vnode of that number was ever made before this restore.
+    /// Returns whether a vnode of that number was ever made before this restore.
     fn ever_made(&self, vnode: u32) -> bool {
         match vnode % 2 {
             0 => vnode < self.base.next_file,
@@ -182,7 +182,7 @@ impl Restore {
         }
     }
 
-    /// What the volume held of a vnode before the restore.
+    /// The vnode's record before the restore.
     pub(super) fn base_record(&self, vnode: u32) -> Result<Option<VnodeRecord>> {
         if !self.ever_made(vnode) {
             return Ok(None);
@@ -190,7 +190,7 @@ impl Restore {
         self.version(vnode, self.pin)
     }
 
-    /// The version of a vnode that is seen from an epoch.
+    /// The version of a vnode that an epoch sees.
     pub(super) fn version(&self, vnode: u32, epoch: u64) -> Result<Option<VnodeRecord>> {
         let group = self.volume.group.id.0;
         let from = Key::vnode(group, vnode, epoch);
@@ -201,7 +201,7 @@ impl Restore {
         }
     }
 
-    /// That a vnode has not come before.
+    /// Checks that a vnode has not come before.
     pub(super) fn check_first(&mut self, vnode: u32) -> Result<()> {
         let highest = &mut self.tally.highest[vnode as usize % 2];
         if vnode > *highest {
@@ -215,7 +215,7 @@ impl Restore {
         Ok(())
     }
 
-    /// The number of a body of which no piece is there, not even one that waits for its removal.
+    /// A body number that no piece has, not even one that waits for its removal.
     fn next_body(&self, vnode: u32) -> Result<u32> {
         if !self.ever_made(vnode) {
             return Ok(0);
@@ -233,7 +233,7 @@ impl Restore {
         }
     }
 
-    /// Remembers which directory a number means from now on.
+    /// Remembers the directory to which a number belongs from now on.
     pub(super) fn remember_parent(&mut self, vnode: u32, uniquifier: Uniquifier) -> Result<()> {
         if self.parents.len() >= PARENTS_MAX {
             // They are found in the table again.
@@ -246,12 +246,13 @@ impl Restore {
         Ok(())
     }
 
-    /// The uniquifier of a directory as it will be; 0 if it is not known yet, or there is none.
+    /// The uniquifier that a directory will have; 0 if it is not known yet, or there is no
+    /// directory.
     fn uniquifier_of(&mut self, vnode: u32) -> Result<Uniquifier> {
         if let Some(&known) = self.parents.get(&vnode) {
             return Ok(known);
         }
-        // Whatever it is now: the last look finds what it will be.
+        // The present version may still be replaced; `settle_parents` enters the final uniquifier.
         self.parents_open = true;
         let found = self.version(vnode, self.stage.now())?;
         Ok(found.map_or(Uniquifier(0), |record| record.uniquifier))
@@ -266,7 +267,7 @@ impl Restore {
     }
 }
 
-/// That an image can be a vnode.
+/// Checks that an image is a valid vnode.
 fn check_image(image: &VnodeImage) -> Result<()> {
     let VnodeImage { vnode, length, .. } = *image;
     let unsound = |what: &str| Err(Error::Unsound(format!("vnode {vnode} {what}")));

@@ -1,8 +1,9 @@
-//! The part of a scrub that looks for vnodes to which no name leads.
+//! The part of a scrub that searches for vnodes to which no name leads.
 //!
-//! While a group is walked, the numbers of the vnodes that its newest volume sees are collected,
-//! and those that its directories name: two sets of bits. What is in the first alone is looked at
-//! again by its own directory, as it may have been renamed meanwhile.
+//! While a group is walked, two sets of bits are collected. One has the numbers of the vnodes that
+//! its newest volume sees, the other the numbers that its directories name. A number that is only
+//! in the first set is checked again in its own directory, because the vnode may have been renamed
+//! meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use crate::error::Error;
 use crate::record::VnodeRecord;
 use crate::volume::Volume;
 
-/// Numbers of vnodes, 64 an entry.
+/// A set of vnode numbers, 64 in each entry.
 #[derive(Default)]
 struct Numbers(BTreeMap<u32, u64>);
 
@@ -25,32 +26,32 @@ impl Numbers {
     }
 }
 
-/// What the first viewer of a group has.
+/// The vnodes and names that the first viewer of a group sees.
 #[derive(Default)]
 pub(super) struct Orphans {
     present: Numbers,
     named: Numbers,
-    /// A directory, or a part of the table, could not be read: nothing is told then.
+    /// A directory, or a part of the table, could not be read: then nothing is reported.
     is_partial: bool,
 }
 
 impl Orphans {
-    /// A vnode is there.
+    /// Records that a vnode exists.
     pub(super) fn is_there(&mut self, vnode: u32) {
         self.present.add(VnodeId(vnode));
     }
 
-    /// A name leads to a vnode.
+    /// Records that a name leads to a vnode.
     pub(super) fn is_named(&mut self, vnode: VnodeId) {
         self.named.add(vnode);
     }
 
-    /// Something could not be read.
+    /// Records that something could not be read.
     pub(super) fn unreadable(&mut self) {
         self.is_partial = true;
     }
 
-    /// Something may not have been readable.
+    /// Records that something could not be read, if `is_so` is true.
     pub(super) fn unreadable_if(&mut self, is_so: bool) {
         self.is_partial |= is_so;
     }
@@ -65,7 +66,7 @@ impl Orphans {
 }
 
 impl Scrub<'_> {
-    /// Tells the vnodes of a group's first viewer to which no name leads.
+    /// Reports the vnodes of a group's first viewer to which no name leads.
     pub(super) fn orphans(&mut self, group: &Group, viewers: &Viewers, orphans: &Orphans) {
         let volumes = viewers.volumes(&(0..1));
         let (Some(&id), false) = (volumes.first(), orphans.is_partial) else {
@@ -83,7 +84,7 @@ impl Scrub<'_> {
             let from = Key::vnode(group.id.0, vnode.0, viewers.epochs[0]);
             let newest = self.core.engine.first_version(&from, &prefix);
             let value = newest.ok().flatten().map(|(_, value)| value);
-            // It may have been removed since.
+            // It may have been removed meanwhile.
             let Some(Ok(Ok(record))) = value.map(|value| VnodeRecord::decode(&value)) else {
                 continue;
             };
@@ -113,7 +114,7 @@ impl Scrub<'_> {
     }
 }
 
-/// Whether a directory names a vnode, or cannot be read.
+/// Returns whether the parent directory names a vnode, or cannot be read.
 fn may_have_a_name(volume: &Volume, parent: Fid, fid: Fid) -> bool {
     match volume.entries(parent) {
         Ok(entries) => entries.iter().any(|entry| {

@@ -1,13 +1,14 @@
-//! Putting bytes back where a file is damaged, without making another version of it.
+//! Putting bytes back into a damaged file, without making another version of it.
 //!
-//! A block's record has the checksum of its bytes, so bytes from elsewhere are taken only if they are
-//! the very ones that were lost, whoever says so; they go to a new block, and every version that
-//! named the damaged one names that. Where the record itself is damaged, or the bytes were in it, there
-//! is no such proof: the caller answers for the bytes being those of the data version that he names,
-//! which must be the file's.
+//! A block's record has the checksum of its bytes. So bytes from another source are accepted only
+//! if they are exactly the lost ones, whatever the source. They go to a new block, and every
+//! version that named the damaged block then names the new one. If the record itself is damaged, or
+//! held the bytes, there is no such proof. Then the caller is responsible: the bytes must be those
+//! of the data version that it gives, and that must be the file's.
 //!
-//! Each piece is one change, made while the group stands still; the bytes are got and written before.
-//! None is made during a restore, which goes on using the blocks that it has looked up.
+//! Each piece is one change. It is made with the group locked exclusively; the bytes are fetched
+//! and written before. No change is made during a restore, because the restore continues to use the
+//! blocks that it has looked up.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,24 +32,24 @@ use crate::ticket::Ticket;
 use crate::types::FileType;
 use crate::volume::Volume;
 
-/// What a refill did.
+/// The result of a refill.
 #[derive(Debug)]
 #[must_use = "what was put back is durable only when the ticket says so"]
 pub struct Refilled {
-    /// Blocks and pages whose right bytes are there again.
+    /// Number of blocks and pages whose right bytes were put back.
     pub restored: u64,
-    /// Of these, those found in another version of the file on this partition.
+    /// How many of these were found in another version of the file on this partition.
     pub from_here: u64,
-    /// Damaged blocks and pages for which the given bytes were not the right ones, or none were given.
+    /// Number of damaged blocks and pages for which the source gave other bytes or none.
     pub missing: u64,
     /// Resolves when all of it is durable.
     pub durable: Ticket,
 }
 
-/// Gives the bytes of a range of the file, or none. As many as the range has.
+/// Returns the bytes of a range of the file, or none: as many as the range has.
 pub type RefillSource<'s> = dyn FnMut(Range<u64>) -> Result<Option<Bytes>> + 's;
 
-/// A refill under way.
+/// A running refill.
 struct Refill<'r> {
     volume: &'r Arc<Volume>,
     fid: Fid,
@@ -58,14 +59,15 @@ struct Refill<'r> {
 }
 
 impl Volume {
-    /// Looks for damage in the body of a file, directory or link as this volume sees it, and puts
-    /// bytes back: those of other versions of the file on this partition where one has the same in
-    /// another block (clones mostly share the block, and its damage), and those that `source` gives
-    /// for a range, from an RO site or a dump. The file must have that length and data version, and
-    /// what the source gives must be of it.
+    /// Searches for damage in the body of a file, directory or link as this volume sees it, and
+    /// puts bytes back. The bytes come from another version of the file on this partition, if it
+    /// has the same bytes in another block. (Clones mostly share the block, and its damage.)
+    /// Otherwise `source` gives the bytes of a range, from an RO site or a dump. The file must have
+    /// this length and data version, and the source's bytes must be of it.
     ///
-    /// `Invalid` if the file has another length or data version; `Busy` during a restore; `Io` if the
-    /// file's record is damaged: then only restoring it helps.
+    /// # Errors
+    /// `Invalid` if the file has another length or data version; `Busy` during a restore. `Io` if
+    /// the file's record is damaged: then only restoring it helps.
     pub fn refill<'r>(
         self: &'r Arc<Self>,
         fid: Fid,
@@ -98,20 +100,20 @@ impl Volume {
     }
 }
 
-/// A version of a piece, and what its record says if that can be read.
+/// A version of a piece, with its decoded record if that can be read.
 struct Known {
     key: Key,
     value: Bytes,
     piece: Option<Piece>,
 }
 
-/// What is to be put back of a piece.
+/// The repair of a piece.
 enum Mending {
     /// A record that holds bytes itself.
     Inline(Key, Bytes),
-    /// A record that named blocks, nobody knows which.
+    /// A record that named unknown blocks.
     Whole(Key, PieceBlocks),
-    /// Blocks: the place of each, the damaged one and the one that has its bytes now.
+    /// Blocks: the place of each, the damaged block, and the block that has its bytes now.
     Blocks(Vec<(usize, BlockRef, u64)>),
 }
 
@@ -124,7 +126,7 @@ impl Refill<'_> {
         let Some(mending) = self.mending(number, &mut allocation)? else {
             return Ok(());
         };
-        // No change and no background removal works on the group from here on.
+        // From here on no change and no background removal works on the group.
         let group = Arc::clone(&self.volume.group);
         let still = group.state.write();
         if still.restoring {
@@ -187,8 +189,8 @@ impl Refill<'_> {
         Ok(versions)
     }
 
-    /// Finds out what of a piece is damaged, and gets and writes the right bytes. Nothing is locked:
-    /// the source may take its time.
+    /// Finds the damaged parts of a piece, and fetches and writes the right bytes. Nothing is
+    /// locked, so the source may be slow.
     fn mending(
         &mut self,
         number: u64,
@@ -205,7 +207,7 @@ impl Refill<'_> {
             Some((key, None)) if in_blocks => self.whole_piece(key, number, allocation),
             Some((key, None)) => self.inline(key, number),
             None if !in_blocks => {
-                // Its record is gone altogether. It was written with this version at the latest.
+                // Its record is missing. It was written with this version at the latest.
                 let epoch = match self.record.body {
                     Body::Inline { epoch } => epoch,
                     _ => self.present()?.0,
@@ -218,7 +220,7 @@ impl Refill<'_> {
         }
     }
 
-    /// The bytes of a range from the source; zeros follow up to a whole number of units.
+    /// The bytes of a range from the source, filled with zeros to a whole number of units.
     fn given(&mut self, range: Range<u64>, unit: usize) -> Result<Option<Vec<u8>>> {
         let Some(bytes) = (self.source)(range.clone())? else {
             return Ok(None);
@@ -283,7 +285,7 @@ impl Refill<'_> {
         block_checksum(group, vnode, index, bytes)
     }
 
-    /// Damaged blocks of a piece, each found by its checksum.
+    /// Repairs the damaged blocks of a piece, which are found by their checksums.
     fn blocks(
         &mut self,
         number: u64,
@@ -346,7 +348,7 @@ impl Refill<'_> {
         Ok(places)
     }
 
-    /// The same bytes in another block, where another version of the file has them.
+    /// The same bytes from another block, if another version of the file has them.
     fn found_here(
         &self,
         number: u64,
@@ -367,8 +369,8 @@ impl Refill<'_> {
     }
 }
 
-/// Puts the versions anew that are newer than any of those that are put, newest first: of what is in
-/// memory readers take the first that they see, and look no further (`Engine::first_version`).
+/// Rewrites the versions that are newer than any of those in the batch. For entries in memory,
+/// readers take the first visible version and search no further (`Engine::first_version`).
 fn bring_along_newer(versions: &[Known], batch: &mut Batch) {
     let put: Vec<Key> = batch.entries.iter().map(|(key, _)| *key).collect();
     let newer = |key: &Key| !put.contains(key) && put.iter().any(|put| key < put);
@@ -377,8 +379,8 @@ fn bring_along_newer(versions: &[Known], batch: &mut Batch) {
     }
 }
 
-/// Has every version of a piece name the new block where it named the damaged one. Says whether all of
-/// these were named.
+/// Lets every version of a piece name the new block where it named the damaged one. Returns whether
+/// all of the damaged blocks were named.
 fn replace_blocks(versions: &[Known], right: &[(usize, BlockRef, u64)], batch: &mut Batch) -> bool {
     let mut replaced = vec![false; right.len()];
     for version in versions {

@@ -1,5 +1,5 @@
-//! The part of a scrub that looks at the table: its file on the disk, the order of its keys, and
-//! how records belong together: names without a vnode, and the counters of a group.
+//! The part of a scrub that checks the table: its file on the disk, the order of its keys, and how
+//! records belong together. It finds names without a vnode, and wrong counters of a group.
 
 use std::ops::ControlFlow;
 
@@ -14,18 +14,18 @@ use crate::error::{Error, Result};
 use crate::record::{CountersRecord, VnodeRecord};
 use crate::types::FileType;
 
-/// What the head of a group has, and what its counters said when that was begun to be counted.
+/// The contents of a group's head, and its counters when the counting began.
 pub(super) struct Count {
     before: CountersRecord,
     files: u64,
     blocks: u64,
 }
 
-/// What is said of a record that is damaged on the disk.
+/// The message for a record that is damaged on the disk.
 const ON_DISK: &str = "its records in the table do not match their checksums on the disk";
 
 impl Scrub<'_> {
-    /// Looks at the table as the disk has it. Damage that is in no vnode's records is told here.
+    /// Verifies the table on the disk. Damage outside of vnodes' records is reported here.
     pub(super) fn table(&mut self) -> Result<ControlFlow<Ended>> {
         let engine = std::sync::Arc::clone(&self.core.engine);
         let mut ended = ControlFlow::Continue(());
@@ -62,8 +62,7 @@ impl Scrub<'_> {
         Ok(ended)
     }
 
-    /// Compares the map of blocks with the pieces. What is wrong with vnodes is told with their
-    /// group.
+    /// Compares the map of blocks with the pieces. Faults of vnodes are reported with their group.
     pub(super) fn block_map(&mut self) -> Result<ControlFlow<Ended>> {
         let core = std::sync::Arc::clone(&self.core);
         let mut is_ended = false;
@@ -79,7 +78,7 @@ impl Scrub<'_> {
             return Ok(ControlFlow::Break(Ended));
         }
         if faults.is_partial {
-            tracing::warn!("scrub: no room to compare the map of blocks with what names them");
+            tracing::warn!("scrub: no room to compare the map of blocks with the pieces");
         }
         for other in faults.of_unnamed().iter().chain(&faults.others) {
             self.damage_of_volume(VolumeId(0), &Error::Format(other.clone()));
@@ -91,8 +90,8 @@ impl Scrub<'_> {
         Ok(self.verified(faults.bytes))
     }
 
-    /// Tells vnodes of a group with records that are damaged on the disk, or with blocks that are
-    /// not theirs alone, but for those that were told since.
+    /// Reports vnodes of a group with records that are damaged on the disk, or with blocks that do
+    /// not belong to them alone. Skips those that were reported since `told_before`.
     pub(super) fn lost_vnodes(&mut self, group: &Group, viewers: &Viewers, told_before: usize) {
         let Some(vnodes) = self.lost.remove(&group.id.0) else {
             return;
@@ -126,7 +125,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// Begins to count what the head of a group has.
+    /// Begins to count the contents of a group's head.
     pub(super) fn begin_count(&self, group: &Group, viewers: &Viewers) -> Option<Count> {
         let is_counted = viewers.epochs.first() == Some(&crate::partition::EPOCH_MAX);
         let before = self.counters(group).filter(|_| is_counted)?;
@@ -142,7 +141,7 @@ impl Scrub<'_> {
         CountersRecord::decode(&value).ok()
     }
 
-    /// Compares the counters of a group with what was counted, if it has not changed meanwhile.
+    /// Compares the counters of a group with the counted contents, if it has not changed meanwhile.
     pub(super) fn end_count(&mut self, group: &Group, viewers: &Viewers, count: &Count) {
         let Some(now) = self.counters(group) else {
             return;
@@ -162,7 +161,7 @@ impl Scrub<'_> {
         self.damage_of_volume(volume, &error);
     }
 
-    /// Looks whether all names of a directory lead to a vnode.
+    /// Checks whether all names of a directory lead to a vnode.
     pub(super) fn names(
         &mut self,
         group: &Group,
@@ -184,7 +183,7 @@ impl Scrub<'_> {
             vnode: VnodeId(vnode),
             uniquifier: look.record.uniquifier,
         };
-        // What cannot be read is told where it is read.
+        // An unreadable directory is reported where it is read.
         let Ok(Some(volume)) = self.core.volume(id) else {
             orphans.unreadable();
             return;
@@ -201,7 +200,7 @@ impl Scrub<'_> {
             if self.has_vnode(group, child, entry.uniquifier, epoch) {
                 continue;
             }
-            // It may have been removed since.
+            // It may have been removed meanwhile.
             let still = volume.lookup(dir, &entry.name);
             let fid = Fid {
                 volume: id,
@@ -230,7 +229,8 @@ impl Scrub<'_> {
         }
     }
 
-    /// Whether a vnode is there; an unreadable one is, and is told where it is read.
+    /// Returns whether a vnode exists. An unreadable one counts as existing; it is reported where
+    /// it is read.
     fn has_vnode(&self, group: &Group, vnode: u32, uniquifier: Uniquifier, epoch: u64) -> bool {
         let prefix = Key::vnode_prefix(group.id.0, vnode);
         let from = Key::vnode(group.id.0, vnode, epoch);
@@ -377,7 +377,7 @@ mod tests {
         assert!(partition.counters().damaged >= 3);
     }
 
-    /// A key that lies behind those that are greater, under a checksum that is right.
+    /// A key behind greater keys, under a checksum that is right.
     #[test]
     fn keys_out_of_order_are_told() {
         let disk = SimDisk::new(64 << 20);
@@ -403,7 +403,7 @@ mod tests {
         for place in places {
             disk.flip_bit("base", place as u64, 6);
         }
-        // The sums are made of what is there.
+        // The sums are made of the present bytes.
         let base = disk.contents("base");
         let sums = base.chunks(4096).zip(0..).flat_map(|(bytes, block)| {
             crate::engine::page_sums::sum_of(block, bytes).to_be_bytes()

@@ -254,7 +254,10 @@ impl Space {
         }
         self.give_back(&runs);
         given.map_err(|error| block_error(&error))?;
-        tracing::info!(region, "room of removed files goes to the table");
+        tracing::info!(
+            region,
+            "gave the room of a free region of blocks to the tables"
+        );
         Ok(true)
     }
 
