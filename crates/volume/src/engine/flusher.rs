@@ -2,7 +2,7 @@
 //!
 //! It applies a table in transactions of bounded cost (`room`). The last transaction has the
 //! table's part of the block map and the number of its last group. Until then the table stays in
-//! front of the base: a reader finds its entries first, no matter which of them are in the base
+//! front of the base. So a reader finds its entries first, no matter which of them are in the base
 //! already. After a crash in between, the journal still holds the whole table, and its puts and
 //! deletes of the same keys are made again. Only the map's bitmaps and counts are read before that,
 //! and those are in the last transaction.
@@ -217,9 +217,7 @@ impl Engine {
         }
         match self.reopen_base() {
             Ok(base) => *slot = Some(base),
-            Err(error) => {
-                tracing::debug!(%error, "cannot open the base table: a later flush tries again")
-            }
+            Err(error) => tracing::debug!(%error, "cannot open the base table yet"),
         }
     }
 
