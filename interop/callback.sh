@@ -1,7 +1,8 @@
-# callback_test READER LINK WRITER: READER (a client) keeps a file open in its cache and reads it twenty times a second;
-# WRITER (another client) changes it. Until then the reader's interface LINK is quiet, because a callback promise says
-# that nobody need ask; afterwards the reader sees the change within seconds, because the server broke it: on a busy
-# machine too, and hours before the promise would end.
+# callback_test READER LINK WRITER: client READER keeps a file open in its cache and reads it twenty
+# times a second; client WRITER changes it. Before the change, the reader's interface LINK is quiet,
+# because the callback promise makes requests unnecessary. After the change, the reader sees it
+# within seconds, because the server broke the promise. This holds on a busy machine too, and hours
+# before the promise would expire.
 callback_test() {
     local reader=$1 link=$2 writer=$3 before after
     store_shared "$writer" old "$share/begun"
@@ -12,7 +13,7 @@ callback_test() {
     before=$(packets_of "$link")
     sleep 3
     after=$(packets_of "$link")
-    # ARP, neighbour discovery and the like are packets too.
+    # ARP and neighbour discovery also send packets.
     [ $((after - before)) -lt 20 ] || fail "the reader asked the server while it held a promise: $((after - before)) packets in 3 s"
     store_shared "$writer" new "$share/written"
     wait $pid || fail "the reader never saw the change; to a new client the file says: $(on_fuse -2 bash -c 'cat "$AFS/shared"' 2>&1)"
@@ -22,8 +23,8 @@ callback_test() {
     say "$reader saw the change by ${writer%% *} after $late s, $((after - before)) packets in 3 s of reading before it"
 }
 
-# store_shared WRITER TEXT FILE: a client of its own stores TEXT; FILE is there afterwards and says when. afsd.fuse dies now
-# and then, also after it has started, and what it did not store nobody can see.
+# store_shared WRITER TEXT FILE: a new client stores TEXT, then FILE exists and has the time.
+# afsd.fuse sometimes dies, also after it has started, and then has not stored the text.
 store_shared() {
     local i
     for i in 1 2 3; do

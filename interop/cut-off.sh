@@ -1,11 +1,12 @@
-# A client that cannot reach the object storage devices, which the file server does: they are at an address of their own.
+# A client that cannot reach the object storage devices, while the file server can. The devices have
+# a separate address.
 # shellcheck disable=SC2016
 . "$interop/objects.sh"
 device_addr=10.99.9.1
 c1=$IT_NETNS-c1
 ip -n "$IT_NETNS" addr add $device_addr/32 dev lo
 for c in "$c1" "$IT_NETNS-c2"; do ip -n "$c" route add $device_addr dev eth0; done
-# The network as it was, for the tests that follow.
+# Restores the network for the tests that follow.
 devices_far_end() {
     devices_end
     for c in "$c1" "$IT_NETNS-c2"; do
@@ -14,13 +15,14 @@ devices_far_end() {
     done 2>/dev/null
     ip -n "$IT_NETNS" addr del $device_addr/32 dev lo
 }
-# What the client meets, from now on: no route, as whoever calls is told at once; or a router that drops what goes there,
-# and nobody says so.
+# The two ways to cut the client off: no route, of which callers learn at once; or a router that
+# drops the packets silently.
 cut_no_route() { ip -n "$c1" route del $device_addr; }
 cut_silent() { ip -n "$c1" neigh replace $device_addr lladdr 02:00:00:00:00:99 nud permanent dev eth0; }
 
-# cut_off_test CUT READ STORE: a mount reads and stores files of each shape at the devices until they are cut off, and through the
-# file server then; no file takes longer to read or to store than so many milliseconds. So does a mount that has never reached a device.
+# cut_off_test CUT READ STORE: a mount reads and stores files of each shape, first directly at the
+# devices, then, after the cut, through the file server. No read of a file takes longer than READ
+# milliseconds, no store longer than STORE. The same holds for a mount that never reached a device.
 cut_off_test() {
     local read=$2 store=$3 shape n
     devices 7
@@ -55,7 +57,7 @@ cut_off_test() {
         }'
     export inside share times=$IT_DIR/times
     IT_MOUNT_OPTIONS="--metrics $socket" on_mount bash -c "$inside"'
-        # It asks the server meanwhile whether it keeps objects.
+        # Meanwhile the mount asks the server whether it has object storage.
         cat "$AFS/plain/read-4" >/dev/null; sleep 1.5
         pass 1
         before=$(value fetched)/$(value stored)
@@ -80,5 +82,5 @@ cut_off_test() {
         done' "$share" || fail "other bytes were stored"
     say "of 24 files of 9 MiB the longest took $(longest read) ms to read and $(longest store) ms to store"
 }
-# longest read|store: in milliseconds, of those without the devices
+# longest read|store: in milliseconds, without the devices
 longest() { sed -n "/cut off/,\$s/^$1 .*: \([0-9]*\) ms/\1/p" "$IT_DIR/times" | sort -n | tail -n 1; }

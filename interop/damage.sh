@@ -1,14 +1,15 @@
-# For tests that damage each file of a stopped server in turn: it is missing, empty, cut, or has
-# flipped bits. $IT_DIR/good has the sound files, by the names that they have in $IT_DIR. SEED=N
-# repeats a run; FLIPS=N flips so many bits of each file, each in a run of its own.
+# For tests that damage each file of a stopped server in turn. The file is missing, empty,
+# truncated, or has flipped bits. $IT_DIR/good has the undamaged files, under the names that they
+# have in $IT_DIR. SEED=N repeats a run. FLIPS=N flips N bits of each file, each in a run of its
+# own.
 #
-# A test has a function `outcome WHAT`. It starts the damaged server, looks at it and ends it. It
-# prints each fault, or leaves in $ended: right, or refused.
+# A test defines a function `outcome WHAT`. It starts the damaged server, checks it and ends it. It
+# prints each fault. If there is none, it sets $ended to right or refused.
 seed=${SEED:-$RANDOM}
 right=0 refused=0 bad=0
 echo "SEED=$seed"
 
-# good_is PART...: keeps what was stopped.
+# good_is PART...: saves these parts of the stopped server.
 good_is() {
     local part
     rm -rf "$IT_DIR/good"
@@ -16,7 +17,7 @@ good_is() {
     for part; do cp -a --sparse=always "$IT_DIR/$part" "$IT_DIR/good/$part"; done
 }
 
-# good_again: puts it back.
+# good_again: restores them.
 good_again() {
     local part
     for part in "$IT_DIR"/good/*; do
@@ -25,7 +26,7 @@ good_again() {
     done
 }
 
-# is_refusal LOG PROGRAM: whether a server that has gone said why.
+# is_refusal LOG PROGRAM: whether a server that ended has printed the reason.
 is_refusal() { grep -q "^$2: " "$1" && ! grep -q panicked "$1"; }
 
 damage() { # WHAT COMMAND...
@@ -49,7 +50,7 @@ import os, random, sys
 path, r = sys.argv[1], random.Random(sys.argv[2])
 size = os.path.getsize(path)
 with open(path, "r+b") as f:
-    # Most of a journal is zeros that were never written.
+    # Most of a journal consists of zeros that were never written.
     used = [at for at in range(0, size, 4096) if (f.seek(at), f.read(4096).strip(b"\0"))[1]] or [0]
     at = min(r.choice(used) + r.randrange(4096), size - 1)
     f.seek(at)
@@ -59,8 +60,8 @@ with open(path, "r+b") as f:
 P
 }
 
-# damage_all PATH FLIPS: each file at or below a path of $IT_DIR/good. Files whose bytes have no part
-# in the answers of a cell are left out.
+# damage_all PATH FLIPS: damages each file at or below a path of $IT_DIR/good. Files that do not
+# affect the answers of a cell are left out.
 damage_all() {
     local file n
     while read -r file; do

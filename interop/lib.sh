@@ -1,11 +1,13 @@
-# What the tests under interop/tests are written in. The runner has made the network and started the server; it sets
+# The functions for tests in interop/tests. The runner has created the network and started the
+# server. It sets
 #
 #   IT_PEER    cellar or openafs: the server under test       IT_CELL, IT_ADDR   its cell's name and address
 #   IT_NETNS   the servers' network namespace; afsd.fuse runs in $IT_NETNS-c1 and -c2, across a bridge, MTU 1500
 #   IT_DIR     this test's own directory: server/ (the cell), server.log, share/ (seen by every client)
 #   CELLAR     the program
 #
-# A test succeeds with status 0, is skipped with 77 and otherwise has failed; `skip` and `fail` say why.
+# A test succeeds with status 0, is skipped with 77, and fails otherwise; `skip` and `fail` print
+# the reason.
 
 interop=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 programs=$interop/programs
@@ -17,8 +19,8 @@ skip() { echo "skip: $*"; exit 77; }
 at_server() { ip netns exec "$IT_NETNS" "$@"; }
 at_client() { ip netns exec "$IT_NETNS-c1" "$@"; }
 
-# on_fuse [-2] [--root VOL | --dynroot] [--blocks KB] [-- ] COMMAND...: in afsd.fuse, the scratch volume (or VOL) mounted
-# at $AFS; --blocks is the size of its cache.
+# on_fuse [-2] [--root VOL | --dynroot] [--blocks KB] [-- ] COMMAND...: runs COMMAND in afsd.fuse,
+# with the scratch volume (or VOL) mounted at $AFS; --blocks is the size of its cache.
 on_fuse() {
     local n=1 root=(--root "${IT_VOLUME:-scratch}") more=()
     while :; do
@@ -35,7 +37,8 @@ on_fuse() {
         ${more[@]+"${more[@]}"} --log "$IT_DIR/afsd-$n.log" -- "$@"
 }
 
-# on_kernel [-2] [--root VOL | --dynroot] [--timeout S] [--memory MB] [--] COMMAND...: in the kernel guest.
+# on_kernel [-2] [--root VOL | --dynroot] [--timeout S] [--memory MB] [--] COMMAND...: runs COMMAND
+# in the kernel guest.
 on_kernel() {
     local ip=10.99.0.11/24 root=(--root "${IT_VOLUME:-scratch}") more=()
     while :; do
@@ -52,7 +55,8 @@ on_kernel() {
         ${root[@]+"${root[@]}"} ${more[@]+"${more[@]}"} --keep "$IT_DIR/guest-${ip:8:2}" -- "$@"
 }
 
-# on_mount [-2] [--root VOL | --dynroot] [--cache DIR] [--size SIZE] [--cell C] [--cells FILE] [--resolv FILE] [--tokens] [--as UID] [--] COMMAND...: in our own `cellar mount`.
+# on_mount [-2] [--root VOL | --dynroot] [--cache DIR] [--size SIZE] [--cell C] [--cells FILE]
+#   [--resolv FILE] [--tokens] [--as UID] [--] COMMAND...: runs COMMAND in `cellar mount`.
 on_mount() {
     local n=1 root=(--root "${IT_VOLUME:-scratch}") more=()
     while :; do
@@ -78,11 +82,11 @@ on() { # CLIENT [OPTIONS] COMMAND...
 
 # ---- the server
 
-server_pid() { # of the process that is the file server
+server_pid() { # prints the process id of the file server
     case $IT_PEER in
     cellar)
         local p
-        # One look: between two it may have gone.
+        # One call for both checks: the process may end between two.
         p=$(cat "$IT_DIR/server.pid" 2>/dev/null) && grep -q '^State:.[^Z]' "/proc/$p/status" 2>/dev/null && echo "$p"
         ;;
     openafs) "$interop/openafs-cell/cell" pid --dir "$IT_DIR/server" dafileserver ;;
@@ -113,7 +117,7 @@ server_up() { # [OPTIONS of `cellar up`]
     esac
 }
 
-# Stops it as Ctrl-C does, and wants a clean end.
+# Stops the server as Ctrl-C does, and requires a clean end.
 server_down() {
     case $IT_PEER in
     cellar)
@@ -130,7 +134,7 @@ server_down() {
     esac
 }
 
-server_kill() { # as a crash of the program does
+server_kill() { # kills the server, as in a crash
     case $IT_PEER in
     cellar)
         local p i
@@ -141,9 +145,9 @@ server_kill() { # as a crash of the program does
     esac
 }
 
-# silence PID: the process stands still, and answers nothing until SIGCONT. kill(1) alone returns
-# before all threads
-# have stopped: on a busy machine those that still run answer some calls.
+# silence PID: stops the process, so that it answers nothing until SIGCONT. kill(1) alone returns
+# before all threads have stopped. On a busy machine the threads that still run would answer some
+# calls.
 silence() {
     local i
     kill -STOP "$1" || return
@@ -155,9 +159,9 @@ silence() {
     return 1
 }
 
-# ---- what tests have in common
+# ---- common functions of tests
 
-# new_volume NAME [QUOTA_KB]: a volume in which anybody may write.
+# new_volume NAME [QUOTA_KB]: a volume in which every user may write.
 new_volume() {
     case $IT_PEER in
     cellar)
@@ -171,7 +175,8 @@ new_volume() {
     esac >"$IT_DIR/new-volume.log" 2>&1 || { cat "$IT_DIR/new-volume.log"; fail "cannot make volume $1"; }
 }
 
-# Packets that a client's interface has sent and received; a kernel guest's is on the servers' bridge.
+# The number of packets that a client's interface has sent and received. The interface of a kernel
+# guest is on the servers' bridge.
 packets_of() { # c1 | c2 | k11 | k12
     case $1 in
     c*) ip netns exec "$IT_NETNS-$1" cat /sys/class/net/eth0/statistics/{r,t}x_packets ;;
@@ -179,7 +184,7 @@ packets_of() { # c1 | c2 | k11 | k12
     esac | awk '{ n += $1 } END { print n }'
 }
 
-# quietly COMMAND...: its output only when it fails.
+# quietly COMMAND...: shows the output only if the command fails.
 quietly() {
     local said
     said=$("$@" 2>&1) || { echo "$said"; fail "$*"; }

@@ -1,9 +1,10 @@
-# Cells with file servers of both kinds. A test that needs them says 'needs: tools openafs' and sources this file.
+# Cells with file servers of both kinds. A test that uses them has 'needs: tools openafs' and
+# sources this file.
 #
-#   ours     Cellar's file server ($OURS), with --peer openafs one of OpenAFS's in its place
-#   theirs   OpenAFS's ($THEIRS), where the second client would be
+#   ours     Cellar's file server ($OURS); with --peer openafs, another of OpenAFS's
+#   theirs   OpenAFS's file server ($THEIRS), at the place of the second client
 #
-# The location database is kept by ours, or by theirs (at_their_database).
+# The location database is Cellar's, or OpenAFS's (at_their_database).
 
 OURS=$IT_ADDR THEIRS=10.99.0.22
 theirs_dir=$IT_DIR/theirs mixed_database=$IT_PEER joined=
@@ -12,8 +13,8 @@ cellar) mixed_etc=$IT_DIR/server/server-etc ;;
 openafs) mixed_etc=$IT_DIR/server/etc/server ;;
 esac
 
-# Their file server joins the cell that the runner has started.
-theirs_up() { # again after theirs_kill
+# OpenAFS's file server joins the cell that the runner has started.
+theirs_up() { # also after theirs_kill
     local join=(--join "$mixed_etc")
     [ -z "$joined" ] || join=()
     trap mixed_down EXIT
@@ -23,18 +24,18 @@ theirs_up() { # again after theirs_kill
 theirs() { "$interop/openafs-cell/cell" "$1" --dir "$theirs_dir" "${@:2}"; }
 theirs_kill() { kill -9 "$(cat "$theirs_dir/init.pid")"; sleep 1; }
 
-# Instead: they have the databases, and Cellar's file server joins them, at an address of its own.
+# The reverse: OpenAFS has the databases, and Cellar's file server joins them at a separate address.
 at_their_database() {
     joined=$IT_DIR/joined mixed_database=openafs mixed_etc=$theirs_dir/etc/server OURS=10.99.0.2 IT_ADDR=$THEIRS
     ip -n "$IT_NETNS" addr add $OURS/24 dev br0
     theirs_up
-    # A second partition that is soon full.
+    # A second partition that fills up quickly.
     mkdir -p "$joined"/vicep{a,b} && mount -t tmpfs -o size=120m,mode=700 small "$joined/vicepb" || fail "no small partition"
     ours_up --join "$mixed_etc"
 }
 ours_up() {
     local i
-    # Not at_server: of a function, $! would be a shell.
+    # Not at_server: with a function, $! would be a shell.
     ip netns exec "$IT_NETNS" "$CELLAR" up --dir "$joined" --bind $OURS "$@" </dev/null >>"$IT_DIR/joined.log" 2>&1 &
     echo $! >"$IT_DIR/joined.pid"
     for i in $(seq 600); do
@@ -49,15 +50,16 @@ mixed_down() {
     [ -z "$joined" ] || { kill -INT "$(cat "$IT_DIR/joined.pid")" && wait "$(cat "$IT_DIR/joined.pid")"; }
 }
 
-# vos WORDS...: OpenAFS's command, with the cell's key.
+# vos WORDS...: OpenAFS's command with the cell's key.
 vos() { at_server timeout "${VOS_SECONDS:-240}" vos "$@" -localauth -config "$mixed_etc"; }
 
-# mixed_volume NAME SERVER: a volume in which anybody may write.
+# mixed_volume NAME SERVER: a volume in which every user may write.
 mixed_volume() {
     quietly vos create "$2" a "$1" -maxquota 0
     open_to_all "$1"
 }
-# open_to_all NAME: changes the list in a dump, as OpenAFS's file server takes it from tokens only.
+# open_to_all NAME: changes the access list in a dump, because OpenAFS's file server changes lists
+# only for callers with tokens.
 open_to_all() {
     local server part t=$IT_DIR/acl.dump
     read -r server part < <(site_of "$1")
@@ -66,35 +68,36 @@ open_to_all() {
     quietly vos restore "$server" "$part" "$1" -file "$t" -overwrite full
 }
 
-# site_of NAME: server and partition of the read-write volume, as the location database has it.
+# site_of NAME: server and partition of the read-write volume, from the location database.
 site_of() {
     vos listvldb -name "$1" -noresolve 2>/dev/null |
         sed -nE 's/^ *server ([0-9.]+) partition \/vicep([a-z]+) RW Site.*/\1 \2/p' | head -n 1
 }
-# volumes_on SERVER: 'NAME ID KIND STATE' a line.
+# volumes_on SERVER: one line 'NAME ID KIND STATE' per volume.
 volumes_on() {
     vos listvol "$1" -noresolve 2>/dev/null | awk '$2 ~ /^[0-9]+$/ && $3 ~ /^(RW|RO|BK)$/ { print $1, $2, $3, $NF }'
 }
 
-# unlisted: volumes on either server that the location database does not know.
+# unlisted: volumes on either server that the location database does not have.
 unlisted() {
     local known
     known=$(vos listvldb -noresolve 2>/dev/null | grep -oE '(RWrite|ROnly|Backup): [0-9]+' | grep -oE '[0-9]+')
     { volumes_on $OURS; volumes_on $THEIRS; } | awk -v known="$known" 'BEGIN { split(known, list); for (i in list) is[list[i]] } !($2 in is)' | sort
 }
 
-# dump_of NAME FILE [OPTIONS]: of a volume on whatever site.
+# dump_of NAME FILE [OPTIONS]: dumps a volume of any site.
 dump_of() { quietly vos dump "$1" -file "$2" "${@:3}"; }
-# same_contents WHAT A B [OPTIONS]: two dumps hold the same vnodes.
+# same_contents WHAT A B [OPTIONS]: checks that two dumps have the same vnodes.
 same_contents() {
     local said
     said=$("$programs/dump.py" same "$2" "$3" "${@:4}") || { echo "$said"; fail "$1: the contents differ"; }
     say "$1: ${said##*$'\n'}"
 }
 
-# client COMMAND...: cellar as anybody, from the client's side, in the cell whose databases are at $IT_ADDR.
+# client COMMAND...: runs cellar as system:anyuser, on the client's side, in the cell whose
+# databases are at $IT_ADDR.
 client() { at_client env CELLAR_CELLSERVDB="$IT_DIR/CellServDB" "$CELLAR" "$@"; }
-# mounted NAME: a path to the volume, which cellar's commands can follow.
+# mounted NAME: prints a path to the volume for cellar's commands.
 mounted() {
     local at=/afs/.$IT_CELL/$1
     if [ "$mixed_database" = openafs ] && [ ! -e "$IT_DIR/root-is-open" ]; then
@@ -109,7 +112,7 @@ mounted() {
     echo "$at"
 }
 
-# fill NAME FILES: a volume with everything that a volume may hold, most of it real.
+# fill NAME FILES: fills a volume with every kind of contents, most of it real files.
 fill() {
     local at tree=$share/$1.tree manifest=$share/$1.manifest
     at=$(mounted "$1") || fail "$at"
@@ -123,15 +126,16 @@ fill() {
     quietly client fs setacl "$at/more/extras/sub" system:authuser rl system:administrators none -noauth
     quietly client fs setacl "$at/more/extras/sub/deep" system:authuser rlik -negative -noauth
 }
-# as_filled NAME: a client sees what fill put there: every name, and every tenth file byte for byte.
+# as_filled NAME: checks that a client sees the contents of fill: every name, and every tenth file
+# byte for byte.
 as_filled() {
     local manifest=$share/${1%.readonly}.manifest
     quietly on_fuse --root "$1" bash -c "'$programs/tree.py' check '$manifest' \"\$AFS/tree\" --sample 10 &&
         '$programs/tree.py' check '$share/manifest.extras' \"\$AFS/more\" --symlinks-with /afs/"
 }
 
-# writing NAME COMMAND...: while a client writes to the volume all the while, and is answered without error. What it wrote
-# must be there for another client.
+# writing NAME COMMAND...: runs COMMAND while a client writes to the volume. The client must get no
+# error, and another client must see its files.
 writing() {
     local volume=$1 pid
     shift
@@ -147,7 +151,7 @@ writing() {
     quietly on_fuse --root "$volume" bash -c "'$programs/writer.py' check \"\$AFS/written\" '$share/state' && rm -rf \"\$AFS/written\"/*"
 }
 
-# move NAME SERVER [PARTITION]: by the stock command, and where it must then be.
+# move NAME SERVER [PARTITION]: moves by OpenAFS's command, and checks the new place.
 move() {
     local server part start
     read -r server part < <(site_of "$1")
@@ -157,7 +161,8 @@ move() {
     only_at "$1" "$2" "${3:-a}"
 }
 since() { awk -v a="$1" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }'; }
-# only_at NAME SERVER PARTITION: one read-write volume, on line, where the location database says.
+# only_at NAME SERVER PARTITION: checks that there is one read-write volume, on line, at the place
+# in the location database.
 only_at() {
     local found
     found=$(for s in $OURS $THEIRS; do volumes_on $s | awk -v n="$1" -v s="$s" '$1 == n && $3 == "RW" { print s, $4 }'; done)
@@ -174,7 +179,7 @@ there_and_back() { # NAME
     move "$1" "${from% *}"
 }
 
-# Releases the volume and compares the read-only one at each site with it.
+# Releases the volume and compares the read-only volume at each site with it.
 released() { # NAME WHAT SERVER...
     local name=$1 what=$2 server start
     start=$(date +%s.%N)
@@ -188,7 +193,7 @@ released() { # NAME WHAT SERVER...
     done
 }
 
-# said LOG WORDS PID: waits until the program has said them; fails if it has ended without.
+# said LOG WORDS PID: waits until the program has printed WORDS; fails if it ends without.
 said() {
     until grep -q "$2" "$1"; do
         kill -0 "$3" 2>/dev/null && ! grep -q '^State:.Z' "/proc/$3/status" || { grep -q "$2" "$1"; return; }
@@ -196,8 +201,8 @@ said() {
     done
 }
 
-# Moves the volume away from where it is, and kills OpenAFS's servers as soon as vos says STEP. One copy must be left that
-# the database names and clients use; what is left on the other side is in nobody's way.
+# Moves the volume away, and kills OpenAFS's servers as soon as vos prints STEP. One copy must
+# remain that the database names and clients use. Remains on the other side must not disturb.
 killed_in_mid_move() { # NAME TO STEP
     local name=$1 from part to=$2 step=$3 pid log=$IT_DIR/killed.log
     read -r from part < <(site_of "$name")

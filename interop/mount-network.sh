@@ -1,15 +1,16 @@
-# What mount-network and mount-nat share.
+# Common functions of mount-network and mount-nat.
 #
-# begin NAME and step NAME SECONDS [quiet] run in the mount: the first opens a file that says 'old'; the second waits for the file
-# $share/NAME, and looks how long it takes then until a call is served (quiet: none is made) and until what another client has
-# changed meanwhile is seen. change NAME is that other client.
+# begin NAME and step NAME SECONDS [quiet] run in the mount. begin opens a file with the text 'old'.
+# step waits for the file $share/NAME. Then it measures two times: until a call is served (with
+# quiet, it makes none), and until it sees the change of another client. change NAME makes that
+# change.
 reader='
     step() {
         for _ in $(seq 2400); do [ ! -e "$share/$1" ] || break; sleep 0.05; done
         [ -e "$share/$1" ] || { echo "$1: never begun"; exit 1; }
         local from=${EPOCHREALTIME/./} said tries=0
         if [ "${3:-}" != quiet ]; then
-            # Who makes a name at the moment of a change is told ETIMEDOUT: it may be there or not.
+            # A mkdir at the moment of the change gets ETIMEDOUT; the directory may exist or not.
             until said=$(LC_ALL=C mkdir "$AFS/made-$1-$tries" 2>&1); do
                 tries=$((tries + 1))
                 [[ $said == *"timed out"* ]] && [ $((${EPOCHREALTIME/./} - from)) -lt $(($2 * 1000000)) ] || { echo "$1: $said"; exit 1; }
@@ -18,7 +19,7 @@ reader='
             [ $((${EPOCHREALTIME/./} - from)) -lt $(($2 * 1000000)) ] || { echo "$1: a call took $((${EPOCHREALTIME/./} - from)) us"; exit 1; }
             echo "$1: calls are served after $(((${EPOCHREALTIME/./} - from) / 1000)) ms" >>"$share/times"
         fi
-        # Who has had it open all the time, and who opens it now.
+        # Through a descriptor that was open all the time, and through a new one.
         until [ "$(python3 -c "import os; os.write(1, os.pread(3, 3, 0))")$(cat "$AFS/$1")" = newnew ]; do
             [ $((${EPOCHREALTIME/./} - from)) -lt $(($2 * 1000000)) ] || { echo "$1: after $2 s the file says $(cat "$AFS/$1")"; exit 1; }
             sleep 0.1
@@ -36,7 +37,7 @@ change() {
     quietly on_mount -2 bash -c 'echo new >"$AFS/$0"' "$1"
 }
 c1=$IT_NETNS-c1
-# The client's address and link, for the tests that follow.
+# Restores the client's address and link for the tests that follow.
 as_before() {
     ip -n "$c1" addr flush dev eth0
     ip -n "$c1" addr add 10.99.0.21/24 dev eth0

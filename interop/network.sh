@@ -1,11 +1,13 @@
-# A network of its own for a server and its clients: namespace NAME with bridge br0 (10.99.0.1/24), where the servers
-# are, and NAME-c1, NAME-c2 across veth pairs with the Ethernet's MTU of 1500. Sourced by run and by bench/.
+# A separate network for a server and its clients: namespace NAME with bridge br0 (10.99.0.1/24) for
+# the servers, and NAME-c1, NAME-c2 across veth pairs with Ethernet's MTU of 1500. Sourced by run
+# and by bench/.
 SERVER_ADDR=10.99.0.1
 
 network_up() { # NAME
     local n=$1 k c
     ip netns add "$n" && ip -n "$n" link set lo up &&
-        # An address of its own: else it has the least of its ports', and another one when a test puts something between.
+        # A fixed address. Otherwise the bridge has the lowest of its ports', which changes when a
+        # test adds a port.
         ip -n "$n" link add br0 address 02:00:00:63:00:01 type bridge forward_delay 0 stp_state 0 &&
         ip -n "$n" addr add $SERVER_ADDR/24 dev br0 && ip -n "$n" link set br0 up || return
     for k in 1 2; do
@@ -22,7 +24,7 @@ network_down() { # NAME
     for c in "$1-c1" "$1-c2" "$1"; do ip netns del "$c" 2>/dev/null; done
 }
 
-# Where an unfinished run was killed: networks NAME-PID whose process is gone.
+# Removes the networks of killed runs: NAME-PID whose process does not exist.
 network_forget() { # NAME-
     local n pid
     for n in $(ip netns list 2>/dev/null | awk '{ print $1 }' | grep -E "^$1[0-9]+(-c[12])?$"); do

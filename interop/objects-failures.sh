@@ -1,9 +1,10 @@
-# failures_test READER WRITER: two clients of files in objects, on eight devices of which some are killed (the system says
-# so to whoever calls) and some stopped (nobody says anything). What is compared must be right at the first time. How long
-# READER waits is another matter on a machine that has much to do: the limit must be kept in one of three tries.
+# failures_test READER WRITER: two clients of files in objects, on eight devices. Some devices are
+# killed, of which callers learn from the system at once. Others are stopped, of which they learn
+# nothing. Contents must be right in every try. The time that READER waits depends on the load of
+# the machine: it must keep the limit in one of three tries.
 # shellcheck disable=SC2016
 
-# Longest wait of a program that reads what has copies or parity, in milliseconds.
+# The longest wait of a program that reads a file with copies or parity, in milliseconds.
 LIMIT=2000
 
 failures_test() {
@@ -19,7 +20,8 @@ failures_test() {
     killed=$longest
     under . STOP:$victim || fail "a device falls silent"
     silent=$longest
-    # An erasure code of two more does without two. Six devices are left, which files that are written anew need.
+    # An erasure code with parity 2 tolerates two missing devices. The six others suffice for files
+    # that are rewritten.
     under ec KILL:$victim STOP:$other || fail "a device is killed, another falls silent"
     without_copies "$reader"
     on $writer bash -c '"$0/objects.py" compare "$AFS" "$1"' "$programs" "$share/all" || fail "not all is what was stored"
@@ -27,7 +29,7 @@ failures_test() {
     say "longest wait of a writer $stored ms; $(cat "$IT_DIR/alone")"
 }
 
-# The device with most of the files that have nothing else, and another.
+# The device with most of the files without copies, and another device.
 choose_victim() {
     local files id n
     files=$(seq 0 11 | sed "s|^|$mounted/alone/plain/|")
@@ -40,8 +42,9 @@ choose_victim() {
     [ -n "${victim:-}" ] || fail "device $id is none of ours"
 }
 
-# under DIRECTORY SIGNAL:DEVICE...: READER in read/DIRECTORY and WRITER in write/DIRECTORY go on while the devices are away;
-# $longest and $stored are their longest waits in milliseconds. Three tries of a reader that does not wait too long.
+# under DIRECTORY SIGNAL:DEVICE...: READER reads read/DIRECTORY and WRITER changes write/DIRECTORY
+# while the devices are away. $longest and $stored are their longest waits in milliseconds. The
+# reader has three tries.
 under() {
     local try was=''
     for try in 1 2 3; do
@@ -72,14 +75,16 @@ under_once() {
 silenced() { # SIGNAL:DEVICE...
     local f
     for f; do device_signal ${f#*:} ${f%:*}; done
-    # Long enough for everybody to have heard that they are dead, and to read all files once more.
+    # Long enough for all parties to learn that the devices are dead, and to read all files once
+    # more.
     devices_are $((8 - $#))
     sleep 5
 }
 
 longest_in() { sed -n 's/.*longest \([0-9]*\)\.\([0-9][0-9]\) s.*/\1\20/p' "$1" | sed 's/^0*\([0-9]\)/\1/'; }
 
-# What has no copy fails while its device is away, everything else is there, and all comes back with the device.
+# A file without a copy fails while its device is away, all others can be read, and all are back
+# with the device.
 without_copies() {
     local files lost
     files=$(xargs <"$IT_DIR/lost")
@@ -87,7 +92,7 @@ without_copies() {
     on $1 bash -c '"$0/objects.py" fails "$AFS/alone/plain" '"$files" "$programs" >"$IT_DIR/alone" || { cat "$IT_DIR/alone"; fail "without a device"; }
     device_start $victim
     devices_are 8
-    # The file server hears it some seconds after the databases.
+    # The file server learns it some seconds after the databases.
     lost=$(sed "s|^|$mounted/alone/plain/|" "$IT_DIR/lost" | xargs)
     for _ in $(seq 150); do
         [ "$(cellar fs osd $lost -json | json 'all(f["readable"] for f in d)')" != True ] || break

@@ -1,6 +1,6 @@
-# move_test READER WRITER ROUNDS: a volume with files in objects moves to a second Cellar file server of the cell and back while
-# one client reads it and another writes: neither is told of an error, and both see what was stored. A test that needs it
-# sources objects.sh before.
+# move_test READER WRITER ROUNDS: a volume with files in objects moves to a second Cellar file
+# server of the cell and back. Meanwhile one client reads it and another writes. Neither gets an
+# error, and both see what was stored. The test sources objects.sh first.
 # shellcheck disable=SC2016
 
 second=10.99.0.2
@@ -19,7 +19,7 @@ move_test() {
     done
     on $writer bash -c '"$0/objects.py" compare "$AFS/read" "$1/read" && "$0/objects.py" compare "$AFS/write" "$1/write"' \
         "$programs" "$share" || fail "not all is what was stored"
-    # Also by a client that has nothing of it, and nothing of it became the file server's own.
+    # A client with an empty cache sees the same, and no file became local on the file server.
     on_fuse -2 bash -c '"$0/objects.py" compare "$AFS/read" "$1/read" && "$0/objects.py" compare "$AFS/write" "$1/write"' \
         "$programs" "$share" || fail "another client reads something else"
     for shape in stripes copies ec; do
@@ -31,15 +31,15 @@ move_test() {
     say "reader: $(tail -n 1 "$IT_DIR/reading"); writer: $(tail -n 1 "$IT_DIR/writing")"
 }
 
-# Whatever fails: nobody goes on reading and writing, and the second server goes.
+# After a failure too, this ends the clients and the second server.
 move_ends() {
     touch "$share/stop-reading" "$share/stop-writing"
     local second_pid
-    # Not the cell's own, which ends after the test.
+    # Not the first server of the cell, which ends after the test.
     second_pid=$(cat "$IT_DIR/second.pid" 2>/dev/null) && kill -INT "$second_pid" 2>/dev/null && wait "$second_pid"
 }
 
-# One more file server of the cell.
+# Starts another file server of the cell.
 second_up() {
     ip -n "$IT_NETNS" addr add $second/24 dev br0
     ip netns exec "$IT_NETNS" "$CELLAR" up --dir "$IT_DIR/second" --bind $second --join "$IT_DIR/server/server-etc" \

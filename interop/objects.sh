@@ -1,16 +1,16 @@
-# What the tests of object storage share: a volume in whose directories files become objects of each shape, and devices
-# whose servers are processes that can be killed one by one.
+# Common functions of the tests of object storage: a volume whose directories have policies for each
+# shape, and devices whose servers are separate processes, so that tests can kill them.
 
 cellar() { at_server env CELLAR_DIR="$IT_DIR/server" "$CELLAR" "$@"; }
 
-# json EXPRESSION: of the document d that comes in, in Python
+# json EXPRESSION: evaluates a Python expression for the document d from standard input
 json() { /usr/bin/python3 -c 'import json, sys; d = json.load(sys.stdin); print(eval(sys.argv[1]))' "$1"; }
 
 shapes="bysize stripes copies ec"
 mounted=/afs/.$IT_CELL/objects
 
-# objects_volume [DEVICES]: volume "objects", mounted in the cell, and a policy for each shape that
-# seven devices, or so many, have room for. By size, files over 256 KiB become objects.
+# objects_volume [DEVICES]: creates the volume "objects", mounted in the cell, and a policy for each
+# shape that fits on DEVICES devices (default 7). By size, files over 256 KiB become objects.
 objects_volume() {
     local devices=${1:-7} stripes=4 ec=4+2
     [ "$devices" -ge 7 ] || stripes=2 ec=2+1
@@ -21,7 +21,7 @@ objects_volume() {
             cellar osd policy add copies "=> osd, stripes=$((stripes / 2)), copies=2, stripe_size=64k;" &&
             cellar osd policy add ec "=> osd, ec=$ec, stripe_size=64k;" && cellar vos setfields objects -osdpolicy 1
     } >"$IT_DIR/objects-volume.log" 2>&1 || { cat "$IT_DIR/objects-volume.log"; fail "no volume with policies"; }
-    # The file server hears of devices some seconds after the databases do.
+    # The file server learns of devices some seconds after the databases.
     local i
     for i in $(seq 300); do
         cellar cp --admin --layout "stripes=$devices" "$interop/objects.sh" "$mounted/probe" 2>"$IT_DIR/objects-volume.log" &&
@@ -32,22 +32,22 @@ objects_volume() {
     fail "the file server finds no room on $devices devices"
 }
 
-# open_directory PATH: anybody may write in it.
+# open_directory PATH: creates a directory in which every user may write.
 open_directory() {
     quietly cellar mkdir "$mounted/$1"
     quietly cellar fs setacl "$mounted/$1" system:anyuser rlidwk
 }
 
-# objects_directory PATH: everything in it has the shape that its last name says.
+# objects_directory PATH: creates a directory whose files have the shape that its last name says.
 objects_directory() {
     open_directory "$1"
     [ "${1##*/}" = bysize ] || quietly cellar fs setpolicy "${1##*/}" "$mounted/$1"
 }
 
-# shape_of FILE: how its bytes are spread, or "local".
+# shape_of FILE: prints the layout of its bytes, or "local".
 shape_of() { cellar fs osd "$mounted/$1" -json | json 'd[0]["shape"] or "local"'; }
 
-# Each shape is what its directory's policy says.
+# Checks that each file has the shape of its directory's policy.
 check_shapes() { # DIRECTORY...
     local directory name want got
     for directory; do
@@ -65,9 +65,10 @@ check_shapes() { # DIRECTORY...
     done
 }
 
-# ---- files that are in use all the while
+# ---- files in use
 
-# used_files CLIENT SHAPE...: what in_use reads is in read/SHAPE, what it changes in write/SHAPE.
+# used_files CLIENT SHAPE...: creates the files that in_use reads, in read/SHAPE, and those that it
+# changes, in write/SHAPE.
 used_files() {
     local client=$1 top shape
     shift
@@ -80,8 +81,9 @@ used_files() {
         "$0/objects.py" fill "$AFS/write" "$1/write" --bytes 1000000 --files 4' "$programs" "$share" || fail "files are made"
 }
 
-# in_use READER WRITER DIRECTORY COMMAND...: while one client reads read/DIRECTORY again and again, and another changes
-# write/DIRECTORY. What they say is printed, and in $IT_DIR/reading and writing.
+# in_use READER WRITER DIRECTORY COMMAND...: runs COMMAND while one client reads read/DIRECTORY
+# again and again, and another changes write/DIRECTORY. Their output is printed, and is in
+# $IT_DIR/reading and writing.
 in_use() {
     local reader=$1 writer=$2 directory=$3 pids rc=0 f
     shift 3
@@ -100,10 +102,10 @@ in_use() {
     return $rc
 }
 
-# ---- devices by themselves
+# ---- single devices
 
-# devices N [OTHERS]: disk1 to diskN, each a process of its own, at $device_addr, beside so many
-# others. They end with the test.
+# devices N [OTHERS]: starts disk1 to diskN, each as a separate process, at $device_addr, in
+# addition to OTHERS existing devices. They end with the test.
 device_addr=$IT_ADDR
 devices() {
     local n id
@@ -120,7 +122,7 @@ device_start() { # N
     ip netns exec "$IT_NETNS" "$CELLAR" osd serve --dir "$IT_DIR/disk$1" --id "$(cat "$IT_DIR/disk$1.id")" \
         --join "$IT_DIR/server/server-etc" --bind "$device_addr" --port $((7010 + $1)) </dev/null >>"$IT_DIR/disk$1.log" 2>&1 &
     echo $! >"$IT_DIR/disk$1.pid"
-    # Bash has nothing to say when it is killed.
+    # Prevents bash's message when it is killed.
     disown
 }
 
@@ -134,7 +136,7 @@ devices_end() {
     done
 }
 
-# devices_are COUNT: waits until so many are up, as the cell sees them.
+# devices_are COUNT: waits until the cell reports COUNT devices as up.
 devices_are() {
     local i up
     for i in $(seq 300); do

@@ -1,20 +1,21 @@
-# Kerberos in the tests: a realm beside the servers, the cell's key in theirs, and commands run as its users. A test
-# that needs it says 'needs: ... kerberos' and sources this file.
+# Kerberos in the tests: a realm beside the servers, the cell's key in them, and commands as the
+# realm's users. A test that uses it has 'needs: ... kerberos' and sources this file.
 #
 #   admin   superuser (UserList), in system:administrators      alice, bob   ordinary users
-#   kdc     the realm's directory, under the share that every client sees
+#   kdc     the realm's directory, in the share that every client sees
 
 kdc=$share/kdc
 users_etc=$share/etc
 
-# realm_up: starts the KDC at the servers' address and lets them and the protection database know its users.
+# realm_up: starts the KDC at the servers' address, and adds its key and users to the servers and
+# the protection database.
 realm_up() {
     local log=$IT_DIR/realm.log kvno user i
     mkdir -p "$users_etc"
     echo "$IT_CELL" >"$users_etc/ThisCell"
     printf '>%s #for tests\n%s #vl.%s\n' "$IT_CELL" "$IT_ADDR" "$IT_CELL" >"$users_etc/CellServDB"
     "$interop/kdc/kdc" up --dir "$kdc" --cell "$IT_CELL" --addr "$IT_ADDR" --netns "$IT_NETNS" || fail "no KDC"
-    # Also of a test that fails; a subshell (at_openafs) would end the KDC when it ends itself.
+    # Also after a failed test. A subshell (at_openafs) would end the KDC at its own end.
     [ "$BASH_SUBSHELL" != 0 ] || trap realm_down EXIT
     case $IT_PEER in
     cellar)
@@ -35,7 +36,8 @@ realm_up() {
 }
 realm_down() { "$interop/kdc/kdc" down --dir "$kdc" >/dev/null; }
 
-# administer COMMAND...: beside the servers, with the cell's key. A subcommand of cellar, or a program of OpenAFS's.
+# administer COMMAND...: runs a subcommand of cellar, or one of OpenAFS's programs, beside the
+# servers, with the cell's key.
 administer() {
     case $IT_PEER in
     cellar) at_server env CELLAR_DIR="$IT_DIR/server" "$CELLAR" "$@" ;;
@@ -49,7 +51,8 @@ administer_pts() {
     esac
 }
 
-# as USER COMMAND...: OpenAFS's command with USER's token, on a client's side of the network. 'nobody': without.
+# as USER COMMAND...: OpenAFS's command with USER's token, on a client's side of the network.
+# 'nobody' has no token.
 as() { at_client "$interop/as" --dir "$IT_DIR/users" --kdc "$kdc" --etc "$users_etc" --cell "$IT_CELL" "$@"; }
 
 # cellar_as USER COMMAND...: a cellar command with USER's token, on a client's side.

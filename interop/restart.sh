@@ -1,6 +1,6 @@
-# restart_test CLIENT: twice, first with a clean stop, then with SIGKILL. The client stores files,
-# and each that it says
-# is stored (see steady.py) is compared after the restart; it must be able to go on by itself.
+# restart_test CLIENT: two restarts, the first after a clean stop, the second after SIGKILL. The
+# client stores files. Each file that it reports as stored (see steady.py) is compared after the
+# restart. The client must continue by itself.
 restart_test() {
     local client=$1 way
     on $client "$programs/steady.py" "$share" "$client" &

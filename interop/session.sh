@@ -1,12 +1,12 @@
-# One session of a client's commands, typed to OpenAFS's servers and to Cellar's. A test that needs it says 'needs: tools
-# kerberos openafs cellar' and sources this file after realm.sh.
+# Runs one session of a client's commands against OpenAFS's servers and against Cellar's. A test
+# that uses it has 'needs: tools kerberos openafs cellar' and sources this file after realm.sh.
 #
-# Cellar's cell is the runner's. OpenAFS's lives where the second client would be; the client's commands run at the
-# first, as users of one realm that both cells believe.
+# Cellar's cell is the runner's. OpenAFS's cell is at the place of the second client. The commands
+# run at the first client, as users of one realm that both cells trust.
 
 OPENAFS_ADDR=10.99.0.22
 
-# principal NAME...: more users of the realm.
+# principal NAME...: adds users to the realm.
 principal() {
     local name
     for name; do
@@ -15,7 +15,8 @@ principal() {
     done >>"$IT_DIR/realm.log" 2>&1
 }
 
-# other_realm_up: OTHER.REALM, which the realm trusts. Its alice is 'foreign' in sessions, with no token until aklog.
+# other_realm_up: starts OTHER.REALM, which the realm trusts. Its alice is 'foreign' in sessions,
+# without a token until aklog.
 other_realm_up() {
     other=$share/other-kdc
     "$interop/kdc/kdc" up --dir "$other" --realm OTHER.REALM --cell other.realm --addr "$IT_ADDR" --netns "$IT_NETNS" &&
@@ -32,7 +33,7 @@ as_foreign() {
         exec "$@"' "$own" "$other" "$users_etc" "$IT_DIR/users/token-holder.so" "$@"
 }
 
-# at_openafs FUNCTION...: with OpenAFS's cell in the place of Cellar's.
+# at_openafs FUNCTION...: runs a function with OpenAFS's cell in the place of Cellar's.
 at_openafs() {
     local client=$IT_NETNS-c1
     (
@@ -43,11 +44,13 @@ at_openafs() {
     )
 }
 
-# id_of NAME: of a volume on the server, which the location database need not know.
+# id_of NAME: the id of a volume on the server, even if the location database does not have it.
 id_of() { at_client vos listvol "$IT_ADDR" -noauth -config "$users_etc" -quiet 2>/dev/null | awk -v n="$1" '$1 == n { print $2 }'; }
 
-# session NAME TRANSCRIPT: types sessions/NAME; @SERVER@ in it is the server's address, as SERVER is in answers, where
-# DATE stands for any date and ID for any volume's id. @ID:NAME@ is a volume's, @DUMPS@ is sessions/dumps, @TMP@ a directory of this server's.
+# session NAME TRANSCRIPT: runs the commands of sessions/NAME. In commands, @SERVER@ is the server's
+# address, @ID:NAME@ the id of a volume, @DUMPS@ the directory sessions/dumps, and @TMP@ a directory
+# for this server. In answers, SERVER stands for that address, DATE for any date and ID for any
+# volume's id.
 session() {
     local line who words date="[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9]{2} [0-9:]{8} [0-9]{4}" tmp=$IT_DIR/session
     local uuid='[0-9a-f]{8}(-[0-9a-f]{4}){2}(-[0-9a-f]{2}){2}-[0-9a-f]{12}'
@@ -74,7 +77,8 @@ session() {
     done <"$interop/sessions/$1" >"$2"
 }
 
-# compare NAME: both transcripts must be the same but for what sessions/NAME.differences explains.
+# compare NAME: checks that both transcripts are equal, except for the differences that
+# sessions/NAME.differences explains.
 compare() {
     local counted
     counted=$("$programs/compare-sessions.py" "$IT_DIR/$1.openafs" "$IT_DIR/$1.cellar" "$interop/sessions/$1.differences") || {

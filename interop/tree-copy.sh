@@ -1,11 +1,12 @@
-# tree_choose FILES BYTES: the part of /usr that is copied, and beside it a few things that /usr seldom has.
+# tree_choose FILES BYTES: selects the part of /usr to copy, and adds some files of kinds that are
+# rare in /usr.
 tree_choose() {
     "$programs/tree.py" select "$share/manifest" /usr --files "$1" --bytes "$2" &&
         "$programs/tree.py" extras "$share/manifest" "$share/extras" || fail "cannot choose a tree"
 }
 
-# tree_pass IN OUT PREFIX: in through client IN, back through OUT. PREFIX is what IN itself puts before the target of a
-# symlink that it makes: afsd.fuse prefixes /afs/, whatever the server is.
+# tree_pass IN OUT PREFIX: copies in through client IN, and back through OUT. PREFIX is the text
+# that IN puts before the target of a symlink: afsd.fuse puts /afs/, with any server.
 tree_pass() {
     local start=$SECONDS in out
     on $1 bash -c "'$programs/tree.py' put '$share/manifest' \"\$AFS/tree\"" || fail "copying in through ${1%% *}"
