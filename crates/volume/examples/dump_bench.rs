@@ -1,10 +1,10 @@
-//! What a dump reads, and how fast: all of a volume, what changed by date, what changed since a state.
+//! Measures dumps: a whole volume, its changes by date, and its changes since a state.
 //!
 //! `cargo run -p cellar-volume --example dump_bench --profile dist -- DIR [FILES [MEGABYTES]]`
 //!
-//! The volume has FILES files of 1 KiB, 1,000 in a directory, and one of MEGABYTES. Then 10 KiB in the
-//! middle of the large one are changed. Bytes are what a receiver would get of bodies; "looked at" are
-//! entries of the table.
+//! The volume has FILES files of 1 KiB, 1,000 in a directory, and one of MEGABYTES. Then 10 KiB in
+//! the middle of the large one are changed. Bytes are the bytes of bodies that a receiver would
+//! get; "looked at" are entries of the table.
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -1,11 +1,12 @@
-//! Restores, and what clones cost in a volume of a few vnodes and in one of a million.
+//! Measures restores, and the cost of clones in a volume of a few vnodes and in one of a million.
 //!
 //! `cargo run -p cellar-volume --example restore_bench --profile dist -- [DIR] [VNODES]`
 //!
 //! First 500 MB in five files and 20,000 files of 1 KiB in 20 directories are restored into a new
-//! volume, and again over it. Then a volume of VNODES files (1,000,000 if none are given) is restored,
-//! cloned, restored anew under the clone, and the clone deleted: the time of cloning, and the rate
-//! at which the space comes back, with the partition closed and opened in between.
+//! volume, and again over it. Then a volume of VNODES files (default 1,000,000) is restored,
+//! cloned, restored again under the clone, and the clone is deleted. This measures the time of
+//! cloning, and the rate at which the space is freed, with the partition closed and opened in
+//! between.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ const CLONES: u32 = 51;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-/// What a generated volume holds: directories below the root, with files of one length.
+/// The contents of a generated volume: directories below the root, with files of one length.
 struct Tree {
     directories: u32,
     files_each: u32,
@@ -100,7 +101,7 @@ impl Tree {
         self.file(self.directories, index)
     }
 
-    /// Puts all of it; `seed` makes one version differ from another.
+    /// Puts all vnodes; `seed` makes one version differ from another.
     fn put(&self, restore: &mut Restore, seed: u8) -> Outcome {
         let names = (0..self.directories).map(|n| (format!("d{n}"), Self::directory(n)));
         let large = (0..self.large).map(|n| (format!("large{n}"), self.large_file(n)));
@@ -156,7 +157,7 @@ fn restore(partition: &Partition, id: u32, tree: &Tree, seed: u8) -> Outcome<Dur
     Ok(start.elapsed())
 }
 
-/// The shortest, middle and longest time of some clones, each durable.
+/// The shortest, median and longest time of some clones, each durable.
 fn clone_times(partition: &Partition, id: u32) -> Outcome<[Duration; 3]> {
     let mut times = Vec::new();
     for n in 0..CLONES {
@@ -248,7 +249,7 @@ fn main() -> Outcome {
     partition.snapshot(&spec)?.wait()?;
     let time = restore(&partition, 4, &many, 2)?;
     report(
-        "all of it restored anew under a clone",
+        "all of it restored again under a clone",
         time,
         vnodes,
         f64::from(vnodes) * 100.0,

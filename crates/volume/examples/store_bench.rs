@@ -1,13 +1,16 @@
-//! Durable creates and stores, statuses and lookups a second, with the CPU time of each.
+//! Measures durable creates and stores, statuses and lookups per second, with the CPU time of each.
 //!
-//! `cargo run -p cellar-volume --example store_bench --profile dist --
-//!     [DIR] [SECONDS] [VNODES [BODY_BYTES [INLINE_BYTES]]]`
+//! ```text
+//! cargo run -p cellar-volume --example store_bench --profile dist --
+//!     [DIR] [SECONDS] [VNODES [BODY_BYTES [INLINE_BYTES]]]
+//! ```
 //!
-//! With VNODES, only that many files are made, of 1,000 bytes or as many as are given, and looked
-//! at, and memory and disk are printed. INLINE_BYTES is the option of that name.
-//! "n x d callers" are n threads with d changes under way each, as a server's threads have: the next
+//! With VNODES, only that many files are made and read, and memory and disk are printed. The files
+//! have BODY_BYTES bytes, default 1,000. INLINE_BYTES is the option of that name.
+//!
+//! "n x d callers" are n threads with d running changes each, as a server's threads have: the next
 //! begins when the oldest is durable. CPU time is that of the whole process, callers included, so
-//! it is an upper bound of what the store itself costs.
+//! it is an upper bound of the store's own cost.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -39,12 +42,12 @@ fn cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Threads, and changes under way on each.
+/// Number of threads, and of running changes on each.
 #[derive(Clone, Copy)]
 struct Callers(usize, usize);
 
-/// Runs `work` on some threads for a while and prints what they did. Each call gets the number of
-/// the caller and how often it has been called.
+/// Runs `work` on some threads for a while and prints the results. Each call gets the number of the
+/// caller and of its calls so far.
 fn measure(
     name: &str,
     callers: Callers,
@@ -139,7 +142,7 @@ fn run(
         partition,
         |c, n| {
             let volume = &volumes[c];
-            // A directory of 500 names is a large one for most users.
+            // A directory of 500 names is large for most users.
             let dir = if n % 500 == 0 {
                 let name = format!("d{}", n / 500);
                 volume
@@ -186,7 +189,7 @@ fn run(
     Ok(())
 }
 
-/// Resident memory in MB: all, and what is not file pages.
+/// Resident memory in MB: all of it, and the part that is not file pages.
 fn memory() -> Result<String, Box<dyn Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let of = |name: &str| {
@@ -201,7 +204,7 @@ fn memory() -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// Room that the files of a folder take on the disk, in MB, without what is kept in reserve.
+/// Room of a directory's files on the disk in MB, without the reserve.
 fn disk(folder: &Path) -> Result<u64, Box<dyn Error>> {
     use std::os::unix::fs::MetadataExt;
     let mut blocks = 0;
@@ -215,7 +218,7 @@ fn disk(folder: &Path) -> Result<u64, Box<dyn Error>> {
     Ok(blocks / 2048)
 }
 
-/// Makes `vnodes` files of `length` bytes, 2,000 in a volume, and looks at them at random.
+/// Makes `vnodes` files of `length` bytes, 2,000 in a volume, and reads them at random.
 fn many(
     folder: &Path,
     vnodes: u64,

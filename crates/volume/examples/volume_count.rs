@@ -1,12 +1,13 @@
-//! What very many volumes on one partition cost: to make, to open after a clean close and after a
-//! kill, to look at for the first time, to hold open, to close.
+//! Measures the cost of very many volumes on one partition: making, reading for the first time,
+//! keeping open and closing. It also measures opening the partition after a clean close and after a
+//! kill.
 //!
 //! `cargo run -p cellar-volume --example volume_count --profile dist -- DIR COUNT...`
 //!
-//! For each COUNT, ascending, DIR is filled up to that many volumes and all is measured. Every
-//! opening is that of a new process, timed from before its start; the page cache is dropped first
-//! where that is allowed (root). What is killed has changed volumes as fast as it could, so that its
-//! journal is as full as it gets. With COUNT 0 what is in DIR is measured as it is.
+//! For each COUNT, ascending, DIR is filled up to that many volumes and everything is measured.
+//! Every opening is in a new process, timed from before its start. The page cache is dropped first
+//! if that is allowed (root). The killed process has changed volumes as fast as it could, so that
+//! its journal is as full as it gets. With COUNT 0 the present contents of DIR are measured.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -33,9 +34,9 @@ const NEW: NewVnode = NewVnode {
     mode: Some(0o644),
     client_time: None,
 };
-/// Volumes made before the journal is waited for.
+/// Volumes made before the program waits for the journal.
 const AHEAD: u32 = 1000;
-/// Volumes that stay open when nobody uses them.
+/// Volumes that stay open when they are not in use.
 const IDLE: u32 = 20_000;
 /// Volumes that are changed: spread over all, and soon in memory.
 const HOT: u32 = 2000;
@@ -54,7 +55,7 @@ fn volume(partition: &Partition, id: u32) -> Outcome<Arc<Volume>> {
     found.ok_or_else(|| format!("volume {id} is missing").into())
 }
 
-/// Numbers that hit every volume before one comes again, out of order.
+/// Numbers that visit every volume once before any is repeated, out of order.
 fn scattered(n: u32, count: u32) -> u32 {
     (u64::from(n) * 0x9e37_79b1 % u64::from(count)) as u32 + 1
 }
@@ -101,7 +102,8 @@ fn make(folder: &Path, wanted: u32) -> Outcome<()> {
     Ok(())
 }
 
-/// What one process does after it was started: opens, answers one operation, and waits for a word.
+/// The work of a measured process: it opens the partition, answers one operation, and waits for a
+/// command.
 fn serve(folder: &Path, work: &str) -> Outcome<()> {
     let begun = Instant::now();
     let partition = open(folder)?;
@@ -165,7 +167,7 @@ fn memory(name: &str) -> u64 {
     number.unwrap_or(0)
 }
 
-/// Room that the files of a folder take, in MB; without the journal's and what is in reserve.
+/// Room of a directory's files in MB, without the journal and the reserve.
 fn disk(folder: &Path) -> Outcome<f64> {
     let mut blocks = 0;
     for entry in std::fs::read_dir(folder)? {
@@ -178,14 +180,14 @@ fn disk(folder: &Path) -> Outcome<f64> {
     Ok(blocks as f64 / 2048.0)
 }
 
-/// Another process with the partition open.
+/// Another process that has the partition open.
 struct Server {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
 impl Server {
-    /// Starts one with nothing in the page cache, and says how long it took to its first answer.
+    /// Starts a process with an empty page cache, and prints the time until its first answer.
     fn start(folder: &Path, work: &str, count: u32, label: &str) -> Outcome<Self> {
         rustix::fs::sync();
         let cold = std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok();

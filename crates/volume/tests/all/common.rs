@@ -1,4 +1,4 @@
-//! A partition on a disk in memory, and short words for what tests say often.
+//! A partition on a disk in memory, and helpers that many tests use.
 
 pub(crate) mod crashing;
 pub(crate) mod faults;
@@ -94,7 +94,7 @@ impl World {
         self.partition.snapshot(&spec).unwrap().wait().unwrap()
     }
 
-    /// Closes and opens again.
+    /// Closes the partition and opens it again.
     pub(crate) fn reopen(self) -> Self {
         self.partition.close().unwrap();
         drop(self.partition);
@@ -105,13 +105,13 @@ impl World {
         }
     }
 
-    /// Everything fits together.
+    /// Asserts that the check finds no faults.
     pub(crate) fn check(&self) {
         let report = self.partition.check().unwrap();
         assert!(report.faults.is_empty(), "{:#?}", report.faults);
     }
 
-    /// Everything fits together, and nothing is there that nobody sees.
+    /// Asserts that the check finds no faults and no versions without a viewer.
     pub(crate) fn check_clean(&self) {
         let report = self.partition.check().unwrap();
         assert!(report.faults.is_empty(), "{:#?}", report.faults);

@@ -1,11 +1,12 @@
-//! Every write and every sync fails once, and the power goes at every point, in every operation.
+//! Every write and every sync fails once, and the power fails at every point, in every operation.
 //!
-//! For each operation: the state before and the state after a run without faults are recorded.
-//! Then the operation runs with the n-th write failing, the n-th sync failing, or everything from
-//! the n-th change on failing, for every n there is, with and without a flush of the base table
-//! after it. The disk that a power cut leaves at that moment, with none or a random part of what
-//! was not synced, is opened: it must hold the state before or the state after, the latter if the
-//! operation was acknowledged, and pass the check of everything.
+//! 1. For each operation, the states before and after a run without faults are recorded.
+//! 2. The operation runs with the n-th write failing, with the n-th sync failing, or with
+//!    everything from the n-th change on failing. This is done for every possible n, with and
+//!    without a flush of the base table after it.
+//! 3. The disk that a power cut leaves at that moment is opened, with none or a random part of the
+//!    unsynced data. It must have the state before or the state after, and pass the check of
+//!    everything. If the operation was acknowledged, it must have the state after.
 
 use crate::common;
 use crate::common::crashing;

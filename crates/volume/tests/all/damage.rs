@@ -1,4 +1,4 @@
-//! Flipped bits are I/O errors of the file that they hit, and of no other; never wrong data.
+//! A flipped bit is an I/O error of the damaged file and of no other; it never gives wrong data.
 
 use std::sync::Arc;
 
@@ -54,8 +54,8 @@ fn a_flipped_bit_in_a_block_damages_one_file() {
     world.check();
 }
 
-/// Whatever bit of the base table is hit: no panic, no wrong byte, and other files stay readable
-/// unless the bit was in what leads to all of them.
+/// Whichever bit of the base table is flipped, there is no panic and no wrong byte. Other files
+/// stay readable, unless the bit was in a page that leads to all of them.
 #[test]
 fn a_flipped_bit_in_the_table_never_gives_wrong_bytes() {
     let world = World::new();
@@ -100,8 +100,9 @@ fn a_flipped_bit_in_the_table_never_gives_wrong_bytes() {
     assert!(errors < opened * files.len() / 4, "{errors} errors");
 }
 
-/// A sector of zeros in the file of checksums is not "these pages have none": what lies behind it
-/// is an error, or the partition is refused. Without the file all is right.
+/// A sector of zeros in the file of checksums does not mean that these pages have no sums. Reading
+/// such a page is an error, or the partition is refused. Without the whole file everything is
+/// right.
 #[test]
 fn a_lost_sector_of_checksums_is_damage() {
     let (world, files) = filled();

@@ -1,4 +1,5 @@
-//! A full partition refuses what adds, takes what removes, loses nothing, and goes on.
+//! A full partition refuses changes that add, accepts removals, loses nothing, and continues
+//! afterwards.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -72,7 +73,7 @@ fn small_files_fill_the_table_and_leave_it_whole() {
     let world = World::with_capacity(16 << 20);
     fill_with_small_files(&world.partition);
     world.disk.set_capacity(64 << 20);
-    // The flusher looks again a few times a second.
+    // The flusher retries a few times a second.
     let mut tries = 0;
     while world.partition.flush().is_err() {
         tries += 1;
@@ -84,11 +85,12 @@ fn small_files_fill_the_table_and_leave_it_whole() {
     world.reopen().check();
 }
 
-/// Changes that are under way at once, as if so many clients made them.
+/// Number of changes that run at the same time, as if from as many clients.
 const TOGETHER: usize = 50;
 
-/// Fills a partition with small files until it refuses them, and removes them all again. Nothing may
-/// fail for another reason, no removal at all, and the room must be good for new files.
+/// Fills a partition with small files until it refuses them, and removes them all again. No change
+/// may fail for another reason, no removal may fail at all, and the room must be usable for new
+/// files.
 fn fill_with_small_files(partition: &Partition) {
     let volume = partition.volume(VOLUME).unwrap().unwrap();
     let root = volume.root();
@@ -131,7 +133,7 @@ fn fill_with_small_files(partition: &Partition) {
             removed.wait().unwrap();
         }
     }
-    // What they had in the base's file is good for others.
+    // The room that they had in the base's file can be used by others.
     partition.flush().unwrap();
     for n in 0..made.len() / 4 {
         store_once_more(&volume, format!("again{n}").as_bytes());
@@ -146,11 +148,11 @@ fn store_once_more(volume: &Volume, name: &[u8]) {
     let _stored = stored.unwrap();
 }
 
-/// A file system of its own, of 64 MiB, for as long as this lives.
+/// A file system of its own, of 64 MiB, mounted as long as this lives.
 struct Mounted(tempfile::TempDir);
 
 impl Mounted {
-    /// Mounts what `arguments` says; `None` where nothing may be mounted.
+    /// Mounts according to `arguments`; `None` if mounting is not possible here.
     fn new(arguments: &[&str]) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let mut mount = Command::new("mount");
@@ -178,7 +180,7 @@ impl Mounted {
             assert!(report.faults.is_empty(), "{:#?}", report.faults);
             let volume = partition.volume(VOLUME).unwrap().unwrap();
             for entry in volume.entries(volume.root()).unwrap() {
-                // Also a file that was made when there was no room left for its bytes.
+                // This includes a file that was made when there was no room left for its bytes.
                 if !entry.name.starts_with(b".") {
                     let removed = volume.remove_file(volume.root(), &entry.name, at(6));
                     let _removed = removed.unwrap();
@@ -264,8 +266,8 @@ fn a_partition_opens_after_a_crash_on_a_disk_without_a_byte_of_room() {
     assert!(partition.check().unwrap().faults.is_empty());
 }
 
-/// Near the end a flush is many transactions. A cut between any two of them, or in one, leaves a base
-/// that has some of a journal file's changes; the file has them all.
+/// When room is short, a flush has many transactions. A power cut between any two of them, or in
+/// one, leaves a base with some of a journal file's changes. The file has them all.
 #[test]
 fn a_flush_in_parts_may_be_cut_anywhere() {
     let name = |n: usize| format!("f{n}");
@@ -311,7 +313,7 @@ fn a_flush_in_parts_may_be_cut_anywhere() {
     }
 }
 
-/// Room that large files had is good for names and small files, and for large files again.
+/// Room of removed large files can be used for names and small files, and for large files again.
 #[test]
 fn room_of_large_files_goes_to_small_ones_and_back() {
     let mut world = World::with_capacity(200 << 20);
@@ -332,7 +334,7 @@ fn room_of_large_files_goes_to_small_ones_and_back() {
             };
         }
         assert!(made.len() > 25, "round {round}: {} large files", made.len());
-        // One that stays pins its region; the one before it and those after it are free.
+        // A remaining file keeps its region in use; the regions of the others are free.
         for name in made.iter().skip(round * 20) {
             let removed = volume.remove_file(root, name.as_bytes(), at(3)).unwrap();
             removed.wait().unwrap();

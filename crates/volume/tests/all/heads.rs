@@ -96,7 +96,7 @@ fn clones_of_clones_share_what_they_see() {
     world.partition.reap_now().unwrap();
     assert_eq!((read(&second, "a"), read(&rw, "a")), (Some(1), Some(3)));
     world.check_clean();
-    // Made anew from itself's source, in one step.
+    // Made again from its own source, in one step.
     let again = clone(&world.partition, VOLUME, VolumeId(12)).unwrap();
     assert_eq!((read(&second, "a"), read(&again, "a")), (Some(1), Some(3)));
     drop((second, again));
@@ -105,7 +105,7 @@ fn clones_of_clones_share_what_they_see() {
 
 #[test]
 fn a_clone_takes_the_place_of_a_volume_of_its_own() {
-    // As after a move to where an RO site was: the next release clones into its id.
+    // As after a move to the place of an RO site: the next release clones into its id.
     let world = World::new();
     let rw = world.volume();
     write(&rw, "a", 1);
@@ -116,7 +116,7 @@ fn a_clone_takes_the_place_of_a_volume_of_its_own() {
     let clone = clone(&world.partition, VOLUME, RO).unwrap();
     assert_eq!(read(&clone, "a"), Some(1));
     assert_eq!(clone.info().copied, AfsTime(5));
-    // Who had the old one open still has it.
+    // A caller that had the old volume open still has it.
     assert_eq!((alone.is_gone(), read(&alone, "a")), (true, None));
     assert_eq!(alone.entries(alone.root()).unwrap().len(), 2);
     world.partition.reap_now().unwrap();
@@ -152,7 +152,7 @@ fn a_clone_that_was_left_alone_is_restored_and_released_into() {
     let new = contents(&rw);
     drop(rw);
     delete(&world.partition, VOLUME);
-    // What only the RW volume saw is not removed yet.
+    // The versions that only the RW volume saw are not removed yet.
     let old = contents(&world.partition.volume(RO).unwrap().unwrap());
     let restored = restore_over(&world.partition, RO, &old, &new).unwrap();
     assert!(contents(&restored) == new && restored.is_head());
@@ -315,7 +315,7 @@ fn changes_are_refused_and_taken_again() {
     rw.refuse_changes(true);
     let refused = rw.create_file(rw.root(), b"x", &new(), at(1));
     assert_eq!(refused.unwrap_err(), Error::Busy(VOLUME));
-    // A restore goes on with that.
+    // A restore keeps this setting.
     let wanted = contents(&rw);
     let restored = restore_over(&world.partition, VOLUME, &Contents::new(), &wanted).unwrap();
     let refused = restored.create_file(restored.root(), b"x", &new(), at(1));
@@ -326,8 +326,8 @@ fn changes_are_refused_and_taken_again() {
     done(world);
 }
 
-/// What only somebody who has a volume open sees is found when he lets it go, whatever became of the
-/// volume meanwhile.
+/// Versions that only an open volume sees are found when the volume is dropped, whatever happened
+/// to it meanwhile.
 #[test]
 fn what_was_kept_for_a_reader_goes_with_him() {
     let restored = |world: &World| -> Box<dyn Any> {

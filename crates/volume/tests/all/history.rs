@@ -1,10 +1,11 @@
-//! What changed between two states of a volume, whoever of those who saw them is still there.
+//! The changes between two states of a volume are right, even if the volumes that saw these states
+//! are gone.
 //!
-//! Random changes, with clones made, replaced and removed and the background removal at random, and
-//! restarts. Every state is remembered in full; from each later one that is read, all earlier ones
-//! that the store still answers for are brought up to date by what it says has changed, and by a plain
-//! incremental dump, and compared byte for byte. The seed is printed; `MODEL_SEED` repeats a run and
-//! `MODEL_STEPS` makes it longer.
+//! Random changes are made, with clones made, replaced and removed, with background removals at
+//! random, and with restarts. Every state is recorded completely. Later, each state that is read is
+//! compared with all earlier ones that the store still supports. These are brought up to date by
+//! the changes that the store lists, and by a plain incremental dump, and compared byte for byte.
+//! The seed is printed; `MODEL_SEED` repeats a run and `MODEL_STEPS` makes it longer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,13 +21,13 @@ use cellar_wire::ids::{AfsTime, Fid, VolumeId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// What a volume holds: of each vnode its uniquifier, all of its record, and its bytes.
+/// The contents of a volume: of each vnode its uniquifier, its whole record, and its bytes.
 type Contents = BTreeMap<u32, (u32, String, Vec<u8>)>;
 
 fn read(frozen: &Frozen, listed: &Listed, since: Option<u64>, body: &mut Vec<u8>) {
     let image = listed.whole();
     if image.layout.is_some() {
-        // What the image says is all there is here.
+        // The image has everything that is in this store.
         assert!(matches!(
             frozen.body(listed, since),
             Err(Error::InObjects(_))
@@ -76,7 +77,7 @@ fn contents(frozen: &Frozen) -> Contents {
     contents
 }
 
-/// `base` with what changed since its epoch.
+/// `base`, with the changes since its epoch applied.
 fn by_delta(frozen: &Frozen, base: &Contents, epoch: u64) -> Contents {
     let mut contents = base.clone();
     for vnode in frozen.removed(epoch).unwrap() {
@@ -94,7 +95,7 @@ fn by_delta(frozen: &Frozen, base: &Contents, epoch: u64) -> Contents {
     contents
 }
 
-/// `base` with a plain incremental dump from its date.
+/// `base`, with a plain incremental dump from its date applied.
 fn by_date(frozen: &Frozen, base: &Contents, date: AfsTime) -> Contents {
     let mut contents = Contents::new();
     for listed in all(frozen.vnodes(Since::Date(date)).unwrap()) {
@@ -120,7 +121,7 @@ struct Run {
     now: u32,
     /// Every state that had a name, with the date of its end.
     states: BTreeMap<u64, (StateId, AfsTime, Contents)>,
-    /// Pairs of states compared by deltas, and those no longer answered for.
+    /// Numbers of pairs of states: compared by deltas, and no longer supported.
     compared: (u32, u32),
 }
 
@@ -134,7 +135,7 @@ impl Run {
         at(self.now)
     }
 
-    /// Any directory or file, by a walk from the root.
+    /// A random directory or file, found by a walk from the root.
     fn any(&mut self, directory: bool) -> Option<(Fid, Vec<u8>, Fid)> {
         let volume = self.volume();
         let mut dir = volume.root();
@@ -239,7 +240,7 @@ impl Run {
             assert_eq!(set.outcome.data_version, expected);
             return;
         }
-        // Of a file in objects most stores would be refused.
+        // Most stores into a file in objects would be refused.
         let old = match volume.layout(fid).unwrap() {
             None => status.length as usize,
             Some(_) => 0,
@@ -306,7 +307,7 @@ impl Run {
         }
     }
 
-    /// Freezes the volume or a clone of it, goes on changing, and compares.
+    /// Freezes the volume or a clone of it, makes more changes, and compares.
     fn compare(&mut self) {
         let mut volumes = self.clones();
         volumes.push(self.volume());
@@ -360,7 +361,8 @@ impl Run {
             disk: cut,
             partition,
         };
-        // What was not waited for may be gone, with numbers and dates; no state was told of it.
+        // Changes that were not waited for may be gone, with numbers and dates; no state with them
+        // had been named.
     }
 
     fn step(&mut self) {
@@ -451,7 +453,7 @@ fn overwrite(volume: &Volume, file: Fid, byte: u8) {
     stored.unwrap().wait().unwrap();
 }
 
-/// From where on the bytes of a vnode of that epoch are void, and how many are new.
+/// The offset from which the bytes of a vnode of that epoch are void, and the number of new bytes.
 fn changes_of(frozen: &Frozen, listed: &Listed, epoch: u64) -> (u64, usize) {
     let mut body = frozen.body(listed, Some(epoch)).unwrap();
     let mut bytes = 0;
@@ -463,7 +465,7 @@ fn changes_of(frozen: &Frozen, listed: &Listed, epoch: u64) -> (u64, usize) {
     (body.kept(), bytes)
 }
 
-/// What of `frozen` is new since `state` was the state, told and read: vnodes, removals and bytes.
+/// The changes of `frozen` since `state`, listed and read: numbers of vnodes, removals and bytes.
 fn changes(frozen: &Frozen, state: &StateId) -> (usize, usize, usize) {
     let since = frozen.since(state).unwrap();
     let Since::Epoch(epoch) = since else {
@@ -476,8 +478,8 @@ fn changes(frozen: &Frozen, state: &StateId) -> (usize, usize, usize) {
     (listed.len(), frozen.removed(epoch).unwrap().len(), bytes)
 }
 
-/// One small change of one file, and one removal: what it costs to tell them, in entries of the table
-/// that are looked at, does not depend on the size of the volume.
+/// One small change of one file and one removal are listed. The number of table entries that this
+/// reads does not depend on the size of the volume.
 #[test]
 fn telling_one_change_costs_the_same_in_a_large_volume() {
     let mut costs = Vec::new();
@@ -510,7 +512,7 @@ fn telling_one_change_costs_the_same_in_a_large_volume() {
     assert!(costs[1] <= costs[0] + 8 && costs[1] < 100, "{costs:?}");
 }
 
-/// Removals are remembered for who has an earlier state, but not for ever.
+/// Removals are recorded for receivers of an earlier state, but not forever.
 #[test]
 fn a_history_of_removals_is_bounded() {
     let world = World::with_capacity(1 << 30);
@@ -545,7 +547,7 @@ fn a_history_of_removals_is_bounded() {
     let last = states.last().unwrap();
     let (_, removed, _) = changes(&frozen, last);
     assert_eq!(removed, 800);
-    // One that was begun before the history was cut does not end with half an answer.
+    // A list that was begun before the history was shortened does not end incomplete.
     assert_eq!(frozen.removed(last.epoch).unwrap().len(), 800);
     drop(frozen);
     world.partition.reap_now().unwrap();
@@ -556,7 +558,8 @@ fn a_history_of_removals_is_bounded() {
     assert!(frozen.since(&states[0]).is_none());
 }
 
-/// A frozen volume ends with the process; what only it saw goes with the next background removal.
+/// A frozen volume ends with the process; the next background removal removes the versions that
+/// only it saw.
 #[test]
 fn a_crash_forgets_what_was_frozen() {
     let world = World::new();
@@ -581,8 +584,9 @@ fn a_crash_forgets_what_was_frozen() {
     world.check_clean();
 }
 
-/// The background removal that comes by before anything has changed leaves the work for later: without it
-/// what was kept for the frozen volume stays for ever, and is taken for the present when that goes.
+/// A background removal that runs before anything has changed leaves the job for later. Otherwise
+/// the versions that are kept for the frozen volume would stay forever, and would be taken for the
+/// present ones when it ends.
 #[test]
 fn what_is_kept_for_a_frozen_volume_is_found_when_it_ends() {
     let world = World::new();
@@ -612,7 +616,7 @@ fn what_is_kept_for_a_frozen_volume_is_found_when_it_ends() {
     world.check_clean();
 }
 
-/// What was cut off is nowhere any more; whoever has it is told where to cut.
+/// Bytes that were cut off are gone, and a receiver that has them is told where to cut.
 #[test]
 fn bytes_that_were_cut_off_do_not_come_back() {
     let world = World::new();
@@ -658,7 +662,8 @@ fn bytes_that_were_cut_off_do_not_come_back() {
     );
 }
 
-/// A state that somebody was told of is never another, however little of the newest is on the disk.
+/// The name of a state that was given out never names another state, however little of the newest
+/// data is on the disk.
 #[test]
 fn a_named_state_survives_a_power_cut_in_the_relaxed_mode() {
     let relaxed = Options {
@@ -683,7 +688,7 @@ fn a_named_state_survives_a_power_cut_in_the_relaxed_mode() {
         &contents(&again),
         "after the cut",
     );
-    // Without writes what is there can still be read, but it has no name.
+    // On a partition that accepts no writes, the contents can be read, but they have no name.
     partition.close().unwrap();
     let last = volume.freeze().unwrap();
     assert!(last.state().is_none());

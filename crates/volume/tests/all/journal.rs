@@ -1,5 +1,5 @@
-//! Damage of the journal is told from what a crash leaves: the former refuses the partition, the
-//! latter drops the last group and says where.
+//! Damage of the journal is distinguished from the effects of a crash. Damage refuses the
+//! partition. After a crash, the last group is dropped and its place is logged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use cellar_wire::object::ObjectId;
 const BLOCK: usize = 4096;
 const FILES: [&str; 2] = ["journal.0", "journal.1"];
 
-/// A whole group in a journal file, as its header has it.
+/// A whole group in a journal file, by its header.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     file: &'static str,
@@ -55,7 +55,7 @@ fn open_without_the_rest(disk: &SimDisk) -> cellar_volume::Result<Arc<Partition>
     Partition::open(Arc::new(disk.clone()), options)
 }
 
-/// Makes a file, in two changes, each durable: its name and its bytes.
+/// Makes a file in two durable changes: its name and its bytes.
 fn make(partition: &Partition, name: &str) {
     let volume = partition.volume(VOLUME).unwrap().unwrap();
     if let Ok(fid) = volume.lookup(volume.root(), name.as_bytes()) {
@@ -73,7 +73,7 @@ fn make(partition: &Partition, name: &str) {
     stored.unwrap().wait().unwrap();
 }
 
-/// How many of the files `f0`, `f1`, ... are there, without a gap and with their bytes.
+/// The number of files `f0`, `f1`, ... that are there without a gap and with their bytes.
 fn files(partition: &Partition) -> usize {
     let volume = partition.volume(VOLUME).unwrap().unwrap();
     let there = |n: &usize| match volume.lookup(volume.root(), format!("f{n}").as_bytes()) {
@@ -94,7 +94,7 @@ fn killed() -> SimDisk {
     for n in 0..20 {
         make(&partition, &format!("f{n}"));
     }
-    // The partition goes on with the disk that it has.
+    // The partition continues with its own disk.
     disk.power_cut(None)
 }
 
@@ -122,7 +122,7 @@ fn a_damaged_group_in_the_middle_refuses_the_partition() {
         for _ in 0..2 {
             assert_eq!(open(&disk).unwrap_err(), expected, "byte {byte}");
         }
-        // Not even then is anything kept that came later than something lost.
+        // Even then, no change is kept that came after a lost one.
         let partition = open_without_the_rest(&disk).unwrap();
         let opening = partition.opening().clone();
         assert_eq!(opening.groups_behind, 11 + place as u64);
@@ -207,7 +207,7 @@ fn a_torn_last_group_is_dropped_with_a_word() {
         }
     );
     assert_eq!(files(&partition), 19);
-    // What it leaves behind is not taken for anything later on.
+    // The remains of the dropped group are not taken for a later one.
     make(&partition, "f19");
     make(&partition, "f20");
     let cut = disk.power_cut(None);
@@ -231,12 +231,12 @@ fn after_a_clean_stop_no_bit_of_the_journal_matters() {
             assert_eq!(files(&open(&disk).unwrap()), 20, "{group:?} {byte}");
         }
     }
-    // Opened and killed, it is not cleanly stopped any more.
+    // After an opening and a kill, it is not cleanly stopped any more.
     let disk = disk.power_cut(None);
     let partition = open(&disk).unwrap();
     let again = open(&disk.power_cut(None)).unwrap();
     assert!(!again.opening().was_stopped_cleanly);
-    // Closed without a change it is; and what was written after it counts.
+    // Closed without a change, it is cleanly stopped. Groups written after the clean stop count.
     partition.close().unwrap();
     let partition = open(&disk).unwrap();
     assert!(partition.opening().was_stopped_cleanly);
@@ -244,7 +244,7 @@ fn after_a_clean_stop_no_bit_of_the_journal_matters() {
     let cut = disk.power_cut(None);
     let hit = groups(&cut).last().copied().unwrap();
     assert_eq!(files(&open(&cut.power_cut(None)).unwrap()), 21);
-    // Of its two groups the first is damaged.
+    // The first of its two groups is damaged.
     let first = groups(&cut)
         .into_iter()
         .find(|group| group.number == hit.number - 1);
@@ -255,7 +255,7 @@ fn after_a_clean_stop_no_bit_of_the_journal_matters() {
     ));
 }
 
-/// The end of a partition that was closed comes later, and then the disk is another's.
+/// A closed partition is dropped later, when another process may have the disk.
 #[test]
 fn what_was_closed_writes_nothing_when_it_is_dropped() {
     let World { disk, partition } = World::new();
@@ -310,7 +310,7 @@ fn a_base_table_is_not_made_beside_a_journal_in_use() {
     let disk = killed();
     disk.open("base").unwrap().set_length(0).unwrap();
     assert!(matches!(open(&disk), Err(Error::Damaged(_))));
-    // Nor is that of another partition taken.
+    // The journal of another partition is refused as well.
     let (one, other) = (killed(), killed());
     for name in ["base", "base.sums"] {
         let file = one.open(name).unwrap();

@@ -1,10 +1,11 @@
-//! Every file of a partition, missing, empty, cut or with one bit flipped, after a clean stop and
-//! after a kill: what is read afterwards is right, an I/O error of files that are damaged, or the
-//! partition is refused with a sentence. It is never other bytes, other rights, or "no such file".
+//! Every file of a partition is missing, empty, cut off or has one bit flipped, after a clean stop
+//! and after a kill. Then a read gives the right bytes or an I/O error of the damaged files, or the
+//! partition is refused with a message. It never gives other bytes, other rights, or "no such
+//! file".
 //!
-//! A few hundred cases run as part of the tests. All of them, with 2,000 bits a file and two bits of
-//! 500 pages, take some minutes:
-//! `CELLAR_DAMAGE=full cargo test -p cellar-volume --test all kinds_of_damage`.
+//! A few hundred cases run as part of the tests. All of them, with 2,000 bits of each file and two
+//! bits of 500 pages, take some minutes: `CELLAR_DAMAGE=full cargo test -p cellar-volume --test all
+//! kinds_of_damage`.
 
 use crate::common;
 
@@ -21,7 +22,7 @@ use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, ViceId, VolumeId};
 
 const CLONE: VolumeId = VolumeId(12);
-/// What is seen under the names of a volume: `Err` is an I/O error.
+/// The observed contents under the names of a volume: `Err` is an I/O error.
 type Seen = BTreeMap<(VolumeId, Vec<&'static str>), Result<String, String>>;
 
 const NAMES: [&str; 8] = [
@@ -134,7 +135,7 @@ fn describe(volume: &Volume, path: &[&str]) -> cellar_volume::Result<Option<Stri
     )))
 }
 
-/// Errors of the volume and the partition count for all that is below.
+/// An error of the volume or the partition counts as an error of everything below it.
 fn observe(partition: &Partition) -> Result<Seen, String> {
     let mut seen = Seen::new();
     for id in [VOLUME, CLONE] {
@@ -161,7 +162,7 @@ fn observe(partition: &Partition) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// What `seen` has wrong, beside I/O errors.
+/// The first difference of `seen` from `right`, apart from I/O errors.
 fn fault(seen: &Seen, right: &Seen) -> Option<String> {
     for (path, text) in right {
         match seen.get(path) {
@@ -191,7 +192,7 @@ struct Tally {
     dropped: usize,
 }
 
-/// A partition that was stopped, what it holds, and what it held before its last change.
+/// A partition that was stopped, its contents, and its contents before its last change.
 struct Start {
     what: &'static str,
     disk: SimDisk,
@@ -239,7 +240,7 @@ fn check(start: &Start, name: &str, damage: Damage, tally: &mut Tally) {
         Err(error) => {
             tally.refused += 1;
             assert!(error.to_string().len() > 20, "{what}: {error}");
-            // Nor is the damage gone at the second try.
+            // The second start must be refused, too.
             assert!(
                 open(&disk).is_err(),
                 "{what}: only the first start is refused"
@@ -256,7 +257,8 @@ fn check(start: &Start, name: &str, damage: Damage, tally: &mut Tally) {
             .as_ref()
             .is_some_and(|before| fault(&seen, before).is_none());
     if is_dropped {
-        // The last group of a journal after a kill cannot be told from one that was being written.
+        // After a kill, the last group of a journal cannot be distinguished from one that was being
+        // written.
         let opening = partition.opening();
         assert!(
             !opening.was_stopped_cleanly && opening.end.is_some(),

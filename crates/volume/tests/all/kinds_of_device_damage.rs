@@ -1,10 +1,12 @@
-//! Every file of a device of objects, missing, empty, cut or with bits flipped, after a clean stop
-//! and after a kill: an object that was acknowledged is read right, is an I/O error, or the device
-//! is refused with a sentence. It is never other bytes, and never "no such object": a file server
-//! that hears that collects what it needs, and a repair takes another copy for the only one.
+//! Every file of a device of objects is missing, empty, cut off or has bits flipped, after a clean
+//! stop and after a kill. Then an acknowledged object is read correctly or is an I/O error, or the
+//! device is refused with a message. It never has other bytes, and never is "no such object". A
+//! file server that got this answer would collect objects that it needs, and a repair would take
+//! another copy for the only one.
 //!
-//! A few hundred cases run as part of the tests. All of them, with 2,000 bits a file, take some
-//! minutes: `CELLAR_DAMAGE=full cargo test -p cellar-volume --test all kinds_of_device_damage`.
+//! A few hundred cases run as part of the tests. All of them, with 2,000 bits of each file, take
+//! some minutes: `CELLAR_DAMAGE=full cargo test -p cellar-volume --test all
+//! kinds_of_device_damage`.
 
 use crate::common;
 
@@ -52,11 +54,11 @@ fn write(store: &ObjectStore, serial: u32, (base, version): (u64, u64), at: u64,
     writer.finish().unwrap().wait().unwrap();
 }
 
-/// The objects that are there, and the one that was removed and can come back.
+/// Number of present objects, and the serial number of one that was removed and can be restored.
 const OBJECTS: u32 = 60;
 const REMOVED: u32 = 61;
 
-/// Objects of all lengths, with holes and with versions that share bytes; a part of it in the base
+/// Objects of all lengths, with holes and with versions that share bytes. Some are in the base
 /// table, the newest in the journal.
 fn fill(store: &ObjectStore) {
     for serial in 1..40 {
@@ -91,10 +93,10 @@ fn fill(store: &ObjectStore) {
         .unwrap();
 }
 
-/// What is seen of an object or of a list: `Err` is an I/O error.
+/// The observed state of an object or a list: `Err` is an I/O error.
 type Seen = BTreeMap<String, Result<String, String>>;
 
-/// Refusals other than I/O errors count for all that is below.
+/// Records an observation. An error other than an I/O error fails the case.
 fn note(seen: &mut Seen, what: String, found: cellar_volume::Result<String>) -> Result<(), String> {
     let found = match found {
         Ok(text) => Ok(text),
@@ -107,7 +109,7 @@ fn note(seen: &mut Seen, what: String, found: cellar_volume::Result<String>) -> 
     Ok(())
 }
 
-/// All versions of all objects, and the lists that file servers collect by.
+/// All versions of all objects, and the lists from which file servers collect.
 fn observe(store: &ObjectStore) -> Result<Seen, String> {
     let mut seen = Seen::new();
     for serial in 1..=OBJECTS {
@@ -152,7 +154,7 @@ fn fault(seen: &Seen, right: &Seen) -> Option<String> {
     other.map(|(what, found)| format!("{what}: {:?}, not {found:?}", seen.get(what)))
 }
 
-/// A device that was stopped, what it holds, and what it held before its last change.
+/// A device that was stopped, its contents, and its contents before its last change.
 struct Start {
     what: &'static str,
     disk: SimDisk,
@@ -165,7 +167,7 @@ fn starts() -> [Start; 2] {
     let store = open(&disk).unwrap();
     fill(&store);
     let before = observe(&store).unwrap();
-    // One batch: a write is several, and a dropped group could end between them.
+    // This is one batch. A write has several, and a dropped group could end between them.
     let cut = store.truncate(id(5), 11, 12, 705_000).unwrap();
     cut.wait().unwrap();
     let right = observe(&store).unwrap();
@@ -222,7 +224,8 @@ fn check(start: &Start, name: &str, damage: Damage, tally: &mut Tally) {
         }
         return;
     };
-    // The last group of a journal after a kill cannot be told from one that was being written.
+    // After a kill, the last group of a journal cannot be distinguished from one that was being
+    // written.
     let before = start
         .before
         .as_ref()
@@ -258,8 +261,8 @@ fn damage_of_a_device_is_never_absence_or_other_bytes() {
     }
 }
 
-/// A page of the table that cannot be read costs the objects in it; the scrub goes on and meets the
-/// others, and says which lie there, also while memory still has the page.
+/// An unreadable page of the table costs only the objects in it. The scrub continues with the
+/// others, and names the objects in the page, also while memory still has the page.
 #[test]
 fn a_scrub_goes_on_past_a_damaged_page_of_the_table() {
     const MANY: u32 = 300;
@@ -271,7 +274,7 @@ fn a_scrub_goes_on_past_a_damaged_page_of_the_table() {
     store.flush().unwrap();
     store.close().unwrap();
     drop(store);
-    // The key of one object in the middle, wherever it lies.
+    // The key of an object in the middle, to find its place.
     let mut key = vec![0x40];
     for part in [7, 300, 150, 150_u32] {
         key.extend_from_slice(&part.to_be_bytes());

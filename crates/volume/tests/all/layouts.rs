@@ -1,4 +1,4 @@
-//! Files whose bytes are in objects elsewhere: what the volume says of them, whoever looks.
+//! Files whose bytes are in objects elsewhere, as the volume and all its viewers see them.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn both(version: u64) -> Vec<(VolumeId, u32, u64)> {
     vec![(VOLUME, 1, version), (VOLUME, 2, version)]
 }
 
-/// A reader of so many pieces reads them one after the other, and looks at none when it begins.
+/// A reader of this many pieces reads them one after the other, and none when it begins.
 #[test]
 fn a_long_range_of_a_file_in_objects_is_not_here_either() {
     let world = World::new();
@@ -78,7 +78,7 @@ fn a_file_goes_away_is_charged_by_its_length_and_comes_back() {
     ] {
         assert_eq!(refused.unwrap_err(), Error::InObjects(fid));
     }
-    // Attributes, names and links are nothing special.
+    // Attributes, names and links work as for other files.
     let set = SetStatus {
         mode: Some(0o600),
         ..SetStatus::default()
@@ -93,7 +93,7 @@ fn a_file_goes_away_is_charged_by_its_length_and_comes_back() {
     let (status, found) = volume.status_and_layout(fid).unwrap();
     assert_eq!((status.length, status.mode), (3 * MIB, 0o600));
     assert_eq!(*found.unwrap(), layout(5));
-    // Nothing of it is kept: it is here again.
+    // No bytes of it are kept, so it is in this store again.
     let all = StoreSpec {
         file_length: 0,
         ..StoreSpec::at(0)
@@ -123,12 +123,12 @@ fn a_store_counts_only_if_nobody_was_faster() {
     let late = volume.set_layout(fid, expected, &change, at(4));
     assert_eq!(late.unwrap_err(), Error::Stale(fid));
     assert_eq!(volume.read(fid, 0, 100).unwrap().len(), 11);
-    // The other way: bytes come in while the file goes away.
+    // The other way: the file moves to objects while bytes are coming in.
     let mut store = volume.begin_store(fid, &StoreSpec::at(5), 3).unwrap();
     away(&volume, fid, 5, 11);
     store.push(vec![1; 3].into()).unwrap();
     assert_eq!(store.commit(at(5)).unwrap_err(), Error::InObjects(fid));
-    // A repair leaves the data version alone, and does not undo a store.
+    // A repair keeps the data version, and does not undo a store.
     let before = volume.status(fid).unwrap();
     let moved = volume.exchange_layout(fid, &layout(5), layout(6)).unwrap();
     assert_eq!(moved.outcome, before);
@@ -166,7 +166,7 @@ fn whatever_anybody_sees_is_referenced_and_nothing_else() {
     let mut expected = [both(5), both(6)].concat();
     expected.sort_unstable();
     assert_eq!(versions(&world), expected);
-    // What a dump holds on to.
+    // The version that a dump holds.
     let frozen = volume.freeze().unwrap();
     away(&volume, fid, 7, MIB);
     assert_eq!(versions(&world).len(), 6);
@@ -183,7 +183,7 @@ fn whatever_anybody_sees_is_referenced_and_nothing_else() {
         .map(|holder| (holder.fid.volume, holder.is_head, holder.layout.version))
         .collect();
     assert_eq!(told, [(VOLUME, true, 7), (VolumeId(11), false, 5)]);
-    // Removed from the head, and then the clone.
+    // Removed from the head, and then from the clone.
     let _ = volume.remove_file(volume.root(), b"file", at(9)).unwrap();
     assert_eq!(versions(&world), both(5));
     drop(clone);
@@ -255,7 +255,7 @@ fn a_volume_that_is_restored_names_what_it_shows() {
 fn a_clone_that_is_made_meanwhile_is_told_of() {
     let world = World::new();
     let volume = world.volume();
-    // More than are looked at in one go.
+    // More than one step examines.
     let fids: Vec<Fid> = (0..600u32)
         .map(|n| {
             let fid = file(&volume, format!("f{n}").as_bytes(), 3);
@@ -328,8 +328,8 @@ fn policies_are_inherited_and_kept() {
     assert_eq!(clone.policy(), 1);
 }
 
-/// Receives all of a volume, or what changed, as another server does: bytes of object files do not
-/// travel.
+/// Receives the whole volume or its changes, as another server does; bytes of files in objects are
+/// not sent.
 fn receive(from: &Arc<Volume>, to: &World, mode: RestoreMode) {
     let frozen = from.freeze().unwrap();
     let mut restore = to.partition.begin_restore(VOLUME, mode).unwrap();
@@ -402,7 +402,7 @@ fn a_restore_takes_layouts_and_a_delta_carries_them_both_ways() {
     assert_eq!(received.info().blocks_used, volume.info().blocks_used);
     assert_eq!(received.policies(dir).unwrap().0, 9);
     there.check();
-    // One comes back, the other goes.
+    // One file comes back to this store, the other moves to objects.
     let all = StoreSpec {
         file_length: 0,
         ..StoreSpec::at(0)

@@ -1,4 +1,4 @@
-//! Numbers that are reserved, and what is made under them.
+//! Reserved numbers, and making vnodes under them.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn reserve(volume: &Volume, files: u32, directories: u32) -> Reservation {
     reserved.outcome
 }
 
-/// The file of that place in a block.
+/// The file with this index in a block.
 fn file<'a>(block: &Reservation, place: u32, name: &'a str, bytes: &'a [Bytes]) -> Make<'a> {
     Make {
         name: name.as_bytes(),
@@ -95,13 +95,14 @@ fn nobody_else_gets_reserved_numbers() {
     let volume = world.volume();
     assert_eq!(create(&volume, "again").vnode.0, after.vnode.0 + 4);
     world.check();
-    // And they are still those of who has them.
+    // The numbers still belong to their holder.
     make(&volume, volume.root(), &[file(&block, 99, "last", &[])]).unwrap();
     make(&volume, volume.root(), &[directory(&block, 9, "dir")]).unwrap();
     world.check();
 }
 
-/// Files of all sizes, directories and links, several in a change, some of them in directories just made.
+/// Files of all sizes, directories and links, several in one change, some of them in directories
+/// just made.
 #[test]
 fn what_is_made_is_as_if_made_and_stored() {
     let world = World::new();
@@ -125,7 +126,7 @@ fn what_is_made_is_as_if_made_and_stored() {
         .collect();
     let made = make(&volume, fid(&dir), &files).unwrap();
     assert_eq!(made.dir.data_version, lengths.len() as u64);
-    // The same by the ordinary way.
+    // The same in the ordinary way.
     let there = volume.make_dir(volume.root(), b"there", &new(), at(20));
     let there = there.unwrap().wait().unwrap().status.fid;
     let look = |volume: &Volume| {
@@ -234,7 +235,7 @@ fn only_what_was_reserved_can_be_made_and_by_whom() {
     make(&volume, root, &[good]).unwrap();
 }
 
-/// One that fails leaves nothing, and what it had taken can be used.
+/// A change that fails leaves nothing, and its numbers can be used.
 #[test]
 fn all_or_none_is_made() {
     let world = World::new();
@@ -312,7 +313,7 @@ fn other_contents_have_no_reserved_numbers() {
     assert!(reserve(&volume, 1, 1).first_uniquifier > block.first_uniquifier);
 }
 
-/// What is in memory needs no disk.
+/// A change of data in memory needs no disk access.
 #[test]
 fn small_things_are_made_without_waiting() {
     let world = World::new();
@@ -325,7 +326,7 @@ fn small_things_are_made_without_waiting() {
     made.unwrap().wait().unwrap();
 }
 
-/// Whatever fails: numbers that were told are given to nobody else, and can be used.
+/// Whatever fails, numbers that were given out are not given out again, and can be used.
 #[test]
 fn a_reservation_that_was_told_survives() {
     let mut told = 0;

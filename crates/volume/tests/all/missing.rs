@@ -1,4 +1,5 @@
-//! A disk that has been used as a store and lost a file is refused. It is not taken for a new one.
+//! A disk that has been used as a store and has lost a file is refused. It is not taken for a new
+//! one.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ fn used() -> SimDisk {
     world.disk
 }
 
-/// The same without an id, as a release before them left it.
+/// The same without an id, as a release without ids left it.
 fn old() -> SimDisk {
     let disk = used();
     disk.remove("store-id").unwrap();

@@ -1,7 +1,7 @@
-//! Random operations against a model in memory, with clones, reopenings and power cuts.
+//! Random operations compared with a model in memory, with clones, reopenings and power cuts.
 //!
-//! The model is a map of paths to contents; clones are copies of it. After every few operations
-//! all volumes are compared with their models, byte for byte, and everything is checked. The seed is
+//! The model is a map of paths to contents; clones are copies of it. After every few operations all
+//! volumes are compared with their models, byte for byte, and everything is checked. The seed is
 //! printed; `MODEL_SEED` repeats a run and `MODEL_STEPS` makes it longer.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use cellar_wire::ids::{Fid, VolumeId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// What a path holds: the bytes of a file, or `None` for a directory.
+/// The contents of paths: the bytes of a file, or `None` for a directory.
 type Tree = BTreeMap<Vec<String>, Option<Vec<u8>>>;
 
 struct Run {
@@ -269,7 +269,7 @@ impl Run {
         self.world.check();
     }
 
-    /// The power goes, and everything acknowledged is there.
+    /// The power fails; every acknowledged change must be there.
     fn power_cut(self) -> Self {
         let disk = self.world.disk.power_cut(Some(self.seed + self.step));
         let partition = Partition::open(Arc::new(disk.clone()), options()).unwrap();

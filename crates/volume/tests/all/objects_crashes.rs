@@ -1,8 +1,9 @@
-//! Every write and every sync fails once, and the power goes at every point, in every operation on
-//! objects: what finished versions hold is never lost or changed, and an operation is done or not.
+//! Every write and every sync fails once, and the power fails at every point, in every operation on
+//! objects. The contents of finished versions are never lost or changed, and an operation is done
+//! or not done.
 //!
-//! A version that is being made may be there in part: nobody names it before its write was
-//! acknowledged. So it counts only if it is what it shall become.
+//! A version that is being made may be partly there: no client names it before its write was
+//! acknowledged. So it counts only if it has its final contents.
 
 use crate::common;
 
@@ -19,9 +20,9 @@ use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
 use cellar_wire::object::ObjectId;
 use cellar_wire::osd::Needed;
 
-/// Not finished when the operation begins.
+/// A version that is not finished when the operation begins.
 const UNFINISHED: u64 = 15;
-/// What the operation makes.
+/// The version that the operation makes.
 const NEW: u64 = 20;
 
 type Operation = fn(&ObjectStore) -> Result<()>;
@@ -66,7 +67,7 @@ fn write(
         .wait()
 }
 
-/// The same as bytes that come one after the other: the version is made before them.
+/// Like `write`, with bytes that come in several parts: the version is made before them.
 fn stream(
     store: &ObjectStore,
     serial: u32,
@@ -79,7 +80,7 @@ fn stream(
     writer.finish()?.wait()
 }
 
-/// What every operation starts from, on a disk that was closed.
+/// The state from which every operation starts, on a disk that was closed.
 fn start() -> SimDisk {
     let disk = SimDisk::new(64 << 20);
     let store = open(&disk).unwrap();
@@ -154,10 +155,10 @@ fn crash_everywhere(operation: Operation) {
     crash_everywhere_and(operation, |_, _| ());
 }
 
-/// `look` sees what is there after each crash, with what was crashed.
+/// `look` examines the state after each crash; it also gets a description of the crash.
 fn crash_everywhere_and(operation: Operation, look: impl Fn(&ObjectStore, &str)) {
     let start = start();
-    // What the new version shall be, if one is made.
+    // The final contents of the new version, if one is made.
     let disk = start.power_cut(None);
     let store = open(&disk).unwrap();
     operation(&store).unwrap();
@@ -274,11 +275,11 @@ fn soft_deletes_that_end() {
     crash_everywhere(|store| store.purge(u64::MAX)?.1.wait());
 }
 
-/// Pieces of an object, of which one change takes a part.
+/// Number of an object's pieces; one change handles only a part of them.
 const PIECES: u64 = 1300;
 const PIECE: u64 = 256 << 10;
 
-/// What a version has at the begin of each piece.
+/// The bytes of a version at the start of each piece.
 fn heads(store: &ObjectStore, version: u64) -> Vec<Bytes> {
     let read = |piece| store.read(id(1), version, piece * PIECE, 12).unwrap();
     (0..PIECES).map(read).collect()
@@ -289,8 +290,8 @@ fn has(store: &ObjectStore, version: u64) -> bool {
     info.versions.iter().any(|known| known.version == version)
 }
 
-/// Runs `operation`, which takes several changes, with the power gone at some of them, and then to its end.
-/// `holds` looks at what is there in between.
+/// Runs `operation`, which makes several changes, with the power failing at some of them, and then
+/// to its end. `holds` examines the states in between.
 fn in_steps(operation: Operation, holds: impl Fn(&ObjectStore)) -> ObjectStore {
     let start = SimDisk::new(128 << 20);
     let store = open(&start).unwrap();
@@ -305,7 +306,8 @@ fn in_steps(operation: Operation, holds: impl Fn(&ObjectStore)) -> ObjectStore {
     }
     store.close().unwrap();
     let start = start.power_cut(None);
-    // Numbers that grow as the Fibonacci numbers do: few runs, and each a while into the operation.
+    // The fault numbers grow like Fibonacci numbers: few runs, at increasing distances in the
+    // operation.
     let (mut n, mut next) = (1, 2);
     loop {
         let disk = start.power_cut(None);
@@ -319,7 +321,7 @@ fn in_steps(operation: Operation, holds: impl Fn(&ObjectStore)) -> ObjectStore {
             assert!(n > 1, "nothing failed");
             return store;
         }
-        // It is begun again, and ends.
+        // The operation is repeated, and completes.
         operation(&store).unwrap();
         holds(&store);
         let report = store.check().unwrap();

@@ -1,7 +1,7 @@
-//! Random operations on objects against a model in memory, with reopenings and power cuts.
+//! Random operations on objects compared with a model in memory, with reopenings and power cuts.
 //!
-//! The model has the bytes of every version. Every few operations all versions are compared byte for
-//! byte and everything is checked. The seeds are fixed; `MODEL_SEED` runs another.
+//! The model has the bytes of every version. Every few operations all versions are compared byte
+//! for byte and everything is checked. The seeds are fixed; `MODEL_SEED` runs another.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl Run {
             .collect()
     }
 
-    /// A position and a length, of which small ones are as likely as large ones.
+    /// A position and a length; small ones are as likely as large ones.
     fn range(&mut self) -> (usize, usize) {
         let mut any = |max: usize| {
             let bits = self.random.random_range(1..=max.ilog2());
@@ -77,7 +77,7 @@ impl Run {
         (any(LENGTH_MAX / 2), any(LENGTH_MAX / 2))
     }
 
-    /// An object that is there, or a new one.
+    /// An existing object, or a new one.
     fn pick(&mut self) -> u32 {
         let present = self.objects.iter().filter(|(_, object)| !object.removed);
         let present: Vec<u32> = present.map(|(serial, _)| *serial).collect();
@@ -91,12 +91,12 @@ impl Run {
         present[self.random.random_range(0..present.len())]
     }
 
-    /// Makes a version from any of those there are, or from none.
+    /// Makes a version from any of the existing ones, or from none.
     fn store(&mut self) {
         let serial = self.pick();
         let object = &self.objects[&serial];
         let bases: Vec<u64> = object.versions.keys().copied().collect();
-        // Mostly the newest: an older one makes those between the two go.
+        // Mostly the newest: an older base removes the versions between the two.
         let base = match self.random.random_range(0..10) {
             _ if bases.is_empty() => 0,
             0 => bases[self.random.random_range(0..bases.len())],
@@ -193,7 +193,7 @@ impl Run {
     fn remove(&mut self) {
         let serial = self.pick();
         if self.objects[&serial].versions.is_empty() {
-            // Never written, or gone with its last version.
+            // Never written, or removed with its last version.
             self.objects.remove(&serial);
             let (_, ticket) = self.store.remove(&[id(serial)], false).unwrap();
             return ticket.wait().unwrap();
@@ -231,7 +231,7 @@ impl Run {
         }
     }
 
-    /// The store anew, after a clean end or a power cut.
+    /// Opens the store again, after a clean end or a power cut.
     fn reopen(&mut self) {
         let disk = match self.random.random_range(0..3) {
             0 => {
@@ -242,7 +242,7 @@ impl Run {
             _ => self.disk.power_cut(Some(self.random.random())),
         };
         let store = ObjectStore::open(Arc::new(disk.clone()), options()).unwrap();
-        // The one before must not write to a disk that is another's now.
+        // The old store must not write to a disk that the new one uses.
         let before = std::mem::replace(&mut self.store, store);
         drop(before);
         self.disk = disk;
@@ -314,7 +314,7 @@ fn run(seed: u64) {
             run.compare();
         }
     }
-    // In the end nothing is left of what was removed.
+    // At the end nothing is left of the removed objects.
     let all: Vec<_> = run.objects.keys().map(|serial| id(*serial)).collect();
     run.store.remove(&all, false).unwrap().1.wait().unwrap();
     run.store.reap_now().unwrap();

@@ -1,4 +1,4 @@
-//! Large objects on the machine's own disk: their bytes go past the system's memory, small reads through it.
+//! Large objects on the machine's own disk: their bytes bypass the page cache, small reads use it.
 
 use bytes::Bytes;
 use cellar_volume::disk::FileDisk;
@@ -22,7 +22,7 @@ fn bytes(seed: usize, length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Writes in pieces as long as they come off a wire.
+/// Writes in parts of the size in which they come from the network.
 fn write(store: &ObjectStore, base: u64, version: u64, position: u64, bytes: &[u8]) -> Ticket {
     let length = bytes.len() as u64;
     let mut writer = store.writer(ID, base, version, position, length).unwrap();
@@ -40,7 +40,7 @@ fn all(mut reader: ObjectReader) -> Vec<u8> {
     read
 }
 
-/// The same by parts that are read in the wrong order.
+/// The same in parts that are read in the wrong order.
 fn by_parts(mut reader: ObjectReader) -> Vec<u8> {
     let mut parts = Vec::new();
     while reader.left() > 0 {
@@ -73,7 +73,7 @@ fn large_objects_come_back_as_they_were_written() {
     write(&store, 10, 11, position + inside as u64, &second)
         .wait()
         .unwrap();
-    // Small ones in between go through memory, and see the same bytes.
+    // Small writes in between go through the page cache, and see the same bytes.
     let third = bytes(3, 9000);
     let small = store.write(ID, 10, 11, position + 100, &[third.clone().into()]);
     small.unwrap().wait().unwrap();
@@ -92,7 +92,7 @@ fn large_objects_come_back_as_they_were_written() {
             }
             let some = store.read(ID, version, position + 50, 20_000).unwrap();
             assert!(some == expected[50..20_050], "version {version}");
-            // Now a part of it is in memory.
+            // A part of it is in the page cache now.
             let read = store.reader(ID, version, position, u64::MAX).unwrap();
             assert!(all(read) == expected[..], "version {version}");
         }

@@ -580,7 +580,7 @@ fn a_large_body_goes_in_the_background() {
         .unwrap();
     let report = world.partition.check().unwrap();
     assert_eq!(report.blocks, 40_000_000u64.div_ceil(4096));
-    // Cut to nothing, and used again at once.
+    // Cut to length 0, and used again at once.
     let spec = StoreSpec {
         file_length: 0,
         ..StoreSpec::at(0)
@@ -603,7 +603,7 @@ fn a_large_body_goes_in_the_background() {
     assert_eq!(volume.read(fid, 0, 1 << 20).unwrap(), data);
 }
 
-/// Whoever still holds a clone that was removed must not be given what another clone sees.
+/// A caller that still holds a removed clone must not get what another clone sees.
 #[test]
 fn a_removed_clone_answers_nothing_that_is_not_its_own() {
     let world = World::new();
@@ -632,7 +632,7 @@ fn a_removed_clone_answers_nothing_that_is_not_its_own() {
         volume: second.id(),
         ..fids[1]
     };
-    // The vnode is known, its pieces are not.
+    // The vnode is in memory, its pieces are not.
     assert_eq!(second.status(large).unwrap().length, 300_000);
     world
         .partition

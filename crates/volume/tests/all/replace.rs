@@ -1,4 +1,4 @@
-//! An object in the place of another, in every version of a file that names it.
+//! Replacing an object by another, in every version of a file that names it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ fn all_that_name_it_get_it_and_nothing_else_changes() {
     let fid = file(&volume, b"file", 5);
     let other = file(&volume, b"other", 5);
     let clone = world.clone_of(&volume, 11, VolumeKind::ReadOnly);
-    // Known to both before.
+    // Both volumes have loaded the vnode before.
     assert_eq!(first(&volume, fid), first(&clone, fid));
     let backup = world.clone_of(&volume, 12, VolumeKind::Backup);
     store(&volume, fid, 6);
@@ -68,12 +68,12 @@ fn all_that_name_it_get_it_and_nothing_else_changes() {
     assert_eq!(first(&clone, fid), replaced.new);
     assert_eq!(first(&backup, fid), replaced.new);
     assert_eq!(first(&volume, fid).version, 6);
-    assert_eq!(replace(&replaced), 0, "nobody names it any more");
+    assert_eq!(replace(&replaced), 0, "no version names it any more");
     assert_eq!(replace(&moved(6)), 1);
     assert_eq!(first(&volume, fid), moved(6).new);
     assert_eq!(volume.status(fid).unwrap(), before);
     assert_eq!(first(&volume, other).osd, 10, "another file");
-    // Another use of the number, and another owner.
+    // Another uniquifier with the same number, and another owner.
     let uniquifier = cellar_wire::ids::Uniquifier(fid.uniquifier.0 + 100);
     let changed = volume.replace_object(other.vnode, uniquifier, &replaced);
     assert_eq!(changed.unwrap().outcome, 0);
@@ -112,7 +112,7 @@ fn all_that_name_it_get_it_and_nothing_else_changes() {
         assert_eq!(first(&volume, fid), moved(version).new);
     }
     world.check();
-    // What a clone alone saw goes with it.
+    // A version that only a clone saw is removed with it.
     let volume = world.volume();
     let _ = volume.remove_file(volume.root(), b"file", at(9)).unwrap();
     for id in [11, 12] {
@@ -202,7 +202,7 @@ fn it_is_replaced_while_everybody_else_is_at_work() {
         });
         let (begun, mut replaced) = (Instant::now(), 0);
         while replaced < 50 || begun.elapsed() < Duration::from_millis(500) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "nobody stores");
+            assert!(begun.elapsed() < Duration::from_secs(60), "no store");
             let fid = fids[replaced % 2];
             let old = first(volume, fid);
             if old.osd == 77 {

@@ -1,4 +1,4 @@
-//! What a restore brings is there, exactly, at once, or not at all.
+//! The contents of a restore appear exactly and at once, or not at all.
 
 use crate::common;
 use crate::common::restoring;
@@ -46,7 +46,7 @@ fn store(volume: &Volume, fid: Fid, position: u64, bytes: &Bytes) {
     let _ = stored.unwrap();
 }
 
-/// Something of everything: deep directories, links, mount points, small and large files, holes.
+/// A bit of everything: deep directories, links, mount points, small and large files, holes.
 fn fill(volume: &Volume) {
     let root = volume.root();
     for (name, length) in [
@@ -100,13 +100,13 @@ fn fill(volume: &Volume) {
         .unwrap();
 }
 
-/// Contents without the volume-wide size limit of reading whole: sparse files are cut down.
+/// Contents without the very large sparse file.
 fn filled() -> (World, Arc<Volume>, Contents) {
     let world = World::with_capacity(256 << 20);
     let volume = world.volume();
     fill(&volume);
     let sparse = volume.lookup(volume.root(), b"sparse").unwrap();
-    // 5 GB of zeros are compared by themselves.
+    // 5 GB of zeros are compared separately.
     let status = volume.status(sparse).unwrap();
     assert!(status.length > 5_000_000_000);
     let _ = volume
@@ -186,7 +186,7 @@ fn an_incremental_restore_changes_what_changed() {
     world.check();
     world.partition.reap_now().unwrap();
     world.check_clean();
-    // Back again, with a full one: nothing is kept.
+    // Back again, with a full restore: nothing is kept.
     let restored = restore_over(&world.partition, TARGET, &Contents::new(), &old).unwrap();
     assert!(contents(&restored) == old);
     drop(restored);
@@ -216,13 +216,13 @@ fn readers_see_the_old_contents_until_the_commit_and_go_on_with_them() {
     assert_eq!(refused.unwrap_err(), Error::Busy(TARGET));
     let again = world.partition.begin_restore(TARGET, RestoreMode::Full);
     assert_eq!(again.unwrap_err(), Error::Busy(TARGET));
-    // A clone of it is of the old contents.
+    // A clone made now has the old contents.
     let kind = VolumeKind::Backup;
     let spec = SnapshotSpec::new(TARGET, VolumeId(95), "clone", kind, AfsTime(9));
     let clone = world.partition.snapshot(&spec).unwrap().wait().unwrap();
     let after = finish(restore).unwrap();
     assert!(contents(&after) == new && contents(&clone) == old);
-    // Who had it open reads on, whatever the background does.
+    // A caller that had it open reads on, whatever the background removal does.
     world.partition.reap_now().unwrap();
     assert!(before.is_gone() && contents(&before) == old);
     drop((during, reader));
@@ -307,7 +307,7 @@ fn files_beyond_4_gib_keep_their_holes() {
     let volume = world.volume();
     let wanted = contents(&volume);
     let mut restore = begin(&world, RestoreMode::Full);
-    // A directory with the file's name comes from the volume: only the file is made up.
+    // The volume has a directory with the file's name; only the file's contents are invented.
     let sparse = make_file(&volume, volume.root(), "sparse", &Bytes::new());
     let with_file = contents(&volume);
     let mut image = with_file[&sparse.vnode.0].image.clone();
@@ -456,7 +456,7 @@ fn what_can_be_no_volume_is_refused_and_leaves_the_old_one() {
         world.check_clean();
     }
     assert_eq!(refused, hostile.len());
-    // Not only in memory.
+    // The same after a restart.
     let world = world.reopen();
     let target = world.partition.volume(TARGET).unwrap().unwrap();
     assert!(contents(&target) == old);

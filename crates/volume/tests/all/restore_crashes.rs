@@ -1,5 +1,5 @@
-//! Every write and every sync fails once, and the power goes at every point, while volumes are restored
-//! and become something else: what is found is the old contents or the new, whole.
+//! Every write and every sync fails once, and the power fails at every point, while volumes are
+//! restored and converted. Afterwards there are the old contents or the new ones, complete.
 
 use crate::common::crashing;
 use crate::common::restoring;
@@ -23,7 +23,7 @@ const STATE: StateId = StateId {
     epoch: 1,
 };
 
-/// A target that holds what the volume held before it changed.
+/// A target with the contents that the volume had before it changed.
 fn restored(kind: VolumeKind) -> SimDisk {
     let disk = start();
     let partition = open(&disk).unwrap();
@@ -73,7 +73,7 @@ fn both(partition: &Partition, volume: &Volume) -> (Arc<Volume>, Contents, Conte
 fn a_full_restore() {
     let disk = start();
     let partition = open(&disk).unwrap();
-    // Something is there, or it could not be looked at from its root.
+    // A restored volume needs a root, so that its contents can be compared.
     let kind = VolumeKind::ReadOnly;
     let spec = VolumeSpec {
         kind,
@@ -190,7 +190,7 @@ fn release(partition: &Partition) -> Result<()> {
     partition.snapshot(&spec)?.wait().map(drop)
 }
 
-/// A clone and a volume that was changed since.
+/// A clone, and a volume that was changed since.
 fn released() -> SimDisk {
     let disk = start();
     let partition = open(&disk).unwrap();
@@ -221,7 +221,7 @@ fn ids_and_kind() {
 
 #[test]
 fn a_read_only_volume_becomes_read_write() {
-    // What only the RW volume saw is still being removed.
+    // The versions that only the RW volume saw are still being removed.
     let disk = released();
     let partition = Partition::open(Arc::new(disk.clone()), slow()).unwrap();
     partition.delete_volume(VOLUME).unwrap().wait().unwrap();
@@ -237,7 +237,7 @@ fn a_read_only_volume_becomes_read_write() {
     );
 }
 
-/// Removes nothing in the time of a test.
+/// So slow that nothing is removed during a test.
 fn slow() -> cellar_volume::Options {
     cellar_volume::Options {
         reap_rate: 1,

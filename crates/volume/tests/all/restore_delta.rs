@@ -1,4 +1,4 @@
-//! A delta changes what it names and nothing else, and only on the state that it builds on.
+//! A delta changes what it names and nothing else, and only on its base state.
 
 use crate::common::restoring;
 
@@ -83,7 +83,7 @@ fn a_delta_builds_on_what_was_received_and_on_nothing_else() {
     expected[50_000..50_010].fill(2);
     assert_eq!(target.read(there, 0, 200_000).unwrap(), expected);
     assert!(matches!(begin(&world, 1), Err(Error::WrongBase(_))));
-    // Undone: the state is the same as before.
+    // After the undo, the state is the same as before.
     begin(&world, 2).unwrap().abort().unwrap();
     assert_eq!(target.received().unwrap(), Some(state(2)));
     let world = world.reopen();
@@ -140,7 +140,7 @@ fn directories_are_patched_page_by_page_and_vnodes_removed() {
     world.reopen().check_clean();
 }
 
-/// A file as a model: bytes.
+/// Patches a file at random; returns its expected bytes.
 fn random_patch(random: &mut StdRng, restore: &mut Restore, old: &[u8], length: usize) -> Vec<u8> {
     let mut model = old.to_vec();
     model.resize(length, 0);
@@ -172,7 +172,7 @@ fn random_patch(random: &mut StdRng, restore: &mut Restore, old: &[u8], length: 
     model
 }
 
-/// Patches and removes, and undoes it.
+/// Patches and removes vnodes, and undoes it.
 fn undo_some(
     random: &mut StdRng,
     world: &World,
@@ -222,7 +222,7 @@ fn patched_files_are_what_a_model_says() {
             VolumeKind::ReadWrite
         };
         let mut images = received(&world, &volume, kind);
-        // What clones see stays as it was, whatever is patched over it.
+        // Clones keep their contents, whatever is patched in the volume.
         let mut clones = Vec::new();
         for epoch in 1..8 {
             if random.random_bool(0.5) {

@@ -1,5 +1,5 @@
-//! Random changes, clones, restores, restores that are undone, deletions and conversions: what is done
-//! to one volume shows in no other, and in it all of it shows or nothing.
+//! Random changes, clones, restores, undone restores, deletions and conversions. A change of one
+//! volume is not visible in another, and is completely visible in its own volume or not at all.
 
 use crate::common;
 use crate::common::restoring;
@@ -23,7 +23,7 @@ struct Test {
     random: StdRng,
     model: Model,
     next: u32,
-    /// Contents that restores bring: of any volume at any time.
+    /// Contents for restores: those of any volume at any time.
     known: Vec<Contents>,
     restored: u32,
     undone: u32,
@@ -67,7 +67,7 @@ impl Test {
             return;
         }
         if volume.is_restoring() {
-            // It is being undone.
+            // A restore is being undone.
             self.world.partition.reap_now().unwrap();
         }
         for _ in 0..self.random.random_range(1..8) {
@@ -133,13 +133,14 @@ impl Test {
                 let shown = self.model[&source].clone();
                 self.model.insert(id, shown);
             }
-            // Of another group, the head of its own group, or a restore into it is being undone.
+            // The target is of another group or the head of its own group, or a restore into it is
+            // being undone.
             Err(Error::VolumeExists(_) | Error::Invalid(_) | Error::Busy(_)) => {}
             Err(other) => panic!("{other}"),
         }
     }
 
-    /// Restores something known over a volume, or begins to.
+    /// Restores known contents over a volume, or begins to.
     fn restore(&mut self, id: u32) {
         let wanted = self.known.choose(&mut self.random).unwrap().clone();
         let mode = match self.random.random_bool(0.3) {
@@ -149,7 +150,8 @@ impl Test {
         let begun = self.world.partition.begin_restore(VolumeId(id), mode);
         let mut restore = match begun {
             Ok(restore) => restore,
-            // A clone beside its head, or older than another; or one is being undone.
+            // A clone beside its head, or one older than another clone; or a restore is being
+            // undone.
             Err(Error::Invalid(_) | Error::Busy(_)) => return,
             Err(other) => panic!("{other}"),
         };

@@ -1,5 +1,5 @@
-//! Volumes are restored, cloned and undone while others read: whoever has a volume open reads one state
-//! of it to the end, though it be replaced many times meanwhile.
+//! Volumes are restored, cloned and undone while others read. A reader that has a volume open reads
+//! one state of it to the end, even if the volume is replaced many times meanwhile.
 
 use crate::common::restoring;
 
@@ -18,12 +18,12 @@ const CLONE: VolumeId = VolumeId(91);
 const FILES: usize = 12;
 const ROUNDS: u8 = 60;
 
-/// Bytes that say which state they are of; some files are small, some in blocks.
+/// Bytes that identify their state; some files are small, some in blocks.
 fn bytes(state: u8, file: usize) -> Bytes {
     Bytes::from(vec![state; 1 + file * 3000])
 }
 
-/// What all files of a volume say, or `None` if it was deleted.
+/// The state of all files of a volume, or `None` if it was deleted.
 fn state_of(volume: &Volume) -> Option<u8> {
     let mut states = Vec::new();
     for file in 0..FILES {
@@ -45,7 +45,7 @@ fn state_of(volume: &Volume) -> Option<u8> {
     Some(states[0])
 }
 
-/// A reader that panics stops the others, and whoever waits for them.
+/// A reader that panics stops the others, and the threads that wait for them.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -63,7 +63,7 @@ fn read_on(partition: &Partition, id: VolumeId, stop: &AtomicBool, looks: &Atomi
         let state = state_of(&volume);
         for _ in 0..4 {
             let again = state_of(&volume);
-            // The clone is deleted now and then: it is gone at once, and for good.
+            // The clone is deleted now and then. It is gone at once, and permanently.
             let deleted = again.is_none() && id == CLONE;
             assert!(
                 again == state || deleted,
@@ -74,7 +74,7 @@ fn read_on(partition: &Partition, id: VolumeId, stop: &AtomicBool, looks: &Atomi
     }
 }
 
-/// The next state, in part as changes of what is there.
+/// Restores the next state, partly as changes of the present one.
 fn restore(partition: &Partition, wanted: &Contents, state: u8, commit: bool) {
     let mut restore = loop {
         match partition.begin_restore(TARGET, RestoreMode::Incremental) {
@@ -136,7 +136,7 @@ fn readers_read_one_state() {
             if state % 10 == 7 {
                 let _ = partition.delete_volume(CLONE).unwrap();
             }
-            // Where the readers are slow they shall see most states.
+            // Slow readers must also see most states.
             let seen = looks.load(Ordering::Relaxed);
             while looks.load(Ordering::Relaxed) < seen + 2 && !stop.load(Ordering::Relaxed) {
                 std::thread::yield_now();

@@ -1,5 +1,5 @@
-//! What one volume freezes another restores: all of it once, then only what has changed, as releases
-//! and moves between Cellar's servers do.
+//! One volume is frozen and restored into another: once completely, then only the changes, as
+//! releases and moves between Cellar's servers do.
 
 use crate::common::restoring;
 
@@ -18,7 +18,7 @@ use restoring::*;
 
 const SITE: VolumeId = VolumeId(90);
 
-/// Sends a vnode: all of it, or what changed after an epoch. Returns the bytes of its parts.
+/// Sends a vnode completely, or its changes after an epoch. Returns the bytes of its parts.
 fn send(frozen: &Frozen, listed: &Listed, since: Option<u64>, restore: &mut Restore) -> usize {
     let image = listed.whole();
     let since = since.filter(|&epoch| !listed.is_new_since(epoch));
@@ -57,7 +57,8 @@ fn pass(restore: &mut Restore, from: u64, to: u64, kept: u64) {
     }
 }
 
-/// Brings a site to what a volume holds. Returns whether it was a delta, and the bytes of bodies sent.
+/// Updates a site to the contents of a volume. Returns whether it was a delta, and the bytes of
+/// bodies sent.
 fn release(source: &Arc<Volume>, partition: &Partition, site: VolumeId) -> (bool, usize) {
     let frozen = source.freeze().unwrap();
     let target = partition.volume(site).unwrap().unwrap();
@@ -110,7 +111,7 @@ struct Source {
 }
 
 impl Source {
-    /// A change of something.
+    /// Changes a random name.
     fn change(&mut self) {
         let root = self.volume.root();
         let name = format!("n{}", self.random.random_range(0..20));
@@ -192,7 +193,7 @@ fn a_site_follows_a_volume_by_what_changed_also_after_a_move() {
                 source.change();
             }
             if round == 6 {
-                // To a third place, and on from there.
+                // To a third volume, and onwards from there.
                 let moved = VolumeId(500);
                 let spec = VolumeSpec {
                     root: false,
@@ -205,7 +206,7 @@ fn a_site_follows_a_volume_by_what_changed_also_after_a_move() {
                     .wait()
                     .unwrap();
                 assert!(!release(&source.volume, &there.partition, moved).0);
-                // The site is brought to the very state that was moved.
+                // The site is brought to exactly the state that was moved.
                 assert!(release(&source.volume, &there.partition, SITE).0);
                 source.volume = there.partition.volume(moved).unwrap().unwrap();
                 continue;

@@ -1,4 +1,4 @@
-//! Damage is found and named while the volume is in use, and what is put back is what was there.
+//! Damage is found and named while the volume is in use, and a refill restores the original bytes.
 
 #![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
 
@@ -30,7 +30,7 @@ fn scrub(world: &World) -> ScrubReport {
     report.unwrap()
 }
 
-/// Two directories down: a file of blocks, and small ones.
+/// Two directories down: a file of blocks, and small files.
 fn filled() -> (World, Fid, Vec<u8>) {
     let world = World::new();
     let volume = world.volume();
@@ -59,7 +59,7 @@ fn read(volume: &Volume, fid: Fid) -> Result<Bytes, Error> {
     volume.read(fid, 0, 1 << 20)
 }
 
-/// Gives ranges of `bytes`.
+/// A source that returns ranges of `bytes`.
 fn from(bytes: &[u8]) -> impl FnMut(Range<u64>) -> Result<Option<Bytes>, Error> {
     move |range| {
         let range = range.start as usize..range.end as usize;
@@ -72,7 +72,7 @@ fn a_damaged_file_names_itself_and_is_refilled_for_all_who_share_it() {
     let (world, fid, bytes) = filled();
     let volume = world.volume();
     let clone = world.clone_of(&volume, 20, VolumeKind::ReadOnly);
-    // The first piece is the clone's and the volume's; of the second the volume has its own.
+    // The clone and the volume share the first piece; of the second the volume has its own.
     let more = data(3, 5000);
     let stored = volume.store(fid, &StoreSpec::at(300_000), &[more.clone().into()], at(3));
     stored.unwrap().wait().unwrap();
@@ -103,7 +103,7 @@ fn a_damaged_file_names_itself_and_is_refilled_for_all_who_share_it() {
     let own_report = clone.scrub(0, &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(&own_report.damaged[..], std::slice::from_ref(of_clone));
 
-    // Of another version nothing is taken, and of wrong bytes neither.
+    // Bytes of another version are refused, and so are wrong bytes.
     let version = volume.status(fid).unwrap();
     let (length, dv) = (version.length, version.data_version);
     let wrong = volume.refill(fid, length, dv + 1, &mut from(&now));
@@ -161,7 +161,8 @@ fn bytes_that_another_version_has_in_another_block_need_no_source() {
     world.check();
 }
 
-/// What is put back for a clone is older than what the volume has, though it was written later.
+/// The refilled version of a clone is older than the volume's version, although it was written
+/// later.
 #[test]
 fn a_refilled_clone_hides_nothing_of_its_volume() {
     let (world, fid, bytes) = filled();
@@ -184,7 +185,7 @@ fn a_refilled_clone_hides_nothing_of_its_volume() {
     world.check();
 }
 
-/// A restore builds on blocks that it has looked up: none is replaced meanwhile.
+/// A restore builds on blocks that it has looked up, so none is replaced meanwhile.
 #[test]
 fn nothing_is_refilled_during_a_restore() {
     let (world, fid, bytes) = filled();
@@ -204,8 +205,8 @@ fn nothing_is_refilled_during_a_restore() {
     world.check();
 }
 
-/// A partition with so many files that its table has many pages, and where the bytes of one of them
-/// are in it.
+/// A partition with so many files that its table has many pages. Also returns the offsets in the
+/// table at which the bytes of one file lie.
 fn many_pages() -> (SimDisk, Fid, Vec<u8>, Vec<u64>) {
     let (world, _, _) = filled();
     let volume = world.volume();
@@ -227,8 +228,8 @@ fn many_pages() -> (SimDisk, Fid, Vec<u8>, Vec<u64>) {
     (world.disk.power_cut(None), fid, wanted, places)
 }
 
-/// One wrong bit of a page of the table: the files that have records in it are errors and are
-/// named, every other one is read.
+/// One wrong bit in a page of the table: the files with records in it are errors and are named, all
+/// others can be read.
 #[test]
 fn a_damaged_page_of_the_table_is_an_error_of_its_files() {
     let (disk, fid, _, places) = many_pages();
@@ -238,7 +239,7 @@ fn a_damaged_page_of_the_table_is_an_error_of_its_files() {
     };
     let partition = cellar_volume::Partition::open(Arc::new(disk.clone()), uncached).unwrap();
     let world = World { disk, partition };
-    // All but one are in pages of earlier states.
+    // All of these places but one are in pages of earlier states.
     for place in places {
         world.disk.flip_bit("base", place + 500, 4);
     }
@@ -263,7 +264,7 @@ fn a_damaged_page_of_the_table_is_an_error_of_its_files() {
     assert_eq!(of.path.as_deref(), Some("f100"));
 }
 
-/// What is in memory goes on answering; what the disk has of it is named all the same.
+/// Pages in memory still serve reads; the damage on the disk is named all the same.
 #[test]
 fn a_damaged_page_of_the_table_that_is_in_memory_is_named() {
     let (disk, fid, bytes, places) = many_pages();
@@ -282,8 +283,8 @@ fn a_damaged_page_of_the_table_that_is_in_memory_is_named() {
     world.check();
 }
 
-/// Files come, change and go, the table is carried to the disk all the while, and the map is
-/// compared with what names its blocks.
+/// Files are made, changed and removed, and the table is flushed to the disk. Meanwhile the map is
+/// compared with the pieces that name its blocks.
 #[test]
 fn a_map_of_blocks_that_changes_is_no_damage() {
     let disk = SimDisk::new(256 << 20);

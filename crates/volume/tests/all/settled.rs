@@ -1,5 +1,5 @@
-//! Nobody is told of what the next start may not know: a data version that was seen and then lost
-//! would name other bytes later, and caches that trust it would keep what never was.
+//! No client sees a change that the next start may lose. A data version that was seen and then lost
+//! would later name other bytes. A cache that trusts it would keep bytes that never existed.
 
 use crate::common::{World, at, new};
 use cellar_volume::disk::Fault;
@@ -18,7 +18,7 @@ fn what_the_journal_never_got_is_never_settled() {
     world.disk.set_fault(Fault::Dead(1));
     let lost = volume.create_file(root, b"lost", &new(), at(3)).unwrap();
     lost.durable.wait().unwrap_err();
-    // The directory shows the name; whoever would be told of it hears of the failure instead.
+    // The directory shows the name; a caller that would answer with it gets the failure instead.
     volume.settled(root.vnode).wait().unwrap_err();
     volume
         .settled(lost.outcome.status.fid.vnode)

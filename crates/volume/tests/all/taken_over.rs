@@ -1,4 +1,4 @@
-//! Partitions that an earlier version of this program left are taken over at their first start: see
+//! Partitions that an earlier version of this program left are converted at their first start: see
 //! `testdata/partitions`.
 
 use crate::common;
@@ -25,7 +25,7 @@ fn number(rest: &mut &[u8], bytes: usize) -> u64 {
     digits.fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// The disk that is stored so.
+/// Decodes the disk in a stored file.
 fn stored(mut rest: &[u8]) -> SimDisk {
     let disk = SimDisk::new(256 << 20);
     while !rest.is_empty() {
@@ -70,7 +70,7 @@ fn seq(last: u32) -> String {
     (1..=last).map(|n| format!("{n}\n")).collect()
 }
 
-/// That everything is there.
+/// Asserts that everything is there.
 fn check(partition: &Partition, is_killed: bool) {
     let report = partition.check().unwrap();
     assert!(report.faults.is_empty(), "{:#?}", report.faults);
@@ -101,7 +101,7 @@ fn partitions_of_an_earlier_version_go_on() {
         assert!(!partition.opening().was_stopped_cleanly);
         assert_eq!(partition.opening().replayed > 15, is_killed);
         check(&partition, is_killed);
-        // From now on it has what it lacked.
+        // From now on the store has the parts that it lacked.
         let volume = named(&partition, "scratch");
         for n in 0..10 {
             let made = volume.create_file(volume.root(), format!("n{n}").as_bytes(), &new(), at(9));

@@ -1,4 +1,5 @@
-//! Many threads in one small tree: no deadlock, no lost link, everything adds up afterwards.
+//! Many threads in one small tree: there is no deadlock and no lost link, and all counters are
+//! right afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

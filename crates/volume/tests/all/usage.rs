@@ -1,10 +1,10 @@
-//! Accesses are counted for a volume, kept over an orderly end, and of the clone itself.
+//! Accesses are counted for each volume, kept over an orderly end, and counted for a clone itself.
 
 use crate::common::*;
 use cellar_volume::{Volume, VolumeInfo, VolumeKind};
 use cellar_wire::ids::{AfsTime, VolumeId};
 
-/// Accesses, also if midnight has passed since.
+/// Accesses of today and yesterday, in case midnight has passed since.
 fn counted(info: &VolumeInfo) -> u32 {
     info.day_use + info.week_use[0]
 }
@@ -21,7 +21,7 @@ fn accesses_are_shown_listed_and_kept() {
     access(&volume, 3);
     assert_eq!(counted(&volume.info()), 3);
     assert!(volume.info().accessed > volume.info().created);
-    // What others write into the record takes the counts along.
+    // A change of the record includes the counts.
     let named = volume.update_info(AfsTime(2), |info| info.name = "other".into());
     assert_eq!(counted(&named.unwrap().wait().unwrap()), 3);
     access(&volume, 2);

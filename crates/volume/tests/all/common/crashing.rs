@@ -1,4 +1,5 @@
-//! Every write and every sync fails once, and the power goes at every point.
+//! Runs operations with every write and every sync failing once, and the power failing at every
+//! point.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::common::{self, VOLUME, at, new};
 
 pub(crate) type Operation = fn(&Partition, &Volume) -> cellar_volume::Result<()>;
 
-/// All that can be seen of all volumes: path to a description.
+/// Everything that is visible in all volumes: path to a description.
 pub(crate) type State = BTreeMap<String, String>;
 
 pub(crate) fn options() -> Options {
@@ -35,7 +36,7 @@ pub(crate) fn pattern(length: usize, seed: u8) -> Bytes {
         .into()
 }
 
-/// The state that every operation starts from, on a disk that was closed.
+/// The state from which every operation starts, on a disk that was closed.
 pub(crate) fn start() -> SimDisk {
     let disk = SimDisk::new(64 << 20);
     let partition = open(&disk).unwrap();
@@ -106,7 +107,8 @@ pub(crate) fn observe(partition: &Partition) -> State {
     state
 }
 
-/// What a disk holds, which has no faults, and nothing that nobody sees after the background removal.
+/// The contents of a disk. Asserts that it has no faults, and no versions without a viewer after
+/// the background removal.
 pub(crate) fn checked_state(disk: &SimDisk, what: &str) -> State {
     let partition = open(disk).unwrap_or_else(|error| panic!("{what}: {error}"));
     let report = partition.check().unwrap();
@@ -125,7 +127,7 @@ pub(crate) fn checked_state(disk: &SimDisk, what: &str) -> State {
 
 pub(crate) fn run(disk: &SimDisk, operation: Operation, flush: bool, fault: Fault) -> Option<bool> {
     let partition = open(disk).unwrap();
-    // Where it is gone the operation asks for another.
+    // If this volume is gone, the operation looks up another one.
     let known = partition.volume(VOLUME).unwrap();
     let volume = match known {
         Some(volume) => volume,
@@ -140,7 +142,7 @@ pub(crate) fn run(disk: &SimDisk, operation: Operation, flush: bool, fault: Faul
         let _ = partition.flush();
     }
     let fired = fired(disk, fault);
-    // The disk of the power cut is taken while the partition is still open.
+    // The disk after the power cut is taken while the partition is still open.
     let acknowledged = result.is_ok();
     if let Err(error) = &result {
         assert!(
@@ -154,12 +156,13 @@ pub(crate) fn run(disk: &SimDisk, operation: Operation, flush: bool, fault: Faul
     fired.then_some(acknowledged)
 }
 
-/// From the usual state.
+/// Starts from the usual state.
 pub(crate) fn crash_everywhere(operation: Operation) {
     crash_everywhere_from(&start(), operation, true);
 }
 
-/// From the state on a disk that was closed. Says whether the operation changes anything that is seen.
+/// Starts from the state on a disk that was closed. `changes` says whether the operation changes
+/// anything visible.
 pub(crate) fn crash_everywhere_from(start: &SimDisk, operation: Operation, changes: bool) {
     let attempt = |disk: &SimDisk, flush, fault| run(disk, operation, flush, fault);
     everywhere(start, changes, attempt, checked_state);

@@ -1,10 +1,11 @@
-//! Every write and every sync fails once, and the power goes at every point: whatever is stored.
+//! Runs an operation with every write and every sync failing once, and the power failing at every
+//! point, independent of what is stored.
 
 use std::fmt::Debug;
 
 use cellar_volume::disk::{Fault, SimDisk};
 
-/// Whether a fault has come to pass on a disk.
+/// Returns whether a fault has occurred on a disk.
 pub(crate) fn fired(disk: &SimDisk, fault: Fault) -> bool {
     let (writes, syncs, changes) = disk.counts();
     match fault {
@@ -15,10 +16,12 @@ pub(crate) fn fired(disk: &SimDisk, fault: Fault) -> bool {
     }
 }
 
-/// Runs an operation from the state on a disk that was closed, with every fault there is. `attempt`
-/// opens a disk and runs it, with a flush after it or not: whether it was acknowledged, or `None` if the
-/// fault did not come to pass. `state` opens a disk without faults, checks it, and says what it holds.
-/// `changes`: whether the operation changes that.
+/// Runs an operation with every possible fault, each time from the state on a disk that was closed.
+///
+/// `attempt` opens a disk and runs the operation, with or without a flush after it. It returns
+/// whether the operation was acknowledged, or `None` if the fault did not occur. `state` opens a
+/// disk without faults, checks it, and returns its contents. `changes` says whether the operation
+/// changes the contents.
 pub(crate) fn everywhere<S: PartialEq + Debug>(
     start: &SimDisk,
     changes: bool,

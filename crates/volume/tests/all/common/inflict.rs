@@ -1,15 +1,16 @@
-//! Damage of a file: missing, cut, bits flipped, a sector of zeros. Places are drawn from a seed.
+//! Inflicts damage on a file: missing, cut off, bits flipped, a sector of zeros. A seed chooses the
+//! places.
 
 use cellar_volume::disk::{Disk, SimDisk};
 
-/// Cuts of a file.
+/// Number of lengths to which a file is cut.
 const CUTS: u64 = 20;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Damage {
     Missing,
     Cut(u64),
-    /// Bits flipped, at a byte: these of it.
+    /// Bits flipped: offset of the byte, and the mask of bits.
     Bits(u64, u8),
     /// A sector of zeros.
     Sector(u64),
@@ -52,7 +53,7 @@ impl Random {
     }
 }
 
-/// A place of a file, three times out of four where it is not zero.
+/// An offset in a file; three times out of four in a sector that is not all zeros.
 fn place(contents: &[u8], random: &mut Random) -> u64 {
     let blocks = contents.chunks(512).enumerate();
     let used: Vec<u64> = blocks
@@ -70,12 +71,13 @@ fn is_full() -> bool {
     std::env::var("CELLAR_DAMAGE").is_ok_and(|form| form == "full")
 }
 
-/// Single bits of a file that are flipped, each in a case of its own.
+/// The number of single bits of a file that are flipped, each in a case of its own.
 pub(crate) fn bits() -> usize {
     if is_full() { 2000 } else { 24 }
 }
 
-/// What is done to a file: few cases as a part of the tests, many with `CELLAR_DAMAGE=full`.
+/// The cases of damage for a file: few in an ordinary run of the tests, many with
+/// `CELLAR_DAMAGE=full`.
 pub(crate) fn damages(contents: &[u8], random: &mut Random) -> Vec<Damage> {
     let more = if is_full() { 500 } else { 8 };
     let length = contents.len() as u64;

@@ -1,4 +1,4 @@
-//! Contents of volumes, taken from one and restored into another, and compared.
+//! Takes the contents of one volume, restores them into another, and compares.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct Item {
 /// Vnodes by number.
 pub(crate) type Contents = BTreeMap<u32, Item>;
 
-/// All that names lead to.
+/// All vnodes to which names lead.
 pub(crate) fn contents(volume: &Volume) -> Contents {
     let mut found = Contents::new();
     let mut waiting = vec![volume.root()];
@@ -59,7 +59,7 @@ pub(crate) fn contents(volume: &Volume) -> Contents {
             layout: volume.layout(fid).unwrap(),
             policy: 0,
         };
-        // Statuses tell the parent's uniquifier too: it has to be right.
+        // Statuses have the parent's uniquifier too, which must be right.
         if fid.vnode != VnodeId::ROOT {
             let parent = Fid {
                 volume: fid.volume,
@@ -73,13 +73,13 @@ pub(crate) fn contents(volume: &Volume) -> Contents {
     found
 }
 
-/// In the order of dumps: directories, then the rest.
+/// Sorts vnodes into the order of dumps: directories, then the others.
 pub(crate) fn in_order(contents: &Contents) -> Vec<&Item> {
     let of_kind = |rest: u32| contents.iter().filter(move |(vnode, _)| *vnode % 2 == rest);
     of_kind(1).chain(of_kind(0)).map(|(_, item)| item).collect()
 }
 
-/// Puts a vnode, its bytes in parts of odd sizes.
+/// Puts a vnode with its bytes in parts of odd sizes.
 pub(crate) fn put(restore: &mut Restore, item: &Item) -> Result<()> {
     restore.put(&item.image)?;
     let mut rest = item.bytes.clone();
@@ -90,7 +90,7 @@ pub(crate) fn put(restore: &mut Restore, item: &Item) -> Result<()> {
     Ok(())
 }
 
-/// The info a restore of `volume` ends with: only the update date differs.
+/// The info with which a restore of `volume` ends: only the update date and counter differ.
 pub(crate) fn info_of(volume: &Volume) -> RestoredInfo {
     let mut info = volume.info();
     info.updated = AfsTime(777);
@@ -102,7 +102,7 @@ pub(crate) fn info_of(volume: &Volume) -> RestoredInfo {
     }
 }
 
-/// An incremental restore of `new` over `old`: what is the same is only named.
+/// An incremental restore of `new` over `old`: unchanged vnodes are only named.
 pub(crate) fn restore_over(
     partition: &Partition,
     id: VolumeId,
@@ -121,13 +121,13 @@ pub(crate) fn restore_over(
     finish(restore)
 }
 
-/// Commits with the info that the volume has.
+/// Commits with the present info of the volume.
 pub(crate) fn finish(restore: Restore) -> Result<Arc<Volume>> {
     let info = info_of(restore.volume());
     restore.commit(info)?.wait()
 }
 
-/// An empty volume to be restored.
+/// Makes an empty volume, to be restored.
 pub(crate) fn empty_volume(partition: &Partition, id: VolumeId, kind: VolumeKind) -> Arc<Volume> {
     let spec = VolumeSpec {
         kind,
