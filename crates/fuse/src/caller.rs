@@ -1,28 +1,21 @@
 //! Programs that wait for an answer, and signals that end the wait.
 //!
-//! 1. The kernel sends `FUSE_INTERRUPT` for a request whose program has a signal, whatever the
-//!    signal is: those of timers and
-//!    children count. It sends one for a request, and does not say which signal it was. Source:
-//!    Linux, `fs/fuse/dev.c`.
-//! 2. A wait for a lock ends with `EINTR` at any interrupt. The kernel makes that a call which is
-//!    begun again where the
-//!    program wants that (`SA_RESTART`). Source: Linux, `fuse_setlk`.
-//! 3. Every other wait ends for a program that dies, and for no other: programs do not expect
-//!    `EINTR` of files. So proc(5)
-//!    is looked at from the interrupt on, again and again: a signal that is handled may be followed
-//!    by one that kills, of
-//!    which no interrupt tells. A program without a signal is never looked at. A thread of another
-//!    container is not seen,
-//!    and waits to the end.
-//! 4. What is nearly done gets [`GRACE`]: an answer that comes to nothing leaves it open what the
-//!    server did.
-//! 5. A program that is dying closes its files, and no signal reaches it then: no interrupt comes.
-//!    So a close that has to
-//!    wait looks once whether its program is dying.
-//! 6. Several threads read requests, so an interrupt may be read before its request is known here:
-//!    the last [`EARLY_MAX`]
-//!    of those are remembered. Numbers of requests are never used again. No interrupt is answered:
-//!    the kernel wants none.
+//! 1. The kernel sends `FUSE_INTERRUPT` for a request whose program has a signal of any kind,
+//!    including those of timers and children. It sends one interrupt for a request, and does not
+//!    name the signal. Source: Linux, `fs/fuse/dev.c`.
+//! 2. A wait for a lock ends with `EINTR` at any interrupt. If the program wants that
+//!    (`SA_RESTART`), the kernel restarts the call. Source: Linux, `fuse_setlk`.
+//! 3. Every other wait ends only for a program that dies, because programs do not expect `EINTR`
+//!    from files. So proc(5) is read repeatedly from the interrupt on: after a handled signal a
+//!    fatal one may follow, and no interrupt reports it. Without a signal proc(5) is never read. A
+//!    thread of another container is not visible, and waits to the end.
+//! 4. An operation that is nearly done gets [`GRACE`]: if it were aborted, the program could not
+//!    know what the server did.
+//! 5. A dying program closes its files, and no signal reaches it then, so no interrupt comes.
+//!    Therefore a close that must wait checks once whether its program is dying.
+//! 6. Several threads read requests, so an interrupt may be read before its request is known here.
+//!    The last [`EARLY_MAX`] of those are remembered. Numbers of requests are never reused.
+//!    Interrupts are not answered, since the kernel expects no answer.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
@@ -33,13 +26,14 @@ use fuser::Request;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// How long after an interrupt it is first looked whether a program dies.
+/// Time from an interrupt to the first check whether the program dies.
 const GRACE: Duration = Duration::from_millis(100);
-/// How often after that.
+/// Interval of the later checks.
 const LOOK_TIME: Duration = Duration::from_millis(500);
-/// Interrupts of requests that are not known.
+/// Remembered interrupts of unknown requests.
 const EARLY_MAX: usize = 256;
-/// `SIGKILL` in a mask of signals. Every signal that ends a program becomes this one for its threads. Source: signal(7).
+/// `SIGKILL` in a mask of signals. Every signal that ends a program becomes this one for its
+/// threads. Source: signal(7).
 const KILL: u64 = 1 << 8;
 /// `PF_EXITING`. Source: linux/sched.h.
 const EXITING: u64 = 4;
@@ -55,7 +49,8 @@ struct Table {
 }
 
 impl Interrupts {
-    /// The kernel interrupts a request. That may have been answered, or may not have begun to wait.
+    /// The kernel interrupts a request. The request may be finished, or may not have started to
+    /// wait.
     pub(crate) fn came(&self, request: u64) {
         let mut table = self.0.lock();
         if let Some(waiting) = table.waiting.get(&request) {
@@ -68,7 +63,7 @@ impl Interrupts {
         table.early.push_back(request);
     }
 
-    /// A request begins to wait.
+    /// Registers that a request waits.
     fn wait(&self, request: u64) -> watch::Receiver<bool> {
         let mut table = self.0.lock();
         let early = table.early.iter().position(|early| *early == request);
@@ -83,15 +78,15 @@ impl Interrupts {
     }
 }
 
-/// A thread that has sent a request, for as long as the request is worked on.
+/// A thread that has sent a request. Lives as long as the request is worked on.
 #[derive(Debug)]
 pub(crate) struct Caller {
     thread: u32,
     request: u64,
-    /// It closes a file.
+    /// Whether the request closes a file.
     closes: bool,
     interrupts: Arc<Interrupts>,
-    /// Whether it was interrupted; there from the first wait on.
+    /// Whether it was interrupted. Exists from the first wait on.
     told: OnceLock<watch::Receiver<bool>>,
 }
 
@@ -118,23 +113,23 @@ impl Caller {
         }
     }
 
-    /// The request is a close.
+    /// Marks the request as a close.
     pub(crate) fn closing(mut self) -> Self {
         self.closes = true;
         self
     }
 
-    /// Done when a signal waits for the thread, or did since it began to wait.
+    /// Completes when the thread has a signal, or had one since it started to wait.
     pub(crate) async fn interrupted(&self) {
         let wait = || self.interrupts.wait(self.request);
         let mut told = self.told.get_or_init(wait).clone();
         if told.wait_for(|came| *came).await.is_err() {
-            // Never: the sender lives as long as this caller.
+            // Cannot happen: the sender lives as long as this caller.
             std::future::pending().await
         }
     }
 
-    /// Done when the thread is to end by a signal, or does.
+    /// Completes when a signal will end the thread, or is ending it.
     pub(crate) async fn killed(&self) {
         let looked_once = async {
             tokio::time::sleep(GRACE).await;
@@ -152,8 +147,8 @@ impl Caller {
         }
     }
 
-    /// Does `work` to its end, and answers what it came to with the `reply` for it. A caller who is killed meanwhile is
-    /// let go with that; then nobody is left to be answered.
+    /// Runs `work` to its end and returns its result with the `reply`. If the caller is killed
+    /// meanwhile, it is released with `let_go`, and there is no reply left to send.
     pub(crate) async fn outlived_by<T, R>(
         &self,
         work: impl Future<Output = T>,
@@ -175,14 +170,15 @@ impl Caller {
         status.is_ok_and(|text| kill_waits(&text)) || self.is_dying()
     }
 
-    /// Whether it ends because of a signal: it closes its files then, and no signal waits for it any more.
+    /// Returns whether a signal is ending the process. It closes its files then, and has no pending
+    /// signal any more.
     fn is_dying(&self) -> bool {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.thread));
         text.is_ok_and(|text| ends_by_signal(&text))
     }
 }
 
-/// Of the text of `/proc/N/status`: whether a signal waits for the thread that ends it.
+/// Returns whether `/proc/N/status` lists a pending signal that kills the thread.
 fn kill_waits(status: &str) -> bool {
     ["SigPnd:", "ShdPnd:"].iter().any(|name| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -191,7 +187,8 @@ fn kill_waits(status: &str) -> bool {
     })
 }
 
-/// Of the text of `/proc/N/stat`: flags are its 9th field, how it ends its 52nd. Its name may be anything.
+/// Evaluates `/proc/N/stat`: field 9 holds flags, field 52 the exit code. The name in it may
+/// contain anything.
 fn ends_by_signal(stat: &str) -> bool {
     let Some((_, rest)) = stat.rsplit_once(") ") else {
         return false;
@@ -200,7 +197,7 @@ fn ends_by_signal(stat: &str) -> bool {
         let field = rest.split_ascii_whitespace().nth(number - 3);
         field.and_then(|field| field.parse().ok()).unwrap_or(0)
     };
-    // What wait(2) tells: the low bits are the signal.
+    // The form of wait(2): the low bits are the signal.
     field(9) & EXITING != 0 && field(52) & 0x7f != 0
 }
 
@@ -221,7 +218,7 @@ mod tests {
     fn what_ends_by_a_signal() {
         assert!(ends_by_signal(&stat(0x40_0104, 9)));
         assert!(ends_by_signal(&stat(4, 15)));
-        // By exit(1); killed but not ending yet.
+        // An exit by exit(1); a killed process that is not ending yet.
         assert!(!ends_by_signal(&stat(4, 0x100)));
         assert!(!ends_by_signal(&stat(0x40_0100, 9)));
         assert!(!ends_by_signal("7 (sh"));
@@ -237,7 +234,7 @@ mod tests {
         assert!(!kill_waits(&status(1 << 13, 1 << 16)) && !kill_waits(""));
     }
 
-    /// Whether the program of a request is let go from work that takes ten looks.
+    /// Returns whether the program of a request is released from work that takes ten intervals.
     async fn is_let_go(caller: Caller) -> bool {
         let gone = AtomicBool::new(false);
         let let_go = |()| gone.store(true, Ordering::Relaxed);
@@ -251,7 +248,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_program_that_dies_is_let_go_and_its_work_goes_on() {
-        // A thread that has ended but is not waited for keeps its fields.
+        // A thread that has ended and is not waited for keeps its fields.
         let mut child = Command::new("sleep")
             .arg("1000")
             .stdin(Stdio::null())
@@ -259,7 +256,7 @@ mod tests {
             .expect("sleep");
         let interrupts = Arc::<Interrupts>::default();
         let new = |request| Caller::new(child.id(), request, &interrupts);
-        // Both before the request is known and while it waits; the signal was none that kills.
+        // Both before the request is known and while it waits; the signal does not kill.
         interrupts.came(1);
         assert!(!is_let_go(new(1)).await);
         let late = async {
@@ -284,7 +281,7 @@ mod tests {
         };
         assert!(tokio::join!(is_let_go(waiting), late).0);
         child.wait().expect("its end");
-        // Nothing is known of it then.
+        // After that proc(5) has no entry.
         assert!(!caller.is_killed());
         drop(caller);
         assert!(interrupts.0.lock().waiting.is_empty());
@@ -297,7 +294,7 @@ mod tests {
         interrupts.came(8);
         caller.interrupted().await;
         caller.interrupted().await;
-        // Those of requests that never wait have an end.
+        // The number of remembered interrupts is bounded.
         for request in 0..1000 {
             interrupts.came(100 + request);
         }

@@ -1,9 +1,11 @@
-//! What is asked of the cache manager itself: extended attributes that only such a mount has, got and set on a path in it.
-//! `cellar fs` does that; their values are text, so that `getfattr` and `setfattr` can too. The kernel says who asks.
+//! Control of the cache manager: extended attributes that only such a mount has, read and set on a
+//! path in it. `cellar fs` uses them. Their values are text, so that `getfattr` and `setfattr` work
+//! too. The kernel identifies the caller.
 //!
-//! 1. What changes the mount for everybody is for root and for whoever mounted it; what is forgotten of a file (or its
-//!    volume) may be so by whoever may see it; how it is stored when it is closed, by whoever may write it.
-//! 2. Who asks for what is not stored is told of his own files; root and whoever mounted it, of all.
+//! 1. Settings of the whole mount are for root and the mounting user. A user who may see a file may
+//!    flush it or its volume. A user who may write a file may set its limit of store behind.
+//! 2. The list of unstored files contains the caller's own files; for root and the mounting user it
+//!    contains all.
 
 use std::sync::Arc;
 
@@ -15,58 +17,60 @@ use fuser::{Errno, INodeNo};
 use crate::inodes::Node;
 use crate::requests::{Answer, Requests, code};
 
-/// What they all begin with.
+/// The common prefix of their names.
 const PREFIX: &[u8] = b"afs.cellar.";
-/// To get: lines of a word and what it says of the mount.
+/// Read: lines of a word and its value for the mount.
 pub const STATUS: &str = "afs.cellar.status";
-/// To get: the cell of a file, as [`Cell::line`] has it.
+/// Read: the cell of a file, in the form of [`Cell::line`].
 pub const CELL: &str = "afs.cellar.cell";
-/// To get, with a number from 0 behind it: some of the cells, one a line; none when there are no more.
+/// Read, with a page number from 0 at the end: some of the cells, one a line. Empty after the last
+/// page.
 pub const CELLS: &str = "afs.cellar.cells.";
-/// To get, likewise: other names of cells, and the cells.
+/// Read in pages likewise: aliases of cells, each with its cell.
 pub const ALIASES: &str = "afs.cellar.aliases.";
-/// To get, likewise: fid, cell, bytes, data version, user (or `-`) and errno of the last store (or 0) of files that are not stored.
+/// Read in pages likewise, for unstored files: fid, cell, bytes, data version, user (or `-`), and
+/// errno of the last store (or 0).
 pub const UNSTORED: &str = "afs.cellar.unstored.";
-/// To get, likewise: cell and address of servers that were silent a short while ago.
+/// Read in pages likewise: cell and address of servers that did not answer a short while ago.
 pub const SILENT: &str = "afs.cellar.silent.";
-/// To get: nothing, when the kernel has heard of all that was forgotten before.
+/// Read: an empty value, after the kernel has received all earlier notices.
 pub const HEARD: &str = "afs.cellar.heard";
-/// To set, by a user who has other tokens now: anything.
+/// Set to any value, by a user whose tokens have changed.
 pub const TOKENS: &str = "afs.cellar.tokens";
-/// To set: `file`, `volume` or `all`.
+/// Set to `file`, `volume` or `all`.
 pub const FLUSH: &str = "afs.cellar.flush";
-/// To set on a directory: the name of a mount point in it.
+/// Set on a directory: the name of a mount point in it.
 pub const FLUSH_MOUNT: &str = "afs.cellar.flushmount";
-/// To set: anything.
+/// Set to any value.
 pub const CHECK_VOLUMES: &str = "afs.cellar.checkvolumes";
-/// To set: KiB; 0 for what it was at the start.
+/// Set to a size in KiB; 0 for the size at the start.
 pub const CACHE_SIZE: &str = "afs.cellar.cachesize";
-/// To set: names, one a line.
+/// Set to names, one a line.
 pub const SYSNAMES: &str = "afs.cellar.sysnames";
-/// To set: [`Cell::line`].
+/// Set to a [`Cell::line`].
 pub const NEW_CELL: &str = "afs.cellar.newcell";
-/// To set: the alias, and the cell.
+/// Set to the alias and the cell.
 pub const NEW_ALIAS: &str = "afs.cellar.newalias";
-/// To set: `on` or `off`.
+/// Set to `on` or `off`.
 pub const CRYPT: &str = "afs.cellar.crypt";
-/// Of a file: KiB that may wait when it is closed, or `default`.
+/// Of a file: KiB that may be unstored when it is closed, or `default`.
 pub const STORE_BEHIND: &str = "afs.cellar.storebehind";
-/// To set: KiB that may wait of files without a value of their own.
+/// Set to the KiB that may be unstored in files without a value of their own.
 pub const STORE_BEHIND_ALL: &str = "afs.cellar.storebehind.all";
 
-/// Lines of one value: all of them fit into the 64 KiB that it may have.
+/// Lines of one value. All of them fit into the 64 KiB that a value may have.
 const LINES: usize = 128;
-/// The longest name that `@sys` may stand for. Source: `MAXSYSNAME` of OpenAFS.
+/// The longest value of `@sys`. Source: `MAXSYSNAME` of OpenAFS.
 const SYSNAME_BYTES_MAX: usize = 127;
-/// The most KiB that may wait of a file: 1 TiB.
+/// The largest limit in KiB for a file: 1 TiB.
 pub const STORE_BEHIND_MAX: u64 = 1 << 30;
 
-/// Whether an extended attribute is one of these.
+/// Returns whether an extended attribute is one of these.
 pub(crate) fn is_control(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// Lines from `page * LINES` on.
+/// The lines of a page, from `page * LINES` on.
 fn page(lines: impl Iterator<Item = String>, page: &str) -> Answer<String> {
     let page: usize = page.parse().map_err(|_| Errno::EOPNOTSUPP)?;
     let skipped = lines.skip(page.saturating_mul(LINES));
@@ -82,7 +86,7 @@ fn number(text: &str) -> Answer<u64> {
 }
 
 impl Requests {
-    /// Rule 1.
+    /// Returns whether rule 1 lets a user change settings of the mount.
     fn manages(&self, uid: u32) -> bool {
         uid == 0 || uid == self.owner
     }
@@ -102,7 +106,7 @@ impl Requests {
         }
     }
 
-    /// The cell of a file; of a listed cell's name that one.
+    /// The cell of a file, or of a listed cell's name.
     fn cell_of(&self, number: INodeNo) -> Answer<CellName> {
         let Node::Cell(name) = self.node(number)? else {
             return Ok(self.file(number)?.volume().cell.clone());
@@ -112,7 +116,7 @@ impl Requests {
         CellName::new(name).map_err(|_| Errno::EINVAL)
     }
 
-    /// What one of these says.
+    /// The value of one of these attributes.
     pub(crate) fn control(&self, uid: u32, number: INodeNo, name: &[u8]) -> Answer<Vec<u8>> {
         let name = std::str::from_utf8(name).map_err(|_| Errno::EOPNOTSUPP)?;
         let text = match name {
@@ -188,7 +192,7 @@ impl Requests {
             .collect()
     }
 
-    /// Does what one of these asks for.
+    /// Carries out the setting of one of these attributes.
     pub(crate) async fn set_control(
         &self,
         uid: u32,
@@ -308,7 +312,7 @@ impl Requests {
     }
 }
 
-/// KiB as bytes.
+/// Parses a limit in KiB and returns bytes.
 fn store_behind(text: &str) -> Answer<u64> {
     match number(text)? {
         kib @ 0..=STORE_BEHIND_MAX => Ok(kib << 10),

@@ -1,14 +1,15 @@
-//! Reading directories: names alone, or names with what they lead to (`readdirplus`).
+//! Reads directories: names alone, or names with their attributes (`readdirplus`).
 //!
-//! 1. Statuses are asked for many at a time, as no type of a name is known without.
-//! 2. With a name goes what it leads to if the kernel may believe both for a while: the name under the directory's
-//!    promise, as long as the directory still has it (a directory is read as it was when it was opened), the
-//!    attributes under its own. Each counts as looked up.
-//! 3. All else goes as a mere name: mount points, which would have to be followed, each to a volume of its own; cells;
-//!    what everybody may not see; what nothing is promised about.
-//! 4. What was broken while the answer was on its way is told once more, after it: the kernel may have heard of the break
-//!    before it had what it was about.
-//! 5. The kernel may keep a listing for the next open: `inodes/listings.rs` says when.
+//! 1. Statuses are requested in batches, since the type of a name is not known without its status.
+//! 2. A name is sent with its inode and attributes if the kernel may use both for a while. The name
+//!    is valid under the directory's promise, as long as the directory still has it (an open
+//!    directory is read as it was at its open). The attributes are valid under their own promise.
+//!    Each such name counts as looked up.
+//! 3. All others are sent as names only: mount points, since each would have to be followed to
+//!    another volume; cells; names that not every user may see; vnodes without a promise.
+//! 4. A break that came while the answer was on its way is repeated after the answer: the kernel
+//!    may have received it too early.
+//! 5. The kernel may keep a listing for the next open: `inodes/listings.rs` describes when.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +28,7 @@ use fuser::{
 use crate::inodes::{self, Lines, Node};
 use crate::requests::{Answer, Requests, Seen, attr, code, nothing};
 
-/// Statuses asked for at a time while a directory is read.
+/// Number of statuses requested at a time while a directory is read.
 const WALK: usize = 50;
 
 /// A directory as it was when it was opened.
@@ -36,7 +37,7 @@ pub(crate) enum Opened {
     Vnode(Arc<Vnode>, Arc<Listing>, Lines),
 }
 
-/// A directory that was opened.
+/// The result of opening a directory.
 #[derive(Debug)]
 pub(crate) struct OpenDir {
     pub(crate) handle: u64,
@@ -59,20 +60,21 @@ pub(crate) struct Line<'a> {
     offset: u64,
     kind: FileType,
     name: &'a [u8],
-    /// What the name leads to, if the kernel may have it.
+    /// The inode and attributes, if the kernel may have them.
     entry: Option<Given>,
 }
 
-/// What goes with a name.
+/// The inode and attributes that are sent with a name.
 pub(crate) struct Given {
     vnode: Arc<Vnode>,
-    /// Promises that were broken before its attributes were looked at.
+    /// The number of breaks before the attributes were read.
     breaks: u64,
     attr: FileAttr,
     time: Duration,
 }
 
-/// What an answer that is being made gives to the kernel. If it is not sent, nothing counts as looked up.
+/// The inodes that an answer gives to the kernel. If the answer is not sent, they do not count as
+/// looked up.
 pub(crate) struct Gift<'a> {
     requests: &'a Requests,
     seen: Seen,
@@ -80,7 +82,7 @@ pub(crate) struct Gift<'a> {
 }
 
 impl Gift<'_> {
-    /// The kernel has it. Rule 4.
+    /// The answer was sent. Applies rule 4.
     pub(crate) fn sent(mut self) {
         let given = std::mem::take(&mut self.given);
         for one in given {
@@ -100,15 +102,15 @@ impl Drop for Gift<'_> {
     }
 }
 
-/// An answer to the kernel that lines are put into, until it is full.
+/// An answer to the kernel that receives lines until it is full.
 pub(crate) trait Page {
-    /// Whether what names lead to goes with them.
+    /// Whether names are sent with their inodes and attributes.
     const PLUS: bool;
-    /// Puts a line in; `true`: there is no room for it.
+    /// Adds a line; returns `true` if there is no space for it.
     fn is_full(&mut self, line: &Line<'_>) -> bool;
-    /// Sends it.
+    /// Sends the answer.
     fn send(self);
-    /// Sends why there is none.
+    /// Sends an error.
     fn refuse(self, errno: Errno);
 }
 
@@ -134,7 +136,7 @@ impl Page for ReplyDirectoryPlus {
 
     fn is_full(&mut self, line: &Line<'_>) -> bool {
         let name = OsStr::from_bytes(line.name);
-        // The node 0: the kernel takes nothing over but the line.
+        // Node 0: the kernel uses nothing but the line.
         let (node, attr, time) = match &line.entry {
             Some(given) => (given.attr.ino, given.attr, given.time),
             None => (
@@ -170,7 +172,7 @@ fn generation(vnode: &Vnode) -> u64 {
     vnode.key().1.uniquifier.0.into()
 }
 
-/// The attributes of a line that is a name, a number and a type alone.
+/// The attributes of a line that has only a name, a number and a type.
 fn mere_name(number: u64, kind: FileType) -> FileAttr {
     FileAttr {
         ino: INodeNo(number),
@@ -213,7 +215,8 @@ impl Requests {
         Ok(OpenDir { handle, lines })
     }
 
-    /// Puts lines from `offset` on into `page`. What it answers must be told when the page has been [`Gift::sent`].
+    /// Adds lines from `offset` on to `page`. Call [`Gift::sent`] on the result after the page was
+    /// sent.
     pub(crate) async fn read_dir<P: Page>(
         &self,
         uid: u32,
@@ -266,7 +269,7 @@ impl Requests {
                 let rest = listing.iter().skip(skip);
                 let read = self.read_names(uid, number, directory, rest, offset, page, &mut gift);
                 let failed = read.await.err();
-                // What is on the page already is told first, and the failure by the next page.
+                // The lines on the page are sent first; the next page reports the failure.
                 if let Some(errno) = failed.filter(|_| gift.given.is_empty()) {
                     return Err(errno);
                 }
@@ -300,7 +303,7 @@ impl Requests {
                 vnodes.push(self.cache.child(directory, name, **fid).map_err(code)?);
             }
             self.cache.statuses(&user, &vnodes).await.map_err(code)?;
-            // What the directory has now, whatever it had when it was opened.
+            // The present contents of the directory, which may differ from those at its open.
             let current = match P::PLUS {
                 true => self.cache.listing(&user, directory).await.ok(),
                 false => None,
@@ -337,7 +340,7 @@ impl Requests {
         }
     }
 
-    /// Rules 2 and 3.
+    /// Applies rules 2 and 3.
     fn given(
         &self,
         parent: INodeNo,
@@ -375,7 +378,7 @@ impl Requests {
     }
 }
 
-/// The type of a name: where it leads, for a mount point.
+/// The type of a name. For a mount point it is the type of its target.
 fn line_kind(vnode: &Vnode) -> FileType {
     match vnode.last_status() {
         _ if vnode.is_directory() => FileType::Directory,

@@ -1,4 +1,4 @@
-//! The kernel's requests: taken apart, answered at once where that is possible, else in the background.
+//! Decodes the kernel's requests. Answers them at once if possible, otherwise in the background.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -31,16 +31,16 @@ mod locks;
 
 /// Bytes of one write.
 pub(crate) const WRITE_BYTES: u32 = 1 << 20;
-/// Requests that the kernel sends ahead, or back, without anybody waiting: so many that those to a silent server leave room for
-/// the others'.
+/// Number of requests that the kernel may have under way for read-ahead and write-back. It is large
+/// enough that requests to a silent server leave room for others.
 const BACKGROUND: u16 = 512;
-/// The type bits of a mode, and those of a plain file.
+/// The type bits of a mode, and those of a regular file.
 const TYPE_BITS: u32 = 0o170_000;
 const PLAIN_FILE: u32 = 0o100_000;
-/// `st_size` blocks that `statfs` counts in.
+/// The block size of `statfs`.
 const BLOCK: u32 = 1024;
 
-/// What the session calls.
+/// The implementation that the session calls.
 pub(crate) struct Filesystem {
     requests: Arc<Requests>,
     runtime: Handle,
@@ -61,33 +61,33 @@ impl Filesystem {
         }
     }
 
-    /// What answers the requests.
+    /// The part that answers requests.
     pub(crate) fn requests(&self) -> Arc<Requests> {
         self.requests.clone()
     }
 
-    /// Whether the kernel can let names expire; known once it is mounted.
+    /// Whether the kernel can expire names; known once it is mounted.
     pub(crate) fn can_expire(&self) -> Arc<AtomicBool> {
         self.can_expire.clone()
     }
 
-    /// The thread that has sent a request.
+    /// The thread that sent a request.
     fn caller(&self, request: &Request) -> Caller {
         Caller::of(request, &self.requests.interrupts)
     }
 
-    /// Does `work` here if it need not wait, else in the background.
+    /// Runs `work` here if it need not wait, otherwise in the background.
     fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut work = Box::pin(work);
         let _inside = self.runtime.enter();
         let mut here = Context::from_waker(Waker::noop());
         if work.as_mut().poll(&mut here).is_pending() {
-            // There it is polled again before anything else, with a waker that works.
+            // The runtime polls it again first, with a working waker.
             self.runtime.spawn(work);
         }
     }
 
-    /// A request that is answered with an entry.
+    /// Answers a request with an entry.
     fn entry<F>(&self, request: &Request, reply: ReplyEntry, work: impl FnOnce(Arc<Requests>) -> F)
     where
         F: Future<Output = Answer<Entry>> + Send + 'static,
@@ -105,7 +105,7 @@ impl Filesystem {
         });
     }
 
-    /// A request that is answered with nothing.
+    /// Answers a request with an empty reply.
     fn empty<F>(&self, request: &Request, reply: ReplyEmpty, work: impl FnOnce(Arc<Requests>) -> F)
     where
         F: Future<Output = Answer<()>> + Send + 'static,
@@ -120,7 +120,7 @@ impl Filesystem {
         });
     }
 
-    /// A request for names of an open directory, from `offset` on.
+    /// Answers a request for names of an open directory, from `offset` on.
     fn page<P>(&self, request: &Request, (number, handle): (INodeNo, u64), offset: u64, mut page: P)
     where
         P: Page + Send + 'static,
@@ -140,7 +140,7 @@ impl Filesystem {
     }
 }
 
-/// Answers with what a name leads to.
+/// Sends the entry of a name.
 fn give(reply: ReplyEntry, entry: &Entry) {
     reply.entry_with_ttls(
         &entry.attr_time,
@@ -159,14 +159,14 @@ impl fuser::Filesystem for Filesystem {
         let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_CACHE_SYMLINKS
-            // Always: with a listing that the kernel keeps nothing else would bring the attributes.
+            // Always: if the kernel keeps a listing, nothing else would deliver the attributes.
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_POSIX_LOCKS
             | InitFlags::FUSE_FLOCK_LOCKS
-            // Else each write(2) asks for the extended attribute of capabilities first.
+            // Otherwise each write(2) first asks for the extended attribute of capabilities.
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
-        // What an older kernel lacks, it lacks: it asks more often then.
+        // An older kernel lacks some of these, and sends more requests then.
         let _lacking = config.add_capabilities(wanted & config.capabilities());
         let through = InitFlags::FUSE_PASSTHROUGH & config.capabilities();
         let is_kept = self.requests.cache.options().directory.is_some();
@@ -261,7 +261,7 @@ impl fuser::Filesystem for Filesystem {
         kills_set_id: bool,
         reply: ReplyAttr,
     ) {
-        // chown(-1, -1), with which set-id bits go: Linux 6.18 does not say so.
+        // chown(-1, -1), which removes set-id bits. Linux 6.18 does not set the flag for it.
         let times = atime.is_some() || mtime.is_some();
         let changes_nothing =
             [mode, uid, gid].iter().all(Option::is_none) && size.is_none() && !times;
@@ -491,13 +491,13 @@ impl fuser::Filesystem for Filesystem {
         reply: ReplyWrite,
     ) {
         let (requests, data) = (self.requests.clone(), data.to_vec());
-        // Pages that the kernel writes back by itself lie where they lie.
+        // Pages that the kernel writes back have their own offsets.
         let of_pages = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let appends = flags.0 & O_APPEND != 0 && !of_pages;
         let caller = self.caller(request);
         self.run(async move {
-            // No longest time: it waits where bytes have to be stored first, which goes on.
+            // No time limit: a write may wait until bytes are stored, which makes progress.
             let write = async {
                 if kills {
                     requests.kill_set_id_of(handle.0).await?;
@@ -729,10 +729,9 @@ impl fuser::Filesystem for Filesystem {
         reply.error(Errno::EOPNOTSUPP);
     }
 
-    // Requests that are not offered. `fuser` answers them by itself, with a line in the log each
-    // time.
+    // Requests that are not offered. Without these methods `fuser` would write a log line for each.
 
-    /// isatty(3) and the like: AFS has nothing that ioctl(2) could ask for.
+    /// isatty(3) and similar calls: AFS has no ioctl(2).
     fn ioctl(
         &self,
         _request: &Request,
@@ -747,7 +746,7 @@ impl fuser::Filesystem for Filesystem {
         reply.error(Errno::ENOTTY);
     }
 
-    /// The kernel asks once, and takes files for ready from then on.
+    /// The kernel asks once, and then takes files to be always ready.
     fn poll(
         &self,
         _request: &Request,
@@ -761,8 +760,8 @@ impl fuser::Filesystem for Filesystem {
         reply.error(Errno::ENOSYS);
     }
 
-    /// Programs are told `EOPNOTSUPP` from then on: a server keeps no room for bytes that are
-    /// not stored.
+    /// Programs get `EOPNOTSUPP` from then on: a server reserves no space for bytes that are not
+    /// stored.
     fn fallocate(
         &self,
         _request: &Request,
@@ -776,7 +775,7 @@ impl fuser::Filesystem for Filesystem {
         reply.error(Errno::ENOSYS);
     }
 
-    /// `SEEK_DATA` and `SEEK_HOLE`: the kernel takes all of a file for data from then on.
+    /// `SEEK_DATA` and `SEEK_HOLE`: the kernel takes the whole file as data from then on.
     fn lseek(
         &self,
         _request: &Request,
@@ -806,7 +805,7 @@ impl fuser::Filesystem for Filesystem {
         reply.error(Errno::ENOSYS);
     }
 
-    /// Where the blocks of a file are on a device: nowhere.
+    /// AFS files have no blocks on a device.
     fn bmap(
         &self,
         _request: &Request,
@@ -827,7 +826,8 @@ impl fuser::Filesystem for Filesystem {
 }
 
 impl Filesystem {
-    /// With `owner`: a descriptor is closed, and with it go the locks by fcntl(2) of whoever closes it.
+    /// Stores a file. If `owner` is given, a descriptor is closed, and the process loses its
+    /// fcntl(2) locks on the file.
     fn store(
         &self,
         request: &Request,
@@ -842,7 +842,7 @@ impl Filesystem {
             None => caller,
         };
         self.run(async move {
-            // No longest time: what is large takes long; a server that is silent ends it.
+            // No time limit: a large store takes long, and a silent server ends it.
             let store = async {
                 let stored = requests.store(handle.0, durable).await;
                 if let Some(owner) = owner {

@@ -1,19 +1,23 @@
-//! Inodes: the numbers that the kernel has for vnodes.
+//! Inodes: the kernel's numbers for vnodes.
 //!
-//! 1. A number stands for a vnode *at a place*: the directories of a volume that is mounted twice are
-//!    different inodes, because the kernel allows a directory one parent only. A place is named by the
-//!    mount point that led into the volume. Files are the same inode everywhere in their volume.
-//! 2. Numbers are made from the fid, so that they are the same tomorrow; where two want the same, the
-//!    second gets another. All are below 2^63 ([`NUMBERS`]).
-//! 3. Programs are shown the same number for the root of a volume wherever they meet it: by that `find` and `du` see that a
-//!    volume is mounted within itself, and do not go round for ever. OpenAFS's clients show it so too.
-//! 4. A listed cell in the dynamic root is a name alone until something in it is looked at; its inode then becomes that of
-//!    its root directory, with the same number. So nobody who lists the root waits for cells that are silent, and what the
-//!    kernel has under the name stays.
-//! 5. A file that the kernel reads by itself (`passthrough.rs`) is an inode with what it was then: once it is something else, its
-//!    names lead to another, which programs are shown as the same.
-//! 6. An inode is held for as long as the kernel counts look-ups of it. It remembers under which names
-//!    the kernel has what is in it: those are what has to be named when they are no longer true.
+//! 1. A number stands for a vnode *at a place*. The directories of a volume that is mounted twice
+//!    are different inodes, because the kernel allows a directory only one parent. A place is
+//!    identified by the mount point that led into the volume. A file is the same inode everywhere
+//!    in its volume.
+//! 2. Numbers are computed from the fid, so that they are the same after a restart. If two vnodes
+//!    want the same number, the second gets another. All are below 2^63 ([`NUMBERS`]).
+//! 3. Programs see the same number for the root of a volume wherever it is mounted. Thus `find` and
+//!    `du` notice a volume that is mounted within itself, and do not loop for ever. OpenAFS's
+//!    clients show it so too.
+//! 4. A listed cell in the dynamic root is only a name until a program reads something in it. Its
+//!    inode then becomes the inode of the cell's root directory, with the same number. So listing
+//!    the root does not wait for silent cells, and what the kernel holds under the name stays
+//!    valid.
+//! 5. A file that the kernel reads directly (`passthrough.rs`) is an inode with the contents of
+//!    that time. When the file changes, its names lead to another inode, which programs see under
+//!    the same number.
+//! 6. An inode exists as long as the kernel counts look-ups of it. It records the names under which
+//!    the kernel knows its children: notices must name these when they become invalid.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,7 +33,7 @@ pub(crate) use listings::Lines;
 
 /// The number of the root. Source: the FUSE protocol.
 pub(crate) const ROOT: u64 = 1;
-/// The dynamic root, where notices name a vnode.
+/// The key of the dynamic root in notices, in place of a vnode's.
 pub(crate) const CELLS: Key = (
     u32::MAX,
     Fid {
@@ -38,32 +42,32 @@ pub(crate) const CELLS: Key = (
         uniquifier: Uniquifier(0),
     },
 );
-/// The bits of a number: programs that keep it in 64 signed bits take a larger one for an error.
+/// The bits of a number. Programs that keep it in 64 signed bits take a larger one for an error.
 const NUMBERS: u64 = (1 << 63) - 1;
-/// Directories above one another that are counted.
+/// The largest depth of directories that is counted.
 const DEPTH_MAX: usize = 256;
-/// Names of a directory that are remembered to be not there.
+/// Number of absent names that are remembered for a directory.
 const ABSENT_MAX: usize = 4_096;
 
 /// A vnode at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct At {
-    /// Of directories: the inode of the directory with the mount point, and a hash of its name; 0 elsewhere.
+    /// For directories: a hash of the inode with the mount point and of its name; otherwise 0.
     place: u64,
     key: Key,
 }
 
-/// What a number stands for.
+/// The object behind a number.
 #[derive(Clone, Debug)]
 pub(crate) enum Node {
     /// The dynamic root.
     Cells,
-    /// `.:mount` in the dynamic root: volumes by cell and name.
+    /// `.:mount` in the dynamic root, which contains volumes by cell and name.
     Volumes,
-    /// A listed cell of which nothing has been looked at yet: its name there.
+    /// A listed cell that no program has read yet: its name there.
     Cell(Bytes),
     Vnode(Arc<Vnode>),
-    /// Another name of a cell in the dynamic root: a link to this.
+    /// An alias of a cell in the dynamic root: a link with this text.
     Link(Bytes),
 }
 
@@ -71,21 +75,21 @@ pub(crate) enum Node {
 struct Inode {
     node: Node,
     at: Option<At>,
-    /// Rule 3.
+    /// The number that programs see: rule 3.
     shown: u64,
     lookups: u64,
-    /// The place of what is below it.
+    /// The place of its children.
     place: u64,
-    /// Names in it that the kernel may have, and the inodes they lead to; 0 where there is none.
+    /// Names in it that the kernel may hold, with the inodes they lead to; 0 for an absent name.
     names: HashMap<Bytes, u64>,
     absent: usize,
-    /// Where the kernel may have it by name.
+    /// The names under which the kernel may hold it.
     parents: HashSet<(u64, Bytes)>,
-    /// The data version of the pages that the kernel may have.
+    /// The data version of the pages that the kernel may hold.
     pages: Option<u64>,
-    /// Rule 5: [`Vnode::contents`] of what the kernel reads by itself.
+    /// Rule 5: [`Vnode::contents`] of what the kernel reads directly.
     lent: Option<u64>,
-    /// The listing in the pages of a directory.
+    /// The listing in the kernel's pages of a directory.
     listed: listings::Pages,
 }
 
@@ -97,9 +101,9 @@ pub(crate) struct Inodes(Mutex<Table>);
 struct Table {
     inodes: HashMap<u64, Inode>,
     numbers: HashMap<At, u64>,
-    /// Inodes of each vnode.
+    /// The inodes of each vnode.
     of_key: HashMap<Key, Vec<u64>>,
-    /// Those of links, by name and text.
+    /// The inodes of links, by name and text.
     links: HashMap<(Bytes, Bytes), u64>,
 }
 
@@ -128,7 +132,7 @@ impl Inodes {
             node: root,
             at,
             shown: ROOT,
-            // Never forgotten.
+            // The root is never forgotten.
             lookups: 1,
             place: ROOT,
             names: HashMap::new(),
@@ -142,12 +146,13 @@ impl Inodes {
         Self(Mutex::new(table))
     }
 
-    /// What a number stands for.
+    /// The object behind a number.
     pub(crate) fn node(&self, number: u64) -> Option<Node> {
         Some(self.0.lock().inodes.get(&number)?.node.clone())
     }
 
-    /// The number of what `name` in `parent` led to. It counts as looked up once more, if `counted`.
+    /// The number of the vnode that `name` in `parent` led to. If `counted`, it counts as looked up
+    /// once more.
     pub(crate) fn enter(
         &self,
         parent: u64,
@@ -156,7 +161,7 @@ impl Inodes {
         crossed: bool,
         counted: bool,
     ) -> u64 {
-        // Only these are lent.
+        // Only these files are lent.
         let can_be_lent = !vnode.is_directory() && vnode.volume().is_read_only();
         let contents = can_be_lent.then(|| vnode.contents());
         let mut table = self.0.lock();
@@ -180,8 +185,8 @@ impl Inodes {
         number
     }
 
-    /// The number of a listed cell's name in the dynamic root, which counts as looked up once more; `None` if a vnode is
-    /// known to be there.
+    /// The number of a listed cell's name in the dynamic root, which counts as looked up once more.
+    /// Returns `None` if a vnode is known there.
     pub(crate) fn enter_cell(&self, name: &[u8]) -> Option<u64> {
         let mut table = self.0.lock();
         let root = table.inodes.get(&ROOT)?;
@@ -210,7 +215,8 @@ impl Inodes {
             None => {
                 let place = place_of(ROOT, name);
                 let number = table.insert(place, Node::Volumes, None, place);
-                // What cells' names lead to may be another volume: so may these.
+                // When cells change, names of cells may lead to other volumes, and so may the names
+                // in this directory.
                 table.of_key.entry(CELLS).or_default().push(number);
                 number
             }
@@ -219,7 +225,7 @@ impl Inodes {
         number
     }
 
-    /// Rule 4: what a listed cell's name leads to is known now.
+    /// Rule 4: records the root directory that a listed cell's name leads to.
     pub(crate) fn settle(&self, number: u64, vnode: &Arc<Vnode>) {
         let mut table = self.0.lock();
         let Some(inode) = table.inodes.get_mut(&number) else {
@@ -255,7 +261,7 @@ impl Inodes {
         number
     }
 
-    /// The kernel may remember that this name is not there; `false`: better not.
+    /// Records that the kernel may remember the absence of a name. Returns `false` if it must not.
     pub(crate) fn absent(&self, parent: u64, name: &[u8]) -> bool {
         let mut table = self.0.lock();
         let Some(directory) = table.inodes.get_mut(&parent) else {
@@ -270,12 +276,12 @@ impl Inodes {
         true
     }
 
-    /// A name was removed.
+    /// Records that a name was removed.
     pub(crate) fn removed(&self, parent: u64, name: &[u8]) {
         self.0.lock().take(parent, name);
     }
 
-    /// A name was moved, and the kernel has moved what it knows.
+    /// Records that a name was moved. The kernel has moved what it holds.
     pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8])) {
         let mut table = self.0.lock();
         table.take(to.0, to.1);
@@ -335,13 +341,13 @@ impl Inodes {
         }
     }
 
-    /// How often the kernel has looked a number up.
+    /// How often the kernel has looked up a number.
     #[cfg(test)]
     pub(crate) fn lookups(&self, number: u64) -> Option<u64> {
         Some(self.0.lock().inodes.get(&number)?.lookups)
     }
 
-    /// What programs are shown as the number of an inode.
+    /// The number of an inode that programs see.
     pub(crate) fn shown(&self, number: u64) -> u64 {
         let table = self.0.lock();
         table
@@ -356,14 +362,14 @@ impl Inodes {
         table.of_key.get(&key).cloned().unwrap_or_default()
     }
 
-    /// Where the kernel may have an inode by name: directories, and the names in them.
+    /// The names under which the kernel may hold an inode: directories, and the names in them.
     pub(crate) fn names_of(&self, number: u64) -> Vec<(u64, Bytes)> {
         let table = self.0.lock();
         let inode = table.inodes.get(&number);
         inode.map_or_else(Vec::new, |inode| inode.parents.iter().cloned().collect())
     }
 
-    /// How many directories are above an inode, by one of its names.
+    /// The number of directories above an inode, by one of its names.
     pub(crate) fn depth(&self, number: u64) -> usize {
         let table = self.0.lock();
         let mut at = number;
@@ -375,7 +381,7 @@ impl Inodes {
         above.take(DEPTH_MAX).count()
     }
 
-    /// The names in a directory that the kernel may have. Absent names are forgotten with this.
+    /// Takes the names in a directory that the kernel may hold. Removes the absent names.
     pub(crate) fn take_names(&self, number: u64) -> Vec<Bytes> {
         let mut table = self.0.lock();
         let Some(directory) = table.inodes.get_mut(&number) else {
@@ -387,7 +393,7 @@ impl Inodes {
         names
     }
 
-    /// The same, where the numbers behind the names stay.
+    /// Like [`Self::take_names`], but keeps the numbers behind the names.
     pub(crate) fn names_in(&self, number: u64) -> Vec<Bytes> {
         let table = self.0.lock();
         let directory = table.inodes.get(&number);
@@ -396,8 +402,8 @@ impl Inodes {
         })
     }
 
-    /// Those of these names that the kernel may have in a directory. Absent ones are forgotten with
-    /// this.
+    /// The subset of `names` that the kernel may hold in a directory. Removes the absent ones of
+    /// them.
     pub(crate) fn take_these_names(&self, number: u64, names: &[Bytes]) -> Vec<Bytes> {
         let mut table = self.0.lock();
         let Some(directory) = table.inodes.get_mut(&number) else {
@@ -414,7 +420,7 @@ impl Inodes {
         known.cloned().collect()
     }
 
-    /// How many names in a directory the kernel may have.
+    /// The number of names in a directory that the kernel may hold.
     pub(crate) fn names_known(&self, number: u64) -> usize {
         let table = self.0.lock();
         table
@@ -423,7 +429,7 @@ impl Inodes {
             .map_or(0, |directory| directory.names.len())
     }
 
-    /// The kernel reads by itself what an inode is now, or does so no longer.
+    /// Records the contents that the kernel reads directly, or that it does so no longer.
     pub(crate) fn lent(&self, number: u64, contents: Option<u64>) {
         let mut table = self.0.lock();
         if let Some(inode) = table.inodes.get_mut(&number) {
@@ -431,7 +437,7 @@ impl Inodes {
         }
     }
 
-    /// Whether the kernel reads it by itself.
+    /// Returns whether the kernel reads the inode directly.
     pub(crate) fn is_lent(&self, number: u64) -> bool {
         let table = self.0.lock();
         table
@@ -440,7 +446,7 @@ impl Inodes {
             .is_some_and(|inode| inode.lent.is_some())
     }
 
-    /// Whether a name leads to it, as far as the kernel was told.
+    /// Returns whether a name leads to the inode, as far as the kernel was told.
     pub(crate) fn has_name(&self, number: u64) -> bool {
         let table = self.0.lock();
         let leads = |(parent, name): &(u64, Bytes)| {
@@ -451,7 +457,8 @@ impl Inodes {
         inode.is_some_and(|inode| inode.parents.iter().any(leads))
     }
 
-    /// What pages the kernel may have of an inode; they will be those of `version`.
+    /// The state of the pages that the kernel may hold of an inode. They count as pages of
+    /// `version` from now on.
     pub(crate) fn pages_are(&self, number: u64, version: u64) -> Pages {
         let mut table = self.0.lock();
         let inode = table.inodes.get_mut(&number);
@@ -463,19 +470,19 @@ impl Inodes {
     }
 }
 
-/// Pages that the kernel may have of an inode.
+/// Pages that the kernel may hold of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// Those of now.
+    /// Pages of the present version.
     Right,
-    /// It was never opened: none.
+    /// None: the inode was never opened.
     None,
-    /// Of what it was.
+    /// Pages of another version.
     Others,
 }
 
 impl Table {
-    /// Takes a name out of a directory; answers the inode it led to.
+    /// Removes a name from a directory. Returns the inode that it led to.
     fn take(&mut self, parent: u64, name: &[u8]) -> Option<u64> {
         let directory = self.inodes.get_mut(&parent)?;
         let (name, number) = directory.names.remove_entry(name)?;
@@ -489,7 +496,7 @@ impl Table {
         Some(number)
     }
 
-    /// Rule 5.
+    /// Rule 5: returns whether the inode is lent with other contents.
     fn is_old(&self, number: u64, contents: Option<u64>) -> bool {
         let lent = self.inodes.get(&number).and_then(|inode| inode.lent);
         lent.is_some() && lent != contents
@@ -502,7 +509,8 @@ impl Table {
         let number = self.insert(wanted(fid), Node::Vnode(vnode), Some(at), at.place);
         self.numbers.insert(at, number);
         let others = self.of_key.entry(at.key).or_default();
-        // One of them is above it, if any is: the kernel holds what is above what it holds.
+        // If one of them is above this one, it is the first: the kernel holds all parents of what
+        // it holds.
         let first = others.first().copied();
         others.push(number);
         if is_same && let Some(first) = first {
@@ -514,7 +522,7 @@ impl Table {
         number
     }
 
-    /// A name led to it once more.
+    /// Counts a look-up of a name.
     fn looked_up(&mut self, parent: u64, name: &[u8], number: u64) {
         let name = Bytes::copy_from_slice(name);
         if let Some(inode) = self.inodes.get_mut(&number) {
@@ -531,7 +539,7 @@ impl Table {
     fn insert(&mut self, wanted: u64, node: Node, at: Option<At>, place: u64) -> u64 {
         let mut number = wanted & NUMBERS;
         while number <= ROOT || self.inodes.contains_key(&number) {
-            // An odd constant: every number comes in its turn.
+            // An odd constant: adding it reaches every number.
             number = number.wrapping_add(0x9e37_79b9_7f4a_7c15) & NUMBERS;
         }
         let inode = Inode {
@@ -552,7 +560,7 @@ impl Table {
     }
 }
 
-/// The number that a fid has, if no other has it.
+/// The preferred number for a fid.
 pub(crate) fn wanted(fid: Fid) -> u64 {
     (u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0)) & NUMBERS
 }
@@ -580,7 +588,7 @@ mod tests {
         };
         let fid = Fid::new(u32::MAX, 1, 1);
         for wanted in [wanted(fid), u64::MAX, 1 << 63, 0, ROOT] {
-            // Two want the same.
+            // Two vnodes want the same number.
             for _ in 0..50 {
                 let number = table.insert(wanted, Node::Cells, None, 0);
                 assert!(number > ROOT && i64::try_from(number).is_ok(), "{number}");

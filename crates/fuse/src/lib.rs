@@ -1,16 +1,16 @@
-//! The cache manager shown to programs through FUSE.
+//! Makes the cache manager visible to programs through FUSE.
 //!
-//! What is cached and why it is true is [`cellar_client::cache`]'s business; here it becomes inodes
-//! (`inodes`), answers to the kernel's requests (`filesystem`), and notices to the kernel that what it
-//! keeps is no longer true (`notices`).
+//! [`cellar_client::cache`] decides what is cached and for how long it is valid. This crate turns
+//! that into inodes (`inodes`), answers to the kernel's requests (`filesystem`), and notices that
+//! invalidate what the kernel holds (`notices`).
 //!
-//! 1. The kernel may keep names and attributes exactly as long as the promise behind them, and file
-//!    contents until it is told otherwise or the file is opened in another version: so what is warm
-//!    never reaches this process.
-//! 2. A request that can be answered from the cache is answered on the thread that read it; any other goes
-//!    on in the background, and the thread reads the next.
-//! 3. No request takes longer than the cache's patience allows, but for stores that go on; and a program that is killed
-//!    waits for none (`caller`).
+//! 1. The kernel may keep names and attributes exactly as long as the promise behind them is in
+//!    force. It may keep file contents until a notice invalidates them or the file is opened in
+//!    another version. So requests for cached data never reach this process.
+//! 2. A request that the cache can answer is answered on the thread that read it. Any other request
+//!    continues in the background, and the thread reads the next.
+//! 3. No request takes longer than the cache's patience allows, except stores that make progress. A
+//!    killed program waits for no request (`caller`).
 
 mod caller;
 pub mod control;

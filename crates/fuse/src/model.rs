@@ -1,15 +1,16 @@
-//! Two machines, a file server, and programs that open, read, write, cut, append and lock by
-//! chance: each sees what the other has closed, or stored before it gave a lock back.
+//! Two machines, a file server, and programs that randomly open, read, write, truncate, append and
+//! lock. Each program must see what the other machine has closed, or stored before it released a
+//! lock.
 //!
-//! The server and both cache managers are real; the kernels are on paper ([`kernel`]), and delay
-//! questions, answers and notices by a seed, which is printed. `COHERENCE_SEED=n` runs one seed,
+//! The server and both cache managers are real. The kernels are simulated ([`kernel`]), and delay
+//! requests, answers and notices by a seed, which is printed. `COHERENCE_SEED=n` runs one seed,
 //! `COHERENCE_SEEDS=n` that many from 1 on.
 //!
-//! 1. A file that is read while nothing is being changed is exactly what was closed last: through a
-//!    new open, and through a descriptor that was open before, by every [`Way`] of reading.
+//! 1. A file that is read while no change is under way is exactly what was closed last. That holds
+//!    for a new open and for a descriptor that was open before, by every [`Way`] of reading.
 //! 2. A file that is read under a lock is exactly what the last holder left. All programs lock.
 //!
-//! A machine so slow that a server or a kernel was late proves nothing: such a run does not count,
+//! A run on a machine so slow that a server or a kernel was late proves nothing. It does not count,
 //! and another seed is tried.
 
 use std::sync::Arc;
@@ -39,19 +40,19 @@ const OPTIONS: Options = Options {
     threads: 1,
     suid: false,
 };
-/// Threads that write notices, of one machine.
+/// Threads of one machine that write notices.
 const WRITERS: usize = 4;
-/// Seeds of a run.
+/// Number of seeds of a run.
 const SEEDS: u64 = 6;
-/// Runs that may not count, for each that does.
+/// The number of discarded runs that are allowed for each that counts.
 const SLOW: u64 = 4;
-/// What each program does.
+/// Steps of each program.
 const STEPS: u64 = 25;
 /// The longest file.
 const LONGEST: u64 = 1_000;
 const ALL: (u64, u64) = (0, u64::MAX);
 
-/// One of the two.
+/// One of the two machines.
 struct Machine {
     name: char,
     requests: Arc<Requests>,
@@ -105,13 +106,13 @@ impl Machine {
     }
 }
 
-/// What a file was, from the first on; what is being closed is the last.
+/// The versions of a file from the first on. The last one may be about to be closed.
 struct History {
     name: &'static str,
     versions: Mutex<(Vec<Vec<u8>>, usize)>,
-    /// Which machine wrote each.
+    /// The machine that wrote each version.
     writers: Mutex<Vec<char>>,
-    /// Held by who changes it.
+    /// Held by the program that changes the file.
     turn: tokio::sync::Mutex<()>,
     exact: AtomicU64,
 }
@@ -141,19 +142,19 @@ impl History {
         versions.1 = versions.0.len() - 1;
     }
 
-    /// Whether it was ever shorter than before, from one version to another.
+    /// Returns whether the file became shorter from one version to another.
     fn shrank(&self, from: usize, to: usize) -> bool {
         let lengths = &self.versions.lock().0;
         let mut pairs = lengths.windows(2).take(to).skip(from);
         pairs.any(|pair| pair[1].len() < pair[0].len())
     }
 
-    /// The last that is closed.
+    /// The last version that was closed.
     fn closed(&self) -> usize {
         self.versions.lock().1
     }
 
-    /// What was read since `closed` was the last. Rule 1.
+    /// Checks what was read since `closed` was the last version. Rule 1.
     fn check(&self, closed: usize, found: &[u8], what: &str) -> Option<String> {
         let versions = self.versions.lock();
         if versions.0.len() - 1 != closed {
@@ -165,7 +166,7 @@ impl History {
             let which = versions.0.iter().rposition(|version| version == found);
             let differ = found.iter().zip(expected).filter(|(a, b)| a != b).count();
             let first = found.iter().zip(expected).position(|(a, b)| a != b);
-            // Which version each run of bytes is of.
+            // The version of each run of bytes.
             let of = |at: usize| versions.0.iter().rposition(|v| v.get(at) == Some(&found[at]));
             let from = first.map(|at| (at, found[at], of(at)));
             let writer = self.writers.lock()[closed];
@@ -178,11 +179,11 @@ impl History {
     }
 }
 
-/// What all programs of a run share.
+/// The shared state of all programs of a run.
 struct World {
     chance: Arc<Chance>,
     plain: Arc<History>,
-    /// What the file under locks has.
+    /// The contents of the file under locks.
     locked: tokio::sync::Mutex<Vec<u8>>,
     changes: AtomicU64,
     problems: Mutex<Vec<String>>,
@@ -193,7 +194,7 @@ impl World {
         self.problems.lock().extend(problem);
     }
 
-    /// Bytes that were never there before.
+    /// Bytes that never occurred before.
     fn text(&self, length: u64) -> Vec<u8> {
         let number = self.changes.fetch_add(1, Ordering::Relaxed);
         let byte = |at: u64| 33 + ((number * 31 + at * 7) % 90) as u8;
@@ -204,7 +205,7 @@ impl World {
         [Way::Read, Way::Seek, Way::Stat, Way::Send][self.chance.below(4) as usize]
     }
 
-    /// Another length, and from where on the bytes are others.
+    /// Another length, and the position from which the bytes differ.
     fn next(&self, old: &[u8]) -> (Vec<u8>, u64) {
         let old_length = old.len() as u64;
         let length = match self.chance.below(3) {
@@ -230,7 +231,7 @@ impl World {
     }
 }
 
-/// Makes a file from `old` to `new`, of which the bytes from `from` on are others.
+/// Changes a file from `old` to `new`, whose bytes differ from `from` on.
 async fn change(
     machine: &Machine,
     world: &World,
@@ -272,7 +273,7 @@ async fn writes(machine: Arc<Machine>, world: Arc<World>) {
     }
 }
 
-/// Reads through new opens, and through one that stays.
+/// Reads through new opens, and through one that stays open.
 async fn reads(machine: Arc<Machine>, world: Arc<World>) {
     let (paper, requests, history) = (&machine.paper, &machine.requests, &world.plain);
     let kept = paper
@@ -288,8 +289,8 @@ async fn reads(machine: Arc<Machine>, world: Arc<World>) {
             paper.evict(kept.inode);
         }
         if world.chance.below(2) == 0 {
-            // Of a file of which nothing is asked the length is not told for ever; and two reads at a
-            // time past the end of a file that became shorter may leave zeros behind its end.
+            // If nothing asks about a file, the kernel does not learn its length for ever. And two
+            // reads at a time past the end of a shortened file may leave zeros after its end.
             if closed > looked + 2 || history.shrank(looked, closed) {
                 way = Way::Stat;
             }
@@ -327,7 +328,8 @@ async fn locks(machine: Arc<Machine>, world: Arc<World>) {
     let caller = Caller::new(pid, 0, &requests.interrupts);
     for _ in 0..STEPS {
         tokio::time::sleep(Duration::from_millis(world.chance.below(15))).await;
-        // One after the other: who waits for a lock of another machine asks twice a second only.
+        // One after the other: a program that waits for a lock of another machine asks only twice a
+        // second.
         let mut contents = world.locked.lock().await;
         let lock = Lock {
             owner,
@@ -361,10 +363,10 @@ async fn locks(machine: Arc<Machine>, world: Arc<World>) {
     paper.close(requests, file).await;
 }
 
-/// What a seed led to.
+/// The result of a seed.
 #[derive(Debug)]
 enum Outcome {
-    /// So many reads were compared.
+    /// This many reads were compared.
     Right(u64),
     /// The machine is too slow.
     Late,

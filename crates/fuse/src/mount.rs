@@ -1,8 +1,9 @@
-//! Mounting, and the end of it.
+//! Mounting and unmounting.
 //!
-//! A directory can have had several mounts, one over the other or one after the other: a process that takes its own away
-//! looks first whether it is the one that is seen there. fuser's session goes by the path alone when it ends, and took
-//! away what another process had mounted there since; so it has no mount to take away (`Mount::new`).
+//! A directory can have had several mounts, one over the other or one after the other. A process
+//! that unmounts first checks whether its own mount is the visible one. When fuser's session ends
+//! it goes by the path alone, and would unmount the mount that another process has made there
+//! since. So the session is given no mount to remove (`Mount::new`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -27,11 +28,12 @@ const NOT_CONNECTED: i32 = 107;
 /// How a name space is mounted.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Programs of every user may use it, not only those of whoever mounts it.
+    /// Whether programs of every user may use it, not only those of the mounting user.
     pub all_users: bool,
-    /// Threads that read requests.
+    /// Number of threads that read requests.
     pub threads: usize,
-    /// Set-id bits of programs in it count. Only for name spaces whose administrators are trusted.
+    /// Whether set-id bits of programs in it take effect. Only for name spaces whose administrators
+    /// are trusted.
     pub suid: bool,
 }
 
@@ -39,7 +41,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Mount {
     directory: PathBuf,
-    /// Its device; no other mount has it as long as this process lives.
+    /// The device of the mount. No other mount has it while this process lives.
     device: (u32, u32),
     notices: Arc<Notices>,
     session: Option<JoinHandle<io::Result<()>>>,
@@ -47,11 +49,12 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts `cache` at `directory`. What a process that has gone left mounted there is taken away first.
-    /// Must be called in a tokio runtime, which then answers the kernel's requests.
+    /// Mounts `cache` at `directory`. First removes a mount that an ended process left there. Must
+    /// be called in a tokio runtime, which then answers the kernel's requests.
     ///
     /// # Errors
-    /// There is no `/dev/fuse`, the directory is none or has such a mount already, or this user may not mount there.
+    /// There is no `/dev/fuse`, the path is not a directory or has such a mount already, or this
+    /// user may not mount there.
     pub fn new(
         cache: Arc<Cache>,
         root: Option<Arc<cellar_client::cache::Vnode>>,
@@ -85,7 +88,7 @@ impl Mount {
                 .spawn(move || notices.run(&kernel, &inodes, changed_names))
         };
         let writers = (0..WRITERS).map(write).collect::<io::Result<Vec<_>>>();
-        // Those that have been started end.
+        // The threads that were started must end.
         let mut writers = writers.inspect_err(|_| notices.end())?;
         let (crowds, dropping) = (notices.crowds(), notices.clone());
         let dropping = std::thread::Builder::new()
@@ -96,7 +99,7 @@ impl Mount {
         let mut session = session.spawn()?;
         let thread = std::thread::Builder::new().spawn(|| Ok(()))?;
         let thread = std::mem::replace(&mut session.guard, thread);
-        // What would take away whatever is mounted there when it is dropped.
+        // Dropping the session would unmount whatever is mounted there.
         std::mem::forget(session);
         Ok(Self {
             directory: directory.to_owned(),
@@ -107,20 +110,20 @@ impl Mount {
         })
     }
 
-    /// Whether it was unmounted: then this process has to end.
+    /// Returns whether the directory was unmounted; then this process must end.
     pub fn has_ended(&self) -> bool {
         self.session.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Takes it away, also from under programs that still use it: they get errors from then on.
+    /// Unmounts, even while programs use the mount. They get errors from then on.
     ///
     /// # Errors
-    /// It cannot be unmounted.
+    /// The directory cannot be unmounted.
     pub fn unmount(mut self) -> io::Result<()> {
-        // Of what is mounted over it the user of that has to dispose.
+        // If another mount covers this one, its user must remove that.
         if device_at(&self.directory).is_ok_and(|device| device == self.device) {
             match rustix::mount::unmount(&self.directory, UnmountFlags::DETACH) {
-                // Not ours to take away by a system call: by the program that has the right.
+                // This user may not unmount by a system call; fusermount3 may.
                 Err(rustix::io::Errno::PERM) => unmount_by_program(&self.directory)?,
                 Err(rustix::io::Errno::INVAL) => {}
                 other => other?,
@@ -133,7 +136,7 @@ impl Mount {
         let Some(session) = self.session.take() else {
             return Ok(());
         };
-        // Files that are still open keep the session alive: it ends with this process.
+        // Open files keep the session alive; it ends with this process.
         if session.is_finished() {
             return session.join().unwrap_or(Ok(()));
         }
@@ -168,10 +171,10 @@ fn config(options: &Options) -> Config {
     config
 }
 
-/// A mount that a process left behind when it died answers nobody: it is taken away.
+/// Removes a mount of a dead process, which answers no request.
 fn take_over(directory: &Path) -> io::Result<()> {
     while remove_dead(directory)? {
-        tracing::info!(directory = %directory.display(), "took a dead mount away");
+        tracing::info!(directory = %directory.display(), "removed a dead mount");
     }
     if is_mounted(directory)? {
         return Err(io::Error::new(
@@ -189,29 +192,29 @@ fn take_over(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// The device of what is seen at a directory, without a request to whoever answers for it.
+/// The device of the mount that is visible at a directory. Makes no request to its file system.
 fn device_at(directory: &Path) -> io::Result<(u32, u32)> {
     let nothing = StatxFlags::empty();
     let found = rustix::fs::statx(CWD, directory, AtFlags::STATX_DONT_SYNC, nothing)?;
     Ok((found.stx_dev_major, found.stx_dev_minor))
 }
 
-/// Whether one of our mounts is seen at a directory, anybody's.
+/// Returns whether a mount by `cellar mount` of any user is visible at a directory.
 fn is_mounted(directory: &Path) -> io::Result<bool> {
     let directory = std::fs::canonicalize(directory)?;
     Ok(mount_points()?.contains(&directory))
 }
 
-/// Takes away what a process that has ended left mounted at `directory`. Answers whether there was such a thing.
+/// Removes a mount at `directory` whose process has ended. Returns whether there was one.
 ///
 /// # Errors
-/// It cannot be taken away by this user.
+/// This user may not unmount it.
 pub fn remove_dead(directory: &Path) -> io::Result<bool> {
     match std::fs::metadata(directory) {
         Err(cause) if cause.raw_os_error() == Some(NOT_CONNECTED) => {
             match rustix::mount::unmount(directory, UnmountFlags::DETACH) {
                 Err(rustix::io::Errno::PERM) => unmount_by_program(directory)?,
-                // Somebody else was faster.
+                // Another process was faster.
                 Err(rustix::io::Errno::INVAL) => {}
                 other => other?,
             }

@@ -1,4 +1,4 @@
-//! Where name spaces of ours are mounted, by what the kernel says of its mounts.
+//! The directories where `cellar mount` has mounted, from the kernel's list of mounts.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -6,20 +6,20 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// What is mounted, as the kernel lists it.
+/// The source of our mounts in the kernel's list.
 pub(crate) const NAME: &str = "cellar";
-/// The file system: root's mounts have no subtype, others have.
+/// The type of file system: mounts by root have no subtype, others have one.
 const KINDS: [&str; 2] = ["fuse", "fuse.afs"];
 
-/// Where something of ours is seen: what is mounted over it hides it.
+/// The visible mounts by `cellar mount`. A mount that another one covers is not listed.
 ///
 /// # Errors
-/// The kernel does not say.
+/// The kernel's list cannot be read.
 pub fn mount_points() -> io::Result<Vec<PathBuf>> {
     Ok(listed(&std::fs::read_to_string("/proc/self/mountinfo")?))
 }
 
-/// Source: proc(5). A later line is over an earlier one at the same place.
+/// Source: proc(5). A later line covers an earlier one at the same directory.
 fn listed(mounts: &str) -> Vec<PathBuf> {
     let mut places = HashMap::new();
     for (number, line) in mounts.lines().enumerate() {
@@ -39,7 +39,7 @@ fn listed(mounts: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Blanks and the like are octal numbers there.
+/// Decodes octal escapes, which stand for blanks and similar characters.
 fn unescaped(text: &str) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn ours_among_others() {
-        // Linux 6.18: the first by root, the second by fusermount3.
+        // Linux 6.18: the first mount by root, the second by fusermount3.
         let text = "22 1 8:1 / / rw - ext4 /dev/root rw\n\
                     30 22 0:44 / /mnt/with\\040blank rw,nosuid,nodev - fuse cellar rw,user_id=0,group_id=0\n\
                     31 22 0:45 / /other rw - fuse.afs AFS rw\n\

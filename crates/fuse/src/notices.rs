@@ -1,28 +1,32 @@
-//! Notices to the kernel: what it keeps and must not use any more.
+//! Notices to the kernel, which invalidate names, attributes and pages.
 //!
-//! When one is owed is said in `cellar_client::cache`, `coherence.rs`. Here is how it gets there.
+//! `cellar_client::cache`, `coherence.rs`, decides when a notice is due. This module delivers it.
 //!
-//! 1. They are written by threads of their own. A notice about a name waits in the kernel for the lock of
-//!    its directory, and one about pages for the pages, which a request of ours may hold that waits for a server;
-//!    so no server waits for a notice longer than [`SETTLE_TIME`], all told.
-//! 2. What is waiting is a set of vnodes: a vnode that changes often is told once, in two steps
-//!    ([`Step`]). One thread at a time takes a step for a vnode, so that what is told of it last
-//!    came last: of its attributes and pages first, then of its length; then of names.
-//! 3. There are [`WRITERS`], and one volume occupies [`WRITERS_PER_STEP`] of them with each step:
-//!    notices about files of a silent server delay one another, and none about files elsewhere.
-//!    A question about attributes may wait for the first step ([`Watcher::told`]), and may hold
-//!    the lock of a directory that names wait for. So the first step never waits for the second,
-//!    of whatever vnode.
-//! 4. Names *expire* where the kernel can do that (Linux 6.2): they are looked up again, and who stands in
-//!    such a directory stays there. Older kernels drop them.
-//!    Where a server breaks the promise of a directory with many names, only those that changed are
-//!    told
-//!    (`cellar_client::cache`, `compare.rs`): a writer compares them before it tells them.
-//! 5. Contents are given to the kernel ([`Kernel::give`]) only of files of which it has no pages: so nothing is waited for.
-//! 6. What nobody looked at for long is dropped where too much is remembered ([`Notices::let_go`]): names of files that no
-//!    program has open, and directories that nothing is in and no program uses, the lowest first. The kernel forgets their inodes with the last
-//!    name, and says so. Of directories it must look itself who uses them, which Linux does since 6.18 (FUSE_NOTIFY_PRUNE): dropped by
-//!    name, a working directory would be gone for its process. A thread of its own does all that, as nobody waits for it.
+//! 1. Threads of their own write the notices. In the kernel a notice about a name waits for the
+//!    lock of its directory, and a notice about pages waits for the pages. Both may be held by a
+//!    request of ours that waits for a server. So in total no server waits longer than
+//!    [`SETTLE_TIME`] for notices.
+//! 2. The queue is a set of vnodes: a vnode that changes often gets one notice, in two steps
+//!    ([`Step`]). One thread at a time takes a step for a vnode, so that its last notice describes
+//!    the last state. The order is: attributes and pages, then the length, then names.
+//! 3. There are [`WRITERS`], and one volume occupies [`WRITERS_PER_STEP`] of them with each step.
+//!    So notices about files of a silent server delay one another, but not those about other files.
+//!    A request for attributes may wait for the first step ([`Watcher::told`]) while it holds the
+//!    lock of a directory that names wait for. So the first step never waits for the second, of any
+//!    vnode.
+//! 4. Names *expire* where the kernel supports that (Linux 6.2): they are looked up again, and a
+//!    process whose working directory is such a directory stays there. Older kernels drop them. If
+//!    a server breaks the promise of a directory with many names, notices name only the changed
+//!    ones (`cellar_client::cache`, `compare.rs`): a writer compares the names before it writes.
+//! 5. Contents are given to the kernel ([`Kernel::give`]) only for files of which it has no pages,
+//!    so the call never waits.
+//! 6. When too much is remembered, the least recently used objects are dropped
+//!    ([`Notices::let_go`]): names of files that no program has open, and directories that hold
+//!    nothing and that no program uses, the deepest first. The kernel forgets an inode with its
+//!    last name, and reports that. Only the kernel knows which directories are in use, and checks
+//!    that since Linux 6.18 (FUSE_NOTIFY_PRUNE). If a directory were dropped by name, a process
+//!    would lose its working directory. A thread of its own does all this, since no request waits
+//!    for it.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -42,13 +46,13 @@ use tokio::sync::watch;
 
 use crate::inodes::{CELLS, Inodes};
 
-/// Threads that write notices.
+/// Number of threads that write notices.
 pub(crate) const WRITERS: usize = 16;
-/// Of these for one volume and step.
+/// The number of these for one volume and step.
 const WRITERS_PER_STEP: usize = 2;
 
-/// Names of a directory that the kernel has from which on they are compared: to tell fewer takes
-/// less than to ask a server.
+/// Number of names in the kernel from which on a directory's names are compared. For fewer names,
+/// notices cost less than a call to a server.
 const COMPARED_MIN: usize = 64;
 
 /// `FUSE_NOTIFY_INVAL_INODE` and `FUSE_NOTIFY_INVAL_ENTRY`. Source: linux/fuse.h.
@@ -58,25 +62,25 @@ const INVALIDATE_ENTRY: i32 = 3;
 const STORE: i32 = 4;
 /// `FUSE_NOTIFY_PRUNE`, of protocol 7.45.
 const PRUNE: i32 = 9;
-/// Inodes of one such notice.
+/// The largest number of inodes in one such notice.
 const PRUNED_MAX: usize = 256;
 /// Flag of an entry: expire it.
 const EXPIRE_ONLY: u32 = 1;
-/// `EINVAL`: an older kernel does not know a notice.
+/// `EINVAL`: an older kernel does not know the notice.
 const INVALID: i32 = 22;
-/// The header of what is written to the kernel: length, code, 0.
+/// The header of a message to the kernel: length, code, 0.
 const HEADER: usize = 16;
 
-/// What is to be told of a vnode.
+/// The pending notice of a vnode.
 #[derive(Clone, Debug)]
 struct Change {
     contents: bool,
     directory: bool,
-    /// Of the names only those that changed since this.
+    /// If set, only names that changed since then are invalid.
     before: Option<Before>,
-    /// After that.
+    /// The length to give to the kernel afterwards.
     length: Option<Length>,
-    /// Which of all that were ever put in.
+    /// The sequence number of the change.
     number: u64,
 }
 
@@ -86,7 +90,7 @@ impl Change {
             Notice::Attributes => {}
             Notice::Contents => {
                 self.contents = true;
-                // Of what the file was before.
+                // A length of the earlier contents is out of date.
                 self.length = None;
             }
             Notice::Names(before) => {
@@ -97,7 +101,7 @@ impl Change {
         }
     }
 
-    /// What came later.
+    /// Merges a later change into this one.
     fn join(&mut self, later: Self) {
         if later.contents {
             // The kernel may have got names between the two.
@@ -109,16 +113,16 @@ impl Change {
     }
 }
 
-/// How a vnode is told of.
+/// The step of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Attributes, pages, length.
+    /// Attributes, pages and length.
     Inode,
-    /// Names in it, or its own.
+    /// The names in a directory, or the names of the vnode itself.
     Names,
 }
 
-/// A vnode that is being told of.
+/// A vnode whose notice is being written.
 #[derive(Clone, Copy, Debug)]
 struct Busy {
     key: Key,
@@ -128,7 +132,7 @@ struct Busy {
 }
 
 impl Busy {
-    /// Nobody waits for it any more.
+    /// Returns whether waiters have given up on it.
     fn is_stuck(&self, now: Instant) -> bool {
         now.duration_since(self.since) >= SETTLE_TIME
     }
@@ -138,7 +142,7 @@ impl Busy {
 #[derive(Debug, Default)]
 struct Line {
     changes: HashMap<Key, Change>,
-    /// Their numbers.
+    /// Their sequence numbers.
     order: BTreeMap<u64, Key>,
 }
 
@@ -175,7 +179,7 @@ impl Volume {
         }
     }
 
-    /// Whose turn it is for a step.
+    /// The next vnode for a step.
     fn next(&self, step: Step) -> Option<Key> {
         let busy = || self.busy.iter().filter(|busy| busy.step == step);
         if busy().count() >= WRITERS_PER_STEP {
@@ -189,7 +193,7 @@ impl Volume {
         line.order.values().find(|key| !is_busy(key)).copied()
     }
 
-    /// Whether something up to that number is going to be told soon.
+    /// Returns whether a notice up to that number will be written soon.
     fn owes(&self, told: u64, now: Instant) -> bool {
         let stuck = |busy: &Busy| busy.is_stuck(now);
         let steps = [(Step::Inode, &self.inodes), (Step::Names, &self.names)];
@@ -209,11 +213,11 @@ impl Volume {
     }
 }
 
-/// What waits to be told.
+/// The pending notices.
 #[derive(Debug, Default)]
 struct Waiting {
     volumes: HashMap<(u32, VolumeId), Volume>,
-    /// How many were ever put in.
+    /// The number of notices that were ever queued.
     told: u64,
     ended: bool,
 }
@@ -234,7 +238,7 @@ impl Waiting {
         volume.inodes.put(key, change);
     }
 
-    /// The next step that is to be taken.
+    /// Takes the next step.
     fn take(&mut self) -> Option<(Key, Step, Change)> {
         let mut volumes = self.volumes.values_mut();
         let next = |volume: &Volume| {
@@ -256,7 +260,7 @@ impl Waiting {
         Some((key, step, change))
     }
 
-    /// Whether something up to that number is still to be told of a vnode, but for names.
+    /// Returns whether a notice about a vnode up to that number is unfinished, except its names.
     fn is_telling(&self, key: Key, told: u64) -> bool {
         let Some(volume) = self.volumes.get(&(key.0, key.1.volume)) else {
             return false;
@@ -269,7 +273,7 @@ impl Waiting {
                 || volume.busy.iter().any(is_told))
     }
 
-    /// A step has been taken; the next one is due.
+    /// Records that a step is finished; the next step is due.
     fn done(&mut self, key: Key, step: Step, change: Change) {
         let number = (key.0, key.1.volume);
         if let Some(volume) = self.volumes.get_mut(&number) {
@@ -285,25 +289,25 @@ impl Waiting {
         }
     }
 
-    /// Whether all up to that number have been told, but for those for which nobody waits any more, and what waits
-    /// for these.
+    /// Returns whether all notices up to that number are written. Notices that waiters have given
+    /// up on do not count, nor do those that wait for them.
     fn is_settled(&self, told: u64, now: Instant) -> bool {
         self.ended || !self.volumes.values().any(|volume| volume.owes(told, now))
     }
 }
 
-/// The kernel's notices.
+/// The notices to the kernel.
 #[derive(Debug)]
 pub(crate) struct Notices {
     waiting: Mutex<Waiting>,
     more: Condvar,
-    /// Something was told.
+    /// Signals that a notice was written.
     done: watch::Sender<()>,
-    /// To who drops names.
+    /// The channel to the thread that drops names.
     crowds: Mutex<Option<SyncSender<Crowd>>>,
 }
 
-/// Vnodes of which too many are remembered.
+/// Vnodes that exceed the number to remember.
 pub(crate) type Crowd = Vec<Arc<Vnode>>;
 
 impl Notices {
@@ -316,15 +320,15 @@ impl Notices {
         })
     }
 
-    /// Where to hear of what is to be dropped, by one thread.
+    /// The receiver of vnodes to drop, for one thread.
     pub(crate) fn crowds(&self) -> Receiver<Crowd> {
-        // While one is dropped the next may wait; of more the cache tells again.
+        // While one list is processed the next one may wait. The cache repeats further ones.
         let (sender, receiver) = sync_channel(1);
         *self.crowds.lock() = Some(sender);
         receiver
     }
 
-    /// Rule 6, until [`Notices::end`]. Blocks.
+    /// Applies rule 6 until [`Notices::end`]. Blocks.
     pub(crate) fn let_go(&self, crowds: &Receiver<Crowd>, kernel: &Kernel, inodes: &Inodes) {
         for crowd in crowds {
             let (directories, files): (Crowd, Crowd) =
@@ -354,8 +358,8 @@ impl Notices {
         }
     }
 
-    /// Writes notices to `device` until [`Notices::end`]. Blocks: one of [`WRITERS`] threads.
-    /// `changed_names` compares the names of a directory; it may take [`SETTLE_TIME`].
+    /// Writes notices until [`Notices::end`]. Blocks: run by each of [`WRITERS`] threads.
+    /// `changed_names` compares the names of a directory and may take [`SETTLE_TIME`].
     pub(crate) fn run(
         &self,
         kernel: &Kernel,
@@ -369,7 +373,8 @@ impl Notices {
                 let last = change.length.as_ref().and_then(Length::last);
                 if let Some((at, byte)) = last {
                     kernel.give_at(number, at, &[byte]);
-                    // A program here may write that byte at this moment: the page is read again.
+                    // A program may write that byte at this moment, so the page is invalidated and
+                    // read again.
                     kernel.page(number, at);
                 }
             }
@@ -383,7 +388,8 @@ impl Notices {
             let changed = before.and_then(&changed_names);
             for number in numbers {
                 if change.directory && change.contents {
-                    // Numbers of cells' names stay: programs may stand in what is below them.
+                    // The numbers of cells' names stay: programs may have working directories below
+                    // them.
                     let names = match &changed {
                         Some(changed) => inodes.take_these_names(number, changed),
                         None if key == CELLS => inodes.names_in(number),
@@ -393,7 +399,7 @@ impl Notices {
                         kernel.entry(number, &name);
                     }
                 } else if inodes.is_lent(number) {
-                    // They may lead to another inode now.
+                    // The names may lead to another inode now.
                     for (parent, name) in inodes.names_of(number) {
                         kernel.entry(parent, &name);
                     }
@@ -417,7 +423,7 @@ impl Notices {
             }
             waiting = self.waiting.lock();
             waiting.done(key, step, change);
-            // Another of that volume may have its turn now, and this one its next step.
+            // Another vnode of that volume may be next, and this one's next step is due.
             self.more.notify_one();
             self.more.notify_one();
             self.done.send_replace(());
@@ -432,7 +438,7 @@ impl Notices {
         }
     }
 
-    /// The threads end, and nobody waits for them any more.
+    /// Ends the threads and all waits for them.
     pub(crate) fn end(&self) {
         self.waiting.lock().ended = true;
         *self.crowds.lock() = None;
@@ -483,13 +489,13 @@ impl Watcher for Notices {
                     }
                 }
             };
-            // Either way the server is answered: the argument is at the top.
+            // The server gets its answer in either case; rule 1 gives the reason.
             let _late = tokio::time::timeout(SETTLE_TIME, all).await;
         })
     }
 }
 
-/// What notices are written to. A write returns when the notice has taken effect.
+/// The device that notices are written to. A write returns when the notice has taken effect.
 pub(crate) trait Device: std::fmt::Debug + Send + Sync {
     fn notice(&self, parts: &[IoSlice<'_>]) -> io::Result<()>;
 }
@@ -501,12 +507,12 @@ impl Device for File {
     }
 }
 
-/// The device, as far as notices go.
+/// The kernel's device, for notices.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     device: Box<dyn Device>,
     entry_flags: u32,
-    /// It has not refused to look itself what is in use.
+    /// Whether the kernel supports FUSE_NOTIFY_PRUNE, as far as known.
     prunes: AtomicBool,
 }
 
@@ -519,18 +525,18 @@ impl Kernel {
         }
     }
 
-    /// Attributes, and with `contents` the pages.
+    /// Invalidates attributes, and with `contents` the pages.
     fn inode(&self, number: u64, contents: bool) {
         let from: i64 = if contents { 0 } else { -1 };
         self.invalidate(number, from, 0);
     }
 
-    /// Attributes, and the page in which that byte is.
+    /// Invalidates attributes, and the page that holds that byte.
     fn page(&self, number: u64, at: u64) {
         self.invalidate(number, i64::try_from(at).unwrap_or(0), 1);
     }
 
-    /// Without a count to the end; before the start, no pages.
+    /// Without a count it goes to the end. A negative start means no pages.
     fn invalidate(&self, number: u64, from: i64, count: i64) {
         let mut body = [0; 24];
         body[..8].copy_from_slice(&number.to_ne_bytes());
@@ -539,13 +545,14 @@ impl Kernel {
         self.write(INVALIDATE_INODE, &body, None);
     }
 
-    /// Gives it the first bytes of a file. Waits for nobody where it has no pages of the file.
+    /// Gives the kernel the first bytes of a file. Never waits if the kernel has no pages of the
+    /// file.
     pub(crate) fn give(&self, number: u64, bytes: &[u8]) {
         self.give_at(number, 0, bytes);
     }
 
-    /// Gives it bytes of a file, which is so long at least from then on. Waits for the pages that
-    /// they are in.
+    /// Gives the kernel bytes of a file, which has at least that length from then on. Waits for the
+    /// pages that hold them.
     fn give_at(&self, number: u64, at: u64, bytes: &[u8]) {
         let mut body = [0; 24];
         body[..8].copy_from_slice(&number.to_ne_bytes());
@@ -554,7 +561,7 @@ impl Kernel {
         self.write_parts(STORE, &body, bytes, &[]);
     }
 
-    /// A name may lead elsewhere now.
+    /// Invalidates a name, which may lead elsewhere now.
     fn entry(&self, parent: u64, name: &Bytes) {
         self.invalidate_entry(parent, name, self.entry_flags);
     }
@@ -598,9 +605,9 @@ impl Kernel {
     fn write_parts(&self, code: i32, body: &[u8], name: &[u8], end: &[u8]) {
         match self.write_whole(code, [body, name, end]) {
             Ok(()) => {}
-            // It has forgotten it already, or the mount has gone.
+            // The kernel has forgotten the inode already, or the mount is gone.
             Err(cause) if matches!(cause.raw_os_error(), Some(2 | 19 | 107)) => {}
-            Err(cause) => tracing::debug!(%cause, code, "a notice to the kernel"),
+            Err(cause) => tracing::debug!(%cause, code, "a notice to the kernel failed"),
         }
     }
 
@@ -626,12 +633,12 @@ mod tests {
         (0, Fid::new(volume, vnode, 1))
     }
 
-    /// What a mount has, with a kernel that keeps whoever tells of volume 1 until it is told to let go.
+    /// A mount's notices, with a kernel that blocks notices about volume 1 while `held` is set.
     struct Bench {
         notices: Arc<Notices>,
         told: Arc<Mutex<Vec<(Key, bool)>>>,
         held: Arc<AtomicBool>,
-        /// And one that keeps the threads that tell of names.
+        /// Blocks the notices about names.
         names_held: Arc<AtomicBool>,
         writers: Vec<std::thread::JoinHandle<()>>,
     }
@@ -689,7 +696,7 @@ mod tests {
         for vnode in 1..100 {
             bench.notices.put(key(1, vnode), false, Notice::Contents);
         }
-        // All that may wait for it do.
+        // Wait until everything that may block is blocked.
         tokio::time::sleep(SETTLE_TIME * 2).await;
         let begun = Instant::now();
         for vnode in 1..100 {
@@ -705,7 +712,8 @@ mod tests {
         bench.end();
     }
 
-    /// Whether a question about a vnode would wait, now and until all that was put so far is told.
+    /// Checks whether a request about a vnode would wait, until all notices queued so far are
+    /// written.
     #[tokio::test]
     async fn a_question_waits_for_its_vnode_s_notices_and_not_for_names() {
         let bench = Bench::start();
@@ -731,7 +739,7 @@ mod tests {
         bench.end();
     }
 
-    /// The request that holds a directory's lock may be one that waits for a notice about a file.
+    /// The request that holds a directory's lock may itself wait for a notice about a file.
     #[tokio::test]
     async fn names_that_wait_for_directories_delay_no_question() {
         let bench = Bench::start();
@@ -740,7 +748,7 @@ mod tests {
             bench.notices.put(key(1, vnode), true, Notice::Contents);
         }
         bench.notices.settled().await;
-        // Also about a directory of which names are being told.
+        // This includes a directory whose names are being written.
         for vnode in [1, 2, 4, 7, 100] {
             bench.notices.put(key(1, vnode), false, Notice::Contents);
         }
@@ -766,13 +774,13 @@ mod tests {
         let begun = Instant::now();
         bench.notices.settled().await;
         assert!(begun.elapsed() >= SETTLE_TIME, "it is waited for");
-        // By nobody beside the one who does.
+        // Only one thread writes about the vnode.
         bench.notices.put(key(1, 1), false, Notice::Attributes);
         bench.notices.put(key(1, 1), false, Notice::Attributes);
         std::thread::sleep(SETTLE_TIME / 5);
         assert_eq!(bench.told(key(1, 1)), [false; 0]);
         bench.held.store(false, Ordering::Release);
-        // Nobody waits for what is told so late.
+        // Nothing waits for notices that are so late.
         for _ in 0..500 {
             if bench.notices.waiting.lock().volumes.is_empty() {
                 break;

@@ -1,16 +1,19 @@
-//! Files that the kernel reads by itself, from the cache's own files (FUSE passthrough, Linux 6.9).
+//! Files that the kernel reads directly, from the cache's own files (FUSE passthrough, Linux 6.9).
 //!
-//! 1. Linux has each inode in one of two states while it is open: either it asks us for the bytes and keeps them as its own pages,
-//!    or every open of it has the same backing file. So it is counted which inodes are open, and how; what is open in the one way
-//!    is opened in the same way until the last of them is closed. Source: linux/fs/fuse/iomode.c.
-//! 2. It is done where what is lent never changes: for files of read-only and backup volumes (`cache/loans.rs`). When a release
-//!    gives such a file another version while the old one is open so, the name leads to another inode from then on
-//!    (`Inodes::enter`), which programs are shown as the same; for that, what breaks a promise about the file also makes the
-//!    kernel ask for its names again. The old inode stays what it was, for those who have it open.
-//! 3. An open that was on its way to the old inode is told ESTALE: the kernel then looks the name up again, and comes back with the
-//!    new one. Where no name leads there any more it is /proc/PID/fd that is opened: that gets the old one.
-//! 4. Where the kernel refuses (we are not root, the cache lies on a file system that is itself on top of another) it is not asked
-//!    again, unless it only has no memory.
+//! 1. In Linux each open inode is in one of two states: either the kernel requests the bytes and
+//!    keeps them as its own pages, or every open has the same backing file. So the open inodes are
+//!    counted with their state. An inode that is open in one state is opened in that state until
+//!    its last close. Source: linux/fs/fuse/iomode.c.
+//! 2. Only contents that never change are lent: files of read-only and backup volumes
+//!    (`cache/loans.rs`). A release may give such a file another version while the old one is open
+//!    this way. Then the name leads to another inode from then on (`Inodes::enter`), which programs
+//!    see under the same number. For that, a break of the file's promise also makes the kernel look
+//!    up its names again. The old inode keeps its contents for the programs that have it open.
+//! 3. An open that is on its way to the old inode fails with ESTALE. The kernel then looks up the
+//!    name again, and opens the new inode. If no name leads to the inode any more, the path was
+//!    /proc/PID/fd; that open gets the old contents.
+//! 4. If the kernel refuses a backing file (we are not root, or the cache is on a stacked file
+//!    system), it is not asked again, unless it only lacked memory.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,40 +28,40 @@ use parking_lot::Mutex;
 
 use crate::inodes::Inodes;
 
-/// Shorter files are given to the kernel as they are opened, or read in a request or two.
+/// Shorter files are given to the kernel when they are opened, or read by a request or two.
 pub(crate) const LEAST: u64 = (64 << 10) + 1;
 
-/// A file that the kernel has.
+/// A backing file that is registered with the kernel.
 #[derive(Debug)]
 pub(crate) struct Backing {
     pub(crate) id: BackingId,
     loan: Loan,
 }
 
-/// How an inode is open, and how often.
+/// The state of an open inode, and the number of its opens.
 #[derive(Debug)]
 enum How {
-    /// We are asked for its bytes.
+    /// The kernel requests the bytes.
     Asked(u64),
     Through(Arc<Backing>, u64),
 }
 
-/// How an inode was opened.
+/// The result of an open.
 #[derive(Debug)]
 pub(crate) enum Opening {
     Asked,
     Through(Arc<Backing>),
-    /// It is open as something that it is not any more: rule 3. Not counted.
+    /// The inode is open with older contents: rule 3. Not counted.
     Stale,
 }
 
-/// The open files of volumes that nobody writes to.
+/// The open files of read-only and backup volumes.
 #[derive(Debug)]
 pub(crate) struct Passthrough {
-    /// It may be done in this mount.
+    /// Whether this mount may use passthrough.
     possible: AtomicBool,
     works: AtomicBool,
-    /// Told of each change while `open` is held.
+    /// Receives each change while `open` is held.
     inodes: Arc<Inodes>,
     open: Mutex<HashMap<u64, How>>,
 }
@@ -73,18 +76,18 @@ impl Passthrough {
         }
     }
 
-    /// The kernel can do it.
+    /// Notes that the kernel supports it.
     pub(crate) fn works(&self) {
         self.possible.store(true, Ordering::Release);
         self.works.store(true, Ordering::Release);
     }
 
-    /// Whether it may be done at all: else opens need not be counted.
+    /// Returns whether passthrough is possible. Otherwise opens need not be counted.
     pub(crate) fn is_possible(&self) -> bool {
         self.possible.load(Ordering::Acquire)
     }
 
-    /// An inode is opened. `register`: gives the kernel a file.
+    /// Opens an inode. `register` registers a file with the kernel.
     pub(crate) fn open(
         &self,
         inode: u64,
@@ -93,7 +96,8 @@ impl Passthrough {
     ) -> Opening {
         let is_open = self.open.lock().contains_key(&inode);
         let can = !is_open && self.works.load(Ordering::Acquire);
-        // Comparing checksums takes a while: others go on meanwhile.
+        // Verifying checksums takes a while. Do it before the lock, so that other opens can
+        // proceed.
         let lent = can.then(|| handle.lend(LEAST)).flatten();
         let contents = handle.vnode().contents();
         let mut open = self.open.lock();
@@ -113,7 +117,7 @@ impl Passthrough {
                 let backing = lent.and_then(|(file, loan)| match register(&file) {
                     Ok(id) => Some(Arc::new(Backing { id, loan })),
                     Err(cause) => {
-                        tracing::info!(%cause, "a file is not read past us: the kernel refuses");
+                        tracing::info!(%cause, "the kernel refuses a backing file");
                         let passes = cause.kind() == io::ErrorKind::OutOfMemory;
                         self.works.store(passes, Ordering::Release);
                         None
@@ -134,7 +138,7 @@ impl Passthrough {
         }
     }
 
-    /// An inode is opened as what it was, if it is open so.
+    /// Opens an inode with its old contents, if it is open with these.
     pub(crate) fn open_old(&self, inode: u64) -> Option<Arc<Backing>> {
         match self.open.lock().get_mut(&inode)? {
             How::Asked(_) => None,
@@ -145,7 +149,7 @@ impl Passthrough {
         }
     }
 
-    /// An inode is open once less.
+    /// Counts a close of an inode.
     pub(crate) fn close(&self, inode: u64) {
         let mut open = self.open.lock();
         let Entry::Occupied(mut known) = open.entry(inode) else {
@@ -155,12 +159,13 @@ impl Passthrough {
         *opens -= 1;
         if *opens == 0 {
             self.inodes.lent(inode, None);
-            // The kernel is told to let the file go by whoever drops it last.
+            // The last owner of the backing drops it, and that closes the file in the kernel.
             known.remove();
         }
     }
 
-    /// What an inode was when it was opened, if the kernel reads it by itself and that is not `contents`.
+    /// The attributes of an inode at its open, if the kernel reads it directly and its contents
+    /// differ from `contents`.
     pub(crate) fn was(&self, inode: u64, contents: Option<u64>) -> Option<Attributes> {
         match self.open.lock().get(&inode)? {
             How::Through(backing, _) if Some(backing.loan.contents()) != contents => {

@@ -1,4 +1,4 @@
-//! What each request of the kernel comes to, in terms of the cache.
+//! Carries out each request of the kernel with the cache.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,58 +27,59 @@ mod opens;
 pub(crate) use opens::Open;
 use opens::OpenFile;
 
-/// How long the kernel may believe that a cell or a mount point leads where it led.
+/// How long the kernel may use the target of a cell's name or a mount point.
 const CROSSING_TIME: Duration = Duration::from_secs(60);
-/// How long the dynamic root stays as it is: as long as this process.
+/// How long the dynamic root stays unchanged: for the life of this process.
 const ROOT_TIME: Duration = Duration::from_secs(3_600);
-/// The name in the dynamic root under which volumes are found. Source: OpenAFS's dynamic root.
+/// The name in the dynamic root that contains volumes. Source: OpenAFS's dynamic root.
 const VOLUMES: &[u8] = b".:mount";
-/// Longest waits of one request, in units of the cache's patience: servers are asked in turn.
+/// The longest total wait of one request, in units of the cache's patience: servers are asked in
+/// turn.
 const PATIENCE_TIMES: u32 = 4;
 
 pub(crate) type Answer<T> = Result<T, Errno>;
 
-/// Everything that requests need.
+/// The shared state of all requests.
 pub(crate) struct Requests {
     pub(crate) cache: Arc<Cache>,
     pub(crate) inodes: Arc<Inodes>,
     all_users: bool,
-    /// Who mounted it.
+    /// The user who mounted.
     pub(crate) owner: u32,
-    /// Set-id bits count.
+    /// Whether set-id bits take effect.
     pub(crate) suid: bool,
     pub(crate) next: AtomicU64,
     files: Mutex<HashMap<u64, OpenFile>>,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) passthrough: Passthrough,
-    /// Who is given contents with an open.
+    /// The kernel, which gets contents at an open.
     kernel: OnceLock<Arc<Kernel>>,
-    /// Held by the open that looks whether it is given something.
+    /// Held by the open that decides whether to give contents.
     giving: Mutex<()>,
     pub(crate) directories: Mutex<HashMap<u64, Arc<Opened>>>,
 }
 
-/// A directory at a moment: what is found in it is true for as long as no promise about it is broken since.
+/// A directory at a moment. Results from it are valid as long as its promise is not broken since.
 pub(crate) struct Seen {
-    /// And how many had been broken then. `None`: the dynamic root.
+    /// The directory, and the number of breaks at that moment. `None` for the dynamic root.
     pub(crate) directory: Option<(Arc<Vnode>, u64)>,
 }
 
 impl Seen {
-    /// Whether it need not be as it was any more.
+    /// Returns whether the directory may have changed since.
     pub(crate) fn is_over(&self) -> bool {
         let directory = self.directory.as_ref();
         directory.is_some_and(|(vnode, breaks)| vnode.breaks() != *breaks)
     }
 }
 
-/// A name's answer.
+/// The answer for a name.
 pub(crate) struct Entry {
     pub(crate) attr: FileAttr,
     pub(crate) generation: u64,
     pub(crate) attr_time: Duration,
     pub(crate) entry_time: Duration,
-    /// Where it leads, and how many promises about that had been broken.
+    /// The vnode that the name leads to, and the number of breaks of its promise at that moment.
     shown: Option<(Arc<Vnode>, u64)>,
 }
 
@@ -108,7 +109,7 @@ impl Requests {
         }
     }
 
-    /// Ends what takes longer than anybody should wait, and what a program that is killed waits for.
+    /// Ends work after the time limit, or when its program is killed.
     pub(crate) async fn within<T>(
         &self,
         caller: &Caller,
@@ -130,7 +131,7 @@ impl Requests {
         self.inodes.node(number.0).ok_or(Errno::ESTALE)
     }
 
-    /// The vnode of a number; the dynamic root is none that could be changed or read.
+    /// The vnode of a number. The dynamic root has none that could be read or changed.
     fn vnode(&self, number: INodeNo) -> Answer<Arc<Vnode>> {
         match self.node(number)? {
             Node::Vnode(vnode) => Ok(vnode),
@@ -138,8 +139,9 @@ impl Requests {
         }
     }
 
-    /// For how long the kernel may keep names of a directory: as long as the directory's promise; and not
-    /// at all where somebody who has the mount may not see them, who must be asked for by name.
+    /// How long the kernel may keep names of a directory: as long as the directory's promise. If
+    /// some user of the mount may not see the names, it may not keep them, so that each look-up is
+    /// checked.
     pub(crate) fn entry_time(&self, directory: &Vnode) -> Duration {
         match directory.attributes_with_names() {
             Some(Attributes { status, .. })
@@ -152,12 +154,12 @@ impl Requests {
         }
     }
 
-    /// `seen`: the directory before it was asked for the name.
+    /// `seen` is the directory before the name was looked up.
     fn entry(&self, parent: INodeNo, name: &[u8], found: &Found, seen: &Seen) -> Answer<Entry> {
         let vnode = &found.vnode;
         let breaks = vnode.breaks();
         let attributes = vnode.attributes().ok_or(Errno::EIO)?;
-        // Before the directory is looked at: who is told of it from now on is told of this name.
+        // Enter the inode before the directory is checked: a notice from now on includes this name.
         let number = self
             .inodes
             .enter(parent.0, name, vnode, found.crossed, true);
@@ -174,7 +176,8 @@ impl Requests {
                 }
             }
         };
-        // The kernel takes the number with a name for the inode itself: what programs are shown, it must ask for.
+        // The kernel takes the number in this answer as the inode's. The number that programs see
+        // must come from a request for attributes.
         let attr_time = if self.inodes.shown(number) == number {
             attributes.valid
         } else {
@@ -189,7 +192,8 @@ impl Requests {
         })
     }
 
-    /// If it is a listed cell's name alone, finds what that leads to: whoever asks wants something in it.
+    /// If the node is a listed cell's name, finds the root directory of the cell: the caller wants
+    /// something in it.
     pub(crate) async fn settle(&self, uid: u32, number: INodeNo) -> Answer<()> {
         let Node::Cell(name) = self.node(number)? else {
             return Ok(());
@@ -200,11 +204,11 @@ impl Requests {
         Ok(())
     }
 
-    /// A directory as it is before it is asked for a name, or changed.
+    /// A directory as it is before a look-up in it or a change of it.
     pub(crate) fn seen(&self, parent: INodeNo) -> Answer<Seen> {
         let directory = match self.node(parent)? {
             Node::Cells | Node::Volumes => None,
-            // Not settled: nothing is known of it.
+            // Nothing is known of a cell that was not looked up.
             Node::Cell(_) => return Err(Errno::ETIMEDOUT),
             Node::Link(_) => return Err(Errno::ENOTDIR),
             Node::Vnode(directory) => {
@@ -215,16 +219,16 @@ impl Requests {
         Ok(Seen { directory })
     }
 
-    /// The kernel was answered. What was told to it before, it may have heard before the answer, which it
-    /// believes then: it is told again.
+    /// Called after an answer was sent. The kernel may have received a notice before this answer,
+    /// and then believes the answer; so the notice is repeated.
     pub(crate) fn answered(&self, seen: &Seen) {
         if let Some((directory, _)) = seen.directory.as_ref().filter(|_| seen.is_over()) {
             self.cache.take_back(directory);
         }
     }
 
-    /// The kernel was answered with an entry. A notice that came before the answer found no inode,
-    /// if the kernel had none: it is sent again.
+    /// Called after an entry was sent. If the kernel had no inode yet, an earlier notice had no
+    /// effect; so it is repeated.
     pub(crate) fn entered(&self, entry: &Entry) {
         if let Some((vnode, breaks)) = &entry.shown
             && vnode.breaks() != *breaks
@@ -255,7 +259,7 @@ impl Requests {
         {
             return Ok(Entry {
                 attr: cell_attr(number),
-                // As of the root of a volume, which it becomes.
+                // The generation of a volume's root, which it becomes.
                 generation: cellar_wire::ids::Uniquifier::ROOT.0.into(),
                 attr_time: Duration::ZERO,
                 entry_time: CROSSING_TIME,
@@ -281,8 +285,7 @@ impl Requests {
         self.entry(parent, name, &found, seen)
     }
 
-    /// The directory in which volumes are found by cell and name. The dynamic root does not list
-    /// it.
+    /// The directory that contains volumes by cell and name. The dynamic root does not list it.
     fn volumes(&self) -> Entry {
         Entry {
             attr: volumes_attr(self.inodes.enter_volumes(VOLUMES)),
@@ -293,7 +296,7 @@ impl Requests {
         }
     }
 
-    /// Another name of a cell, in the dynamic root.
+    /// The entry of a cell's alias in the dynamic root.
     fn alias(&self, name: &[u8], text: &str) -> Entry {
         let number = self.inodes.enter_link(name, text.as_bytes());
         Entry {
@@ -305,7 +308,7 @@ impl Requests {
         }
     }
 
-    /// A name is not there: for how long the kernel may remember that, if at all.
+    /// How long the kernel may remember that a name is absent, if at all.
     pub(crate) fn absent(&self, parent: INodeNo, name: &[u8], seen: &Seen) -> Option<Duration> {
         let (directory, _) = seen.directory.as_ref()?;
         let time = self.entry_time(directory);
@@ -348,7 +351,7 @@ impl Requests {
         self.settle(uid, number).await?;
         let vnode = self.vnode(number)?;
         let user = self.user(uid).await?;
-        // ftruncate(2), which the kernel allows to who has the file open to write.
+        // This is ftruncate(2): the kernel allows it for a file that is open for writing.
         let open = handle.is_some_and(|handle| self.handle(handle).is_ok());
         let mut attributes = self
             .cache
@@ -362,15 +365,15 @@ impl Requests {
         Ok((attr(shown, &attributes.status), attributes.valid))
     }
 
-    /// Set-id bits go with a change by a program that could not set them, and with a change of the
-    /// owner or group: the kernel
-    /// says when, and leaves it to us (FUSE_HANDLE_KILLPRIV_V2). If the server does not let us, it
-    /// takes them itself when it
-    /// stores the file.
+    /// Removes set-id bits after a change by a program that could not set them, and after a change
+    /// of owner or group. The kernel decides when, and leaves the removal to us
+    /// (FUSE_HANDLE_KILLPRIV_V2). If the server does not permit it, the server itself removes the
+    /// bits when it stores the file.
     async fn kill_set_id(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Option<Attributes> {
         let status = vnode.attributes()?.status;
         let mode = status.unix_mode & 0o7777;
-        // Without the right for the group to run it, the group's bit means something else. Source: Linux.
+        // Without execute permission for the group, the group's bit has another meaning. Source:
+        // Linux.
         let killed = match mode & 0o010 {
             0 => mode & !0o4000,
             _ => mode & !0o6000,
@@ -386,7 +389,7 @@ impl Requests {
         set.ok()
     }
 
-    /// The same, for a write.
+    /// Like [`Self::kill_set_id`], for a write.
     pub(crate) async fn kill_set_id_of(&self, handle: u64) -> Answer<()> {
         let handle = self.handle(handle)?;
         self.kill_set_id(handle.user(), handle.vnode()).await;
@@ -402,7 +405,7 @@ impl Requests {
         self.cache.link_text(&user, &vnode).await.map_err(code)
     }
 
-    /// Whether a user may open a file like this.
+    /// Returns whether a user may open a file in this way.
     async fn may(&self, user: &Arc<User>, vnode: &Arc<Vnode>, wanted: Rights) -> Answer<bool> {
         match self.cache.may(user, vnode, wanted).await {
             Ok(()) => Ok(true),
@@ -465,7 +468,7 @@ impl Requests {
             Err(error) if errno(&error) == Errno::EEXIST.code() && flags & O_EXCL == 0 => {
                 let seen = self.seen(parent)?;
                 let entry = self.lookup(uid, parent, name, &seen).await?;
-                // No backing file: a volume in which files are made lends none.
+                // No backing file: files in a writable volume are never lent.
                 let none = |_: &File| Err(io::ErrorKind::Unsupported.into());
                 let open = self
                     .open(uid, entry.attr.ino, (flags, kills_set_id), none)
@@ -507,8 +510,8 @@ impl Requests {
         Ok(data.len() as u32)
     }
 
-    /// A write to the end, of which the kernel believes that it is at `offset`: nobody can tell it where that is as
-    /// long as it does not ask, and it puts its own pages where it believes.
+    /// Writes at the end of the file. The kernel believes that the end is at `offset`, but cannot
+    /// be corrected before it asks for attributes, and puts its pages at that offset.
     pub(crate) async fn append(&self, handle: u64, offset: u64, data: &[u8]) -> Answer<u32> {
         let handle = self.handle(handle)?;
         let start = handle.append(data).await.map_err(code)?;
@@ -525,7 +528,7 @@ impl Requests {
 
     // ---- locks
 
-    /// A thread sets a lock; if it is `waiting`, as soon as nothing is in the way.
+    /// Sets a lock. If the thread is `waiting`, waits until there is no conflict.
     pub(crate) async fn set_lock(
         &self,
         handle: u64,
@@ -546,14 +549,14 @@ impl Requests {
         set.map_err(code)
     }
 
-    /// What is in the way of a lock.
+    /// Returns the lock that conflicts with a lock.
     pub(crate) async fn test_lock(&self, handle: u64, lock: Lock) -> Answer<Option<Lock>> {
         let handle = self.handle(handle)?;
         let test = self.cache.test_lock(handle.user(), handle.vnode(), lock);
         test.await.map_err(code)
     }
 
-    /// An owner gives back what it has of a range.
+    /// Releases an owner's locks in a range.
     pub(crate) async fn unlock(
         &self,
         handle: u64,
@@ -566,7 +569,7 @@ impl Requests {
         Ok(())
     }
 
-    /// A process has closed a descriptor of a file: its locks by fcntl(2) on the file go.
+    /// A process has closed a descriptor of a file: its fcntl(2) locks on the file are released.
     /// Source: fcntl(2).
     pub(crate) async fn descriptor_closed(&self, handle: u64, owner: u64) {
         let all = (0, u64::MAX);
@@ -591,7 +594,7 @@ impl Requests {
         self.entry(parent, name, &found, seen)
     }
 
-    /// Makes a file, or a directory.
+    /// Makes a file or a directory.
     pub(crate) async fn make(
         &self,
         uid: u32,
@@ -626,7 +629,7 @@ impl Requests {
         let is_mount_point = cellar_client::MountPoint::parse(text).is_some();
         let mut entry = self.made(&user, parent, name, made, &seen).await?;
         if is_mount_point {
-            // The kernel takes nothing but a link for the answer; where it leads is asked for by the next look.
+            // The kernel accepts only a link as the answer. The next look-up finds the target.
             entry.entry_time = Duration::ZERO;
         }
         Ok(entry)
@@ -661,7 +664,7 @@ impl Requests {
         let user = self.user(uid).await?;
         let removed = self.cache.remove_dir(&user, &directory, name).await;
         removed.map_err(|error| match errno(&error) {
-            // What servers say of a directory with something in it.
+            // Servers return this code for a directory that is not empty.
             17 => Errno::ENOTEMPTY,
             _ => code(error),
         })?;
@@ -696,7 +699,8 @@ impl Requests {
         Ok(())
     }
 
-    /// The server has been told of what was made in a directory, and what it has been told is durable.
+    /// Waits until the server knows what was made in a directory. What the server has acknowledged
+    /// is durable.
     pub(crate) async fn sync_dir(&self, number: INodeNo) -> Answer<()> {
         match self.node(number)? {
             Node::Vnode(directory) => self.cache.told(&directory).await.map_err(code),
@@ -704,7 +708,7 @@ impl Requests {
         }
     }
 
-    /// Blocks of 1 KiB: all, free.
+    /// Total and free blocks of 1 KiB.
     pub(crate) async fn room(&self, uid: u32, number: INodeNo) -> Answer<(u64, u64)> {
         self.settle(uid, number).await?;
         match self.node(number)? {
@@ -754,7 +758,7 @@ pub(crate) fn attr(number: u64, status: &AfsFetchStatus) -> FileAttr {
     }
 }
 
-/// The attributes of a name that is not there: number 0.
+/// The attributes of an absent name: number 0.
 pub(crate) fn nothing() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),
@@ -782,8 +786,8 @@ fn root_attr(cells: usize) -> FileAttr {
     }
 }
 
-/// The attributes of a listed cell's name, of which nothing is known yet. One link: who counts links to know of directories
-/// in it is not told.
+/// The attributes of a listed cell's name, of which nothing is known yet. One link tells programs
+/// nothing about the number of directories in it.
 fn cell_attr(number: u64) -> FileAttr {
     FileAttr {
         ino: INodeNo(number),
@@ -800,7 +804,7 @@ fn volumes_attr(number: u64) -> FileAttr {
     }
 }
 
-/// The attributes of another name of a cell.
+/// The attributes of a cell's alias.
 fn link_attr(number: u64, length: usize) -> FileAttr {
     FileAttr {
         ino: INodeNo(number),

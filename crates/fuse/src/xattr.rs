@@ -1,7 +1,9 @@
-//! Extended attributes `afs.*`, as Linux's own AFS client has them, so that scripts work with both. They are not
-//! listed. Source: observed in Linux (`fs/afs/xattr.c`): `afs.acl` is the access list's text and can be set,
-//! `afs.cell`, `afs.volume` and `afs.fid` (volume:vnode:uniquifier, hexadecimal) cannot; `afs.yfs.*` is of other servers.
-//! Those of [`crate::control`] are our own.
+//! Extended attributes `afs.*`, with the names of Linux's own AFS client, so that scripts work with
+//! both. They are not listed.
+//!
+//! Source: observed in Linux (`fs/afs/xattr.c`). `afs.acl` is the access list's text and can be
+//! set; `afs.cell`, `afs.volume` and `afs.fid` (volume:vnode:uniquifier, hexadecimal) cannot.
+//! `afs.yfs.*` belongs to other servers. The attributes of [`crate::control`] are our own.
 
 use cellar_client::cache::Vnode;
 use cellar_wire::rxafs::{AfsOpaque, FetchACL};
@@ -11,10 +13,11 @@ use crate::control;
 use crate::inodes::Node;
 use crate::requests::{Answer, Requests, code};
 
-/// Flag of setxattr(2): there must be none yet.
+/// Flag of setxattr(2): the attribute must not exist yet.
 const XATTR_CREATE: i32 = 1;
 
-/// Whether a name may be one of ours at all: every write of a program asks for one that is not.
+/// Returns whether a name has our prefix. Every write of a program asks for an attribute that has
+/// not.
 pub(crate) fn is_ours(name: &[u8]) -> bool {
     name.starts_with(b"afs.")
 }
@@ -32,7 +35,8 @@ impl Requests {
         self.settle(uid, number).await?;
         match self.node(number)? {
             Node::Vnode(vnode) => {
-                // Whoever reads its number asks the server about it.
+                // A program that reads the fid will use it at the server, so the server must know
+                // the file.
                 self.cache.told(&vnode).await.map_err(code)?;
                 Ok(vnode)
             }
@@ -84,7 +88,7 @@ impl Requests {
             return Err(Errno::EINVAL);
         }
         let mut text = value.to_vec();
-        // Servers want a NUL at the end, which they send themselves and nobody types.
+        // Servers want a NUL at the end; they send one themselves, and users do not type it.
         if !text.contains(&0) {
             text.push(0);
         }
@@ -95,7 +99,8 @@ impl Requests {
         let client = user.client();
         let stored = client.store_access_list(vnode.volume(), fid, access_list, &what);
         stored.await.map_err(code)?;
-        // What everybody may do is not what it was: the server tells others only.
+        // The rights of `system:anyuser` may have changed, and the server notifies only other
+        // clients.
         self.cache.distrust(vnode.volume().id);
         Ok(())
     }

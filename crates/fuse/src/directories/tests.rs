@@ -1,4 +1,4 @@
-//! What names are given with, over a real file server in this process; no kernel.
+//! Tests what names are sent with, over a real file server in this process, without a kernel.
 
 use std::pin::Pin;
 
@@ -19,7 +19,7 @@ const OPTIONS: Options = Options {
     suid: false,
 };
 
-/// A client of the cell, whose kernel is on paper.
+/// A client of the cell with a simulated kernel.
 async fn client(cell: &TestCell) -> Client {
     client_on(cell, cell.port()).await
 }
@@ -41,7 +41,7 @@ async fn client_on(cell: &TestCell, port: cellar_testcell::Port) -> Client {
     }
 }
 
-/// What the kernel would be told.
+/// The notices that the kernel would get.
 #[derive(Default)]
 struct Told(Mutex<Vec<cellar_wire::ids::Fid>>);
 
@@ -88,7 +88,7 @@ impl Client {
         open.expect("open").handle
     }
 
-    /// How the kernel may read the root when it is opened; closed again.
+    /// How the kernel may read the root when it is opened. Closes it again.
     async fn lines(&self) -> FopenFlags {
         let open = self.requests.open_dir(0, ROOT_DIR).await.expect("open");
         self.requests.release_dir(ROOT_DIR, open.handle);
@@ -114,7 +114,7 @@ impl Client {
     }
 }
 
-/// A page: the name of each line, and the inode and time that it gave.
+/// A page: the name of each line, with its inode and time.
 struct Paper {
     room: usize,
     lines: Vec<(String, Option<(u64, Duration)>)>,
@@ -156,7 +156,7 @@ async fn what_is_given_counts_as_looked_up_and_nothing_else_does() {
         client.make(&format!("f{number:03}")).await;
     }
     let handle = client.open().await;
-    // "." and ".." and 60 files: more than is asked for at a time.
+    // "." and ".." and 60 files: more than one batch.
     let (page, gift) = client.read(handle, 0, 62).await;
     gift.sent();
     assert_eq!(page.lines.len(), 62);
@@ -167,15 +167,15 @@ async fn what_is_given_counts_as_looked_up_and_nothing_else_does() {
         assert!(time > Duration::from_secs(60), "{name}: {time:?}");
         assert_eq!(client.lookups(name, &page), Some(1), "{name}");
     }
-    // What did not fit is not known to the kernel: its number is the next page's.
+    // The kernel does not know names that did not fit; the next page gives their inodes.
     let (rest, gift) = client.read(handle, 62, 1_000).await;
     assert_eq!(rest.lines.len(), 60);
     assert_eq!(rest.lines[0].0, "f060");
     assert_eq!(client.lookups("f060", &rest), Some(1));
-    // It is never sent: the kernel has nothing of it.
+    // It is never sent, so the kernel has nothing from it.
     drop(gift);
     assert_eq!(client.lookups("f060", &rest), None);
-    // A second time, and all forgotten.
+    // Send a second time, and forget all.
     let (again, gift) = client.read(handle, 2, 1).await;
     gift.sent();
     assert_eq!(client.lookups("f000", &again), Some(2));
@@ -217,24 +217,24 @@ async fn the_kernel_keeps_a_listing_until_something_in_it_changes() {
     let kept = keep | FopenFlags::FOPEN_KEEP_CACHE;
     assert_eq!(reader.lines().await, keep);
     assert_eq!(reader.lines().await, kept);
-    // Another machine.
+    // A change by another machine.
     writer.remove("other").await;
     assert_eq!(reader.lines().await, keep);
     assert_eq!(reader.lines().await, kept);
-    // This one.
+    // A change by this machine.
     reader.make("mine").await;
     assert_eq!(reader.lines().await, keep);
     assert_eq!(reader.lines().await, kept);
     reader.remove("mine").await;
     assert_eq!(reader.lines().await, keep);
-    // As long as old lines may come from an open handle, new ones are not kept.
+    // As long as an open handle may deliver old lines, new ones are not kept.
     let open = reader.open().await;
     writer.make("late").await;
     assert_eq!(reader.lines().await, FopenFlags::empty());
     reader.requests.release_dir(ROOT_DIR, open);
     assert_eq!(reader.lines().await, keep);
     assert_eq!(reader.lines().await, kept);
-    // Attributes that went with it are taken back.
+    // Attributes that were sent with it are taken back.
     let (page, gift) = reader.read(reader.open().await, 2, 10).await;
     gift.sent();
     let number = page.number("file").expect("given");
@@ -260,7 +260,7 @@ async fn what_breaks_before_the_answer_has_arrived_is_told_after_it() {
     };
     let set = cache.set_attributes(&writer.user, &file, wanted, false);
     set.await.expect("mode");
-    // It has been told by now; the kernel forgot it with what it did not have yet.
+    // The notice was written by now. The kernel ignored it, because it did not have the inode yet.
     for _ in 0..500 {
         if reader.told.0.lock().contains(&file.fid()) {
             break;
@@ -278,7 +278,7 @@ async fn what_breaks_before_the_answer_has_arrived_is_told_after_it() {
 async fn cells_are_names_alone() {
     let cell = TestCell::start(Rights::ALL);
     let mut client = client(&cell).await;
-    // Each would have to be asked for where it is.
+    // Each cell would need a call to its servers.
     let cells = Arc::new(Inodes::new(Node::Cells));
     client.requests = Requests::new(client.requests.cache.clone(), cells, &OPTIONS);
     let handle = client.open().await;
@@ -387,7 +387,7 @@ async fn the_mount_is_managed_by_who_may() {
     for name in ["afs.cellar.nothing", "afs.cellar.cells.x"] {
         assert!(get(0, name).await.is_err(), "{name}");
     }
-    // What concerns one directory is for whoever sees it.
+    // An operation on one directory is allowed for a user who can see it.
     assert_eq!(set(stranger, FLUSH, "volume").await, Ok(()));
     let told = std::mem::take(&mut *client.told.0.lock());
     assert!(told.contains(&client.root.fid()));
@@ -424,7 +424,7 @@ async fn a_file_is_flushed_and_stored_as_its_users_say() {
     let fid = cache.waiting(None)[0].0.fid;
     let line = format!("{fid} test.cell 5 ");
     assert!(get(&format!("{UNSTORED}0")).await.starts_with(&line));
-    // What is not stored is not forgotten.
+    // Unstored data is not dropped.
     assert_eq!(set(FLUSH, "file").await, Ok(()));
     assert_eq!(cache.waiting(None)[0].0.bytes, 5);
     requests.store(handle, true).await.expect("fsync");
@@ -453,20 +453,21 @@ async fn a_volume_within_itself_has_one_number_for_programs() {
         let seen = requests.seen(number).expect("a directory");
         let entry = requests.lookup(0, number, b"self", &seen).await;
         let entry = entry.expect("the volume again");
-        // Another directory for the kernel, which does not believe what it was told of its attributes.
+        // It is another directory for the kernel, which does not trust the attributes in the
+        // answer.
         number = entry.attr.ino;
         assert!(!all.contains(&number) && entry.attr_time.is_zero());
         all.push(number);
         let (attr, time) = requests.attributes(0, number).await.expect("attributes");
         assert!(attr.ino == ROOT_DIR && !time.is_zero());
     }
-    // Nothing else is shown so.
+    // No other directory has a shared number.
     let seen = requests.seen(number).expect("a directory");
     let entry = requests.lookup(0, number, b"d", &seen).await.expect("d");
     assert!(!entry.attr_time.is_zero());
     let (attr, _) = requests.attributes(0, entry.attr.ino).await.expect("d");
     assert_eq!(attr.ino, entry.attr.ino);
-    // Of two that lie elsewhere, the one that is left is still shown as it was.
+    // After the first of two other inodes is forgotten, the last one still shows the same number.
     requests.inodes.forget(all[1].0, 1);
     assert_eq!(requests.inodes.shown(all[2].0), ROOT);
     cell.end();
@@ -479,7 +480,7 @@ async fn a_mount_point_that_is_made_as_a_link_is_answered_as_one() {
     let requests = &client.requests;
     let made = requests.symlink(0, ROOT_DIR, b"m", b"#root.cell.").await;
     let made = made.expect("a mount point");
-    // The kernel has asked for a link, and takes nothing else; but not for the next look.
+    // The kernel asked for a link and accepts only a link; the next look-up finds the target.
     assert_eq!(made.attr.kind, FileType::Symlink);
     assert!(made.entry_time.is_zero());
     let seen = requests.seen(ROOT_DIR).expect("the root");
@@ -516,7 +517,7 @@ async fn a_listed_cell_is_asked_when_something_in_it_is_looked_at() {
         let seen = requests.seen(number).expect("a directory");
         let file = requests.lookup(0, number, b"file", &seen).await;
         assert_eq!(file.expect("a file").attr.kind, FileType::RegularFile);
-        // The same inode for the kernel, which is told of what changes in it.
+        // The kernel has the same inode, and gets notices of changes in it.
         let again = requests.lookup(0, ROOT_DIR, name, &root).await;
         let again = again.expect("the cell again");
         let is = |entry: &crate::requests::Entry| (entry.attr.ino, entry.generation);
@@ -537,7 +538,7 @@ async fn nobody_waits_for_a_cell_that_was_silent() {
     let cells = Arc::new(Inodes::new(Node::Cells));
     client.requests = Requests::new(client.requests.cache.clone(), cells, &OPTIONS);
     let requests = &client.requests;
-    // It hears, and says nothing.
+    // It receives packets and never answers.
     let server = std::net::UdpSocket::bind("127.0.0.1:0").expect("socket");
     server.set_nonblocking(true).expect("socket");
     let heard = || server.recv(&mut [0; 2_000]).is_ok();
@@ -560,7 +561,7 @@ async fn nobody_waits_for_a_cell_that_was_silent() {
     while heard() {}
     assert_eq!(settle().await, Err(Errno::ETIMEDOUT.code()));
     assert!(!heard(), "it was asked again at once");
-    // Somebody says that he wants it.
+    // A user asks for the cell again.
     let set = requests.set_xattr(0, ROOT_DIR, CHECK_VOLUMES.as_bytes(), b"1", 0);
     set.await.expect("checkvolumes");
     let asked = async {
@@ -585,7 +586,7 @@ async fn what_the_kernel_reads_by_itself_is_another_inode_once_it_is_something_e
     let enter = || inodes.enter(ROOT, b"file", &file, false, true);
     let first = enter();
     assert!(inodes.has_name(first));
-    // No file of a volume that can be written is lent: this one is not what was lent, ever.
+    // Files of a writable volume are never lent, so this file always differs from what was lent.
     inodes.lent(first, Some(7));
     let second = enter();
     assert_ne!(second, first);
@@ -593,7 +594,7 @@ async fn what_the_kernel_reads_by_itself_is_another_inode_once_it_is_something_e
     assert_eq!((inodes.shown(first), inodes.shown(second)), (first, first));
     assert!(!inodes.has_name(first) && inodes.has_name(second));
     assert_eq!(inodes.of(file.key()), [first, second]);
-    // What was is closed, and forgotten: nobody is led to it any more.
+    // The old inode is closed and forgotten, so no name leads to it any more.
     inodes.lent(first, None);
     inodes.forget(first, 1);
     assert_eq!(enter(), second);

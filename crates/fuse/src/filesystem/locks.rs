@@ -1,4 +1,4 @@
-//! The kernel's requests for locks: fcntl(2) and flock(2), which it sends with the same request.
+//! The kernel's requests for locks: fcntl(2) and flock(2), which use the same request.
 
 use cellar_client::cache::{Lock, LockFamily, LockKind, LockOwner};
 use fuser::{Errno, FileHandle, ReplyEmpty, ReplyLock, Request};
@@ -10,7 +10,7 @@ const F_RDLCK: i32 = 0;
 const F_WRLCK: i32 = 1;
 const F_UNLCK: i32 = 2;
 
-/// What the kernel asks about a lock.
+/// A request about a lock.
 pub(super) struct Asked {
     pub(super) handle: FileHandle,
     pub(super) owner: fuser::LockOwner,
@@ -18,7 +18,7 @@ pub(super) struct Asked {
     pub(super) range: (u64, u64),
     pub(super) kind: i32,
     pub(super) pid: u32,
-    /// It is one by flock(2).
+    /// Whether it comes from flock(2).
     pub(super) flock: bool,
 }
 
@@ -32,7 +32,7 @@ impl Asked {
         LockOwner { family, number }
     }
 
-    /// The lock that is meant; `None`: none.
+    /// The lock of the request; `None` if it is a release.
     fn lock(&self) -> Option<Lock> {
         let kind = match self.kind {
             F_RDLCK => LockKind::Read,
@@ -52,7 +52,7 @@ impl Asked {
 }
 
 impl Filesystem {
-    /// What is in the way of a lock.
+    /// Answers with the lock that conflicts.
     pub(super) fn get_lock(&self, request: &Request, asked: Asked, reply: ReplyLock) {
         let (requests, caller) = (self.requests.clone(), self.caller(request));
         self.run(async move {
@@ -74,12 +74,12 @@ impl Filesystem {
         });
     }
 
-    /// Sets a lock, with `sleep` as soon as nothing is in the way, or gives one back.
+    /// Sets a lock, or releases one. With `sleep` it waits until there is no conflict.
     pub(super) fn set_lock(&self, request: &Request, asked: Asked, sleep: bool, reply: ReplyEmpty) {
         let (requests, caller) = (self.requests.clone(), self.caller(request));
         self.run(async move {
             let handle = asked.handle.0;
-            // No longest time: who waits can be interrupted, and servers are not waited for.
+            // No time limit: the wait can be interrupted, and does not wait for servers.
             let done = match asked.lock() {
                 Some(lock) => {
                     let waiting = sleep.then_some(&caller);

@@ -7,8 +7,8 @@
 //!
 //! 1. The pages hold lines of one [`Listing`] in memory. A change of the directory, by this mount
 //!    or by another machine, makes another listing. The kernel drops its pages at the next open.
-//! 2. An open handle reads the listing of its own open, and its lines go into the pages. As long
-//!    as one is open with lines that differ, the others read past the pages.
+//! 2. An open handle reads the listing of its own open, and its lines go into the pages. As long as
+//!    one is open with lines that differ, the others read past the pages.
 //! 3. With its lines the kernel was given what the names lead to. Once a notice took something of
 //!    that back, the directory is read again: that brings all attributes with a few requests, where
 //!    kept lines would cost one request for each.
@@ -19,7 +19,7 @@ use cellar_client::cache::Listing;
 
 use super::Inodes;
 
-/// How a directory that is opened may be read.
+/// How the kernel may read a directory that is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lines {
     /// The pages that the kernel has are its lines.
@@ -33,7 +33,7 @@ pub(crate) enum Lines {
 /// The listing of an inode in the kernel's pages.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
-    /// Whose lines are in them, or are put there by open handles.
+    /// The listing whose lines are in them, or are put there by open handles.
     listing: Option<Weak<Listing>>,
     /// Whether a notice took back what went with the lines.
     is_old: bool,
@@ -43,7 +43,7 @@ pub(super) struct Pages {
 
 impl Pages {
     fn open(&mut self, listing: &Arc<Listing>) -> Lines {
-        // A listing that is changed in place moves, as this refers to its place.
+        // A listing that is changed in place gets another address, because this reference exists.
         let is_same = self
             .listing
             .as_ref()
@@ -116,7 +116,7 @@ mod tests {
         pages.open = 0;
         assert_eq!(pages.open(&names), Lines::Kept);
         pages.open = 0;
-        // In place, as nothing else holds it.
+        // In place, since there is no other reference.
         Arc::make_mut(&mut names).clear();
         assert_eq!(pages.open(&names), Lines::Keep);
         pages.open = 0;

@@ -1,10 +1,10 @@
-//! Chance from a seed.
+//! Random numbers from a seed.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Numbers that a seed leads to (splitmix64).
+/// The numbers of a seed (splitmix64).
 #[derive(Debug)]
 pub(super) struct Chance(Mutex<u64>);
 
@@ -13,7 +13,7 @@ impl Chance {
         Self(Mutex::new(seed))
     }
 
-    /// One of `0..count`.
+    /// A number from `0..count`.
     pub(super) fn below(&self, count: u64) -> u64 {
         let mut state = self.0.lock();
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -23,7 +23,7 @@ impl Chance {
         (mixed ^ (mixed >> 31)) % count.max(1)
     }
 
-    /// How long something is delayed.
+    /// The duration of a delay.
     fn delay(&self) -> Duration {
         match self.below(4) {
             0 => Duration::from_micros(self.below(3_000)),

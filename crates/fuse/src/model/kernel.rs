@@ -1,9 +1,10 @@
-//! A kernel on paper: what Linux does with answers and notices of FUSE, as far as lengths, pages and
-//! names go. `interop/programs/kernel-rules.py` checks each of these rules on a real kernel.
+//! A simulated kernel: what Linux does with answers and notices of FUSE, as far as lengths, pages
+//! and names are concerned. `interop/programs/kernel-rules.py` checks each of these rules on a real
+//! kernel.
 //!
-//! Left out: attributes run out by themselves; locks of this kernel's own; more than one directory.
-//! An answer with a name is applied as it is written (a notice that comes after it finds it);
-//! answers with attributes or bytes are applied by the task that asked, later.
+//! Left out: the expiry of attributes by time; locks within this kernel; more than one directory.
+//! An answer with a name is applied when it is written, so that a later notice finds the name.
+//! Answers with attributes or bytes are applied later, by the task that asked.
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ pub(super) const PAGE: u64 = 64;
 const PARENT: INodeNo = INodeNo(ROOT);
 const READ_WRITE: i32 = 2;
 const CREATE: i32 = 0o100;
-/// A notice that takes longer is late: the machine is too slow for what is tried.
+/// A notice that takes longer is late: the machine is too slow for the test.
 const LATE: Duration = Duration::from_millis(100);
 const NOT_FOUND: i32 = 2;
 
@@ -49,7 +50,7 @@ impl Page {
 
 #[derive(Debug, Default)]
 struct Inode {
-    /// The state that its attributes are of.
+    /// The state that its attributes belong to.
     version: u64,
     valid: bool,
     size: u64,
@@ -61,7 +62,7 @@ struct Inode {
 
 #[derive(Clone, Copy, Debug)]
 struct Name {
-    /// `None`: it is not there.
+    /// `None`: the name is absent.
     inode: Option<u64>,
     valid: bool,
 }
@@ -83,7 +84,7 @@ impl State {
         self.inodes.entry(number).or_default()
     }
 
-    /// Takes attributes of an answer. Answers whether all pages go.
+    /// Applies the attributes of an answer. Returns whether all pages are dropped.
     fn apply(&mut self, number: u64, attr: &FileAttr, time: Duration, asked: u64) -> bool {
         let next = self.version + 1;
         let inode = self.inode(number);
@@ -99,23 +100,23 @@ impl State {
     }
 }
 
-/// What an open gave.
+/// The result of an open.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub(super) inode: u64,
     pub(super) handle: u64,
 }
 
-/// How a program reads.
+/// The way in which a program reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// read(2): asks for the length where it reads past it.
+    /// read(2): asks for the length if it reads past it.
     Read,
     /// lseek(2) to the end first.
     Seek,
     /// fstat(2) first.
     Stat,
-    /// sendfile(2): goes by the length that is there.
+    /// sendfile(2): uses the length that the kernel has.
     Send,
 }
 
@@ -123,7 +124,7 @@ pub(super) enum Way {
 #[derive(Debug)]
 pub(super) struct Paper {
     state: Mutex<State>,
-    /// Shared by look-ups of names that are not known; a notice about a name has it alone.
+    /// Shared by look-ups of unknown names; a notice about a name holds it exclusively.
     directory: tokio::sync::RwLock<()>,
     chance: Arc<Chance>,
     late: Arc<AtomicBool>,
@@ -139,7 +140,7 @@ impl Paper {
         })
     }
 
-    /// Removes the pages that are there, as far as they are not locked. Answers whether that was all.
+    /// Removes the pages that are not locked. Returns whether those were all.
     fn drop_some(&self, number: u64, left: &mut Vec<u64>) -> bool {
         let mut state = self.state.lock();
         let pages = &mut state.inode(number).pages;
@@ -165,7 +166,7 @@ impl Paper {
         }
     }
 
-    /// Memory is needed elsewhere.
+    /// Drops pages as under a shortage of memory.
     pub(super) fn evict(&self, number: u64) {
         let mut left = self.all_pages(number);
         let _some = self.drop_some(number, &mut left);
@@ -239,7 +240,7 @@ impl Paper {
     }
 
     fn name_notice(&self, name: &[u8]) -> bool {
-        // By a thread that is none of the runtime's.
+        // Called by a thread outside of the runtime.
         let _alone = self.directory.blocking_write();
         let mut state = self.state.lock();
         match state.names.get_mut(name) {
@@ -257,13 +258,13 @@ impl Paper {
         self.chance.pause().await;
     }
 
-    /// What a name leads to.
+    /// Looks up a name.
     pub(super) async fn look_up(&self, requests: &Requests, name: &[u8]) -> Option<u64> {
         let known = self.state.lock().names.get(name).copied();
         if let Some(known) = known.filter(|known| known.valid) {
             return known.inode;
         }
-        // One that is known is looked up without the lock.
+        // A known name is looked up without the lock.
         let _shared = match known {
             Some(_) => None,
             None => Some(self.directory.read().await),
@@ -303,7 +304,7 @@ impl Paper {
         found
     }
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     pub(super) async fn open(&self, requests: &Requests, name: &[u8]) -> Option<Descriptor> {
         for _ in 0..20 {
             let inode = self.look_up(requests, name).await?;
@@ -370,7 +371,8 @@ impl Paper {
         inode.valid.then_some(inode.size)
     }
 
-    /// GETATTR. What stat(2) says comes from the answer, also where that is ignored.
+    /// GETATTR. The result of stat(2) comes from the answer, even if the answer is otherwise
+    /// ignored.
     async fn ask(&self, requests: &Requests, number: u64) -> Answer<u64> {
         let asked = self.state.lock().version;
         self.pause().await;
@@ -384,7 +386,7 @@ impl Paper {
         Ok(attr.size)
     }
 
-    /// Reads all of a file.
+    /// Reads a whole file.
     pub(super) async fn read(
         &self,
         requests: &Requests,
@@ -417,7 +419,7 @@ impl Paper {
             }
             let mut state = self.state.lock();
             let inode = state.inode(file.inode);
-            // The length counts that is there when the page is.
+            // The length at the time of the page counts.
             let end = ((index + 1) * PAGE).min(inode.size);
             if at < end
                 && let Some(page) = inode.pages.get(&index)
@@ -428,7 +430,7 @@ impl Paper {
         }
     }
 
-    /// Sees to it that a page is there. Answers false if it has to be looked at again.
+    /// Ensures that a page is there. Returns false if it must be checked again.
     async fn read_page(
         &self,
         requests: &Requests,
@@ -444,7 +446,7 @@ impl Paper {
                 Some(page) if page.locked => (asked, None),
                 Some(page) if page.whole => return Ok(true),
                 _ => {
-                    // Those that follow are read with it.
+                    // The pages after it are read with it.
                     let most = size.div_ceil(PAGE).min(index + 1 + self.chance.below(4));
                     let mut last = index;
                     for next in index..most {
@@ -502,7 +504,7 @@ impl Paper {
         Ok(true)
     }
 
-    /// write(2); `appends`: at the end, wherever this kernel believes that to be.
+    /// write(2). With `appends` it writes at the end, where this kernel believes it to be.
     pub(super) async fn write(
         &self,
         requests: &Requests,
@@ -526,8 +528,9 @@ impl Paper {
             grows
         };
         let indexes = at / PAGE..end.div_ceil(PAGE);
-        // Pages are locked until the server of the file system has the bytes. Linux unlocks whole ones
-        // earlier, so that a page may be dropped and read again before; that is not tried here.
+        // Pages are locked until the server of the file system has the bytes. Linux unlocks
+        // complete pages earlier, so that a page may be dropped and read again before; this is not
+        // simulated.
         let mut held = Vec::new();
         for index in indexes {
             let (from, until) = ((index * PAGE).max(at), ((index + 1) * PAGE).min(end));
@@ -598,7 +601,7 @@ impl Paper {
             let mut state = self.state.lock();
             let next = state.next();
             let inode = state.inode(file.inode);
-            // One that was overtaken counts, and is asked for again.
+            // An answer that was overtaken counts, and the attributes are requested again.
             inode.valid = !time.is_zero() && inode.version <= asked;
             inode.version = next;
             inode.size = attr.size;
@@ -607,7 +610,7 @@ impl Paper {
         self.drop_pages(file.inode).await;
     }
 
-    /// close(2), of the only descriptor.
+    /// close(2) of the only descriptor.
     pub(super) async fn close(&self, requests: &Requests, file: Descriptor) {
         self.pause().await;
         requests.store(file.handle, false).await.expect("close");
@@ -616,7 +619,7 @@ impl Paper {
     }
 }
 
-/// The device of a kernel on paper.
+/// The device of a simulated kernel.
 #[derive(Debug)]
 pub(super) struct PaperDevice(pub(super) Arc<Paper>);
 
@@ -627,7 +630,7 @@ impl Device for PaperDevice {
         let code = i32::from_ne_bytes(all[4..8].try_into().expect("4 bytes"));
         let paper = &self.0;
         let begun = Instant::now();
-        // The page of a last byte goes right after the byte came.
+        // The notice for the page of a last byte follows directly after the byte.
         let of_page = code == 2 && number(32) != 0;
         if !of_page {
             paper.chance.pause_thread();

@@ -1,4 +1,4 @@
-//! Files that programs have open: how the kernel is to read each, and which of them are whose.
+//! Open files: how the kernel may read each, and which handles belong to them.
 
 use std::fs::File;
 use std::io;
@@ -14,25 +14,25 @@ use crate::inodes::Pages;
 use crate::notices::Kernel;
 use crate::passthrough::{Backing, LEAST, Opening};
 
-/// No number of contents.
+/// Does not match any contents.
 const NO_CONTENTS: u64 = u64::MAX;
-/// Files of so many bytes are given to the kernel when they are opened.
+/// The longest file that is given to the kernel when it is opened.
 const GIVEN_MAX: u64 = LEAST - 1;
 
 /// A file that a program has open.
 #[derive(Debug)]
 pub(super) struct OpenFile {
     handle: Arc<Handle>,
-    /// The inode, if it is counted how that is open.
+    /// The inode, if its opens are counted.
     counted: Option<u64>,
 }
 
-/// A file that was opened.
+/// The result of an open.
 pub(crate) struct Open {
     pub(crate) handle: u64,
-    /// The kernel reads it by itself.
+    /// The backing file, if the kernel reads the file directly.
     pub(crate) backing: Option<Arc<Backing>>,
-    /// The pages that the kernel has are those of now.
+    /// Whether the kernel's pages are those of the present contents.
     pub(crate) pages_are_right: bool,
 }
 
@@ -60,7 +60,7 @@ impl Requests {
         Ok(file.handle.clone())
     }
 
-    /// Opens a file. `register`: gives the kernel one of the cache's files.
+    /// Opens a file. `register` registers one of the cache's files with the kernel.
     pub(crate) async fn open(
         &self,
         uid: u32,
@@ -85,7 +85,7 @@ impl Requests {
             self.kill_set_id(&user, &vnode).await;
         }
         let is_read = wanted == Rights::READ && !cut;
-        // Of the others there are no files that could be lent.
+        // Files of other volumes are never lent.
         let is_counted = self.passthrough.is_possible() && vnode.volume().is_read_only();
         let counted = is_counted.then_some(number.0);
         let backing = match counted {
@@ -110,7 +110,8 @@ impl Requests {
         })
     }
 
-    /// Counts an open of a file that nobody here can change. Answers what the kernel reads by itself, if it does.
+    /// Counts an open of a file that this machine cannot change. Returns the backing file if the
+    /// kernel reads it directly.
     fn open_through(
         &self,
         inode: u64,
@@ -124,7 +125,7 @@ impl Requests {
             Opening::Stale if self.inodes.has_name(inode) => return Err(Errno::ESTALE),
             Opening::Stale => self.passthrough.open_old(inode).ok_or(Errno::ESTALE)?,
         };
-        // What was told before it was known to be lent did not make the kernel ask for its names.
+        // Notices from before the file was lent did not make the kernel look up its names again.
         if vnode.breaks() != breaks
             || self
                 .passthrough
@@ -133,16 +134,18 @@ impl Requests {
         {
             self.cache.take_back(vnode);
         }
-        // It drops the pages that it has.
+        // The kernel drops the pages that it has.
         self.inodes.pages_are(inode, NO_CONTENTS);
         Ok(Some(backing))
     }
 
-    /// Whether the pages are right that the kernel has of a file that is being opened, to be read or not. It is given all of a small
-    /// file that is here, so that reading it makes no request.
+    /// Returns whether the kernel's pages of a file that is being opened are valid. A small cached
+    /// file that will be read is given to the kernel completely, so that reading it makes no
+    /// request.
     ///
-    /// One open of an inode at a time comes here, and the first is the one that gives: nobody reads the file yet, so the kernel waits
-    /// for no page of it, and what is left of a page behind the file's end is zero. Nothing is waited for in between.
+    /// Only one open of an inode at a time comes here, and the first gives the contents. No program
+    /// reads the file yet, so the kernel waits for no page, and the rest of the last page after the
+    /// file's end is zero. Nothing in between waits.
     fn pages_are_right(&self, number: INodeNo, handle: &Handle, is_read: bool) -> bool {
         let _alone = self.giving.lock();
         let contents = handle.vnode().contents();
@@ -155,7 +158,7 @@ impl Requests {
         }
     }
 
-    /// Who is given contents.
+    /// Sets the kernel that gets contents.
     pub(crate) fn set_kernel(&self, kernel: Arc<Kernel>) {
         let _once = self.kernel.set(kernel);
     }
@@ -164,14 +167,14 @@ impl Requests {
         let Some(file) = self.files.lock().remove(&handle) else {
             return;
         };
-        // Those by flock(2), and those of the open file (F_OFD_SETLK): the kernel does not say
-        // whose they are.
+        // Release the locks by flock(2) and those of the open file (F_OFD_SETLK). The kernel does
+        // not tell their owner.
         let back = self.cache.unlock_open_file(file.handle.vnode(), handle);
         back.await;
         if let Some(inode) = file.counted {
             self.passthrough.close(inode);
         }
-        // Reads that are under way end first: the last of them closes.
+        // Reads that are under way end first; the last of them closes.
         if let Some(handle) = Arc::into_inner(file.handle) {
             handle.close().await;
         }
