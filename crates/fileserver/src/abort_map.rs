@@ -1,8 +1,8 @@
 //! The one place that picks an abort code.
 //!
-//! Handlers fail with a [`Refusal`]: what was wrong, not a number. Here it becomes the number that
-//! clients of AFS expect, and, for a host that understands them, its universal form. The volume
-//! server's codes are here too.
+//! Handlers fail with a [`Refusal`], which names the reason and not a number. This module maps it
+//! to the number that AFS clients expect, or to the universal errno code for a host that
+//! understands these. It also has the volume server's codes.
 //!
 //! Source: observed of OpenAFS 1.8's file server, call by call.
 
@@ -16,13 +16,13 @@ use crate::host::{HostSlot, Unsettled};
 /// Why a call is refused.
 #[derive(Clone, Debug)]
 pub(crate) enum Refusal {
-    /// The volume said so.
+    /// The store's error.
     Store(Error),
     /// The caller lacks the right, or the mode bits forbid it.
     NoRight,
-    /// Only administrators may.
+    /// The operation is restricted to administrators.
     NotAdministrator,
-    /// An argument can never be right.
+    /// An argument is never valid.
     Invalid,
     /// The call names volume 0 or vnode 0.
     NoFid,
@@ -30,9 +30,9 @@ pub(crate) enum Refusal {
     NoVolume,
     /// The volume was taken off line.
     Offline,
-    /// The volume or the server is busy; the client asks again.
+    /// The volume or the server is busy; the client retries.
     Busy,
-    /// A policy may send the file to devices, and neither these nor the policies are known since
+    /// A policy may send the file to devices, and the devices or the policies are not known since
     /// the start.
     NotKnownYet,
     /// The volume moved to another server.
@@ -41,29 +41,30 @@ pub(crate) enum Refusal {
     HostSilent,
     /// The protection database cannot be reached.
     NoProtection,
-    /// A name of 256 bytes.
+    /// A name is too long (256 bytes or more).
     NameTooLong,
     /// The access list has no room.
     ListTooLong,
-    /// A position or length beyond what this form of the call can say.
+    /// A position or length is too large for this form of the call.
     TooBig,
-    /// Another lock is in the way; or others use the directory that somebody wants the lease of.
+    /// Another lock conflicts; or other hosts use a directory for which a lease is requested.
     Locked,
-    /// Another host than that of the caller has the lease of the directory: it is to be recalled, and the work begun again.
+    /// A host other than the caller's has the lease of the directory. The lease must be recalled
+    /// and the work started again.
     Leased(Fid, Option<HostSlot>),
-    /// There are as many locks as there can be, of a file or of a machine.
+    /// The limit of locks of a file or of a machine is reached.
     TooManyLocks,
-    /// The client stopped sending before it had sent what it announced.
+    /// The client stopped sending before it had sent the announced bytes.
     StoppedSending,
-    /// The call failed underneath: the transport's own code.
+    /// The transport failed, with its own code.
     Call(AbortCode),
     /// The bytes of a file could not be read from or written to objects: EIO, ENOSPC or VBUSY.
     Objects(AbortCode),
-    /// A code that is not an errno, as it is.
+    /// A code that is not an errno, passed unchanged.
     Code(AbortCode),
-    /// `ECONNREFUSED`, which CheckToken always answers.
+    /// `ECONNREFUSED`, the constant answer of CheckToken.
     ConnectionRefused,
-    /// `EOPNOTSUPP`, which GetRootVolume always answers.
+    /// `EOPNOTSUPP`, the constant answer of GetRootVolume.
     NotSupported,
 }
 
@@ -71,12 +72,12 @@ pub(crate) enum Refusal {
 const OLD_ELOOP: AbortCode = AbortCode(90);
 const OLD_EOPNOTSUPP: AbortCode = AbortCode(122);
 const OLD_ECONNREFUSED: AbortCode = AbortCode(130);
-/// Linux's own number, which as plain code would mean VMOVED.
+/// Linux's own number, which as a plain code would mean VMOVED.
 const LINUX_ECONNREFUSED: i32 = 111;
 /// Linux's `ENOLCK`.
 const ENOLCK: i32 = 37;
 const PROTECTION_UNREACHABLE: AbortCode = AbortCode(-1001);
-/// A negative EPIPE: what file servers end a store with whose client fell silent.
+/// A negative EPIPE: the code with which file servers end a store whose client fell silent.
 const STOPPED_SENDING: AbortCode = AbortCode(-32);
 
 impl Refusal {
@@ -105,8 +106,8 @@ impl Refusal {
             Self::NoVolume => AbortCode::VNOVOL,
             Self::Offline => AbortCode::VOFFLINE,
             Self::Busy | Self::NotKnownYet | Self::Leased(..) => AbortCode::VBUSY,
-            // Not VMOVED: to OpenAFS's clients the two are the same, and Linux's (7.3) waits for ever after
-            // it: it keeps itself from the question to the VLDB that it means to wait for.
+            // Not VMOVED. OpenAFS's clients treat the two alike. Linux (7.3) hangs forever after
+            // VMOVED: it blocks its own query to the VLDB, for which it then waits.
             Self::Moved => AbortCode::VNOVOL,
             Self::HostSilent => AbortCode::RX_CALL_DEAD,
             Self::NoProtection => PROTECTION_UNREACHABLE,
@@ -121,7 +122,7 @@ impl Refusal {
     }
 }
 
-/// What a client is told about an error of the store.
+/// The code for an error of the store.
 pub(crate) fn store_code(error: &Error) -> AbortCode {
     match error {
         Error::NoVolume(_) => AbortCode::VNOVOL,
@@ -141,31 +142,33 @@ pub(crate) fn store_code(error: &Error) -> AbortCode {
         Error::OverQuota => AbortCode::VOVERQUOTA,
         Error::DiskFull => AbortCode::VDISKFULL,
         Error::ReadOnly => AbortCode::EROFS,
-        // The caller asks again. Everything that could block was tried on a thread that may.
+        // The caller retries. Work that could block was already tried on a thread that may block.
         Error::WouldBlock | Error::Busy(_) | Error::Stale(_) => AbortCode::VBUSY,
-        // The machine failed, or what it has is damaged (Io, ObjectIo, Partition, Format), the partition
-        // takes no more changes after a failed write (Stopped), or the bytes are out of reach (InObjects of
-        // a server without object storage). Stock clients pass EIO on to their programs. A code of volumes
-        // (VSALVAGE, VOFFLINE) would make them give up the whole volume for one damaged file; EROFS would
-        // hide the fault. A kind of error that is new and has no line here is a fault of ours.
+        // This line covers three kinds of errors. The machine failed, or data is damaged (Io,
+        // ObjectIo, Partition, Format). The partition takes no more changes after a failed write
+        // (Stopped). The bytes are out of reach (InObjects of a server without object storage).
+        //
+        // Stock clients pass EIO on to their programs. A code of volumes (VSALVAGE, VOFFLINE) would
+        // make them give up the whole volume for one damaged file; EROFS would hide the fault. A
+        // new kind of error without a line here is a bug of this server.
         _ => AbortCode::EIO,
     }
 }
 
-/// What the volume server ends a dump with, or a delta.
+/// The code with which the volume server ends a failed dump or delta.
 pub(crate) fn dump_code(error: &Error) -> AbortCode {
     match error {
-        // The reader of a dump sees where it ends, and needs to know that it is not whole.
+        // The reader of a dump sees that it ends early, and must learn that it is incomplete.
         Error::Io { .. } | Error::Partition(_) | Error::Format(_) => AbortCode::VOLSERDUMPERROR,
         other => store_code(other),
     }
 }
 
-/// What the volume server refuses a restore with: the volume is as it was.
+/// The code with which the volume server refuses a restore. The volume is unchanged.
 pub(crate) fn restore_code(error: &Error) -> AbortCode {
     match error {
         Error::WrongBase(_) => WRONG_BASE,
-        // OpenAFS has one code for all that a dump can be at fault for.
+        // OpenAFS has one code for every fault of a dump.
         Error::Unsound(_)
         | Error::Invalid(_)
         | Error::NoVnode(_)
@@ -200,7 +203,7 @@ mod tests {
     use super::*;
     use cellar_wire::ids::VolumeId;
 
-    /// Every refusal, with the plain code and the place in the universal table, as clients know
+    /// Every refusal, with its plain code and its code in the universal table, as clients know
     /// them.
     #[test]
     fn codes_are_those_that_clients_expect() {
@@ -262,7 +265,8 @@ mod tests {
             assert_eq!(refusal.code(true).0 - uae::BASE, place, "{refusal:?}");
         }
     }
-    /// An I/O error is EIO everywhere, but for readers of dumps, who have a code of their own for it.
+    /// An I/O error is EIO everywhere, except for readers of dumps, which have their own code for
+    /// it.
     #[test]
     fn faults_of_the_machine_are_eio() {
         let fid = Fid::new(1, 2, 3);

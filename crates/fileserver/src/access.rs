@@ -1,19 +1,20 @@
-//! Who may do what: rights from access lists, owners, administrators, mode bits.
+//! Access checks: rights from access lists, owners, administrators and mode bits.
 //!
-//! * Rights are those that the directory's list grants to the caller's identity and groups, and to
-//!   the groups of its host. A file is governed by the list of its directory.
-//! * Members of `system:administrators` have lookup beside, and the *implicit* rights that are
-//!   configured; may change every list, owner and group, and set the set-id bits; and are not held
-//!   by mode bits. They read and write files only where a list lets them. That a host is in the
-//!   group makes nobody on it an administrator.
-//! * The owner of a file, who also may insert, may finish writing it: a drop box; and read it,
-//!   unless the owner is anonymous, which is everybody. So it is only what the owner has made that
-//!   the owner may read there, and whoever may only insert sees nothing of the others'. The owner
-//!   of a volume may look up and change every list in it.
-//! * Of the mode only the owner's bits count, and only on files: 0400 or 0100 to read, unless for
-//!   the owner; 0200 to write, for the owner too, unless the drop box lets him.
-//! * Set-id bits that others ask for are refused, but for the owner who is finishing a file, as
-//!   `cp -p` and `tar` do: there they are left out.
+//! * The caller's rights are those that the directory's list grants to its identity and groups, and
+//!   to the groups of its host. A file is governed by the list of its directory.
+//! * Members of `system:administrators` also have lookup, and the configured *implicit* rights.
+//!   They may change every list, owner and group, and set the set-id bits; mode bits do not
+//!   restrict them. They read and write files only if a list lets them. If a host is in the group,
+//!   that makes no user on it an administrator.
+//! * Drop box: the owner of a file who also has the insert right may finish writing it. The owner
+//!   may also read it, unless the owner is anonymous, which is every unauthenticated user. So an
+//!   owner reads there only its own files, and a user with insert alone sees no file of another
+//!   user.
+//! * The owner of a volume may look up and change every list in it.
+//! * Only the owner's mode bits count, and only on files. 0400 or 0100 is needed to read, except
+//!   for the owner. 0200 is needed to write, also for the owner, except in a drop box.
+//! * Set-id bits that non-administrators request are refused. The exception is an owner that is
+//!   finishing a file, as `cp -p` and `tar` do: there the bits are silently omitted.
 //!
 //! Source: FS/CM specification, protection; observed of OpenAFS 1.8's file server.
 
@@ -23,23 +24,23 @@ use cellar_volume::{AccessList, FileType, VnodeStatus};
 use cellar_wire::acl::{Cps, Rights};
 use cellar_wire::ids::ViceId;
 
-/// Somebody who calls, with all groups.
+/// A caller with all its groups.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) id: ViceId,
     pub(crate) cps: Cps,
-    /// Groups of the host; `None` when it has none.
+    /// Groups of the host; `None` if it has none.
     pub(crate) host_cps: Option<Cps>,
     pub(crate) administrator: bool,
     pub(crate) implicit: Rights,
 }
 
-/// What a status says about rights.
+/// The rights in a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// Of the caller.
+    /// Rights of the caller.
     pub(crate) caller: Rights,
-    /// Of everybody.
+    /// Rights of every user.
     pub(crate) anonymous: Rights,
 }
 
@@ -47,15 +48,15 @@ const OWNER_READ_OR_EXECUTE: u16 = 0o500;
 const OWNER_WRITE: u16 = 0o200;
 const SET_ID_BITS: u32 = 0o6000;
 
-/// What everybody is, without making a list of it for each call.
+/// The groups of every user, without building the list for each call.
 fn anyuser() -> &'static Cps {
     static ANYUSER: OnceLock<Cps> = OnceLock::new();
     ANYUSER.get_or_init(Cps::anonymous)
 }
 
-/// The groups that a host is in by itself. What everybody is in is left out: a host's rights are
-/// added to the caller's, and would give back what a negative entry takes away. So is
-/// `system:administrators`, which by itself would be [`Cps::superuser`].
+/// The groups of which a host itself is a member. The groups of every user are omitted: a host's
+/// rights are added to the caller's, and would restore rights that a negative entry removes.
+/// `system:administrators` is omitted too; alone it would be [`Cps::superuser`].
 fn own_groups(cps: Cps) -> Option<Cps> {
     let everybody = [
         ViceId::ANYUSER,
@@ -77,7 +78,7 @@ fn own_groups(cps: Cps) -> Option<Cps> {
 }
 
 impl Identity {
-    /// Who calls without credentials.
+    /// A caller without credentials.
     pub(crate) fn anonymous(host_cps: Option<Cps>) -> Self {
         let cps = Cps::new(vec![ViceId::ANYUSER, ViceId::ANONYMOUS]);
         Self::new(ViceId::ANONYMOUS, cps, host_cps, Rights::NONE)
@@ -124,12 +125,13 @@ impl Identity {
         self.id == ViceId::ANONYMOUS
     }
 
-    /// Whether the caller owns the vnode. Anonymous owns what anonymous made.
+    /// Whether the caller owns the vnode. The anonymous user owns vnodes that anonymous users
+    /// created.
     pub(crate) fn owns(&self, status: &VnodeStatus) -> bool {
         status.owner == self.id
     }
 
-    /// Whether the caller owns the volume: its root directory. The owner may be a group.
+    /// Whether the caller owns the volume, that is, its root directory. The owner may be a group.
     pub(crate) fn owns_volume(&self, owner: ViceId) -> bool {
         if owner.is_group() {
             return self.cps.contains(owner);
@@ -137,8 +139,8 @@ impl Identity {
         !self.is_anonymous() && owner == self.id
     }
 
-    /// The caller's rights as a status shows them: of what is no directory, `a` says that the
-    /// caller owns it.
+    /// The caller's rights in a status. On anything but a directory, `a` says that the caller owns
+    /// it.
     pub(crate) fn shown(&self, status: &VnodeStatus, caller: Rights) -> Rights {
         match status.kind {
             FileType::Directory => caller,
@@ -147,7 +149,7 @@ impl Identity {
         }
     }
 
-    /// Owner and insert: the drop box.
+    /// The drop box: the caller owns the file and has the insert right.
     pub(crate) fn dropped_here(&self, status: &VnodeStatus, caller: Rights) -> bool {
         status.kind == FileType::File && caller.contains(Rights::INSERT) && self.owns(status)
     }
@@ -161,7 +163,7 @@ impl Identity {
         caller.contains(Rights::LOOKUP) || self.owns_volume(volume_owner)
     }
 
-    /// FetchStatus: of a directory always.
+    /// FetchStatus. Always allowed on a directory.
     pub(crate) fn may_fetch_status(
         &self,
         status: &VnodeStatus,
@@ -221,7 +223,7 @@ impl Identity {
         caller.contains(Rights::WRITE) && (self.administrator || status.mode & OWNER_WRITE != 0)
     }
 
-    /// StoreStatus of what is allowed to everybody with rights: mode and times.
+    /// StoreStatus of the fields that need no administrator: mode and times.
     pub(crate) fn may_store_status(&self, status: &VnodeStatus, caller: Rights) -> bool {
         if status.kind == FileType::Directory {
             return caller.intersects(Rights::DELETE | Rights::INSERT);
@@ -229,7 +231,7 @@ impl Identity {
         self.dropped_here(status, caller) || caller.contains(Rights::WRITE)
     }
 
-    /// Whether a mode may be asked for: set-id bits are for administrators.
+    /// Whether a mode may be requested: only administrators may set set-id bits.
     pub(crate) fn may_set_mode(&self, status: &VnodeStatus, caller: Rights, mode: u32) -> bool {
         self.administrator || mode & SET_ID_BITS == 0 || self.dropped_here(status, caller)
     }
@@ -309,7 +311,7 @@ mod tests {
         let access = identity.access(&list);
         assert_eq!(access.caller.to_string(), "rlw");
         assert_eq!(access.anonymous.to_string(), "rl");
-        // Everybody's groups in a host's subdomain undo no negative entry.
+        // The groups of every user in a host's subdomain override no negative entry.
         let list = self::list(&[(-101, "rl")], &[(9, "r")]);
         let everybody = Cps::new(vec![ViceId::ANYUSER]);
         let cps = Cps::new(vec![ViceId(9), ViceId::ANYUSER]);
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!(identity.access(&list).caller.to_string(), "l");
     }
 
-    /// The matrix: who may do what to which kind, with which rights.
+    /// The table of operations and the rights that they need, for each kind of vnode.
     #[test]
     fn rights_and_operations() {
         use FileType::{Directory, File, Symlink};
@@ -330,7 +332,8 @@ mod tests {
         let store_status: Check = |i, s, r| i.may_store_status(s, r);
         let read_lock: Check = |i, s, r| i.may_lock(s, r, false);
         let write_lock: Check = |i, s, r| i.may_lock(s, r, true);
-        // Somebody else's object, mode 0600; each row names the rights of which one is needed.
+        // The object belongs to another user and has mode 0600. In each row, one of the named
+        // rights is needed.
         let rows: &[(&str, Check, FileType, &str)] = &[
             ("FetchStatus", fetch_status, File, "r"),
             ("FetchStatus", fetch_status, Symlink, "l"),

@@ -1,13 +1,16 @@
-//! Which calls are administrative acts, and what the audit log says of them.
+//! The administrative acts and their records in the audit log.
 //!
-//! A handler that does what only an administrator may calls [`act`], before anything can be
-//! refused, and [`about`] for what it is about. When the call has ended, [`crate::service`] records
-//! it with its outcome. In between the note belongs to the call's task, so that handlers need not
-//! pass it on, and a call that is no act pays for an empty one. It does not go with work to the
-//! threads that may wait: what is known there is noted before or after.
+//! A handler of an administrator's operation calls [`act`], before the call can be refused, and
+//! [`about`] with the subject of the act. When the call has ended, [`crate::service`] records it
+//! with its outcome. In between, the note belongs to the call's task. So handlers need not pass it
+//! on, and a call that is no act only pays for an empty note. The note does not follow work to the
+//! threads that may wait: facts known there are noted before or after that work.
 //!
-//! Recorded: every change by AFSVol; SetVolumeStatus and FlushCPS, allowed or not; and what an
-//! administrator does that others may not: StoreACL, a new owner or group, set-id bits.
+//! Recorded operations:
+//!
+//! * every change by AFSVol;
+//! * SetVolumeStatus and FlushCPS, allowed or not;
+//! * operations that only administrators may do: StoreACL, a new owner or group, set-id bits.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -17,7 +20,7 @@ use cellar_rpc::IncomingCall;
 
 use crate::server::Server;
 
-/// What an act is about.
+/// The details of an act.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Act(Vec<(&'static str, String)>);
 
@@ -25,7 +28,7 @@ tokio::task_local! {
     static ACT: RefCell<Option<Act>>;
 }
 
-/// Runs a call's handler, and returns its note beside its outcome.
+/// Runs a call's handler. Returns its outcome and its note.
 pub(crate) async fn observe<T>(handler: impl Future<Output = T>) -> (T, Option<Act>) {
     let noted = async {
         let outcome = handler.await;
@@ -35,14 +38,14 @@ pub(crate) async fn observe<T>(handler: impl Future<Output = T>) -> (T, Option<A
     ACT.scope(RefCell::new(None), noted).await
 }
 
-/// This call is an administrative act.
+/// Marks this call as an administrative act.
 pub(crate) fn act() {
     let _unobserved = ACT.try_with(|act| {
         act.borrow_mut().get_or_insert_default();
     });
 }
 
-/// What the act is about. Nothing, if the call is none.
+/// Adds a detail to the act. Does nothing if the call is no act.
 pub(crate) fn about(key: &'static str, value: impl ToString) {
     let _unobserved = ACT.try_with(|act| {
         if let Some(Act(details)) = act.borrow_mut().as_mut() {

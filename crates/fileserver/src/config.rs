@@ -1,4 +1,4 @@
-//! What a file server is told when it is made.
+//! Configuration of a file server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,21 +20,21 @@ pub struct Config {
     pub uuid: AfsUuid,
     /// The wall clock.
     pub clock: WallClock,
-    /// Promises held at most, about 64 bytes each.
+    /// Largest number of promises, about 64 bytes each.
     pub callbacks_max: usize,
-    /// Hosts known at most.
+    /// Largest number of hosts.
     pub hosts_max: usize,
-    /// Rights that members of `system:administrators` have everywhere, beside lookup. Default:
-    /// none.
+    /// Rights that members of `system:administrators` have everywhere, in addition to lookup.
+    /// Default: none.
     pub implicit_rights: Rights,
-    /// Whom callers are taken for who show a ticket. `None`: nobody but the local administrator is
-    /// more than anonymous.
+    /// Identifies callers with tickets. `None`: every caller except the local administrator is
+    /// anonymous.
     pub authority: Option<Authority>,
     /// Where administrative acts are recorded. Default: nowhere.
     pub audit: Audit,
-    /// Where callback state is saved over a clean restart; `None` saves nothing.
+    /// The file in which callback state is saved over a clean restart. `None` saves nothing.
     pub callback_state: Option<std::path::PathBuf>,
-    /// A volume transaction that nobody used for this long, at least a second, is ended.
+    /// A volume transaction that was not used for this long, at least a second, is ended.
     pub transaction_idle: Duration,
     /// How long the lease of a directory lasts, in whole seconds.
     pub lease: Duration,

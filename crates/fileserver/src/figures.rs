@@ -1,4 +1,4 @@
-//! Every counter of a file server at one moment, for metrics, and for the calls that answer them.
+//! All counters of a file server at one moment, for metrics and for calls that return statistics.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::statistics::{Direction, OperationFigures, TransferFigures};
 /// A snapshot of a file server's counters.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// When it was taken, since 1970.
+    /// When the snapshot was taken, since 1970.
     pub now: Duration,
     /// When the server started, since 1970.
     pub started: Duration,
@@ -22,21 +22,21 @@ pub struct Figures {
     pub stored: TransferFigures,
     /// Calls refused, by kind.
     pub refusals: Vec<(&'static str, u64)>,
-    /// Hosts; active are those that called within 15 minutes.
+    /// Hosts; a host is active if it called within 15 minutes.
     pub hosts: HostCounts,
     /// Connections of hosts, each with its user.
     pub clients: usize,
-    /// Volumes that were called for since the start.
+    /// Volumes that calls have used since the start.
     pub volumes: usize,
-    /// Directories looked at by calls.
+    /// Directories that calls looked up.
     pub looks_at_directories: u64,
-    /// Files and links looked at by calls.
+    /// Files and links that calls looked up.
     pub looks_at_files: u64,
-    /// Of all partitions together.
+    /// Figures of the volume store, all partitions together.
     pub store: StoreFigures,
     /// Callbacks.
     pub callbacks: CallbackFigures,
-    /// Talks with hosts.
+    /// Contacts with hosts.
     pub contacts: ContactFigures,
     /// Files in objects.
     pub objects: ObjectFigures,
@@ -66,46 +66,46 @@ pub struct CallbackFigures {
     pub held: usize,
     /// Promises that can be held.
     pub capacity: usize,
-    /// Files for which there is one.
+    /// Files with at least one promise.
     pub files: usize,
-    /// Memory that the table takes.
+    /// Memory used by the table, in bytes.
     pub bytes: usize,
     /// Changes that looked for promises to break.
     pub collections: u64,
     /// Promises broken.
     pub broken: u64,
-    /// Of these, kept for a host that was down.
+    /// Of these, breaks kept for a host that was down.
     pub delayed: u64,
     /// Hosts marked down because they were late.
     pub late: u64,
-    /// Changes that wait for hosts to be told, now.
+    /// Changes that wait now for hosts to be notified.
     pub breaking: u64,
     /// Files deleted.
     pub files_deleted: u64,
-    /// Promises given, or made longer.
+    /// Promises given or extended.
     pub promised: u64,
     /// Promises that hosts gave up one by one.
     pub given_up: u64,
-    /// Hosts that gave up, or lost, all of theirs.
+    /// Hosts that gave up or lost all their promises.
     pub given_up_whole: u64,
-    /// Promises that ended by themselves.
+    /// Promises that expired.
     pub timed_out: u64,
-    /// Times that the full table had to make room.
+    /// How often the full table had to make room.
     pub room_made: u64,
 }
 
-/// Figures of talks with hosts.
+/// Figures of contacts with hosts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ContactFigures {
     /// Hosts asked who they are.
     pub introductions: u64,
     /// Known hosts found at a new address.
     pub moves: u64,
-    /// Hosts told to forget everything.
+    /// Hosts that were told to forget everything.
     pub resets: u64,
     /// `CallBack` calls answered.
     pub breaks_told: u64,
-    /// Talks without answer.
+    /// Contacts without an answer.
     pub silences: u64,
     /// Hosts dropped.
     pub expired: u64,
@@ -114,7 +114,7 @@ pub struct ContactFigures {
 /// Figures of files in objects.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ObjectFigures {
-    /// Reads from objects for clients that do not know them.
+    /// Reads from objects for clients without support for objects.
     pub fetched: u64,
     /// Those that failed.
     pub fetches_failed: u64,
@@ -122,11 +122,11 @@ pub struct ObjectFigures {
     pub stored: u64,
     /// Those that failed.
     pub stores_failed: u64,
-    /// Files whose bytes went from here to objects.
+    /// Files whose bytes were moved from this server to objects.
     pub moved_out: u64,
-    /// Objects that could not be used and were done without.
+    /// Objects that could not be used and were skipped.
     pub problems: u64,
-    /// Versions were given up so often.
+    /// How often old versions were removed.
     pub pruned: u64,
 }
 

@@ -1,22 +1,31 @@
-//! Leases of directories: for some seconds nobody else sees or changes a directory before its holder was told and gave it back.
+//! Leases of directories: for some seconds no other host reads or changes a directory before the
+//! holder was asked and returned it.
 //!
-//! The holder makes things in it by himself, and answers his programs before this server has heard of it: that a name is free, that
-//! a file is there. **What must hold**: what others see and do comes before the lease, or after its end. The argument:
+//! The holder creates entries in the directory locally. It answers its programs (a name is free, a
+//! file exists) before this server knows of the entries. **Invariant**: everything that other hosts
+//! see and do happens before the lease, or after its end. The argument:
 //!
-//! 1. Whatever looks at a directory for a call asks here first ([`Leases::check`], by `rxafs::common::look`). If another host
-//!    has the lease, the call has it recalled ([`Server::recall`]), waits without a thread until it has ended, and begins again.
-//! 2. Asking and what follows from it, a promise or a change, are one piece of work between [`Leases::enter`] and its end. A grant
-//!    enters the lease into the table first, and then waits for all work that had begun before ([`gate`]). So work
-//!    is done before the holder is given the status that his lease begins with, or finds the lease.
-//! 3. Promises that others have are broken before the grant is answered, as by a change: nobody believes in a copy of his own.
-//! 4. A lease ends when its holder says so (ReturnDirectories), which he does after he has told of all that he made; when its time is
-//!    over, which the holder counts from before he asked, and the server for [`LEASE_MARGIN`] longer; and when the host gives up its
-//!    promises, or is asked who it is because it may be another client process.
-//! 5. A recall is an ordinary CallBack for the directory. It is sent whether the holder has a promise in the table or not. A lease that
-//!    was recalled is never renewed.
+//! 1. Every call that looks at a directory checks here first ([`Leases::check`], by
+//!    `rxafs::common::look`). If another host has the lease, the call recalls it
+//!    ([`Server::recall`]), waits for its end without occupying a thread, and starts again.
+//! 2. The check and the promise or change that follows are one piece of work, which begins with
+//!    [`Leases::enter`]. A grant first enters the lease into the table, and then waits for all work
+//!    that had begun before ([`gate`]). So each piece of work either ends before the holder gets
+//!    the status with which its lease begins, or sees the lease.
+//! 3. Promises of other hosts for the directory are broken before the grant is answered, as for a
+//!    change. So no other host trusts its cached copy.
+//! 4. A lease ends in one of three ways:
+//!    - The holder returns it (ReturnDirectories), after it has sent all its pending creates.
+//!    - Its time is over. The holder counts from before it asked, and the server adds
+//!      [`LEASE_MARGIN`].
+//!    - The host gives up its promises, or is asked who it is, because it may be another client
+//!      process.
+//! 5. A recall is an ordinary CallBack for the directory. It is sent even if the holder has no
+//!    promise in the table. A recalled lease is never renewed.
 //!
-//! A directory that two hosts want is nobody's for [`LEASE_CONTESTED`]: it would go to and fro. Leases are in memory only. A restart
-//! ends them all; what was made under them can still be told (MakeMany), as far as nothing else has the names.
+//! A directory that two hosts want is leased to no host for [`LEASE_CONTESTED`]; otherwise it would
+//! move back and forth. Leases are kept in memory only, and a restart ends them all. Entries
+//! created under them can still be sent afterwards (MakeMany), if their names are still free.
 
 mod gate;
 
@@ -41,10 +50,10 @@ use gate::{Gate, Inside};
 /// All leases.
 #[derive(Default)]
 pub(crate) struct Leases {
-    /// How many there are in the table: nearly always none.
+    /// The number of leases in the table: nearly always 0.
     count: AtomicUsize,
     table: Mutex<Table>,
-    /// Signalled when some have ended.
+    /// Signalled when leases ended.
     ended: Notify,
     gate: Gate,
 }
@@ -53,10 +62,10 @@ pub(crate) struct Leases {
 struct Table {
     held: HashMap<Fid, Lease>,
     of_host: HashMap<HostSlot, usize>,
-    /// Directories that nobody gets until then.
+    /// Directories that are leased to no host until the given time.
     contested: HashMap<Fid, Instant>,
     last: u64,
-    /// When it was last looked for those that are over.
+    /// The time of the last sweep for expired leases.
     swept: Option<Instant>,
 }
 
@@ -65,28 +74,28 @@ struct Lease {
     host: HostSlot,
     until: Instant,
     recalled: bool,
-    /// Tells it from others of the same directory.
+    /// Distinguishes it from other leases of the same directory.
     number: u64,
 }
 
-/// What became of asking for a lease.
+/// The outcome of [`Leases::ask`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// The host had it, and has it longer now.
+    /// The host already had the lease, which is now extended.
     Renewed,
-    /// It is in the table, and not granted before all that had begun has ended.
+    /// The lease is in the table. It is granted when all earlier work has ended.
     Begun(u64),
-    /// Others use the directory, or there are too many leases.
+    /// Other hosts use the directory, or there are too many leases.
     Refused,
 }
 
-/// A lease that somebody waits for.
+/// A lease whose end a call waits for.
 #[derive(Clone, Copy)]
 struct Recalled {
     host: HostSlot,
     number: u64,
     until: Instant,
-    /// Nobody has recalled it before.
+    /// This is the first recall of the lease.
     first: bool,
 }
 
@@ -158,26 +167,27 @@ impl Table {
 }
 
 impl Leases {
-    /// Whether there are none at all.
+    /// Whether there are no leases at all.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::SeqCst) == 0
     }
 
-    /// How many there are, with those whose time is over.
+    /// The number of leases, including expired ones.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Begins a piece of work that asks for leases and does what follows; it ends when the value is dropped. Nothing is
-    /// awaited in between.
+    /// Begins a piece of work that checks leases and acts on the result. It ends when the value is
+    /// dropped. The work must not await anything in between.
     pub(crate) fn enter(&self) -> Inside<'_> {
         self.gate.enter()
     }
 
-    /// That no host but the caller's has the lease of something; `None`: the caller is no host.
+    /// Checks that no host except the caller's has the lease of a directory. `caller` is `None` if
+    /// the caller is no host.
     ///
     /// # Errors
-    /// [`Refusal::Leased`], for which `rxafs::common::run` recalls the lease and begins again.
+    /// [`Refusal::Leased`], for which `rxafs::common::run` recalls the lease and starts again.
     pub(crate) fn check(&self, fid: Fid, caller: Option<HostSlot>) -> Result<(), Refusal> {
         if self.is_empty() || !fid.vnode.is_directory() {
             return Ok(());
@@ -214,14 +224,15 @@ impl Leases {
         })
     }
 
-    /// Waits until all work that had begun before has ended; `false`: that takes too long.
+    /// Waits until all work that began before has ended. Returns `false` if that takes too long.
     pub(crate) async fn alone(&self) -> bool {
         timeout(LEASE_GRANT_PATIENCE, self.gate.passed())
             .await
             .is_ok()
     }
 
-    /// The host gets the lease of a directory that it is making just now, and that nobody knows; `false`: it has too many.
+    /// Gives the host the lease of a directory that it is creating now and that no other host
+    /// knows. Returns `false` if the host has too many.
     pub(crate) fn born(&self, fid: Fid, host: HostSlot, term: Duration) -> bool {
         let now = Instant::now();
         let until = now + term + LEASE_MARGIN;
@@ -231,7 +242,7 @@ impl Leases {
         })
     }
 
-    /// The host has the lease for `term` from now on, if it has it and nobody has recalled it.
+    /// Extends the lease to `term` from now, if the host has it and it was not recalled.
     pub(crate) fn extend(&self, fid: Fid, host: HostSlot, term: Duration) -> bool {
         if self.is_empty() {
             return false;
@@ -247,24 +258,24 @@ impl Leases {
         }
     }
 
-    /// The host has the lease no more.
+    /// Ends the lease of a directory, if the host has it.
     pub(crate) fn end(&self, fid: Fid, host: HostSlot) {
         self.end_where(|of, lease| of == fid && lease.host == host, Some(fid));
     }
 
-    /// The lease of that number is no more.
+    /// Ends the lease with that number.
     fn end_number(&self, fid: Fid, number: u64) {
         self.end_where(|of, lease| of == fid && lease.number == number, Some(fid));
     }
 
-    /// The host has no lease any more.
+    /// Ends all leases of the host.
     pub(crate) fn end_all(&self, host: HostSlot) {
         if !self.is_empty() {
             self.end_where(|_, lease| lease.host == host, None);
         }
     }
 
-    /// Drops those whose time is over.
+    /// Removes expired leases.
     pub(crate) fn sweep(&self) {
         self.change(|table| table.sweep(Instant::now()));
     }
@@ -295,7 +306,7 @@ impl Leases {
         }
     }
 
-    /// Changes the table, and notes how many there are before anybody else sees it.
+    /// Changes the table, and updates the count before another thread sees the change.
     fn change<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.table.lock();
         let outcome = change(&mut table);
@@ -303,7 +314,7 @@ impl Leases {
         outcome
     }
 
-    /// The lease that another host than the caller's has, from now on recalled.
+    /// Marks the lease as recalled and returns it, if a host other than the caller's has it.
     fn recall(&self, fid: Fid, caller: Option<HostSlot>) -> Option<Recalled> {
         let now = Instant::now();
         let mut table = self.table.lock();
@@ -333,7 +344,7 @@ impl Leases {
             if lease.is_none_or(|lease| lease.number != recalled.number) {
                 return;
             }
-            // A recalled lease is never renewed: its end does not move.
+            // A recalled lease is never renewed, so its end does not move.
             if timeout_at(recalled.until, ended).await.is_err() {
                 self.end_number(fid, recalled.number);
             }
@@ -341,7 +352,8 @@ impl Leases {
     }
 }
 
-/// A lease that is being granted; it ends when this is dropped, unless it is kept.
+/// A lease that is being granted. It ends when this value is dropped, unless [`Granting::keep`]
+/// succeeded.
 pub(crate) struct Granting<'a> {
     leases: &'a Leases,
     fid: Fid,
@@ -357,7 +369,7 @@ impl<'a> Granting<'a> {
         }
     }
 
-    /// The lease is the host's, if nobody has recalled it yet.
+    /// Gives the lease to the host, unless it was recalled in the meantime.
     pub(crate) fn keep(mut self, host: HostSlot, term: Duration) -> bool {
         let kept = self.leases.extend(self.fid, host, term);
         if kept {
@@ -376,8 +388,8 @@ impl Drop for Granting<'_> {
 }
 
 impl Server {
-    /// Has a directory given back by the host that has the lease of it, if that is not the caller's own, and waits until it has, or
-    /// the lease is over.
+    /// Recalls the lease of a directory if a host other than the caller's has it. Waits until that
+    /// host has returned it, or it has expired.
     pub(crate) async fn recall(&self, fid: Fid, caller: Option<HostSlot>) {
         let Some(recalled) = self.leases.recall(fid, caller) else {
             return;

@@ -1,9 +1,10 @@
-//! Where volumes are: for the one call that asks a file server, GetVolumeInfo, and for stores into files that came
-//! with a volume from elsewhere ([`crate::objects::ownership`]).
+//! The location of volumes. Two users need it: GetVolumeInfo, the one call that asks a file server
+//! for it, and stores into files of a volume that came from another server
+//! ([`crate::objects::ownership`]).
 //!
-//! OpenAFS's file server asks the volume location server on its own machine, and after a failure
-//! asks no more for three minutes. So does this one for GetVolumeInfo; whoever makes it says how to ask. A store
-//! asks again sooner: without an answer it copies the whole file.
+//! OpenAFS's file server asks the volume location server on its own machine, and stops asking for
+//! three minutes after a failure. This server does the same for GetVolumeInfo; its creator sets the
+//! database. A store asks again sooner, because without an answer it copies the whole file.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,7 +24,7 @@ pub trait Locations: Send + Sync + 'static {
     /// The entry of a volume, by name or by id in digits.
     ///
     /// # Errors
-    /// The database's code; a negative one says that it did not answer.
+    /// The database's code. A negative code means that the database did not answer.
     fn entry<'a>(
         &'a self,
         name: &'a VolumeNameArgument,
@@ -48,24 +49,24 @@ impl Locations for Connection {
     }
 }
 
-/// The database in use, and when it did not answer.
+/// The database in use, and the time of its last failure.
 #[derive(Default)]
 pub(crate) struct KnownLocations {
     database: OnceLock<Arc<dyn Locations>>,
-    /// Server's seconds; 0: it has answered since.
+    /// Server's seconds; 0 if it has answered since.
     failed: AtomicU32,
 }
 
-/// What OpenAFS answers while it does not ask.
+/// OpenAFS's answer while it does not ask.
 const NOT_ASKED: AbortCode = AbortCode(1);
 
 impl KnownLocations {
-    /// The first call counts.
+    /// Sets the database. Only the first call has an effect.
     pub(crate) fn set(&self, database: Arc<dyn Locations>) {
         self.database.get_or_init(|| database);
     }
 
-    /// An entry for somebody who is told at once if it is not to be had.
+    /// An entry for GetVolumeInfo. Fails at once while the database is not asked after a failure.
     pub(crate) async fn entry(
         &self,
         name: &VolumeNameArgument,
@@ -76,8 +77,8 @@ impl KnownLocations {
         answer
     }
 
-    /// An entry for somebody for whom much depends on it: a database that did not answer is asked again soon,
-    /// and not waited for for long.
+    /// An entry for a store, which needs it urgently. A database that did not answer is asked again
+    /// soon, and the wait for it is short.
     pub(crate) async fn entry_soon(
         &self,
         name: &VolumeNameArgument,
@@ -90,7 +91,7 @@ impl KnownLocations {
         answer
     }
 
-    /// The database, if it has answered or did not so long ago.
+    /// The database, unless it failed less than `hold_off` ago.
     fn asked(&self, now: u32, hold_off: Duration) -> Result<&Arc<dyn Locations>, AbortCode> {
         let database = self.database.get().ok_or(AbortCode::VNOVOL)?;
         match self.failed.load(Ordering::Relaxed) {

@@ -1,14 +1,19 @@
-//! Advisory locks: on whole files, as AFS has them, counters with a lifetime; and of clients that know them on ranges.
+//! Advisory locks: AFS locks on whole files, which are counters with a lifetime, and range locks
+//! for clients that know them.
 //!
-//! A lock on a whole file belongs to the file, not to a caller: anybody with the rights may release it. It ends
-//! [`LOCK_SECS`] after the last set or extend on the file, whoever that was; clients extend. The
-//! locks live in memory only: after a crash there are none, which a client cannot tell from an
-//! expiry. Source: FS/CM specification, locks; observed of OpenAFS 1.8's file server.
+//! A lock on a whole file belongs to the file, not to a caller: any caller with the rights may
+//! release it. It ends [`LOCK_SECS`] after the last set or extend on the file, by any caller.
+//! Clients extend their locks. Locks are kept in memory only. After a crash there are none, which a
+//! client cannot distinguish from an expiry. Source: FS/CM specification, locks; observed of
+//! OpenAFS 1.8's file server.
 //!
-//! A client with ranges has an owner's number, which it alone knows, and says all of what it has of a file each
-//! time: that sets, changes, extends and releases, and may be said twice. It lasts as long as a lock. For
-//! clients that know whole files only, ranges to write are a writer, and each client with ranges to read is a
-//! reader; and a reader or writer has the whole file.
+//! A client with range locks has an owner number, which only that client knows. In each call it
+//! sends the full list of its ranges of a file. Such a list sets, changes, extends and releases
+//! ranges, and may be sent twice. Ranges last as long as a lock.
+//!
+//! The two kinds conflict as follows. For whole-file locks, ranges to write count as one writer,
+//! and each client with only ranges to read counts as one reader. For ranges, a reader or writer of
+//! the whole file counts as a range over the whole file.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,18 +28,18 @@ use crate::limits::{
     HOLDERS_PER_FILE, LOCK_SECS, LOCKS, RANGES_PER_FILE, RANGES_PER_HOST, TABLE_SHARDS,
 };
 
-/// What kind of lock is asked for (`ViceLockType`).
+/// The requested kind of lock (`ViceLockType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockType {
     /// Shared with other readers.
     Read,
-    /// Held alone.
+    /// Exclusive.
     Write,
 }
 
 impl LockType {
-    /// From the wire: 0 is read, 1 is write; the historical 2 (extend) and 3 (release) are not
-    /// kinds of lock to set.
+    /// The lock type of a wire value: 0 is read, 1 is write. The historical 2 (extend) and 3
+    /// (release) are not kinds of lock to set.
     #[must_use]
     pub fn from_wire(word: i32) -> Option<Self> {
         match word {
@@ -48,37 +53,38 @@ impl LockType {
 /// Why a lock was not set or extended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockError {
-    /// Another lock is in the way.
+    /// Another lock conflicts.
     Conflict,
     /// There is no lock to extend.
     NotLocked,
     /// The server holds as many locks as it can.
     TooMany,
-    /// The file has as many ranges, or clients with ranges, as it can; or the machine has.
+    /// The limit of ranges is reached, or of clients with ranges: for the file, or for the machine.
     TooManyRanges,
-    /// The owner has said something newer.
+    /// The server already has a newer list of the owner.
     Overtaken,
 }
 
-/// Who has ranges.
+/// The owner number of a client with ranges.
 pub type Owner = [u32; 4];
 
-/// What one client has of a file.
+/// The ranges of one client in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) owner: Owner,
     pub(crate) serial: u64,
     /// Server's seconds.
     pub(crate) expires: u32,
-    /// The machine for which they count; `None`: nobody's, as they were saved or are the local administrator's.
+    /// The machine to which the ranges are charged. `None` for restored ranges and for those of the
+    /// local administrator.
     pub(crate) host: Option<IpAddr>,
-    /// Some.
+    /// Never empty.
     pub(crate) ranges: HeldRanges,
 }
 
 #[derive(Default)]
 struct Lock {
-    /// Readers, or -1 for a writer, of the whole file; 0: nobody.
+    /// Locks on the whole file: the number of readers, -1 for a writer, 0 for none.
     count: i32,
     /// Server's seconds.
     expires: u32,
@@ -86,7 +92,7 @@ struct Lock {
 }
 
 impl Lock {
-    /// The readers or the writer of the whole file.
+    /// The count of locks on the whole file; 0 after they expired.
     fn whole(&self, now: u32) -> i32 {
         if self.expires > now { self.count } else { 0 }
     }
@@ -97,7 +103,7 @@ impl Lock {
             .filter(move |holder| holder.expires > now)
     }
 
-    /// What is in the way of a range.
+    /// The lock that conflicts with a range, if any.
     fn hinders(&self, owner: Owner, wanted: LockRange, now: u32) -> Option<LockRange> {
         let whole = self.whole(now);
         if whole < 0 || (whole > 0 && wanted.alone) {
@@ -122,8 +128,9 @@ impl Lock {
         count
     }
 
-    /// Whether anything is in the way of all that an owner wants. Of each two lists the shorter one is looked up in
-    /// the longer one, so this takes no more looks than there are ranges of the file.
+    /// Whether any lock conflicts with the ranges that an owner wants. For each pair of lists, the
+    /// ranges of the shorter one are looked up in the longer one. So the number of lookups is at
+    /// most the number of ranges of the file.
     fn hinders_any(&self, owner: Owner, wanted: &HeldRanges, now: u32) -> bool {
         let any_alone = || wanted.ranges().iter().any(|range| range.alone);
         let whole = self.whole(now);
@@ -156,17 +163,17 @@ impl Lock {
         self.holders.iter().map(each).sum()
     }
 
-    /// Nothing in it that could be extended.
+    /// Whether nothing is left that could be extended.
     fn is_over(&self) -> bool {
         self.count == 0 && self.holders.is_empty()
     }
 }
 
-/// How many ranges there are in a shard.
+/// The number of ranges in a shard.
 #[derive(Default)]
 struct Tally {
     all: usize,
-    /// Of each machine that has any.
+    /// By machine.
     hosts: HashMap<IpAddr, usize>,
 }
 
@@ -219,7 +226,7 @@ impl Shard {
         self.files.entry(fid).or_default().holders.push(holder);
     }
 
-    /// Drops what some have of a file. Returns whether there was any.
+    /// Removes the holders of a file that match. Returns whether any was removed.
     fn drop_holders(&mut self, fid: Fid, drops: impl Fn(&Holder) -> bool) -> bool {
         let Some(lock) = self.files.get_mut(&fid) else {
             return false;
@@ -276,12 +283,12 @@ impl LockTable {
         Ok(())
     }
 
-    /// Extends whatever lock the whole file has, even one that expired but was not yet cleared away.
+    /// Extends the lock of the whole file, even one that expired but was not yet removed.
     pub fn extend(&self, fid: Fid, now: u32) -> Result<(), LockError> {
         let mut shard = self.shard(fid).lock();
         let lock = shard.files.get_mut(&fid).filter(|lock| lock.count != 0);
         let lock = lock.ok_or(LockError::NotLocked)?;
-        // Somebody has set ranges since it had expired.
+        // Another client set ranges after the expiry.
         let lost = lock.expires <= now && {
             let others = lock.count(now);
             others < 0 || (others > 0 && lock.count < 0)
@@ -293,8 +300,8 @@ impl LockTable {
         Ok(())
     }
 
-    /// Releases one reader, or the writer, of the whole file. Returns whether the file has become free, so that
-    /// waiting clients must be told. Releasing what is not locked is no error.
+    /// Releases one reader, or the writer, of the whole file. Returns whether the file became free;
+    /// waiting clients must then be notified. Releasing an unlocked file is no error.
     pub fn release(&self, fid: Fid, now: u32) -> bool {
         let mut shard = self.shard(fid).lock();
         if shard.files.get(&fid).is_none_or(|lock| lock.count == 0) {
@@ -309,8 +316,8 @@ impl LockTable {
         })
     }
 
-    /// `owner` has these ranges and no others, until [`LOCK_SECS`] from `now`, if he may have what he has not yet.
-    /// They count for `host`. Returns whether the file has become free.
+    /// Replaces the ranges of `owner` by `ranges`, until [`LOCK_SECS`] from `now`, if no new range
+    /// conflicts. The ranges are charged to `host`. Returns whether the file became free.
     pub fn hold(
         &self,
         fid: Fid,
@@ -320,7 +327,7 @@ impl LockTable {
         now: u32,
     ) -> Result<bool, LockError> {
         let mut shard = self.shard(fid).lock();
-        // The owner's stays, for its number.
+        // The owner's own expired entry stays, because its serial is compared below.
         let over = |holder: &Holder| holder.owner != owner && holder.expires <= now;
         let expired = shard.drop_holders(fid, over);
         let (files, all) = (shard.files.len(), shard.tally.all);
@@ -331,7 +338,8 @@ impl LockTable {
         }
         let before = mine.map_or(0, |holder| holder.ranges.ranges().len());
         let more = ranges.ranges().len().saturating_sub(before);
-        // Who has no more than before, from another address, is not refused, and so they count where they did.
+        // An owner that adds no ranges is not refused if it calls from another address. Its ranges
+        // stay charged to the earlier one.
         let counted = mine.and_then(|holder| holder.host);
         let host = counted.filter(|_| more == 0).or(host);
         if let Some(host) = host.filter(|_| more > 0) {
@@ -346,7 +354,7 @@ impl LockTable {
             if more > 0 && (full || lock.ranges() + more > RANGES_PER_FILE) {
                 return Err(LockError::TooManyRanges);
             }
-            // What somebody has, nobody else can have been given.
+            // A range that the owner holds cannot have been given to another owner.
             let mine = mine.filter(|holder| holder.expires > now);
             let has = |range: &LockRange| mine.is_some_and(|holder| holder.ranges.has(*range));
             if !ranges.ranges().iter().all(has) && lock.hinders_any(owner, ranges, now) {
@@ -372,7 +380,7 @@ impl LockTable {
         Ok((expired || had) && lock.is_none_or(|lock| lock.count(now) == 0))
     }
 
-    /// What `owner` has of a file.
+    /// The ranges of `owner` in a file.
     #[must_use]
     pub fn held_by(&self, fid: Fid, owner: Owner, now: u32) -> HeldRanges {
         let shard = self.shard(fid).lock();
@@ -381,14 +389,14 @@ impl LockTable {
         mine.map(|holder| holder.ranges.clone()).unwrap_or_default()
     }
 
-    /// What is in the way of a range for `owner`.
+    /// The lock that conflicts with a range of `owner`, if any.
     #[must_use]
     pub fn test(&self, fid: Fid, owner: Owner, wanted: LockRange, now: u32) -> Option<LockRange> {
         let shard = self.shard(fid).lock();
         shard.files.get(&fid)?.hinders(owner, wanted, now)
     }
 
-    /// What a status says: 0 not locked, n readers, -1 a writer.
+    /// The lock count of a file status: 0 not locked, n readers, -1 a writer.
     #[must_use]
     pub fn count(&self, fid: Fid, now: u32) -> i32 {
         let shard = self.shard(fid).lock();
@@ -398,7 +406,7 @@ impl LockTable {
         shard.files.get(&fid).map_or(0, |lock| lock.count(now))
     }
 
-    /// Forgets the locks of a deleted file.
+    /// Removes the locks of a deleted file.
     pub fn forget(&self, fid: Fid) {
         let mut shard = self.shard(fid).lock();
         if !shard.files.is_empty() {
@@ -406,7 +414,7 @@ impl LockTable {
         }
     }
 
-    /// Forgets the locks of a volume that is gone.
+    /// Removes the locks of a deleted volume.
     pub fn forget_volume(&self, volume: VolumeId) {
         for shard in &self.shards {
             let Shard { files, tally } = &mut *shard.lock();
@@ -420,7 +428,8 @@ impl LockTable {
         }
     }
 
-    /// Clears away what expired: of whole files at least [`LOCK_SECS`] ago, for until then it may be extended.
+    /// Removes expired locks. A whole-file lock is removed only [`LOCK_SECS`] after its expiry,
+    /// because until then it may be extended.
     pub fn sweep(&self, now: u32) {
         for shard in &self.shards {
             let Shard { files, tally } = &mut *shard.lock();
@@ -434,7 +443,7 @@ impl LockTable {
         }
     }
 
-    /// Every lock on a whole file: fid, count, expiry; and all ranges.
+    /// Visits every lock on a whole file (fid, count, expiry) and all ranges.
     pub(crate) fn for_each(
         &self,
         mut whole: impl FnMut(Fid, i32, u32),
@@ -452,7 +461,7 @@ impl LockTable {
         }
     }
 
-    /// Puts back a saved lock, unless it has expired.
+    /// Restores a saved lock, unless it has expired.
     pub(crate) fn restore(&self, fid: Fid, count: i32, expires: u32, now: u32) {
         if expires > now {
             self.shard(fid).lock().change(fid, |lock| {
@@ -462,14 +471,14 @@ impl LockTable {
         }
     }
 
-    /// Puts back saved ranges, unless they have expired.
+    /// Restores saved ranges, unless they have expired.
     pub(crate) fn restore_ranges(&self, fid: Fid, holder: Holder, now: u32) {
         if holder.expires > now {
             self.shard(fid).lock().put(fid, holder);
         }
     }
 
-    /// Files with locks, expired ones included.
+    /// The number of files with locks, expired ones included.
     #[must_use]
     pub fn held(&self) -> usize {
         let files = |shard: &Mutex<Shard>| shard.lock().files.len();
@@ -513,7 +522,7 @@ mod tests {
         assert_eq!(locks.extend(FID, 200), Ok(()));
         assert_eq!(locks.count(FID, 499), -1);
         assert_eq!(locks.count(FID, 500), 0);
-        // Expired, not cleared away: it may still be extended.
+        // Expired but not removed: it may still be extended.
         assert_eq!(locks.extend(FID, 510), Ok(()));
         assert_eq!(locks.count(FID, 510), -1);
         locks.sweep(810 + LOCK_SECS);
@@ -535,7 +544,7 @@ mod tests {
         LockRange { first, last, alone }
     }
 
-    /// What one client says.
+    /// Sends the list of one client.
     fn hold(
         locks: &LockTable,
         client: u32,
@@ -550,7 +559,7 @@ mod tests {
     fn ranges_of_two_clients_and_whole_files_exclude_each_other() {
         let (read, write) = (range(0, 9, false), range(0, 9, true));
         let (beside, last) = (range(10, 19, true), range(u64::MAX, u64::MAX, true));
-        // What the first client has, what the second wants, and whether he gets it.
+        // The ranges of the first client, those that the second wants, and whether it gets them.
         for (had, wanted, expected) in [
             (read, read, true),
             (read, write, false),
@@ -570,7 +579,7 @@ mod tests {
             assert_eq!(hold(&locks, 2, &[wanted], 0).is_ok(), expected);
             assert_eq!(locks.held_by(FID, [1; 4], 0).ranges(), [had]);
         }
-        // Beside locks on the whole file.
+        // The same against locks on the whole file.
         for (kind, wanted, expected) in [
             (LockType::Read, read, true),
             (LockType::Read, write, false),
@@ -612,13 +621,13 @@ mod tests {
         let others = [range(5, 5, true)];
         assert_eq!(hold(&locks, 2, &others, 499), Err(LockError::Conflict));
         assert_eq!(hold(&locks, 2, &others, 500), Ok(false));
-        // Whoever comes back has lost them.
+        // An owner that returns after the expiry has lost its ranges.
         let again = hold(&locks, 1, &[range(0, 9, true)], 501);
         assert_eq!(again, Err(LockError::Conflict));
         assert_eq!(hold(&locks, 1, &[range(6, 9, true)], 501), Ok(false));
         locks.sweep(900);
         assert_eq!(locks.held(), 0);
-        // A lock on the whole file that has expired is lost to ranges as well.
+        // A lock on the whole file that expired is lost to ranges as well.
         assert_eq!(locks.set(FID, LockType::Write, 1_000), Ok(()));
         assert_eq!(hold(&locks, 1, &[range(0, 0, false)], 1_300), Ok(false));
         assert_eq!(locks.extend(FID, 1_301), Err(LockError::NotLocked));
@@ -654,7 +663,7 @@ mod tests {
         }
         let one = [range(1, 1, false)];
         assert_eq!(hold(&locks, 99, &one, 0), Err(LockError::TooManyRanges));
-        // Who has ranges may have others and fewer.
+        // An owner with ranges may change them without adding any.
         assert_eq!(hold(&locks, 0, &one, 1), Ok(false));
         assert_eq!(hold(&locks, 99, &[range(3, 3, false)], 1), Ok(false));
         locks.forget(FID);
@@ -670,13 +679,13 @@ mod tests {
         for client in 0..bound {
             assert_eq!(hold(&locks, client, &[of(client)], 0), Ok(false));
         }
-        // Refused for that, before anything is compared.
+        // Refused for that reason, before ranges are compared.
         let wanted = [of(0)];
         assert_eq!(
             hold(&locks, bound, &wanted, 0),
             Err(LockError::TooManyRanges)
         );
-        // Who is there may go on and have more.
+        // An existing owner may add ranges.
         let more = [of(0), of(bound)];
         assert_eq!(hold(&locks, 0, &more, 1), Ok(false));
         assert_eq!(hold(&locks, 0, &[of(1)], 2), Err(LockError::Conflict));
@@ -696,7 +705,7 @@ mod tests {
         assert_eq!(late, Err(LockError::TooManyRanges));
         assert_eq!(hold(&locks, 1_000, &others, LOCK_SECS), Ok(false));
         assert_eq!(locks.shard(FID).lock().tally.all, 1);
-        // And ranges likewise.
+        // The same for ranges.
         locks.forget(FID);
         let each = cellar_wire::rxafs::LOCK_RANGES_MAX as u64;
         for client in 0..RANGES_PER_FILE as u64 / each {
@@ -705,7 +714,7 @@ mod tests {
             assert_eq!(hold(&locks, client as u32, &all, 0), Ok(false));
         }
         assert_eq!(hold(&locks, 1_000, &others, LOCK_SECS), Ok(false));
-        // Refused for another lock, the file is left without what has expired.
+        // A call refused because of another lock still removes the expired ones of the file.
         assert_eq!(
             hold(&locks, 1, &others, 2 * LOCK_SECS - 1),
             Err(LockError::Conflict)
@@ -740,7 +749,7 @@ mod tests {
         let [one, two] = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
         let share = RANGES_PER_HOST / TABLE_SHARDS;
         let shard = locks.shard(FID);
-        // Files of one part of the table, and owners as a caller makes them up.
+        // Files of one shard of the table, with owners chosen by the caller.
         let files: Vec<Fid> = (1..1_000)
             .map(|vnode| Fid::new(1, 2 * vnode, 3))
             .filter(|fid| std::ptr::eq(locks.shard(*fid), shard))
@@ -758,17 +767,17 @@ mod tests {
         assert_eq!(say(full, one, rest, 0), Ok(false));
         assert_eq!(say(full + 1, one, 1, 0), Err(LockError::TooManyRanges));
         assert_eq!(say(full + 1, two, 1, 0), Ok(false), "others have theirs");
-        // Said again, also from another address, they count where they did.
+        // The same list from another address stays charged to the earlier machine.
         assert_eq!(say(0, two, each, 1), Ok(false));
         assert_eq!(shard.lock().tally.of(one), share);
         assert_eq!(shard.lock().tally.of(two), 1);
-        // Fewer make room; more count for whoever says them.
+        // Fewer ranges make room. Added ranges are charged to the machine that sends them.
         assert_eq!(say(0, one, each - 1, 2), Ok(false));
         assert_eq!(say(full + 2, one, 1, 2), Ok(false));
         assert_eq!(say(full + 2, two, 2, 3), Ok(false));
         assert_eq!(shard.lock().tally.of(two), 3);
         assert_eq!(say(0, one, each, 4), Ok(false));
-        // Whatever drops them, nothing is left over.
+        // Every way of removal corrects the counts.
         locks.forget(files[0]);
         assert_eq!(shard.lock().tally.of(one), share - each);
         locks.sweep(1 + LOCK_SECS);

@@ -1,9 +1,9 @@
-//! The addresses of this server: which clients are in a network of it, for the tables of `vos examine
-//! -extended`, and what is sent to the server itself.
+//! The addresses of this server. They decide which clients are near, for the tables of `vos examine
+//! -extended`, and which transfers go to the server itself.
 //!
-//! OpenAFS compares the networks of addresses by their class (A, B, C), whatever the netmask, and so do
-//! we, with all addresses of the server. Of IPv6 the first 64 bits are the network. The machine itself
-//! is near.
+//! OpenAFS compares the networks of addresses by their class (A, B, C) and ignores the netmask.
+//! This server does the same, with all its addresses. In IPv6 the first 64 bits are the network.
+//! The machine itself is near.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -16,12 +16,12 @@ use crate::host::canonical;
 #[derive(Default)]
 pub(crate) struct Networks {
     addresses: RwLock<Vec<IpAddr>>,
-    /// Where the volume service answers; 0 if nobody said so.
+    /// The port of the volume service; 0 if it is not known.
     volume_port: AtomicU16,
 }
 
 impl Networks {
-    /// More addresses of the server; unspecified ones say nothing.
+    /// Adds addresses of the server. Unspecified ones are ignored.
     pub(crate) fn add(&self, addresses: &[SocketAddr]) {
         let mut known = self.addresses.write();
         for address in addresses {
@@ -32,7 +32,7 @@ impl Networks {
         }
     }
 
-    /// Where the volume service answers.
+    /// Sets the address of the volume service.
     pub(crate) fn add_volume_server(&self, address: SocketAddr) {
         self.add(&[address]);
         self.volume_port.store(address.port(), Ordering::Release);
@@ -70,7 +70,7 @@ fn same(own: IpAddr, other: IpAddr) -> bool {
     }
 }
 
-/// The network's bits of an address: its class is in the first ones.
+/// The network mask of an address, by the class in its first bits.
 fn mask(address: u32) -> u32 {
     match address.leading_ones() {
         0 => 0xff00_0000,

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use crate::limits::{REGISTER_RETRY, REGISTER_RETRY_MAX};
 
 /// The addresses that the database can hold: IPv4, neither loopback nor unspecified, each once. If
-/// there is no other, loopback is better than nothing: a cell on one machine.
+/// there is no such address, the loopback addresses are returned, for a cell on one machine.
 pub(crate) fn registrable(addresses: &[SocketAddr]) -> Vec<u32> {
     let of = |loopback: bool| {
         let mut found: Vec<u32> = Vec::new();
@@ -34,7 +34,7 @@ pub(crate) fn registrable(addresses: &[SocketAddr]) -> Vec<u32> {
     }
 }
 
-/// Registers with one of `servers`, again and again until one accepts or `stopping`.
+/// Registers with one of `servers`. Retries until one accepts or `stopping` returns true.
 pub(crate) async fn register(
     uuid: &AfsUuid,
     servers: &[Connection],

@@ -1,9 +1,8 @@
-//! RXAFS: the calls of clients. One file a procedure; the 32- and 64-bit forms share one.
+//! RXAFS: the calls of clients. One file for each procedure; the 32- and 64-bit forms share one.
 //!
-//! A handler reads its arguments, finds out who calls ([`crate::session`]), and then either
-//! answers from memory on the spot or on a thread that may wait for the disk
-//! ([`common::run`]). It fails with a [`crate::abort_map::Refusal`], which becomes the caller's code
-//! in [`crate::service`].
+//! A handler reads its arguments and determines the caller ([`crate::session`]). Then it answers
+//! from memory at once, or on a thread that may wait for the disk ([`common::run`]). It fails with
+//! a [`crate::abort_map::Refusal`], which [`crate::service`] maps to the caller's code.
 
 mod bulk_status;
 pub(crate) mod common;
@@ -52,7 +51,7 @@ impl Handlers for FileService {
 
     async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> Answered {
         match opcode {
-            // What clients call all the time, without another allocation.
+            // The most frequent calls, without another allocation.
             rxafs::FetchStatus::OPCODE => fetch_status::fetch_status(server, call).await,
             rxafs::GetTime::OPCODE => get_time::get_time(server, call).await,
             _ => files(server, opcode, call).await,
@@ -108,7 +107,7 @@ fn files<'a>(
     } else about_the_server(server, opcode, call))
 }
 
-/// Calls about the server, volumes and hosts, and those that are always refused.
+/// Calls about the server, volumes and hosts, and calls that are always refused.
 fn about_the_server<'a>(
     server: &'a Arc<Server>,
     opcode: u32,

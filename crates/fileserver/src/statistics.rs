@@ -1,7 +1,7 @@
 //! Counters: calls by procedure, transfers, refusals.
 //!
-//! Every call adds to them, so they are kept in *stripes*: a thread adds to its own, and readers
-//! add the stripes up. No call waits for another's cache line.
+//! Every call updates counters, so they are kept in *stripes*: each thread adds to its own stripe,
+//! and readers sum the stripes. No call waits for a cache line of another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::abort_map::Refusal;
 use crate::stripe;
 
 const STRIPES: usize = 8;
-/// Procedures that are counted by name: more than a package has.
+/// Bound of the procedures that are counted by name; larger than any package.
 const PROCEDURES_MAX: usize = 64;
-/// Upper bounds of the sizes that transfers are counted by; one more counts what is larger.
+/// Upper bounds of the size classes of transfers. One more class counts larger transfers.
 pub(crate) const TRANSFER_SIZES: [u64; 8] =
     [128, 1024, 8192, 16384, 32768, 131_072, 524_288, 1_048_576];
 const REFUSALS: usize = 20;
@@ -29,28 +29,28 @@ pub(crate) enum Direction {
     Store = 1,
 }
 
-/// Why calls were refused, as counted.
+/// The kinds of refusals that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// Arguments that do not parse.
+    /// Undecodable arguments.
     BadArguments,
-    /// Procedures that this server does not have.
+    /// Unknown procedures.
     UnknownOpcode,
     /// Names with slashes or NULs, too long, `.` and `..`, arguments out of range.
     Invalid,
     /// Fids with volume 0 or vnode 0.
     NoFid,
-    /// Fids that do not exist, or not any more.
+    /// Fids that do not exist, or no longer exist.
     StaleFid,
     /// Names that do not exist, or exist already.
     Name,
-    /// Directories where files are meant, and the other way round.
+    /// Directories in place of files, or files in place of directories.
     WrongKind,
-    /// Rights that the caller lacks.
+    /// Missing rights.
     NoRight,
-    /// Volumes that are not here, or off line.
+    /// Volumes that are not on this server, or off line.
     Volume,
-    /// Volumes and hosts that are busy: clients ask again.
+    /// Busy volumes and hosts: the client retries.
     Busy,
     /// Changes to read-only volumes.
     ReadOnly,
@@ -60,13 +60,13 @@ pub enum RefusalKind {
     DiskFull,
     /// Damaged files and other errors of the machine.
     Machine,
-    /// Locks in the way.
+    /// Conflicting locks.
     Locked,
     /// Hosts that do not answer.
     HostSilent,
     /// The protection database cannot be reached.
     NoProtection,
-    /// Clients that stopped sending, or went away during a call.
+    /// Clients that stopped sending, or disconnected during a call.
     ClientGone,
     /// Everything else.
     Other,
@@ -98,10 +98,10 @@ const _: () = assert!(KINDS.len() <= REFUSALS);
 
 #[derive(Default)]
 struct Durations {
-    /// Nanoseconds: most calls take less than a microsecond.
+    /// Nanoseconds, because most calls take less than a microsecond.
     sum: AtomicU64,
     squares: AtomicU64,
-    /// One more than the minimum, 0 before the first.
+    /// The minimum plus one; 0 before the first.
     minimum: AtomicU64,
     maximum: AtomicU64,
 }
@@ -147,7 +147,7 @@ struct Transfer {
     transfers: AtomicU64,
     succeeded: AtomicU64,
     bytes: AtomicU64,
-    /// One more than the minimum, 0 before the first.
+    /// The minimum plus one; 0 before the first.
     smallest: AtomicU64,
     largest: AtomicU64,
     by_size: [AtomicU64; TRANSFER_SIZES.len() + 1],
@@ -159,7 +159,7 @@ struct Stripe {
     operations: [Operation; PROCEDURES_MAX],
     transfers: [Transfer; 2],
     refusals: [AtomicU64; REFUSALS],
-    /// Directories looked at; files and links.
+    /// Lookups of directories; of files and links.
     looks: [AtomicU64; 2],
 }
 
@@ -187,7 +187,7 @@ pub struct OperationFigures {
     pub calls: u64,
     /// Of these, refused.
     pub refused: u64,
-    /// Time from the arguments to the end.
+    /// Time from the end of the arguments to the end of the call.
     pub durations: DurationFigures,
 }
 
@@ -196,17 +196,17 @@ pub struct OperationFigures {
 pub struct TransferFigures {
     /// Transfers that ended.
     pub transfers: u64,
-    /// Of these, whole.
+    /// Of these, complete transfers.
     pub succeeded: u64,
-    /// Bytes of whole ones.
+    /// Bytes of complete transfers.
     pub bytes: u64,
-    /// Smallest whole one, bytes.
+    /// Smallest complete transfer, in bytes.
     pub smallest: u64,
-    /// Largest whole one, bytes.
+    /// Largest complete transfer, in bytes.
     pub largest: u64,
-    /// By size: up to 128 bytes, 1, 8, 16, 32, 128, 512 KiB, 1 MiB, and larger.
+    /// Number by size: up to 128 bytes, 1, 8, 16, 32, 128, 512 KiB, 1 MiB, and larger.
     pub by_size: [u64; TRANSFER_SIZES.len() + 1],
-    /// Time they took.
+    /// Duration of the transfers.
     pub durations: DurationFigures,
 }
 
@@ -228,7 +228,7 @@ impl Statistics {
         }
     }
 
-    /// A call of the procedure at `index` of the package has ended.
+    /// Counts the end of a call of the procedure at `index` of the package.
     pub(crate) fn operation(&self, index: usize, refused: bool, took: Duration) {
         let Some(operation) = self.stripes[stripe::mine(STRIPES)].operations.get(index) else {
             return;
@@ -241,7 +241,7 @@ impl Statistics {
         }
     }
 
-    /// A transfer of `bytes` has ended.
+    /// Counts the end of a transfer of `bytes`.
     pub(crate) fn transfer(&self, direction: Direction, bytes: u64, whole: bool, took: Duration) {
         let transfer = &self.stripes[stripe::mine(STRIPES)].transfers[direction as usize];
         transfer.transfers.fetch_add(1, Ordering::Relaxed);
@@ -262,13 +262,13 @@ impl Statistics {
         transfer.durations.add(took);
     }
 
-    /// A call looked at a vnode.
+    /// Counts a lookup of a vnode by a call.
     pub(crate) fn looked(&self, kind: FileType) {
         let which = usize::from(kind != FileType::Directory);
         self.stripes[stripe::mine(STRIPES)].looks[which].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Directories that calls looked at, and files and links.
+    /// The number of lookups by calls: of directories, and of files and links.
     pub(crate) fn looks(&self) -> [u64; 2] {
         [0, 1].map(|which| {
             let of = |stripe: &Stripe| stripe.looks[which].load(Ordering::Relaxed);
@@ -276,7 +276,7 @@ impl Statistics {
         })
     }
 
-    /// A call was refused.
+    /// Counts a refused call.
     pub(crate) fn refused(&self, kind: RefusalKind) {
         self.stripes[stripe::mine(STRIPES)].refusals[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -324,7 +324,7 @@ impl Statistics {
         figures
     }
 
-    /// How often calls were refused, by kind.
+    /// The number of refused calls, by kind.
     pub(crate) fn refusals(&self) -> Vec<(&'static str, u64)> {
         let count = |kind: RefusalKind| {
             let of = |stripe: &Stripe| stripe.refusals[kind as usize].load(Ordering::Relaxed);
@@ -338,7 +338,7 @@ impl Statistics {
 }
 
 impl Refusal {
-    /// Under what a refusal is counted.
+    /// The kind under which a refusal is counted.
     pub(crate) fn kind(&self) -> RefusalKind {
         use cellar_volume::Error;
         use cellar_wire::AbortCode;

@@ -1,4 +1,4 @@
-//! `AFSFetchStatus` from what the volume knows, the locks and the caller's rights.
+//! Builds `AFSFetchStatus` from the volume's status, the locks and the caller's rights.
 
 use cellar_volume::{FileType, VnodeStatus, Volume};
 use cellar_wire::AbortCode;
@@ -13,7 +13,7 @@ pub(crate) fn fetch_status(
     access: Access,
     lock_count: i32,
 ) -> AfsFetchStatus {
-    // A directory names itself as its parent: clients learn the real one from "..".
+    // A directory names itself as its parent. Clients learn the real parent from "..".
     let (parent, parent_uniquifier) = match status.kind {
         FileType::Directory => (status.fid.vnode, status.fid.uniquifier),
         _ => (status.parent, status.parent_uniquifier),
@@ -42,7 +42,7 @@ pub(crate) fn fetch_status(
     }
 }
 
-/// What tells images of a volume apart.
+/// The data that distinguishes images of a volume.
 pub(crate) fn vol_sync(volume: &Volume) -> VolSync {
     VolSync {
         creation_date: volume.created(),

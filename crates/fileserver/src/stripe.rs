@@ -1,4 +1,4 @@
-//! Numbers of threads: threads that count the same thing count in stripes apart.
+//! Thread numbers: threads that update the same counters use different stripes.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,8 +7,8 @@ thread_local! {
     static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// The stripe of this thread, of so many. Threads that ask one after the other for the first time
-/// have different ones.
+/// The stripe of this thread, out of `stripes`. Threads get consecutive stripes in the order of
+/// their first call.
 pub(crate) fn mine(stripes: usize) -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let mut number = NUMBER.get();

@@ -1,8 +1,8 @@
-//! Which volumes this server has, on which partitions, and in which state for clients.
+//! The volumes of this server, their partitions, and their states for clients.
 //!
-//! A volume is looked up for every call, so where it was found is remembered by id. What volume
-//! transactions do to it (busy, off line), and where it went, is kept beside: these tables are
-//! nearly always empty, and an atomic counter says so.
+//! A volume is looked up for every call, so its partition is remembered by id. The states that
+//! volume transactions set (busy, off line), and the moves to other servers, are kept in separate
+//! tables. These are nearly always empty, and an atomic counter says so.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,21 +21,21 @@ pub(crate) struct Attached {
     pub(crate) volume: Arc<Volume>,
 }
 
-/// What a volume transaction lets clients do meanwhile.
+/// The restriction that a volume transaction puts on clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Special {
-    /// Everything is refused with VBUSY; volumes that nobody can change are served.
+    /// Every call is refused with VBUSY. Volumes that cannot be changed are still served.
     Busy,
-    /// Everything is refused with VOFFLINE; volumes that nobody can change are served as they are
+    /// Every call is refused with VOFFLINE. Volumes that cannot be changed are served as they are,
     /// until they are replaced or taken out of service.
     Offline,
     /// Changes are refused with EROFS.
     ReadOnly,
-    /// The volume is not shown to clients: it is being made.
+    /// The volume is not shown to clients, because it is being created.
     Secret,
 }
 
-/// What a call wants of a volume.
+/// The access that a call needs to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     Read,
@@ -52,7 +52,7 @@ pub(crate) struct Volumes {
 }
 
 impl Volumes {
-    /// Adds a partition. One of the same id is replaced.
+    /// Adds a partition. Replaces one with the same id.
     pub(crate) fn add(&self, id: PartitionId, partition: Arc<Partition>) {
         let mut partitions = self.partitions.write();
         partitions.retain(|(other, _)| *other != id);
@@ -85,8 +85,8 @@ impl Volumes {
         Ok(found.map(|volume| Attached { partition, volume }))
     }
 
-    /// The partition and volume of an id. While it moves between partitions of this server there
-    /// are two of it: the one that is in service counts.
+    /// The partition and volume of an id. While a volume moves between partitions of this server,
+    /// there are two with its id. Returns the one that is in service.
     pub(crate) fn find(
         &self,
         id: VolumeId,
@@ -118,7 +118,8 @@ impl Volumes {
         Ok(best)
     }
 
-    /// The volume for a client's call: in service, on line, and in a state that allows the call.
+    /// The volume for a client's call. It must be in service, on line, and in a state that allows
+    /// the call.
     pub(crate) fn for_call(&self, id: VolumeId, want: Want) -> Result<Attached, Refusal> {
         if id.0 == 0 {
             return Err(Refusal::NoFid);
@@ -163,7 +164,7 @@ impl Volumes {
         }
     }
 
-    /// Puts a volume into a state for clients, or back into the ordinary one.
+    /// Sets the state of a volume for clients; `None` is the ordinary one.
     pub(crate) fn set_special(&self, place: PartitionId, id: VolumeId, special: Option<Special>) {
         let mut specials = self.specials.write();
         match special {
@@ -174,7 +175,7 @@ impl Volumes {
         self.exceptions.store(exceptions, Ordering::Release);
     }
 
-    /// Notes that a volume went to another server, until the next restart.
+    /// Notes that a volume moved to another server. The note lasts until the next restart.
     pub(crate) fn set_moved(&self, id: VolumeId, server: u32) {
         let specials = self.specials.read();
         let mut moved = self.moved.write();
@@ -183,7 +184,7 @@ impl Volumes {
             .store(specials.len() + moved.len(), Ordering::Release);
     }
 
-    /// A volume of that id is here again.
+    /// Notes that a volume with this id is on this server again.
     pub(crate) fn clear_moved(&self, id: VolumeId) {
         let specials = self.specials.read();
         let mut moved = self.moved.write();
@@ -192,12 +193,13 @@ impl Volumes {
             .store(specials.len() + moved.len(), Ordering::Release);
     }
 
-    /// Volumes that were asked for and found.
+    /// The number of volumes that were looked up and found.
     pub(crate) fn found(&self) -> usize {
         self.homes.read().len()
     }
 
-    /// Forgets where a volume was found: it was deleted, or another one of that id counts now.
+    /// Forgets the partition of a volume that was deleted, or replaced by another one with the same
+    /// id.
     pub(crate) fn forget(&self, id: VolumeId) {
         self.homes.write().remove(&id);
     }

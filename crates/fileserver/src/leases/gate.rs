@@ -1,17 +1,18 @@
-//! Waiting for all work that has begun, without a lock that work would wait for.
+//! A gate that waits for all work that has begun, without a lock that the work would wait for.
 //!
-//! Work is counted in one of two columns, in a stripe for each thread. Who wants to know that all work begun before has ended
-//! switches to the other column, and waits until the first one is empty. Work that has looked at the column before the switch and
-//! counts itself after it sees that, and begins again; so no work is counted in a column that nobody waits for any more.
+//! Work is counted in one of two columns, with a stripe for each thread. To wait for all earlier
+//! work, a task switches to the other column, and then waits until the first one is empty. Work may
+//! read the column before the switch and count itself after it. It notices this and begins again.
+//! So no work is counted in a column for which no task waits any longer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::stripe;
 
-/// Threads that count apart.
+/// The number of stripes for threads.
 const STRIPES: usize = 16;
-/// How often it is looked whether work has ended.
+/// How often the columns are polled.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 /// Counts work.
@@ -19,7 +20,7 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 pub(super) struct Gate {
     column: AtomicUsize,
     stripes: [Stripe; STRIPES],
-    /// Held by who waits: the column is not switched back meanwhile.
+    /// Held by the waiting task, so that the column is not switched back in the meantime.
     waiting: tokio::sync::Mutex<()>,
 }
 
@@ -51,11 +52,11 @@ impl Gate {
         }
     }
 
-    /// Waits until all work that had begun before has ended.
+    /// Waits until all work that began before has ended.
     pub(super) async fn passed(&self) {
         let _waiting = self.waiting.lock().await;
         let column = self.column.load(Ordering::SeqCst) % 2;
-        // What is left there by one who gave up waiting.
+        // Work left in the other column by a waiter that gave up.
         self.empty(1 - column).await;
         self.column.fetch_add(1, Ordering::SeqCst);
         self.empty(column).await;
@@ -81,7 +82,7 @@ mod tests {
         let before = gate.enter();
         let second = Duration::from_secs(1);
         assert!(timeout(second, gate.passed()).await.is_err());
-        // Whoever gave up has switched the column: the next one waits for both.
+        // The waiter that gave up has switched the column, so the next one waits for both.
         assert!(timeout(second, gate.passed()).await.is_err());
         let later = gate.enter();
         assert!(timeout(second, gate.passed()).await.is_err());
@@ -128,7 +129,8 @@ mod tests {
                     timeout(Duration::from_secs(10), gate.passed())
                         .await
                         .unwrap();
-                    // Of those that have begun since, some may have ended in place of these, but for three at most.
+                    // Of the work begun since, at most three pieces may have ended in place of
+                    // earlier ones.
                     let after = begun.load(Ordering::SeqCst);
                     let under_way = after - ended.load(Ordering::SeqCst).min(after);
                     assert!(under_way <= 3 && after >= before);

@@ -1,7 +1,7 @@
 //! BulkStatus (155) and InlineBulkStatus (65536): the statuses of up to 50 files.
 //!
-//! The first form fails whole with the first fid that fails; the inline form puts the code into
-//! that fid's slot.
+//! The first form fails as a whole with the first fid that fails. The inline form puts the code
+//! into that fid's slot.
 
 use std::sync::Arc;
 
@@ -79,8 +79,9 @@ pub(super) async fn inline_bulk_status(server: &Arc<Server>, call: &mut Incoming
     Ok(())
 }
 
-/// The statuses of all fids, in their order, once they are durable. From the first that needs the disk on, on a thread
-/// that may wait: one hop, however many there are.
+/// The statuses of all fids, in their order, once they are durable. The first fid that needs the
+/// disk, and all after it, are read on a thread that may wait. So there is one hop, for any number
+/// of fids.
 async fn statuses(
     server: &Arc<Server>,
     session: &Session,
@@ -131,7 +132,7 @@ async fn settle(found: Found, settled: Ticket) -> Result<Found, Refusal> {
 struct Results {
     statuses: Vec<AfsFetchStatus>,
     callbacks: Vec<Callback>,
-    /// Of the first fid that has one.
+    /// Of the first fid that succeeded.
     sync: Option<VolSync>,
 }
 

@@ -1,5 +1,5 @@
-//! What most handlers do: run on this thread or on one that may wait; make a change, break
-//! callbacks and wait until it is durable.
+//! The steps common to most handlers. They run work on this thread or on one that may wait. They
+//! make a change, break callbacks, and wait until the change is durable.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::session::Session;
 use crate::status::fetch_status;
 use crate::volumes::{Attached, Want};
 
-/// Runs `work` here if it needs not wait for anything, else on a thread of the pool. It may begin
-/// several times; the volume has changed nothing when it says that it would wait. If it looks at a directory of which another
-/// host has the lease, that is recalled first.
+/// Runs `work` on this thread if it does not have to wait, and otherwise on a thread of the pool.
+/// `work` may start several times; when the volume returns `WouldBlock`, it has changed nothing. If
+/// `work` needs a directory of which another host has the lease, the lease is recalled first.
 pub(crate) async fn run<T, F>(server: &Arc<Server>, work: F) -> Result<T, Refusal>
 where
     F: Fn() -> Result<T, Refusal> + Send + 'static,
@@ -25,7 +25,7 @@ where
     run_there(server, work, false).await
 }
 
-/// The same; `aside`: at once on a thread of the pool.
+/// As [`run`]. With `aside`, `work` runs on a thread of the pool from the start.
 pub(crate) async fn run_there<T, F>(
     server: &Arc<Server>,
     mut work: F,
@@ -57,7 +57,7 @@ where
     }
 }
 
-/// As [`run`], for what looks at no directory.
+/// As [`run`], for work that looks at no directory.
 pub(crate) async fn run_apart<T, F>(work: F) -> Result<T, Refusal>
 where
     F: Fn() -> Result<T, Refusal> + Send + 'static,
@@ -70,20 +70,21 @@ where
     }
 }
 
-/// What a change has touched: whose promises it breaks.
+/// The vnodes that a change touched, whose promises it breaks.
 #[derive(Default)]
 pub(crate) struct Touched {
-    /// Files and directories with a new status: everybody is told but the originator, who gets it
-    /// with the answer. Unused places have volume 0.
+    /// Files and directories with a new status. All hosts are notified except the originator, which
+    /// gets the status with the answer. Unused slots have volume 0.
     pub(crate) changed: [Fid; 4],
-    /// Told to everybody: no answer carries its new status.
+    /// All hosts are notified, because no answer carries its new status.
     pub(crate) unseen: Option<Fid>,
-    /// Gone: its promises are dropped silently, the break of its directory tells.
+    /// A deleted vnode. Its promises are dropped silently; the break of its directory notifies the
+    /// hosts.
     pub(crate) deleted: Option<Fid>,
 }
 
 impl Touched {
-    /// The status of these has changed.
+    /// Vnodes with a changed status.
     pub(crate) fn changed<const N: usize>(fids: [Fid; N]) -> Self {
         const { assert!(N <= 4) };
         let mut touched = Self::default();
@@ -92,11 +93,11 @@ impl Touched {
     }
 }
 
-/// Makes a change: applies it, breaks callbacks, and waits until it is durable and everybody was
-/// told or is down. `work` checks, applies and says what was touched.
+/// Makes a change: applies it, breaks callbacks, and waits until it is durable and every host was
+/// notified or is down. `work` checks, applies, and returns the touched vnodes.
 ///
-/// Applying and collecting promises is one step on one thread, so that a client that goes away
-/// between them loses nobody's break.
+/// Applying the change and collecting the promises is one step on one thread. So no break is lost
+/// if a client disconnects between the two.
 pub(crate) async fn change<T, F>(
     server: &Arc<Server>,
     session: &Session,
@@ -118,7 +119,7 @@ where
     finish(server, changed, pending).await
 }
 
-/// Takes the promises that a change breaks out of the table, and starts telling.
+/// Removes the promises that a change breaks from the table, and starts to notify their hosts.
 pub(crate) fn collect(
     server: &Server,
     touched: &Touched,
@@ -143,7 +144,7 @@ pub(crate) fn collect(
     pending
 }
 
-/// Waits until a change is durable and everybody was told.
+/// Waits until a change is durable and all hosts were notified.
 pub(crate) async fn finish<T>(
     server: &Server,
     changed: Changed<T>,
@@ -159,7 +160,7 @@ pub(crate) async fn finish<T>(
     Ok(outcome)
 }
 
-/// A fid that names something.
+/// Checks that a fid has a volume and a vnode number.
 pub(crate) fn check_fid(fid: Fid) -> Result<(), Refusal> {
     if fid.volume.0 == 0 || fid.vnode.0 == 0 {
         Err(Refusal::NoFid)
@@ -179,14 +180,14 @@ impl Server {
         Ok(attached)
     }
 
-    /// The volume of a change that is done, for its answer: whatever has begun to keep clients from
-    /// the volume since, they are told what came of the change.
+    /// The volume of a finished change, for its answer. It ignores restrictions on clients that
+    /// began since, so that the client learns the outcome of the change.
     pub(crate) fn volume_changed(&self, fid: Fid) -> Result<Attached, Refusal> {
         let found = self.volumes.find(fid.volume)?;
         found.map(|(_, attached)| attached).ok_or(Refusal::NoVolume)
     }
 
-    /// The status as the caller sees it, with the locks of now.
+    /// The status as the caller sees it, with the present locks.
     pub(crate) fn show(
         &self,
         session: &Session,
@@ -198,8 +199,9 @@ impl Server {
     }
 }
 
-/// Status, list and rights of one fid, unless it is another host's for now: what counts as an access of the volume. OpenAFS's count
-/// takes in the directory that a file's list is from; here a call counts each vnode it is about.
+/// Status, list and rights of one fid, unless another host has the lease of it. Each lookup counts
+/// as an access of the volume. OpenAFS also counts the directory whose list governs a file; here a
+/// call counts each vnode that it names.
 pub(crate) fn look(
     server: &Server,
     session: &Session,
@@ -214,7 +216,8 @@ pub(crate) fn look(
     Ok((status, list, access))
 }
 
-/// That what a name means, if it is a directory, is not another host's for now: whether it is empty, the holder knows.
+/// Checks that the vnode of a name is not a directory that is leased to another host. Only the
+/// holder knows whether that directory is empty.
 pub(crate) fn check_named(
     server: &Server,
     session: &Session,
@@ -228,12 +231,12 @@ pub(crate) fn check_named(
     match volume.lookup(dir, name) {
         Ok(named) => server.leases.check(named, session.host_slot()),
         Err(Error::WouldBlock) => Err(Error::WouldBlock.into()),
-        // Whatever is wrong: it is found when the name is used.
+        // Any error appears again when the name is used.
         Err(_) => Ok(()),
     }
 }
 
-/// Status and rights of a fid that has to be a directory.
+/// Status and rights of a fid that must be a directory.
 pub(crate) fn look_dir(
     server: &Server,
     session: &Session,

@@ -105,23 +105,23 @@ async fn create(
     describe(server, session, &created, dir_access)
 }
 
-/// Somebody who may make something in a directory.
+/// A caller that may create an entry in a directory.
 pub(super) struct Maker {
     pub(super) attached: Attached,
-    /// The directory as it was.
+    /// The directory before the change.
     pub(super) dir: VnodeStatus,
     pub(super) access: Access,
-    /// What the new vnode starts with.
+    /// The initial attributes of the new vnode.
     pub(super) new: NewVnode,
 }
 
-/// Counts something new: it, and the change of its directory.
+/// Counts a new vnode: the vnode itself and the change of its directory.
 pub(super) fn count_new(session: &Session, volume: &Volume, dir_before: &VnodeStatus) {
     volume.count_change(session.origin(), dir_before, session.context());
     volume.count_write(session.origin());
 }
 
-/// Whether the caller may make something in a directory, and what it starts with.
+/// Whether the caller may create an entry in a directory, and the initial attributes of the entry.
 pub(super) fn may_insert(
     server: &Server,
     session: &Session,
@@ -143,7 +143,7 @@ pub(super) fn may_insert(
 }
 
 pub(super) fn new_vnode(identity: &Identity, in_status: &AfsStoreStatus) -> NewVnode {
-    // Only administrators give things away; what others ask for is not looked at.
+    // Only administrators give vnodes to others; the wishes of other callers are ignored.
     let given = |id| if identity.administrator { id } else { None };
     NewVnode {
         owner: given(in_status.owner).unwrap_or(identity.id),
@@ -153,7 +153,7 @@ pub(super) fn new_vnode(identity: &Identity, in_status: &AfsStoreStatus) -> NewV
     }
 }
 
-/// What is answered of a new vnode.
+/// The reply fields for a new vnode.
 fn describe(
     server: &Arc<Server>,
     session: &Session,
@@ -172,8 +172,8 @@ fn describe(
     })
 }
 
-/// The new vnode as the caller sees it. The promise is given on a status read afterwards: another
-/// client may have found and changed the file by now.
+/// The new vnode as the caller sees it. The promise is given for a status that is read afterwards,
+/// because another client may have found and changed the file by then.
 pub(super) fn shown_new(
     server: &Arc<Server>,
     session: &Session,
@@ -190,7 +190,7 @@ pub(super) fn shown_new(
         cellar_volume::nonblocking(|| Ok(with_promise(server, session, volume, fid, false, fresh)));
     match promised {
         Ok(Ok(promised)) => promised,
-        // Gone or changed already, or not in memory: what was made, without a promise.
+        // Already removed, changed, or not in memory: the created status, without a promise.
         _ => (server.show(session, made, dir_access), NO_PROMISE),
     }
 }

@@ -1,4 +1,5 @@
-//! FetchACL (131): the access list of a directory, as text. A file answers its directory's.
+//! FetchACL (131): the access list of a directory, as text. A call for a file returns the list of
+//! its directory.
 
 use std::sync::Arc;
 
@@ -49,8 +50,8 @@ pub(super) async fn fetch_acl(server: &Arc<Server>, call: &mut IncomingCall) -> 
     Ok(())
 }
 
-/// The list with names. While the protection database cannot be reached, numbers stand for them:
-/// nobody is kept from looking.
+/// The list with names. While the protection database cannot be reached, numbers replace the names,
+/// so that the list can still be read.
 async fn as_text(server: &Server, list: &AccessList) -> Result<Vec<u8>, Refusal> {
     let ids: Vec<ViceId> = list.ids().collect();
     let names = match server.protection.names_of(&ids).await {

@@ -1,11 +1,11 @@
 //! FetchData (130) and FetchData64 (65537): the bytes of a file, of a directory's pages, or of a
 //! link's target; then its status, with a promise.
 //!
-//! 1. Rights are checked and the promise is given on one version of the file; a reader of that
-//!    same version sends the bytes, however long it takes and whatever is stored meanwhile.
-//! 2. Nothing is told before the version that is read is durable.
-//! 3. The length goes first, and is kept: exactly so many bytes follow.
-//! 4. A slow client holds its own call: pieces are read only when there is room for them.
+//! 1. Rights are checked and the promise is given for one version of the file. A reader of the same
+//!    version sends the bytes, for as long as it takes and despite later stores.
+//! 2. Nothing is sent before the version that is read is durable.
+//! 3. The length is sent first and is binding: exactly so many bytes follow.
+//! 4. A slow client blocks only its own call: pieces are read only when there is room for them.
 
 use std::sync::Arc;
 
@@ -32,11 +32,11 @@ use crate::statistics::Direction;
 use crate::status::vol_sync;
 use crate::volumes::Want;
 
-/// Up to this many bytes leave together with the length before and the status after them: copying
-/// them costs less than the packets they would be cut into otherwise.
+/// Up to this many bytes are sent together with the length before and the status after them.
+/// Copying them costs less than the additional packets.
 const SMALL_FETCH: u64 = 16 * 1024;
 
-/// Where the bytes come from.
+/// The source of the bytes.
 enum Source {
     Here(Reader),
     Objects(Box<Fetching>),
@@ -54,7 +54,7 @@ impl Source {
 /// A file that is open for reading.
 enum Opened {
     Here(Reader),
-    /// Its bytes are in these objects, which are held on to.
+    /// Its bytes are in these objects, which are kept while [`Reading`] exists.
     Objects(Box<(VnodeStatus, Arc<Layout>)>, Reading),
 }
 
@@ -113,7 +113,7 @@ pub(super) async fn fetch_data64(server: &Arc<Server>, call: &mut IncomingCall) 
     Ok(())
 }
 
-/// Position and length, which are not negative and do not go beyond the largest file.
+/// Position and length. They must not be negative, nor extend beyond the largest file.
 fn range(position: i64, length: i64) -> Result<(u64, u64), Refusal> {
     let position = u64::try_from(position).map_err(|_| Refusal::TooBig)?;
     let length = u64::try_from(length).map_err(|_| Refusal::TooBig)?;
@@ -144,7 +144,8 @@ async fn open(
                 return Err(Refusal::NoRight);
             }
             let opened = open_file(server, volume, fid, position, length)?;
-            // The status of the version that is read, which may be newer than the one judged.
+            // The status of the version that is read, which may be newer than the one that was
+            // checked.
             let status = server.show(&session, opened.status(), access);
             Ok((opened, status))
         };
@@ -188,18 +189,19 @@ fn open_file(
     }
     loop {
         let (status, Some(layout)) = volume.status_and_layout(fid)? else {
-            // It has just come back.
+            // The bytes have just moved back to this server.
             return Ok(Opened::Here(volume.read_file(fid, position, length)?));
         };
         let reading = server.objects.readings.begin(fid, &layout);
-        // Whoever gives up versions after a change looks who reads: still the same, so we are seen.
+        // A task that removes old versions after a change checks for readers. The layout is
+        // unchanged, so such a task sees this reader.
         if volume.layout(fid)?.as_ref() == Some(&layout) {
             return Ok(Opened::Objects(Box::new((status, layout)), reading));
         }
     }
 }
 
-/// Sends the bytes, after what the reply holds already.
+/// Sends the bytes after the data that the reply already holds.
 async fn send(
     server: &Server,
     call: &mut IncomingCall,
@@ -238,7 +240,8 @@ async fn send(
         };
         let piece = match piece {
             Ok(Some(piece)) => piece,
-            // The reader keeps its word; if not, the client must not take what comes for data.
+            // The reader should deliver the announced length. If it does not, the client must not
+            // take the following bytes for data.
             Ok(None) => break Err(Refusal::Store(Error::Changed(reader.status().fid))),
             Err(error) => break Err(error.into()),
         };
@@ -255,7 +258,7 @@ async fn send(
     outcome.map(|()| (status, callback, sync))
 }
 
-/// Sends bytes that come from objects.
+/// Sends bytes from objects.
 async fn send_objects(
     server: &Server,
     call: &mut IncomingCall,

@@ -33,8 +33,8 @@ pub(super) async fn fetch_status(server: &Arc<Server>, call: &mut IncomingCall) 
     Ok(())
 }
 
-/// The status of one fid with a promise, to be told when the ticket is ready; `bulk` if it is one
-/// of many.
+/// The status of one fid with a promise, which may be sent when the ticket is ready. `bulk` says
+/// that it is one of many.
 pub(super) fn status_of(
     server: &Arc<Server>,
     session: &Session,

@@ -1,8 +1,8 @@
-//! FlushCPS (162): an administrator says that groups have changed.
+//! FlushCPS (162): an administrator reports that groups have changed.
 //!
-//! The ids and addresses that are named are not told apart: what every connection knows of groups
-//! is asked for again at its next call. That costs one call to the protection database each, and
-//! this call is rare.
+//! The named ids and addresses are not distinguished: every connection loads its groups again at
+//! its next call. That costs one call to the protection database for each connection, and this call
+//! is rare.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! GetCapabilities (65540): what this server understands. Linux asks it first of all, and to see
-//! whether a server is there.
+//! GetCapabilities (65540): the capabilities of this server. Linux sends it first of all, and as a
+//! probe.
 
 use std::sync::Arc;
 

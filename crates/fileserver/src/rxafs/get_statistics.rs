@@ -1,4 +1,4 @@
-//! GetStatistics (146) and GetStatistics64 (65542): what `scout` and `fsprobe` show.
+//! GetStatistics (146) and GetStatistics64 (65542): the figures that `scout` and `fsprobe` show.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::figures::Figures;
 use crate::server::Server;
 use crate::service::Answered;
 
-/// Partitions that the old form has room for.
+/// The number of partitions that fit into the old form.
 const DISKS_MAX: usize = 10;
 
 pub(super) async fn get_statistics(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {

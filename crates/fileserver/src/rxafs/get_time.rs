@@ -1,5 +1,4 @@
-//! GetTime (153): clients ask it to see whether a server is there. Answered to anybody, before
-//! anybody is asked who calls.
+//! GetTime (153): clients use it as a probe. The answer needs no identification of the caller.
 
 use std::sync::Arc;
 

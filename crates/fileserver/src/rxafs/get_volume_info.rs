@@ -1,5 +1,5 @@
-//! GetVolumeInfo (148): where a volume is, in the words of the oldest clients. The answer is the
-//! volume location database's.
+//! GetVolumeInfo (148): the location of a volume, in the form of the oldest clients. The answer
+//! comes from the volume location database.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::abort_map::Refusal;
 use crate::server::Server;
 use crate::service::Answered;
 
-/// In place of a fifth id, where only servers that know the database put it: clients are to ask
-/// that instead.
+/// The value in place of a fifth id. Only servers that know the database put it there; it tells
+/// clients to ask the database instead.
 const ASK_THE_DATABASE: u32 = 0xabcd_9999;
 
 pub(super) async fn get_volume_info(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -33,7 +33,7 @@ pub(super) async fn get_volume_info(server: &Arc<Server>, call: &mut IncomingCal
     Ok(())
 }
 
-/// The volume of an entry that a name means, with the servers that have it. `None` if the entry
+/// The volume of an entry that a name selects, with the servers that have it. `None` if the entry
 /// has no such volume.
 fn volume_info(name: &[u8], entry: &VldbEntry) -> Option<VolumeInfo> {
     let [rw, ro, backup] = entry.volume_ids;
@@ -44,7 +44,7 @@ fn volume_info(name: &[u8], entry: &VldbEntry) -> Option<VolumeInfo> {
         _ if name.ends_with(b".readonly") => ro,
         _ => rw,
     };
-    // A backup volume is where its read-write volume is.
+    // A backup volume is on the same site as its read-write volume.
     let kinds = [
         (VLF_RWEXISTS, rw, RWVOL, VLSF_RWVOL),
         (VLF_ROEXISTS, ro, ROVOL, VLSF_ROVOL),

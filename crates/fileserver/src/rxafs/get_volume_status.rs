@@ -36,8 +36,8 @@ pub(super) async fn get_volume_status(server: &Arc<Server>, call: &mut IncomingC
     Ok(())
 }
 
-/// Blocks as the wire has them: 31 bits. Clients divide and subtract; more than they can say is
-/// said as the most they can.
+/// A number of blocks on the wire, with 31 bits. Larger counts become the largest value, because
+/// clients divide and subtract them.
 fn blocks(count: u64) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }

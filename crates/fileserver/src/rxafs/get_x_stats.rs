@@ -1,9 +1,10 @@
 //! XStatsVersion (159) and GetXStats (160): the collections that `xstat_fs_test` and `afsmonitor`
 //! read.
 //!
-//! A collection is a structure of C sent word by word. That of the full timings holds `timeval`s
-//! of the server's own size; this is laid out as a 64-bit little-endian server does, which readers
-//! know by its 666 words. What the words of the overall part are: [`super::performance`].
+//! A collection is a C structure sent word by word. The collection of full timings holds `timeval`s
+//! of the server's own size. This server uses the layout of a 64-bit little-endian server, which
+//! readers recognise by its 666 words. The words of the overall part are described in
+//! [`super::performance`].
 //!
 //! Source: observed of OpenAFS 1.8's file server and `xstat_fs_test`.
 
@@ -81,7 +82,7 @@ async fn performance(server: &Server, call: &IncomingCall, figures: &Figures) ->
     })
 }
 
-/// The procedures in the order of the timings, with all the forms that count as one.
+/// The procedures in the order of the timings, with all forms that count as one.
 const TIMED: [&[&str]; 28] = [
     &["FetchData", "FetchData64"],
     &["FetchACL"],
@@ -154,7 +155,7 @@ fn time(words: &mut Vec<i32>, micros: u64) {
 
 fn durations(words: &mut Vec<i32>, figures: &DurationFigures) {
     time(words, figures.sum);
-    // Squares of times are kept as times as well: in seconds squared.
+    // Sums of squares have the form of a `timeval` as well, in seconds squared.
     time(words, figures.squares / 1_000_000);
     time(words, figures.minimum);
     time(words, figures.maximum);
@@ -172,10 +173,14 @@ fn transferred(words: &mut Vec<i32>, figures: &TransferFigures) {
     words.extend(figures.by_size.map(word));
 }
 
-/// Callbacks: files deleted, promises given up, changes that looked for promises, promises given,
-/// times room was made, hosts that gave up all; files with promises, promises, room for so many;
-/// promises that timed out, changes that wait for hosts now. How room was found (five words) is
-/// not told apart.
+/// Figures of callbacks, in this order:
+///
+/// * files deleted, promises given up, changes that looked for promises, promises given, times that
+///   room was made, hosts that gave up all promises;
+/// * files with promises, promises held, capacity;
+/// * promises that expired, changes that wait for hosts now.
+///
+/// The five words about the ways in which room was made are 0.
 fn callbacks(figures: &Figures) -> Vec<i32> {
     let callbacks = &figures.callbacks;
     let counts = [
@@ -209,7 +214,7 @@ mod tests {
         let mut words = Vec::new();
         transferred(&mut words, &TransferFigures::default());
         assert_eq!(words.len(), 30);
-        // What readers tell the 64-bit layout by.
+        // The property by which readers recognise the 64-bit layout.
         assert_eq!(OVERALL_WORDS + 4 + TIMED.len() * 18 + 2 * 30, 666);
     }
 }

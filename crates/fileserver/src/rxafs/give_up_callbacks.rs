@@ -1,4 +1,5 @@
-//! GiveUpCallBacks (147) and GiveUpAllCallBacks (65539): a client forgets files, or ends.
+//! GiveUpCallBacks (147) and GiveUpAllCallBacks (65539): a client drops files from its cache, or
+//! ends.
 
 use std::sync::Arc;
 
@@ -27,8 +28,8 @@ pub(super) async fn give_up_callbacks(server: &Arc<Server>, call: &mut IncomingC
     Ok(())
 }
 
-/// A client that ends sends this last, and may be gone before it could answer anything: a host
-/// that is not known, or not settled, is not asked.
+/// A client sends this call last when it ends, and may be gone before it can answer. So a host that
+/// is unknown or not settled is not contacted.
 pub(super) async fn give_up_all_callbacks(
     server: &Arc<Server>,
     call: &mut IncomingCall,

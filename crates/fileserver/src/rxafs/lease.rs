@@ -1,5 +1,6 @@
-//! ReserveVnodes, LeaseDirectory, ReturnDirectories, which are ours: a client that makes things by itself gets numbers for them, and
-//! directories that nobody else sees meanwhile ([`crate::leases`]). What it made it tells by MakeMany ([`super::make_many`]).
+//! ReserveVnodes, LeaseDirectory and ReturnDirectories, calls of this project. A client that
+//! creates files locally gets vnode numbers for them, and leases of directories
+//! ([`crate::leases`]). It sends its pending creates with MakeMany ([`super::make_many`]).
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::{Attached, Want};
 
-/// Somebody else uses the directory.
+/// Another host uses the directory.
 const IN_USE: Refusal = Refusal::Locked;
 
 pub(super) async fn reserve_vnodes(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -65,7 +66,7 @@ pub(super) async fn lease_directory(server: &Arc<Server>, call: &mut IncomingCal
         })
         .await?;
     }
-    // Who cannot be told cannot be asked to give it back.
+    // A host that cannot be called back cannot receive a recall.
     let host = session.promise_to().ok_or(IN_USE)?;
     let term = server.config.lease;
     let granting = match server.leases.ask(dir_fid, host, term) {
@@ -76,7 +77,8 @@ pub(super) async fn lease_directory(server: &Arc<Server>, call: &mut IncomingCal
             if !server.leases.alone().await {
                 return Err(IN_USE);
             }
-            // What others were promised before is told now; nobody is promised anything any more.
+            // Earlier promises of other hosts are broken now. While the lease is in the table, no
+            // other host gets a promise.
             let touched = Touched::changed([dir_fid]);
             let others = collect(server, &touched, Some(host), session.now.0);
             server.breaker.told(others).await;
@@ -119,7 +121,8 @@ pub(super) async fn return_directories(server: &Arc<Server>, call: &mut Incoming
     Ok(())
 }
 
-/// That the caller may make something in a directory. Who has the lease of it does not matter: nothing of it is told.
+/// Checks that the caller may create entries in a directory. The lease is not checked, because the
+/// reply contains nothing from the directory.
 fn may_make_in(server: &Server, session: &Session, dir: Fid) -> Result<Attached, Refusal> {
     let attached = server.volume_of(dir, Want::Change)?;
     let (status, list) = attached.volume.status_and_acl(dir)?;

@@ -1,4 +1,4 @@
-//! Link (140): another name for a file, in the directory that it is in.
+//! Link (140): another name for a file, in the same directory.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! SetLock (156), ExtendLock (157), ReleaseLock (158), and their oldest forms (143 to 145), whose
-//! `VolSync` is an argument; HoldRanges and TestRange, which are ours.
+//! `VolSync` is an argument. Also HoldRanges and TestRange, calls of this project.
 //!
-//! On read-only volumes a read lock, an extension and a release succeed and do nothing. For a range a caller needs
-//! the right that he needs for a lock of that kind on the whole file; not for those that his client has already.
+//! On read-only volumes a read lock, an extension and a release succeed and do nothing. A range
+//! needs the same right as a lock of that kind on the whole file. No right is needed for ranges
+//! that the client already has.
 
 use std::sync::Arc;
 
@@ -219,7 +220,8 @@ fn refusal(error: LockError) -> Refusal {
     }
 }
 
-/// When the last lock goes, clients that wait for it are told to look again, as by a change.
+/// When the last lock is released, clients that wait for it are notified as by a change, so that
+/// they retry.
 async fn release(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<VolSync, Refusal> {
     let (sync, pending) = {
         let (server, session) = (server.clone(), session.clone());
@@ -235,7 +237,7 @@ async fn release(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<Vo
     Ok(sync)
 }
 
-/// What is answered, and who is told of a file that is free.
+/// The reply fields, and the breaks if the file became free.
 fn freed(
     server: &Server,
     session: &Session,

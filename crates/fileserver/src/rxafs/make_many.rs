@@ -1,14 +1,19 @@
-//! MakeMany, which is ours: things that a client has made by itself, with their bytes, made here one after the other.
+//! MakeMany, a call of this project: creates entries that a client created locally, with their
+//! bytes, one after the other.
 //!
-//! 1. Nothing is done before the arguments are right and all bytes are there, and before other hosts have given back the directories.
-//! 2. What lies in one directory and follows each other is made in one change of the volume, or, if that is refused, one by one:
-//!    so one that fails leaves the others. What stands for the call as a whole (the volume is away, or busy) aborts it.
-//! 3. Work that would have to wait, or that finds another host's lease, goes on where it was: what is done is noted.
-//! 4. Said twice it does nothing the second time: a name that leads to the very fid is made already. So a client whose answer was
-//!    lost, or whose call was aborted midway, asks again.
-//! 5. Others are told, and durability is awaited, once for all. Only then is it said what became of each.
-//! 6. In a volume whose policies may want objects a file is made empty, and its bytes are stored as by StoreData. If that
-//!    fails the file goes again.
+//! 1. Nothing is done before the arguments have been checked and all bytes have arrived, and before
+//!    other hosts have returned the directories.
+//! 2. Consecutive entries of one directory are created in one change of the volume. If that change
+//!    is refused, they are created one by one, so one that fails does not affect the others. A
+//!    refusal of the call as a whole (the volume is away, or busy) aborts it.
+//! 3. Work that would block, or that meets another host's lease, continues where it stopped,
+//!    because finished entries are recorded.
+//! 4. The call is idempotent: a name that already leads to the same fid counts as created. So a
+//!    client whose answer was lost, or whose call was aborted midway, repeats the call.
+//! 5. The breaks are delivered, and durability is awaited, once for all entries. Only then is the
+//!    outcome of each entry returned.
+//! 6. In a volume whose policies may want objects, a file is created empty, and its bytes are
+//!    stored as by StoreData. If that fails, the file is removed again.
 
 mod answer;
 
@@ -71,7 +76,7 @@ pub(super) async fn make_many(server: &Arc<Server>, call: &mut IncomingCall) -> 
     Ok(())
 }
 
-/// How many bytes follow, if all of it can be.
+/// The number of bytes that follow. Checks that every entry is possible.
 fn check(makings: &Makings) -> Result<u64, Refusal> {
     let mut total = 0;
     for making in makings {
@@ -88,7 +93,7 @@ fn check(makings: &Makings) -> Result<u64, Refusal> {
     Ok(total)
 }
 
-/// The bytes of each, as they came.
+/// The bytes of each entry, as they arrive.
 async fn bodies(
     call: &mut IncomingCall,
     makings: &Makings,
@@ -123,24 +128,24 @@ struct Job {
     begun: Instant,
 }
 
-/// What has been done.
+/// The progress of a call.
 struct State {
     done: Vec<Option<Result<Done, Refusal>>>,
     pending: Pending,
     tickets: Vec<Ticket>,
 }
 
-/// Something that is there.
+/// An entry that exists.
 #[derive(Clone, Copy)]
 struct Done {
     status: VnodeStatus,
-    /// The caller's rights in its directory.
+    /// The caller's rights in the directory of the entry.
     access: Access,
     /// Its bytes are still to be stored.
     lacks_bytes: bool,
 }
 
-/// The directory of some of them.
+/// The directory of some entries.
 #[derive(Clone, Copy)]
 struct Where {
     dir: Fid,
@@ -158,7 +163,7 @@ impl State {
     }
 }
 
-/// Whether a refusal is one of the whole call, and not of one thing that it makes.
+/// Whether a refusal concerns the whole call, and not one of its entries.
 fn is_of_call(refusal: &Refusal) -> bool {
     matches!(
         refusal,
@@ -212,7 +217,8 @@ impl Job {
         dirs
     }
 
-    /// That the volume takes changes, and that no other host has any of the directories.
+    /// Checks that the volume takes changes, and that no other host has the lease of any of the
+    /// directories.
     fn begin(&self) -> Result<(), Refusal> {
         self.attached()?;
         let caller = self.session.host_slot();
@@ -220,7 +226,7 @@ impl Job {
         dirs.try_for_each(|dir| self.server.leases.check(dir, caller))
     }
 
-    /// Makes what is not made yet.
+    /// Creates the remaining entries.
     fn go_on(&self) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         let attached = self.attached()?;
@@ -240,7 +246,7 @@ impl Job {
         Ok(())
     }
 
-    /// Those from the first on that one change can make.
+    /// The entries, starting with the first, that one change can create.
     fn together(&self, state: &State, first: usize) -> Vec<usize> {
         let dir = self.dir_of(&self.makings[first]);
         let mut bytes = 0;
@@ -266,7 +272,7 @@ impl Job {
         })
     }
 
-    /// Makes some things of one directory, or notes why not.
+    /// Creates some entries of one directory, or records the refusals.
     fn make(
         &self,
         attached: &Attached,
@@ -325,12 +331,12 @@ impl Job {
         }
     }
 
-    /// Whether bytes are stored after the making: they may have to become objects.
+    /// Whether the bytes are stored after the creation, because they may have to become objects.
     fn bytes_later(&self, attached: &Attached) -> bool {
         self.server.objects.known.is_expected() && attached.volume.policy() != 0
     }
 
-    /// One thing was not made: notes why not, or that it is there already.
+    /// Records why an entry was not created, or that it exists already.
     fn refused(
         &self,
         attached: &Attached,
@@ -344,7 +350,7 @@ impl Job {
         if is_of_call(&refusal) {
             return Err(refusal);
         }
-        // Whatever was wrong: what is there needs no number, and no room.
+        // Whatever the error was: an existing entry needs no number and no room.
         let outcome = match volume.lookup(place.dir, making.name.as_bytes()) {
             Ok(fid) if fid == self.fid_of(making) => self.there(attached, place, making),
             Ok(_) => Err(Refusal::Store(Error::Exists)),
@@ -363,7 +369,7 @@ impl Job {
         Ok(())
     }
 
-    /// What is to be made, if it can be, as far as its arguments tell.
+    /// The entry to create, if its arguments allow it.
     fn prepare(&self, place: Where, index: usize, later: bool) -> Result<Make<'_>, Refusal> {
         let making = &self.makings[index];
         let name = new_name(&making.name)?;
@@ -389,7 +395,7 @@ impl Job {
         })
     }
 
-    /// What is there under the very name and fid, for who made it, or may see it.
+    /// The existing entry with the same name and fid, for its creator or a caller that may see it.
     fn there(&self, attached: &Attached, place: Where, making: &Making) -> Result<Done, Refusal> {
         let (identity, volume) = (self.session.identity(), &attached.volume);
         let status = volume.status(self.fid_of(making))?;
@@ -399,7 +405,7 @@ impl Job {
             Ok(Done {
                 status,
                 access: place.access,
-                // As a call left it that was cut off between making and storing.
+                // An interrupted call left the file in this state, between creation and store.
                 lacks_bytes: making.length > 0 && status.data_version == 0,
             })
         } else {
@@ -407,7 +413,8 @@ impl Job {
         }
     }
 
-    /// The leases of the directories that are about to be made: nobody has seen them before their maker tells more.
+    /// Grants leases of the directories that are about to be created. No other host has seen them
+    /// before their creator sends more.
     fn born(&self, makes: &[Make<'_>]) -> Vec<(Fid, HostSlot)> {
         let Some(host) = self.session.promise_to() else {
             return Vec::new();
@@ -426,7 +433,7 @@ impl Job {
             .collect()
     }
 
-    /// Counts what a CreateFile with its StoreData, a MakeDir or a Symlink would have counted.
+    /// Counts the same figures as a CreateFile with its StoreData, a MakeDir or a Symlink.
     fn count(
         &self,
         attached: &Attached,
@@ -467,7 +474,7 @@ impl Job {
         statistics.transfer(Direction::Store, bytes, whole, took);
     }
 
-    /// Waits until all is durable, and everybody was told.
+    /// Waits until all entries are durable, and all hosts were notified.
     async fn settle(&self) -> Result<(), Refusal> {
         let (pending, tickets) = {
             let mut state = self.state.lock();
@@ -484,7 +491,7 @@ impl Job {
         durable
     }
 
-    /// Stores the bytes of files that were made without.
+    /// Stores the bytes of files that were created empty.
     async fn store_bytes(&self) -> Result<(), Refusal> {
         let lacking: Vec<(usize, Done)> = {
             let state = self.state.lock();
@@ -517,7 +524,8 @@ impl Job {
         Ok(())
     }
 
-    /// Takes a file away whose bytes could not be stored. If that fails, too, the next call of the same finds it empty.
+    /// Removes a file whose bytes could not be stored. If that fails too, a repeated call finds the
+    /// file empty.
     async fn unmake(&self, index: usize) {
         let (server, session) = (self.server.clone(), self.session.clone());
         let making = &self.makings[index];

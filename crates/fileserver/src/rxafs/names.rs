@@ -1,7 +1,8 @@
-//! What a name in a directory may be.
+//! The rules for names in a directory.
 //!
-//! What can be no name is refused at once; what could be one, and is taken (`.` and `..`) or can
-//! never be there, only when it is looked for: who may not look learns nothing.
+//! An invalid name is refused at once. Some valid names are taken (`.` and `..`) or can never
+//! exist. These are refused only at the lookup, so that a caller without the right to look learns
+//! nothing.
 //!
 //! Source: FS/CM specification; observed of OpenAFS 1.8's file server.
 
@@ -10,10 +11,10 @@ use cellar_wire::{AbortCode, AfsName};
 
 use crate::abort_map::Refusal;
 
-/// The longest name, bytes. One byte less than the wire carries.
+/// The longest name in bytes, one byte less than the wire carries.
 const NAME_MAX: usize = 255;
 
-/// A text without NUL: one with it is no text, and refused as what does not parse.
+/// A text without NUL. A text with NUL is refused like undecodable arguments.
 pub(super) fn text(bytes: &[u8]) -> Result<&[u8], Refusal> {
     if bytes.contains(&0) {
         Err(Refusal::Call(AbortCode::RXGEN_SS_UNMARSHAL))
@@ -22,8 +23,8 @@ pub(super) fn text(bytes: &[u8]) -> Result<&[u8], Refusal> {
     }
 }
 
-/// A name that is to be made: without slash, and not ending in `@sys`, which clients replace by the
-/// name of their system.
+/// A name for a new entry. It must not contain a slash, nor end in `@sys`, which clients replace by
+/// the name of their system.
 pub(super) fn new_name(name: &AfsName) -> Result<&[u8], Refusal> {
     let bytes = old_name(name)?;
     if bytes.contains(&b'/') || bytes.ends_with(b"@sys") {
@@ -33,7 +34,7 @@ pub(super) fn new_name(name: &AfsName) -> Result<&[u8], Refusal> {
     }
 }
 
-/// A name that is to be found, to be removed or renamed.
+/// A name to look up, to remove or to rename.
 pub(super) fn old_name(name: &AfsName) -> Result<&[u8], Refusal> {
     let bytes = text(name.as_bytes())?;
     if bytes.len() > NAME_MAX {
@@ -43,8 +44,7 @@ pub(super) fn old_name(name: &AfsName) -> Result<&[u8], Refusal> {
     }
 }
 
-/// Whether something new may have the name, as far as a name tells: every directory has its `.`
-/// and `..`.
+/// Checks that the name is not one that every directory has: `.` or `..`.
 pub(super) fn check_free(name: &[u8]) -> Result<(), Refusal> {
     match name {
         b"." | b".." => Err(Refusal::Store(Error::Exists)),
@@ -52,7 +52,7 @@ pub(super) fn check_free(name: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// Whether something can have the name.
+/// Checks that an entry can have the name.
 pub(super) fn check_possible(name: &[u8]) -> Result<(), Refusal> {
     if name.is_empty() || name.contains(&b'/') {
         Err(Refusal::Store(Error::NotFound))

@@ -1,13 +1,23 @@
-//! The overall figures that `xstat_fs_test` and `afsmonitor` show: 98 words, of the volume package,
+//! The overall figures that `xstat_fs_test` and `afsmonitor` show: 98 words of the volume package,
 //! Rx and hosts.
 //!
-//! Each word counts what the original's counts, or is 0 where this server has nothing of the
-//! kind. 0 always: allocations of vnodes (words 2 and 7), entries and disk reads of directories
-//! apart from files (1, 4 and 5: files' words 6, 9 and 10 count both), the volume header cache but
-//! its size (12, 13), the directory package's buffers (14 to 16), packet buffers and what was lost
-//! for want of them (17 to 20, 24, 25), `SO_GREEDY` (21), sends that had to wait in select (27),
-//! packets pushed by a negative acknowledgement (44), blocks of host and client entries (59, 65), the
-//! system's name (66) and the spares.
+//! Each word counts the same as the original's, or is 0 if this server has no equivalent. The words
+//! that are always 0:
+//!
+//! | Words | Figures of the original |
+//! | --- | --- |
+//! | 2, 7 | allocations of vnodes |
+//! | 1, 4, 5 | entries and disk accesses of directories; the files' words 6, 9 and 10 count both |
+//! | 12, 13 | the volume header cache, except its size |
+//! | 14 to 16 | the directory package's buffers |
+//! | 17 to 20, 24, 25 | packet buffers, and losses for want of them |
+//! | 21 | `SO_GREEDY` |
+//! | 27 | sends that had to wait in select |
+//! | 44 | packets pushed by a negative acknowledgement |
+//! | 59, 65 | blocks of host and client entries |
+//! | 66 | the system's name |
+//!
+//! The spare words are also 0.
 //!
 //! Source: observed of OpenAFS 1.8's file server and `xstat_fs_test`.
 
@@ -21,7 +31,7 @@ use crate::host::Networks;
 /// Words of the overall part.
 pub(super) const OVERALL_WORDS: usize = 98;
 
-/// Where each figure stands.
+/// The position of each figure.
 mod at {
     pub(super) const CALLS: usize = 0;
     pub(super) const DIRECTORY_GETS: usize = 3;
@@ -49,7 +59,7 @@ pub(super) fn word(count: u64) -> i32 {
     count as i32
 }
 
-/// What the overall figures are made of.
+/// The sources of the overall figures.
 pub(super) struct Sources<'a> {
     pub(super) figures: &'a Figures,
     pub(super) transport: &'a TransportStatistics,
@@ -57,7 +67,7 @@ pub(super) struct Sources<'a> {
     pub(super) networks: Networks,
 }
 
-/// The address by which hosts are told apart as near and far: the one that was called.
+/// The address that decides whether hosts are near or far: the one that was called.
 pub(super) fn own_address(local: Option<IpAddr>, port: &[SocketAddr]) -> Option<IpAddr> {
     let bound = port.iter().map(SocketAddr::ip);
     local
@@ -80,7 +90,7 @@ pub(super) fn overall(sources: &Sources<'_>) -> Vec<i32> {
         networks,
     } = sources;
     let store = &figures.store;
-    // The call of now as well, which has not ended.
+    // Includes the current call, which has not ended.
     put(at::CALLS, &[figures.calls("GetXStats") + 1]);
     put(at::DIRECTORY_GETS, &[figures.looks_at_directories]);
     put(at::FILE_ENTRIES, &[store.cached_vnodes]);

@@ -12,17 +12,19 @@ use crate::limits::PROMISE_TRIES;
 use crate::server::Server;
 use crate::session::Session;
 
-/// What a status without promise carries: expired already, so that no client relies on it.
+/// The callback of a status without a promise. It is already expired, so that no client relies on
+/// it.
 pub(crate) const NO_PROMISE: Callback = Callback {
     version: 1,
     expires_in_secs: 0,
     callback_type: Callback::DROPPED,
 };
 
-/// Reads the status of something with `read`, and promises the caller to tell when it changes.
-/// `read` may run more than once; when it refuses, nothing was promised.
+/// Reads the status of a vnode with `read`, and promises to notify the caller of changes. `read`
+/// may run more than once. If it fails at its first run, nothing was promised.
 ///
-/// In a read-write volume the promise is for the fid; else one promise is for the whole volume.
+/// In a read-write volume the promise is for the fid. In other volumes one promise is for the whole
+/// volume.
 pub(crate) fn with_promise<T>(
     server: &Arc<Server>,
     session: &Session,
@@ -44,8 +46,8 @@ pub(crate) fn with_promise<T>(
         )
     };
     for attempt in 0..=PROMISE_TRIES {
-        // When much is changing, the promise is given first and the status read afterwards. If
-        // that is refused, a promise is left that nobody relies on; it costs one break.
+        // Under many changes, the promise is given first and the status read afterwards. If the
+        // read is refused, a promise remains that no client relies on; it costs one break.
         let first = attempt == PROMISE_TRIES;
         let stamp = (!first).then(|| server.callbacks.stamp(key));
         let before = if first { None } else { Some(read()?) };
@@ -59,8 +61,9 @@ pub(crate) fn with_promise<T>(
                     None => read()?,
                 };
                 if volume.is_gone() {
-                    // What was read is of one that another has replaced. It was marked so before the promises were
-                    // collected: of one that is still here now, the collection finds this promise.
+                    // The status that was read belongs to a volume that another one has replaced. A
+                    // volume is marked gone before its promises are collected. So if the mark is
+                    // not set here, the collection finds this promise.
                     return Ok((value, NO_PROMISE));
                 }
                 return Ok((value, Callback::shared(secs)));

@@ -1,4 +1,4 @@
-//! Calls that file servers have always refused, each with the code that clients know, and those
+//! Calls that file servers have always refused, each with the code that clients know, and calls
 //! that this server does not have.
 
 use cellar_rpc::IncomingCall;
@@ -7,7 +7,7 @@ use cellar_wire::{AbortCode, Procedure, rxafs};
 use crate::abort_map::Refusal;
 use crate::service::Answered;
 
-/// What stock servers answer to CallBackRxConnAddr.
+/// The answer of stock servers to CallBackRxConnAddr.
 const NOT_BUILT_FOR_IT: AbortCode = AbortCode(1);
 
 pub(super) async fn refuse(opcode: u32, call: &mut IncomingCall) -> Answered {
@@ -26,7 +26,7 @@ pub(super) async fn refuse(opcode: u32, call: &mut IncomingCall) -> Answered {
             call.arguments::<rxafs::FsCmd>().await.map_err(read)?;
             Err(Refusal::Invalid)
         }
-        // Locations are the volume location database's, since long.
+        // Locations have long been the task of the volume location database.
         rxafs::NGetVolumeInfo::OPCODE => {
             call.arguments::<rxafs::NGetVolumeInfo>()
                 .await

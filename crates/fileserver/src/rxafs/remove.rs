@@ -78,7 +78,7 @@ async fn remove(
     Ok((server.show(session, &dir_status, access), sync))
 }
 
-/// A file with names left has a new status; one without is gone.
+/// A file with remaining names has a new status. A file without names is deleted.
 fn touched(dir: Fid, removed: &Removed) -> Touched {
     if removed.status.link_count == 0 {
         Touched {

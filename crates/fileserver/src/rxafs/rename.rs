@@ -1,7 +1,8 @@
-//! Rename (138): from one directory to another, over what has the new name.
+//! Rename (138): moves an entry to another name or directory, and replaces the entry that has the
+//! new name.
 //!
-//! A directory that gets another parent has its `..` rewritten: its promises are broken to
-//! everybody, the caller included, who gets no status of it.
+//! A directory that gets another parent has its `..` rewritten. Its promises are broken for all
+//! hosts, even the caller's, because the reply has no status of it.
 
 use std::sync::Arc;
 
@@ -61,7 +62,7 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
             let renamed = if may_replace {
                 volume.rename(old_dir_fid, old, new_dir_fid, new, context)
             } else {
-                // The name may be somebody's since it was looked up.
+                // Another call may have taken the name since the lookup.
                 volume.rename_to_free_name(old_dir_fid, old, new_dir_fid, new, context)
             };
             let Changed { outcome, durable } = match renamed {
@@ -72,7 +73,8 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
             let (origin, by) = (session.origin(), session.context());
             volume.count_change(origin, &old_before, by);
             if new_dir_fid == old_dir_fid {
-                // Two changes of one directory, as OpenAFS counts them: the first was a moment ago.
+                // OpenAFS counts two changes of one directory here. The first one happened just
+                // before.
                 volume.count_change(origin, &outcome.old_dir, by);
             } else {
                 volume.count_change(origin, &new_before, by);
@@ -107,7 +109,7 @@ fn touched(old_dir: Fid, new_dir: Fid, renamed: &Renamed) -> Touched {
     if new_dir != old_dir {
         also(new_dir);
         if renamed.moved.kind != FileType::Directory {
-            // Its parent, and with it the access list that governs it, is another.
+            // Its parent changes, and with it the access list that governs it.
             also(renamed.moved.fid);
         }
     }

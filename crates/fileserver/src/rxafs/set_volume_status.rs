@@ -15,7 +15,7 @@ use crate::server::Server;
 use crate::service::Answered;
 use crate::volumes::Want;
 
-/// Bytes of a message that a volume keeps.
+/// The longest message that a volume keeps, in bytes.
 const MESSAGE_MAX: usize = 127;
 
 pub(super) async fn set_volume_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -73,7 +73,7 @@ pub(super) async fn set_volume_status(server: &Arc<Server>, call: &mut IncomingC
     Ok(())
 }
 
-/// An empty message leaves the old one.
+/// Replaces a message. An empty new message leaves the old one.
 fn replace(message: &mut Bytes, new: &AfsPath) {
     let text = new
         .as_bytes()

@@ -49,7 +49,7 @@ async fn store(
         audit::about("fid", fid);
         audit::about("list", shown(&text));
     }
-    // Rights first: who may not change the list learns nothing about names.
+    // Check the rights first: a caller that may not change the list learns nothing about names.
     {
         let (server, session) = (server.clone(), session.clone());
         run(&server.clone(), move || may_store(&server, &session, fid)).await?;
@@ -64,7 +64,7 @@ async fn store(
                 attached
                     .volume
                     .set_acl(fid, list.clone(), session.context())?;
-            // The status shows the rights that the caller has under the new list.
+            // The status shows the caller's rights under the new list.
             let access = session.identity().access(&list);
             let outcome = (outcome, access, vol_sync(&attached.volume));
             Ok((Changed { outcome, durable }, Touched::changed([fid])))
@@ -91,8 +91,8 @@ fn may_store(server: &Server, session: &Session, fid: Fid) -> Result<(), Refusal
 }
 
 async fn parse(server: &Server, text: &[u8]) -> Result<AccessList, Refusal> {
-    // The text ends with a NUL inside the opaque: a client that sends none has a bug that once
-    // made servers read on.
+    // The text ends with a NUL inside the opaque. A client that sends none has a bug, and such a
+    // text once made servers read past the end.
     if !text.contains(&0) {
         return Err(Refusal::Invalid);
     }
@@ -112,7 +112,7 @@ async fn parse(server: &Server, text: &[u8]) -> Result<AccessList, Refusal> {
     text.resolve(id_of).map_err(refused)
 }
 
-/// A list on one line.
+/// The list on one line.
 fn shown(text: &[u8]) -> String {
     let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text)

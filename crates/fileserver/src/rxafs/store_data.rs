@@ -1,13 +1,14 @@
-//! StoreData (133) and StoreData64 (65538): bytes into a file.
+//! StoreData (133) and StoreData64 (65538): writes bytes into a file.
 //!
-//! 1. Rights are checked before bytes are waited for, so that a client without them is refused at once.
-//! 2. Up to [`SMALL_STORE`] bytes are gathered and applied in one step, here if nothing has to be
-//!    waited for. More go to the volume in pieces of [`STORE_PIECE_BYTES`], on threads that may
-//!    wait for the disk: memory is bounded by one piece for each call.
-//! 3. Nothing of the file changes before all bytes are there. A client that stops, or a partition
-//!    that becomes full, leaves the file as it was.
+//! 1. Rights are checked before the server waits for bytes, so that a client without rights is
+//!    refused at once.
+//! 2. Up to [`SMALL_STORE`] bytes are gathered and applied in one step, on this thread if nothing
+//!    blocks. Longer stores go to the volume in pieces of [`STORE_PIECE_BYTES`], on threads that
+//!    may wait for the disk. So memory is bounded by one piece for each call.
+//! 3. The file does not change before all bytes have arrived. If a client stops, or the partition
+//!    becomes full, the file is unchanged.
 //! 4. A file that is in objects, or goes there, is stored there ([`crate::objects::store`]).
-//! 5. Applying the store and collecting the promises it breaks are one step
+//! 5. Applying the store and collecting the promises that it breaks are one step
 //!    ([`super::common::collect`]).
 
 use std::collections::VecDeque;
@@ -45,11 +46,11 @@ use crate::statistics::Direction;
 use crate::status::vol_sync;
 use crate::volumes::{Attached, Want};
 
-/// Stores up to this long are applied in one step; the volume never writes them to blocks of
-/// their own while somebody waits.
+/// Stores up to this length are applied in one step. The volume never writes them to blocks of
+/// their own while a client waits.
 const SMALL_STORE: u64 = 64 * 1024;
 
-/// What the 32-bit form can say.
+/// The largest value in the 32-bit form.
 const LARGEST_32: u64 = 0x7fff_ffff;
 
 pub(super) async fn store_data(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -146,7 +147,7 @@ async fn store(
     Ok((server.show(&session, &status, access), sync))
 }
 
-/// One line a store, for whoever looks for bytes that were not stored.
+/// Logs one line for each store, to help the search for bytes that were not stored.
 fn trace(
     asked: &Asked,
     missing: u64,
@@ -176,16 +177,17 @@ fn trace(
 /// A store that is allowed.
 struct Allowed {
     attached: Attached,
-    /// The file as it was.
+    /// The file before the store.
     before: VnodeStatus,
-    /// The objects that it had; if it is here after the store they are given up.
+    /// The objects of the file before the store. If the file is on this server after the store, its
+    /// objects are removed.
     objects: Option<Arc<Layout>>,
     spec: StoreSpec,
     access: Access,
 }
 
 impl Allowed {
-    /// Where the file is to be afterwards.
+    /// The place of the file after the store.
     fn place(&self, server: &Server, session: &Session, asked: &Asked) -> Result<Place, Refusal> {
         let kept = self.before.length.min(asked.file_length);
         let length = kept.max(asked.position + asked.length);
@@ -206,7 +208,7 @@ impl Allowed {
     }
 }
 
-/// Whether the caller may store, with which attributes.
+/// Whether the caller may store, and with which attributes.
 fn check(server: &Server, session: &Session, asked: &Asked) -> Result<Allowed, Refusal> {
     let attached = server.volume_of(asked.fid, Want::Change)?;
     let (status, _, access) = look(server, session, &attached, asked.fid)?;
@@ -219,7 +221,7 @@ fn check(server: &Server, session: &Session, asked: &Asked) -> Result<Allowed, R
     }
     let mut attributes: SetStatus =
         allowed_attributes(identity, &status, access.caller, &asked.in_status)?;
-    // Without a time of the client's, a store happens now.
+    // If the client sends no time, the store happens now.
     attributes.client_time.get_or_insert(session.now);
     let spec = StoreSpec {
         position: asked.position,
@@ -248,7 +250,7 @@ async fn small(
     let data = {
         let mut gathered = pin!(gather(call, left, asked.length));
         match poll_fn(|cx| Poll::Ready(gathered.as_mut().poll(cx))).await {
-            // All here already: what is checked below is enough.
+            // All bytes have arrived: the check below is enough.
             Poll::Ready(data) => data?,
             Poll::Pending => {
                 let (server, session) = (server.clone(), session.clone());
@@ -263,7 +265,8 @@ async fn small(
     gathered(server, session, asked, data.into()).await
 }
 
-/// Stores the first bytes of a file that the caller has just made, all of them; the file has the time `time` afterwards, or now.
+/// Stores all bytes of a file that the caller has just created. The file then has the time `time`,
+/// or now.
 pub(super) async fn store_gathered(
     server: &Arc<Server>,
     session: &Session,
@@ -286,7 +289,7 @@ pub(super) async fn store_gathered(
     Ok(status)
 }
 
-/// A store of bytes that are all at hand.
+/// A store whose bytes are all present.
 async fn gathered(
     server: &Arc<Server>,
     session: &Session,
@@ -298,7 +301,7 @@ async fn gathered(
         let work = {
             let (server, session) = (server.clone(), session.clone());
             move || {
-                // Again: rights may have changed while the bytes came.
+                // Checked again: rights may have changed while the bytes arrived.
                 let allowed = check(&server, &session, &asked)?;
                 if let Place::Objects(_) = allowed.place(&server, &session, &asked)? {
                     return Err(Refusal::Store(Error::InObjects(asked.fid)));
@@ -335,7 +338,7 @@ async fn gathered(
     Box::pin(into_objects(server, session, asked, allowed, &mut bytes)).await
 }
 
-/// The bytes of a file are here since a store; its objects are given up.
+/// Schedules the removal of a file's objects, after a store has put its bytes on this server.
 fn came_back(server: &Server, fid: Fid, allowed: &Allowed) {
     if let Some(objects) = &allowed.objects {
         let volume = &allowed.attached.volume;
@@ -359,7 +362,7 @@ async fn into_objects(
         })
         .await?
     };
-    // It has come back here meanwhile: the next try finds it so.
+    // The file has moved back to this server in the meantime; the next attempt finds it there.
     let Place::Objects(wanted) = place else {
         return Err(Refusal::Busy);
     };
@@ -373,7 +376,7 @@ async fn into_objects(
         };
         let is_new = !storing.goes_on;
         match storing.write(spec, asked.length, &mut bytes).await {
-            // A device failed that did well a moment ago: there may be others.
+            // A device failed that was healthy before. There may be other devices.
             Err(Refusal::Objects(_)) if is_new && is_first && bytes.again() => is_first = false,
             outcome => break Arc::new(outcome?),
         }
@@ -403,7 +406,7 @@ async fn into_objects(
     Ok((status, allowed.access))
 }
 
-/// A store of a file for which there are no devices: it stays here.
+/// A store of a file for which there are no devices: the file stays on this server.
 async fn here(
     server: &Arc<Server>,
     session: &Session,
@@ -424,7 +427,7 @@ async fn here(
     Ok((status, allowed.access))
 }
 
-/// Bytes that are all at hand.
+/// Bytes that are all present.
 struct Gathered(VecDeque<Bytes>);
 
 impl Source for Gathered {
@@ -433,7 +436,7 @@ impl Source for Gathered {
     }
 }
 
-/// Bytes as the client sends them; those of the beginning came before.
+/// Bytes as the client sends them, after the ones that were gathered before.
 struct Arriving<'a> {
     call: &'a mut IncomingCall,
     left: &'a mut u64,
@@ -471,8 +474,8 @@ async fn large(
     };
     let (store, allowed) = when_known(&server.objects.known, begin).await?;
     let Some(mut store) = store else {
-        // Whoever sends slowly does not keep others waiting with the beginning; whoever sends fast does not
-        // wait for the end of it either.
+        // The first bytes are gathered before the turn, so that a slow client does not block other
+        // stores. A fast client does not wait for the end of its bytes either.
         let begun = gather(call, left, OBJECT_BEGIN_BYTES).await?;
         let mut bytes = Arriving {
             call,
@@ -501,7 +504,7 @@ fn push(mut store: Store, pieces: Vec<Bytes>) -> Result<Store, Refusal> {
     Ok(store)
 }
 
-/// The last pieces, the change, and the collection of what it breaks, in one step.
+/// The last pieces, the change, and the collection of the promises that it breaks, in one step.
 async fn commit(
     server: &Arc<Server>,
     session: &Session,
@@ -512,7 +515,7 @@ async fn commit(
     let (server, session) = (server.clone(), session.clone());
     blocking(move || {
         let changed = match push(store, pieces)?.commit(session.context()) {
-            // It has gone to objects while the bytes came: the next try finds it so.
+            // The file moved to objects while the bytes arrived; the next attempt finds it there.
             Err(Error::InObjects(_)) if server.objects.storage().is_some() => {
                 return Err(Refusal::Busy);
             }
@@ -525,7 +528,8 @@ async fn commit(
     .await
 }
 
-/// At least `wanted` of the bytes that a client announced, of which `left` are still to come.
+/// Gathers at least `wanted` of the bytes that a client announced, of which `left` are still to
+/// come.
 pub(super) async fn gather(
     call: &mut IncomingCall,
     left: &mut u64,

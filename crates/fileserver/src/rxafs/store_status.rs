@@ -1,4 +1,4 @@
-//! StoreStatus (135): mode, owner, group and time of something.
+//! StoreStatus (135): mode, owner, group and time of a vnode.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub(super) async fn store_status(server: &Arc<Server>, call: &mut IncomingCall) 
     Ok(())
 }
 
-/// What only an administrator may do is recorded.
+/// Records operations that need an administrator in the audit log.
 fn note_privilege(identity: &Identity, fid: Fid, asked: &AfsStoreStatus) {
     let set_id = asked.unix_mode.filter(|mode| mode & !ORDINARY_MODE != 0);
     let privileged = asked.owner.is_some() || asked.group.is_some() || set_id.is_some();
@@ -73,15 +73,15 @@ fn note_privilege(identity: &Identity, fid: Fid, asked: &AfsStoreStatus) {
     }
 }
 
-/// What of the attributes a caller with these rights may set; others than administrators change no
-/// owner, no group and no set-id bits.
+/// The requested attributes that a caller with these rights may set. Only administrators may change
+/// the owner, the group and the set-id bits.
 pub(crate) fn allowed_attributes(
     identity: &Identity,
     status: &VnodeStatus,
     rights: Rights,
     asked: &AfsStoreStatus,
 ) -> Result<SetStatus, Refusal> {
-    // A client that sends what is so already asks for no change.
+    // A client that sends the present value requests no change.
     let owner = asked.owner.filter(|&owner| owner != status.owner);
     let group = asked.group.filter(|&group| group != status.group);
     if !identity.administrator && (owner.is_some() || group.is_some()) {
@@ -109,7 +109,7 @@ fn permitted(identity: &Identity, mode: u32) -> u16 {
     (mode & mask) as u16
 }
 
-/// The mode of something new.
+/// The mode of a new vnode.
 pub(super) fn mode_of_new(identity: &Identity, asked: &AfsStoreStatus) -> Option<u16> {
     asked.unix_mode.map(|mode| permitted(identity, mode))
 }

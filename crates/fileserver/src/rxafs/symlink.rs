@@ -1,5 +1,5 @@
-//! Symlink (139): a symbolic link, or a mount point, which is one without execute bits in its mode
-//! and needs the right to administer the directory besides.
+//! Symlink (139): a symbolic link or a mount point. A mount point is a link without execute bits in
+//! its mode; creating one also needs the right to administer the directory.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ pub(super) async fn symlink(server: &Arc<Server>, call: &mut IncomingCall) -> An
     Ok(())
 }
 
-/// That the caller may make such a link, if he may make any: a mount point needs more.
+/// Checks that a caller who may create links may create this one: a mount point needs more rights.
 pub(super) fn may_link(session: &Session, access: Access, new: &NewVnode) -> Result<(), Refusal> {
     let mount_point = new.mode.is_some_and(|mode| mode & EXECUTE_BITS == 0);
     let administers =

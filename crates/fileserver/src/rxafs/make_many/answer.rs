@@ -1,5 +1,8 @@
-//! What MakeMany answers: of each thing its status and a promise, or why it was not made; of each directory what it is now; and for
-//! how long the caller has the leases of directories.
+//! The reply of MakeMany:
+//!
+//! * for each entry its status and a promise, or the reason why it was not created;
+//! * for each directory its present status;
+//! * the remaining time of the caller's leases of directories.
 
 use cellar_volume::{Error, Ticket};
 use cellar_wire::ids::Fid;
@@ -15,7 +18,7 @@ use crate::status::vol_sync;
 use crate::volumes::Attached;
 
 impl Job {
-    /// What is answered, once these are durable.
+    /// The reply, and the tickets that must be ready before it is sent.
     pub(super) fn reply(&self) -> Result<(MakeManyReply, Vec<Ticket>), Refusal> {
         let attached = self.server.volume_changed(Fid::root(self.volume))?;
         let mut settled = Vec::new();
@@ -86,7 +89,8 @@ impl Job {
         })
     }
 
-    /// For how long the caller has the lease of a directory from now on, if he has it.
+    /// The time for which the lease of a directory is extended from now on, in seconds; 0 if the
+    /// caller does not have it.
     fn lease_secs(&self, dir: Fid) -> u32 {
         let term = self.server.config.lease;
         let host = self.session.host_slot();
