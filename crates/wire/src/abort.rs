@@ -1,14 +1,14 @@
 //! Abort codes: the one number that tells a caller why its call failed.
 //!
 //! A call that fails has no results; it ends with an Rx abort that carries 32 bits. The number
-//! belongs to one of these families, told apart by range alone:
+//! belongs to one of these families, which its range alone tells apart:
 //!
 //! * negative: Rx itself, and the stubs (`RXGEN_*`);
 //! * 1 to 511: errno numbers of Linux, but 101 to 120 are the file server's (`V*`);
 //! * large: tables of 256, each with a base: VL, PT, VOLS, U (ubik), BZ, RXK, RXGK, UAE.
 //!
-//! UAE numbers ([`uae`]) are errno numbers that mean the same on every system. A file
-//! server sends them only to hosts that said they understand them.
+//! UAE numbers ([`uae`]) are errno numbers that mean the same on every system. A file server sends
+//! them only to hosts that announced that they understand them.
 
 use std::fmt;
 
@@ -18,13 +18,13 @@ use crate::uae;
 
 mod codes;
 
-/// Why a call failed, as the caller is told. 0 is success and never travels as an abort.
+/// Why a call failed, as the caller receives it. 0 is success and never travels as an abort.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct AbortCode(pub i32);
 
 impl AbortCode {
-    /// The code for a Linux errno number, as plain number. See [`AbortCode::for_host`].
+    /// The code for a Linux errno number, as a plain number. See [`AbortCode::for_host`].
     pub const fn from_errno(errno: i32) -> Self {
         Self(errno)
     }
@@ -42,7 +42,7 @@ impl AbortCode {
             })
     }
 
-    /// What the code means, as a sentence without a full stop.
+    /// The meaning of the code, as a sentence without a full stop.
     pub fn sentence(self) -> Option<&'static str> {
         self.entry().map(|entry| entry.sentence).or_else(|| {
             let errno = uae::to_errno(self).unwrap_or(self.0);
@@ -50,8 +50,8 @@ impl AbortCode {
         })
     }
 
-    /// The code as a file server sends it to one host: errno numbers become universal ones for a
-    /// host that understands these, everything else is left alone.
+    /// The code as a file server sends it to one host. If the host understands universal errno
+    /// codes, errno numbers become universal ones. Everything else stays as it is.
     pub fn for_host(self, understands_uae: bool) -> Self {
         let stays = self.0 <= 0
             || self.0 > 511
@@ -63,8 +63,8 @@ impl AbortCode {
         uae::from_errno(self.0).unwrap_or(self)
     }
 
-    /// The code with a universal errno brought back to the plain Linux number: what a client
-    /// compares with.
+    /// The code, with a universal errno turned back into the plain Linux number. Clients compare
+    /// codes in this form.
     pub fn to_plain(self) -> Self {
         uae::to_errno(self).map_or(self, Self)
     }
@@ -197,7 +197,7 @@ mod tests {
         );
         assert_eq!(
             crate::afsvol::WRONG_BASE.to_string(),
-            "what is there is not the state that this starts from (ESTALE, 116)"
+            "the target is not in the state that the operation starts from (ESTALE, 116)"
         );
         assert_eq!(
             AbortCode(49733388).to_string(),

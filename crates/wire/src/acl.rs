@@ -2,10 +2,10 @@
 //!
 //! 1. A list has up to 20 entries, each an id and rights; *positive* ones grant, *negative* ones
 //!    take away.
-//! 2. A caller's rights are the union of the positive entries whose id is in the caller's CPS,
-//!    without the union of the negative ones. A CPS with `system:administrators` has every right.
-//! 3. It is kept in 192 bytes with the vnode ([`AccessList::to_bytes`]); positive entries ascend
-//!    from the front, negative ones from the back. Dumps carry that form.
+//! 2. The rights of a caller are the union of the positive entries for ids of its CPS, minus the
+//!    union of the negative entries for them. A CPS with `system:administrators` has every right.
+//! 3. A vnode stores its list in 192 bytes ([`AccessList::to_bytes`]): positive entries ascend from
+//!    the front, negative ones from the back. Dumps carry that form.
 //! 4. Clients read and write it as text with names ([`text`]).
 //!
 //! Source: behaviour of OpenAFS 1.8 (its acl package), seen in testdata/directories.

@@ -1,12 +1,16 @@
-//! AFSOSD: what a client that knows objects asks a file server. Service 2, port 7000.
+//! AFSOSD: the calls of a client that knows objects to a file server. Service 2, port 7000.
 //!
-//! A client reads in three steps: `BeginFetch` answers layout and capabilities, the bytes come from the
-//! OSDs, and as long as its callback promise holds and the capabilities have not expired nothing more is
-//! asked. It stores in three: `BeginStore` makes the versions to write to, the bytes go to the OSDs,
-//! `EndStore` makes them the file's in one change, or `AbortStore` forgets them. A client that does not
-//! come back is forgotten after [`STORE_LEASE`] seconds.
+//! 1. *Reading.* `BeginFetch` returns the layout and capabilities, and the client reads the bytes
+//!    from the OSDs. The client calls the file server again only when its callback promise ends or
+//!    the capabilities expire.
+//! 2. *Storing.* `BeginStore` creates the versions to write to, and the client writes the bytes to
+//!    the OSDs. `EndStore` then makes these versions the contents of the file in one change;
+//!    `AbortStore` discards them.
+//! 3. If a client does not return within [`STORE_LEASE`] seconds, the file server discards its
+//!    store.
 //!
-//! Ours; other file servers answer RXGEN_OPCODE or nothing, and then plain FetchData and StoreData serve.
+//! This service is an extension of Cellar. Other file servers answer RXGEN_OPCODE or nothing; the
+//! client then uses plain FetchData and StoreData.
 
 use cellar_xdr::{List, xdr_struct};
 
@@ -16,28 +20,29 @@ use crate::osddb::OsdListed;
 use crate::package::package;
 use crate::rxafs::{AfsFetchStatus, Callback, VolSync};
 
-/// Seconds a store may take before it is renewed or ended.
+/// Seconds after which a store must be renewed or ended.
 pub const STORE_LEASE: u32 = 60;
-/// Pieces of a file listed by `GetPieces`, at most.
+/// The most pieces of a file that `GetPieces` lists.
 pub const PIECES_MAX: usize = OBJECTS_MAX;
 
 xdr_struct! {
-    /// A file in objects, as a client may use it.
+    /// A file in objects, with all that a client needs to access it.
     pub struct Access {
-        /// Where the bytes are.
+        /// The layout of the bytes.
         pub layout: Layout,
-        /// One for each object of the layout, in its order; empty where the object is not to be used.
+        /// One for each object of the layout, in its order. Empty if the client must not use the
+        /// object.
         pub capabilities: List<Capability, OBJECTS_MAX>,
         /// The devices named by the layout.
         pub devices: List<OsdListed, OBJECTS_MAX>,
-        /// Until when the capabilities hold.
+        /// When the capabilities expire.
         pub expires: AfsTime,
     }
 
-    /// What a client could not write.
+    /// An object that a client could not write.
     #[derive(Copy, Default)]
     pub struct Failed {
-        /// The place in the layout's list of objects.
+        /// The index in the layout's list of objects.
         pub place: u32,
         /// The abort code or errno.
         pub code: i32,
@@ -48,117 +53,132 @@ package! {
     /// Direct access to files in objects.
     pub AFSOSD { service: 2, port: 7000, statistics: 2 }
 
-    /// The layout of a file and capabilities to read it. ENODATA: its bytes are on the file server.
+    /// Returns the layout of a file and capabilities to read it. ENODATA: the file's bytes are on
+    /// the file server.
     1 BeginFetch { fid: Fid, position: u64, length: u64 }
         -> BeginFetchReply { status: AfsFetchStatus, callback: Callback, sync: VolSync, access: Access };
-    /// Begins a store of up to `length` bytes at `position` of a file that will have at least that length
-    /// then. A file whose bytes are on the file server is moved to objects if policy or `shape` (for who may
-    /// administer the directory; stripes 0: none) say so; else ENODATA. EBUSY: somebody else stores.
+    /// Begins a store of up to `length` bytes at `position`. The file is at least `file_length`
+    /// bytes long afterwards.
+    ///
+    /// If the bytes of the file are on the file server and policy or `shape` asks for objects, the
+    /// file is moved to objects first. If neither does, the call fails with ENODATA. Only callers
+    /// who may administer the directory may give `shape` (stripes 0: none). EBUSY: another client
+    /// stores into the file.
     2 BeginStore { fid: Fid, position: u64, length: u64, file_length: u64, shape: List<Shape, 1> }
         -> BeginStoreReply { store: u64, status: AfsFetchStatus, access: Access };
-    /// Goes on for another lease, with new capabilities.
+    /// Renews the store for another lease time and returns new capabilities.
     3 ExtendStore { fid: Fid, store: u64, position: u64, length: u64 }
         -> ExtendStoreReply { access: Access };
-    /// Makes what was written the file's: the length is at least `length`, `modified` its date. Objects that
-    /// failed and of which there are other copies become stale; else EIO and nothing has changed.
+    /// Makes the written versions the contents of the file. The file is then at least `length`
+    /// bytes long, and `modified` is its date. An object that failed becomes stale if another copy
+    /// has its bytes. Otherwise the call fails with EIO and changes nothing.
     4 EndStore {
         fid: Fid, store: u64, length: u64, modified: AfsTime, failed: List<Failed, OBJECTS_MAX>
     } -> EndStoreReply { status: AfsFetchStatus, sync: VolSync };
     5 AbortStore { fid: Fid, store: u64 } -> AbortStoreReply {};
-    /// Where the pieces of a file are (`fs osd`). Needs the right to read.
+    /// Returns the location of the pieces of a file (`fs osd`). Needs the right to read.
     6 GetPieces { fid: Fid } -> GetPiecesReply { length: u64, layout: List<Layout, 1>, devices: List<OsdListed, OBJECTS_MAX> };
-    /// The policy of a directory (`fs policy`), that of its volume, and that which counts.
+    /// Returns the policy of a directory (`fs policy`) and that of its volume.
     7 GetPolicy { fid: Fid } -> GetPolicyReply { directory: u32, volume: u32 };
-    /// Sets the policy of a directory: superusers, and who may administer it. 0: that of the volume.
+    /// Sets the policy of a directory; 0: that of the volume. For superusers, and for callers who
+    /// may administer the directory.
     8 SetPolicy { fid: Fid, policy: u32 } -> SetPolicyReply {};
-    /// Sets the policy of a volume (`vos setfields -osdpolicy`): superusers. 0: never objects, 1: by size.
+    /// Sets the policy of a volume (`vos setfields -osdpolicy`). 0: never objects, 1: by size. For
+    /// superusers.
     9 SetVolumePolicy { fid: Fid, policy: u32 } -> SetVolumePolicyReply {};
-    /// The objects that any volume of this server with that RW volume as parent names, behind `after`, for
-    /// garbage collection: servers of the cell. `more`: ask again behind the last.
+    /// Lists, for garbage collection, the objects that volumes of this server name and whose owner
+    /// is the RW volume `volume`. The list starts after `after`. `more`: the caller continues after
+    /// the last entry. For servers of the cell.
     10 ListReferences { volume: u32, after: Fid, limit: u32 }
         -> ListReferencesReply { references: List<Reference, 4096>, more: bool };
-    /// What the repair queue is doing; for everybody.
+    /// Returns the state of the repair queue. For every caller.
     11 RepairStatus {} -> RepairStatusReply { status: Repairing };
-    /// Puts one object of a file elsewhere: `osd` 0 lets placement choose. Superusers.
+    /// Moves one object of a file to another device; `osd` 0 lets placement choose. For superusers.
     12 MoveObject { fid: Fid, place: u32, osd: u32 } -> MoveObjectReply { osd: u32 };
-    /// Files of this server with objects on a device, behind `after`. Servers and superusers.
+    /// Lists files of this server that have objects on a device, after `after`. For servers and
+    /// superusers.
     13 ListOnDevice { osd: u32, after: Fid, limit: u32 } -> ListOnDeviceReply { files: List<Fid, 4096>, more: bool };
-    /// Which of these volumes the server has, in whatever state: servers of the cell. Before garbage is
-    /// collected, so that a partition that is missing is not taken for volumes that name nothing.
+    /// Returns which of these volumes the server has, in whatever state. For servers of the cell.
+    ///
+    /// Garbage collection asks this first, so that it does not take a missing partition for volumes
+    /// that name no objects.
     14 HaveVolumes { volumes: List<u32, 64> } -> HaveVolumesReply { here: List<u32, 64> };
-    /// Collects what nobody needs of the objects of an RW volume, of some vnodes behind `after`, or only lists
-    /// it (`COLLECT_*`): superusers. The server must be the one that has the RW volume; if there is none, the
-    /// first of the VLDB's. Nothing younger than `grace` seconds is collected, and nothing at all unless all
-    /// file servers of the cell have said what they need.
+    /// Collects the unneeded objects and versions of an RW volume, of some vnodes after `after`, or
+    /// only lists them (`COLLECT_*`). For superusers.
+    ///
+    /// The server must be the one that has the RW volume; if none has it, the first of the VLDB's
+    /// servers. Nothing younger than `grace` seconds is collected. Nothing at all is collected
+    /// unless all file servers of the cell have reported the objects that they need.
     15 CollectGarbage { volume: u32, after: u32, grace: u32, flags: u32 } -> CollectGarbageReply { collected: Collected };
 }
 
-/// `CollectGarbage`: list it only.
+/// `CollectGarbage`: only list the garbage.
 pub const COLLECT_DRY: u32 = 1;
 
 xdr_struct! {
-    /// What a repair queue is doing.
+    /// The state of a repair queue.
     #[derive(Copy, Default)]
     pub struct Repairing {
-        /// Objects that wait to be made anew.
+        /// Objects that wait for their repair.
         pub waiting: u64,
-        /// Bytes of them, about.
+        /// The approximate bytes of these objects.
         pub waiting_bytes: u64,
-        /// Objects that are being made.
+        /// Objects under repair.
         pub running: u64,
-        /// Objects that were made since the server started.
+        /// Objects repaired since the server started.
         pub repaired: u64,
-        /// Those of them that were damaged: a wrong checksum, or not where they should be.
+        /// Repaired objects that were damaged: a wrong checksum, or missing from their device.
         pub healed: u64,
-        /// Objects that wait and could not be made when it was tried last.
+        /// Waiting objects whose repair failed more than twice.
         pub failed: u64,
-        /// Bytes that were copied or computed.
+        /// Bytes copied or computed.
         pub bytes: u64,
-        /// Bytes a second, of late.
+        /// Bytes per second, recently.
         pub rate: u64,
-        /// Files are being looked through for what else is to be repaired.
+        /// Whether files are being searched for further repairs.
         pub looking: bool,
     }
 
-    /// Something that nobody needs.
+    /// An object, or a version of one, that no volume needs.
     #[derive(Copy, Default)]
     pub struct Garbage {
-        /// On which device.
+        /// The device.
         pub osd: u32,
-        /// Of which object.
+        /// The object.
         pub object: crate::object::ObjectId,
-        /// Which version; 0: all of the object.
+        /// The version; 0: the whole object.
         pub version: u64,
-        /// Bytes: what an object takes, how long a version is.
+        /// Bytes: the space of an object, or the length of a version.
         pub bytes: u64,
-        /// When it was written last, in seconds since 1970.
+        /// The time of the last write, in seconds since 1970.
         pub written: u64,
     }
 
-    /// What came of collecting garbage.
+    /// The result of a garbage collection.
     #[derive(Default)]
     pub struct Collected {
-        /// What nobody needs, of the vnodes that were looked at.
+        /// The garbage among the vnodes that were examined.
         pub garbage: List<Garbage, 4096>,
-        /// Ask again behind this vnode; 0: that was all.
+        /// The vnode after which the caller continues; 0: the collection is complete.
         pub next: u32,
-        /// Objects that were looked at.
+        /// Objects examined.
         pub looked: u64,
-        /// What nobody names, but is too young.
+        /// Objects that no volume names, but that are younger than the grace time.
         pub young: u64,
-        /// Files that somebody stores into: left for the next time.
+        /// Files into which a store is running. They are left for the next collection.
         pub busy: u64,
-        /// Bytes that devices gave back.
+        /// Bytes that devices freed.
         pub freed: u64,
-        /// File servers that did not answer, or lack a volume that they should have: nothing was collected.
+        /// File servers that did not answer, or lack a volume that the VLDB lists for them. If
+        /// there is one, nothing was collected.
         pub silent: List<[u32; 4], 64>,
-        /// The volume's entry in the VLDB is locked or changed meanwhile: nothing was collected.
+        /// The volume's entry in the VLDB is locked, or changed meanwhile. Nothing was collected.
         pub changing: bool,
-        /// Devices that could not be asked.
+        /// Devices that could not be reached.
         pub away: List<u32, 4096>,
     }
 
-    /// A version of an object that somebody needs.
+    /// A version of an object that a volume needs.
     #[derive(Copy, Default)]
     pub struct Reference {
         /// The object.
@@ -167,7 +187,7 @@ xdr_struct! {
         pub version: u64,
         /// The device.
         pub osd: u32,
-        /// Who named it last: the owner of the file.
+        /// The owner of the file that named it last.
         pub owner: ViceId,
     }
 }

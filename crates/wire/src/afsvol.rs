@@ -1,7 +1,7 @@
 //! AFSVol: the volume server, which makes, moves, clones and dumps volumes. Service 4, port 7005.
 //!
-//! Work on a volume happens in a volume transaction: TransCreate or CreateVolume answer its number,
-//! EndTrans ends it, and one left alone for ten minutes is ended by the server.
+//! Work on a volume happens in a volume transaction. TransCreate or CreateVolume return its number,
+//! and EndTrans ends it. The server ends a transaction that was not used for ten minutes.
 //!
 //! Source: the volint interface file of OpenAFS 1.8; semantics in its volserver.
 
@@ -31,7 +31,7 @@ pub type VolumeNameArgument = AfsString<32>;
 /// The name of a partition.
 pub type PartitionName = AfsString<4096>;
 
-/// Volumes, or transactions, in one answer. The interface has no bound.
+/// Volumes, or transactions, in one reply. The interface has no bound.
 pub const ENTRIES_MAX: usize = 4_000_000;
 
 package! {
@@ -43,7 +43,7 @@ package! {
         volume: VolumeId
     } -> CreateVolumeReply { volume: VolumeId, trans: i32 };
     101 DeleteVolume { trans: i32 } -> DeleteVolumeReply {};
-    /// Streams a dump.
+    /// The client streams a dump.
     102 Restore { trans: i32, flags: i32, cookie: RestoreCookie } -> RestoreReply {}
         streams request;
     103 Forward {
@@ -59,9 +59,9 @@ package! {
     107 GetFlags { trans: i32 } -> GetFlagsReply { flags: i32 };
     108 TransCreate { volume: VolumeId, partition: i32, flags: i32 }
         -> TransCreateReply { trans: i32 };
-    /// Streams a dump; date 0 is a full one.
+    /// Streams a dump; date 0 means a full dump.
     109 Dump { trans: i32, from_date: i32 } -> DumpReply {} streams reply;
-    /// Answers VOLSERNO_OP.
+    /// Refused with VOLSERNO_OP.
     110 GetNthVolume { index: i32 } -> GetNthVolumeReply { volume: VolumeId, partition: i32 };
     111 SetForwarding { trans: i32, new_site: u32 } -> SetForwardingReply {};
     112 GetName { trans: i32 } -> GetNameReply { name: AfsString<256> };
@@ -70,7 +70,7 @@ package! {
     114 SignalRestore {
         name: VolumeNameArgument, volume_type: i32, parent: VolumeId, clone: VolumeId
     } -> SignalRestoreReply {};
-    /// Slot i holds i when that partition is there, else -1.
+    /// Slot i holds i if that partition exists, else -1.
     115 ListPartitions {} -> ListPartitionsReply { partitions: [i32; 26] };
     /// `flags`: 0 ids only, 1 everything.
     116 ListVolumes { partition: i32, flags: i32 }
@@ -107,31 +107,39 @@ package! {
     /// Streams text. Only builds with splitting answer it.
     65547 SplitVolume { volume: VolumeId, new_volume: VolumeId, vnode: u32, verbose: i32 }
         -> SplitVolumeReply {} streams reply;
-    /// Ours: which state the volume of a transaction is in. All other servers answer
-    /// RXGEN_OPCODE, and are sent plain dumps.
+    /// Cellar extension: returns the state of the volume of a transaction. Other servers answer
+    /// RXGEN_OPCODE; they receive plain dumps.
     1128614912 GetState { trans: i32 } -> GetStateReply { version: u32, state: VolumeState };
-    /// Ours: streams a delta, see [`crate::delta`]. A volume that is not what the delta is made
-    /// for stays as it is: ESTALE.
+    /// Cellar extension: the client streams a delta, see [`crate::delta`]. If the volume is not in
+    /// the state that the delta starts from, it stays as it is and the call fails with ESTALE.
     1128614913 RestoreDelta { trans: i32, cookie: RestoreCookie, head: DeltaHead }
         -> RestoreDeltaReply {} streams request;
-    /// Ours: what this volume server can do beside OpenAFS's procedures (`CAN_*`). For everybody.
+    /// Cellar extension: returns the abilities of this volume server beyond OpenAFS's procedures
+    /// (`CAN_*`). For every caller.
     1128614914 GetCapabilities {} -> GetCapabilitiesReply { version: u32, capabilities: u32 };
-    /// Ours: verifies all that a volume (0: every volume of the partition) stores, at up to so many
-    /// KiB a second (0: as fast as it goes), and streams records ([`SCRUB_PROGRESS`],
-    /// [`SCRUB_DAMAGE`]) up to [`SCRUB_END`]. `partial`: it was ended before everything was looked at.
+    /// Cellar extension: verifies all data of a volume (0: of every volume of the partition).
+    /// `rate_kib` limits the speed in KiB per second (0: no limit).
+    ///
+    /// Streams records ([`SCRUB_PROGRESS`], [`SCRUB_DAMAGE`]) up to [`SCRUB_END`]. `partial`: the
+    /// scrub ended before it had verified everything.
     1128614915 Scrub { partition: i32, volume: VolumeId, rate_kib: u32 }
         -> ScrubReply { partial: bool } streams reply;
-    /// Ours: puts bytes back where a file is damaged that has this length and data version. Streams
-    /// the bytes of `places`, which rise, from a copy of that version; of other versions here the server
-    /// takes what is the same by itself. Answers the blocks and pages that are right again, how many of
-    /// these were found here, and how many are still damaged.
+    /// Cellar extension: replaces the damaged bytes of a file that has this length and data
+    /// version. The client streams the bytes of `places`, in ascending order, from a copy of that
+    /// version. The server itself takes the same bytes from other versions that it has, if they are
+    /// intact.
+    ///
+    /// Returns the blocks and pages that are repaired, how many of these the server found itself,
+    /// and how many are still damaged.
     1128614916 Refill {
         partition: i32, fid: Fid, length: u64, data_version: u64,
         places: List<ScrubPlace, PLACES_MAX>
     } -> RefillReply { restored: u64, from_here: u64, missing: u64 } streams request;
-    /// Ours: the cell whose object storage this server uses; empty: none. For everybody. Who is told its own
-    /// cell sends layouts of files in objects instead of their bytes.
+    /// Cellar extension: returns the cell whose object storage this server uses; empty: none. For
+    /// every caller. If it is the caller's own cell, the caller sends layouts of files in objects
+    /// instead of their bytes.
     1128614917 GetObjectCell {} -> GetObjectCellReply { cell: AfsString<256> };
-    /// Ours: what the files of a volume are, by size and by place; see [`Usage`].
+    /// Cellar extension: returns statistics of the files of a volume, by size and by location; see
+    /// [`Usage`].
     1128614918 Traverse { partition: i32, volume: VolumeId } -> TraverseReply { usage: Usage };
 }

@@ -6,12 +6,12 @@ use cellar_xdr::{AfsString, WordBytes, xdr_struct};
 
 use crate::package::package;
 
-/// Any text.
+/// A text argument or result.
 pub type BozoString = AfsString<256>;
 
-/// `goal`: not to run.
+/// `goal`: the process should not run.
 pub const GOAL_SHUTDOWN: i32 = 0;
-/// `goal`: to run. As a status: running normally.
+/// `goal`: the process should run. As a status: running normally.
 pub const GOAL_NORMAL: i32 = 1;
 /// As a status: about to stop.
 pub const GOAL_SHUTTING_DOWN: i32 = 2;
@@ -38,10 +38,10 @@ pub const RESTART_GENERAL: i32 = 1;
 pub const RESTART_BINARIES: i32 = 2;
 
 xdr_struct! {
-    /// A time of the week (5 words).
+    /// A time in the week (5 words).
     #[derive(Copy, Default)]
     pub struct NetKTime {
-        /// Which fields count: 1 hour, 2 minute, 4 second, 8 day, 0x10 never, 0x20 now.
+        /// The fields that count: 1 hour, 2 minute, 4 second, 8 day, 0x10 never, 0x20 now.
         pub mask: i32,
         /// 0 to 23.
         pub hour: i16,
@@ -53,12 +53,12 @@ xdr_struct! {
         pub day: i16,
     }
 
-    /// About a key, without it (4 words).
+    /// A description of a key, without the key (4 words).
     #[derive(Copy, Default)]
     pub struct BozoKeyInfo {
         /// When the key file changed.
         pub modified_seconds: i32,
-        /// Microseconds of that.
+        /// The microseconds of that time.
         pub modified_microseconds: i32,
         /// A checksum of the key.
         pub key_checksum: u32,
@@ -69,21 +69,21 @@ xdr_struct! {
     /// A process or a group of them (17 words).
     #[derive(Copy, Default)]
     pub struct BozoStatus {
-        /// What it should be now.
+        /// The current goal.
         pub goal: i32,
-        /// What the configuration says it should be.
+        /// The goal in the configuration.
         pub file_goal: i32,
         /// When it was last started.
         pub start_time: i32,
-        /// How often it was started.
+        /// The number of starts.
         pub starts: i32,
         /// When it last ended.
         pub last_any_exit: i32,
-        /// When it last ended unasked.
+        /// When it last ended without a request.
         pub last_error_exit: i32,
-        /// The exit code then.
+        /// The exit code of that end.
         pub error_code: i32,
-        /// The signal then.
+        /// The signal of that end.
         pub error_signal: i32,
         /// `FLAG_*`.
         pub flags: i32,
@@ -110,7 +110,7 @@ package! {
     84 EnumerateInstance { index: i32 } -> EnumerateInstanceReply { instance: BozoString };
     85 GetInstanceInfo { instance: BozoString }
         -> GetInstanceInfoReply { bnode_type: BozoString, status: BozoStatus };
-    /// 999 asks for the notifier.
+    /// `number` 999 returns the notifier.
     86 GetInstanceParm { instance: BozoString, number: i32 }
         -> GetInstanceParmReply { parameter: BozoString };
     87 AddSUser { name: BozoString } -> AddSUserReply {};
@@ -135,7 +135,7 @@ package! {
     105 Install { path: BozoString, size: i32, flags: i32, date: i32 } -> InstallReply {}
         streams request;
     106 UnInstall { path: BozoString } -> UnInstallReply {};
-    /// 0 for a file that is not there.
+    /// The time of a file that does not exist is 0.
     107 GetDates { path: BozoString }
         -> GetDatesReply { new_time: i32, bak_time: i32, old_time: i32 };
     108 Exec { command: BozoString } -> ExecReply {};

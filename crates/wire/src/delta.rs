@@ -1,21 +1,22 @@
-//! Deltas: what travels instead of a dump between servers that both know it.
+//! Deltas, which replace dumps between two servers that both know them.
 //!
 //! A delta turns one state of a volume into another. Its head, an argument of RestoreDelta, names
-//! both; the stream holds what is different: vnodes with their attributes, the ranges of their
-//! contents that changed, and which vnodes are gone.
+//! both states. The stream holds the differences: vnodes with their attributes, the changed ranges
+//! of their contents, and the vnodes that are gone.
 //!
 //! 1. The stream is a magic number and frames: length, checksum, items. No item is in two frames.
-//!    A frame's checksum (CRC-32C) goes on from that of the frame before, so that frames which are
-//!    damaged, missing, repeated or in another order are noticed before an item of them is used.
-//! 2. The last item counts the others and the bytes of contents. What ends without it is not a
-//!    delta.
-//! 3. [`Writer`] gathers small items in frames and passes contents on without copying them;
-//!    [`Reader`] is fed bytes as they come, and holds one frame at most.
-//! 4. To a server that reads the same objects the layout of a file in objects travels, and no contents.
-//! 5. Nothing is compressed: contents are whatever users keep, and the rest is a hundred bytes for
-//!    each vnode that changed.
+//!    The checksum of a frame (CRC-32C) continues that of the frame before it. So the reader
+//!    notices a damaged, missing, repeated or misplaced frame before it uses an item of that frame.
+//! 2. The last item holds the counts of the other items and of the bytes of contents. A stream
+//!    without that item is not a delta.
+//! 3. [`Writer`] gathers small items into frames and passes contents on without copying them.
+//!    [`Reader`] is fed bytes as they arrive, and holds at most one frame.
+//! 4. If the receiver reads the same objects as the sender, the layout of a file in objects is sent
+//!    instead of its contents.
+//! 5. Nothing is compressed: contents are arbitrary user data, and the rest is about a hundred
+//!    bytes for each changed vnode.
 //!
-//! Ours; no other server knows it.
+//! Deltas are an extension of Cellar; no other server knows them.
 
 use bytes::Bytes;
 use cellar_xdr::{Opaque, xdr_struct};
@@ -50,7 +51,7 @@ xdr_struct! {
         pub mod_time: AfsTime,
         /// When anything changed, by the server's clock.
         pub server_mod_time: AfsTime,
-        /// Who changed the contents last.
+        /// The user who last changed the contents.
         pub author: ViceId,
         /// Owner.
         pub owner: ViceId,
@@ -62,21 +63,21 @@ xdr_struct! {
         pub access_list: Opaque<ACL_SIZE>,
         /// Length of the contents.
         pub length: u64,
-        /// Where contents do not follow, those of the base stay up to here, and zeros are beyond.
-        /// 0: the vnode is new, or nothing of it stays.
+        /// Ranges below this offset for which no contents follow keep the contents of the base.
+        /// Such ranges above it are zeros. 0: the vnode is new, or none of its contents stay.
         pub kept: u64,
     }
 
-    /// What goes with a volume whose layouts travel.
+    /// Properties of a volume whose layouts are sent.
     #[derive(Copy, Default)]
     pub struct Origin {
         /// The volume's policy.
         pub policy: u32,
-        /// All versions of objects that its server has given are below this one.
+        /// All versions of objects that the volume's server has given out are below this one.
         pub version: u64,
     }
 
-    /// The end: what went before.
+    /// The counts of the items before the end.
     #[derive(Copy, Default)]
     pub struct Totals {
         /// Items.
@@ -93,18 +94,20 @@ pub enum Item {
     Vnode(Box<DeltaVnode>),
     /// Contents of the last vnode from an offset on; never empty. Offsets rise.
     Data(u64, Bytes),
-    /// So many zeros from an offset on, which the base had something else for; never 0.
+    /// So many zeros from an offset on, in the place of other contents of the base. The count is
+    /// never 0.
     Zeros(u64, u64),
-    /// A vnode that did not change, where the base is known by a date only: it has to be there.
+    /// A vnode that did not change. Used if the base is known by a date only: the vnode has to
+    /// exist there.
     Keep(VnodeId, Uniquifier),
     /// A vnode of the base that is gone.
     Remove(VnodeId),
     /// The volume's policy and version, before any vnode.
     Origin(Origin),
-    /// The sender borrows the objects of its layouts and may not write them, nor may whoever takes them from it: the
-    /// volume that they are of may be elsewhere. Before any vnode.
+    /// The sender borrows the objects of its layouts and may not write them: the volume that owns
+    /// them may be elsewhere. The receiver may not write them either. Comes before any vnode.
     Borrowed,
-    /// The next vnode is a file in these objects, and has no contents here.
+    /// The next vnode is a file in these objects; its contents are not in the delta.
     Layout(Box<Layout>),
     /// The next vnode is a directory with this policy.
     Policy(u32),
@@ -112,31 +115,31 @@ pub enum Item {
     End(Totals),
 }
 
-/// Why bytes are not a delta. A restore answers VOLSERREAD_DUMPERROR for all of them.
+/// Why bytes are not a delta. A restore fails with VOLSERREAD_DUMPERROR in all these cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeltaError {
-    /// It does not begin as a delta does.
+    /// It does not begin like a delta.
     #[error("the delta has no magic number where it should begin")]
     Magic,
-    /// A frame that is empty or too long.
+    /// A frame is empty or too long.
     #[error("a frame of the delta has an impossible length")]
     Length,
-    /// A checksum that is not that of the bytes.
+    /// A checksum does not match the bytes.
     #[error("a frame of the delta is damaged, or not the next one")]
     Checksum,
-    /// Items that do not parse.
+    /// Items do not parse.
     #[error("a frame of the delta does not parse")]
     Form,
-    /// Contents without a vnode, beyond its length, or not in order.
+    /// Contents have no vnode, are beyond its length, or are out of order.
     #[error("contents in the delta are out of place")]
     Place,
-    /// The counts at the end are not those of what came.
+    /// The counts at the end differ from those of the received items.
     #[error("the delta is not complete")]
     Totals,
-    /// Bytes after the end.
+    /// There are bytes after the end.
     #[error("the delta goes on after its end")]
     Surplus,
-    /// The bytes ended before the delta did.
+    /// The bytes end before the delta does.
     #[error("the delta ends too early")]
     Truncated,
 }
@@ -144,7 +147,7 @@ pub enum DeltaError {
 const MAGIC: [u8; 8] = *b"CELLARD1";
 /// Bytes before a frame's items: length, checksum.
 const FRAME_HEAD: usize = 8;
-/// Bytes of items in a frame, at most.
+/// The most bytes of items in a frame.
 const FRAME_MAX: usize = 2 << 20;
 const TAG_VNODE: u32 = 1;
 const TAG_DATA: u32 = 2;

@@ -1,25 +1,28 @@
 //! Directories: the page format that clients fetch and interpret themselves.
 //!
 //! A directory is a file of 2048-byte pages, each of 64 slots of 32 bytes. Slot 0 of a page is its
-//! header with a bitmap of used slots; page 0 also holds, in slots 1 to 12, the count of free
-//! slots of the first 128 pages and 128 hash chains. A name takes one to nine consecutive slots of
-//! one page. The same bytes are stored, fetched and dumped, and clients that change a directory
-//! edit their copy by the same rules, so the rules are exact:
+//! header, with a bitmap of used slots. Page 0 also holds, in slots 1 to 12, the counts of free
+//! slots of the first 128 pages, and 128 hash chains. A name takes one to nine consecutive slots of
+//! one page.
 //!
-//! 1. *Insert* takes the first page with enough free slots by its count (pages from 128 on have
-//!    none and are always looked at) and in it the lowest run of free slots that is long enough. A
-//!    page without such a run is passed over. After the last page one is added, up to 1023.
+//! The same bytes are stored, fetched and dumped. Clients that change a directory edit their copy
+//! by the same rules, so the rules are exact:
+//!
+//! 1. *Insert* takes the first page that has enough free slots by its count. Pages from 128 on have
+//!    no count and are always examined. In that page it takes the lowest run of free slots that is
+//!    long enough; a page without such a run is skipped. After the last page a page is added, up to
+//!    1023.
 //! 2. The entry goes to the head of its hash chain.
-//! 3. *Remove* unlinks it, zeroes its slots and frees them. Pages are never given back, entries
-//!    never move.
-//! 4. `.` is in slot 13 and `..` in slot 14. A new parent removes `..` and inserts it again, which
-//!    leads back to slot 14.
+//! 3. *Remove* unlinks the entry, zeroes its slots and frees them. Pages are never removed, and
+//!    entries never move.
+//! 4. `.` is in slot 13 and `..` in slot 14. A change of parent removes `..` and inserts it again,
+//!    which puts it into slot 14 again.
 //!
-//! Nothing here trusts the bytes: chains are bounded, every slot number, name and page is checked
-//! when used, and what is wrong is a [`Corruption`], never a panic. [`Directory::check`] looks at
-//! all of it.
+//! This code does not trust the bytes. Chains are bounded. Every slot number, name and page is
+//! checked when it is used. Damage results in a [`Corruption`], never in a panic.
+//! [`Directory::check`] examines a whole directory.
 //!
-//! The owner of the pages says where they live: [`ReadPages`] and [`WritePages`].
+//! The owner of the pages decides where they are stored: [`ReadPages`] and [`WritePages`].
 //!
 //! Source: behaviour of OpenAFS 1.8 (its dir package), seen in testdata/directories.
 
@@ -58,25 +61,26 @@ pub enum DirError<E> {
     /// The name is in the directory.
     #[error("the name is in the directory already")]
     Exists,
-    /// No page has room and there are 1023.
+    /// No page has room, and there are 1023 pages.
     #[error("the directory is full")]
     Full,
-    /// The name is empty or holds a NUL, or it is `.` or `..` where these cannot be changed.
+    /// The name is empty, holds a NUL, or is `.` or `..` in an operation that cannot change these.
     #[error("the name cannot be in a directory")]
     BadName,
     /// The name is over 255 bytes.
     #[error("the name is too long")]
     NameTooLong,
-    /// The bytes are not a directory's.
+    /// The bytes are not those of a directory.
     #[error("the directory is damaged: {0}")]
     Corrupt(#[from] Corruption),
-    /// The owner of the pages failed.
-    #[error("a page of the directory cannot be had")]
+    /// The owner of the pages returned an error.
+    #[error("a page of the directory is not available")]
     Pages(E),
 }
 
 impl<E> DirError<E> {
-    /// What the client is told; `None` when the owner of the pages must say.
+    /// The abort code for the client. `None` for an error of the owner of the pages, which must
+    /// supply the code.
     pub const fn abort_code(&self) -> Option<AbortCode> {
         Some(match self {
             Self::NotFound => AbortCode::ENOENT,
@@ -90,21 +94,21 @@ impl<E> DirError<E> {
     }
 }
 
-/// What is wrong with the bytes of a directory. Slots are numbered through all pages.
+/// Damage of a directory. Slots are numbered through all pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Corruption {
-    /// No page, or more than 1023.
+    /// There is no page, or there are more than 1023.
     #[error("it has {0} pages")]
     Size(usize),
-    /// Page 0 says another number of pages than there are.
-    #[error("it says {said} pages and has {has}")]
+    /// Page 0 gives another number of pages than there are.
+    #[error("it claims {said} pages and has {has}")]
     PageCount {
-        /// What page 0 says.
+        /// The number in page 0.
         said: usize,
-        /// Pages there are.
+        /// The number of pages that exist.
         has: usize,
     },
-    /// A page does not begin as a page does.
+    /// A page does not begin with the magic number.
     #[error("page {0} has no magic number")]
     Magic(usize),
     /// A chain leads to a slot where no entry can begin.
@@ -113,10 +117,10 @@ pub enum Corruption {
     /// A chain does not end.
     #[error("the chain of hash {0} does not end")]
     Chain(usize),
-    /// An entry's name has no end in its page, is empty or over 255 bytes.
+    /// An entry's name has no end in its page, is empty or is over 255 bytes long.
     #[error("the name in slot {0} is not valid")]
     Name(u32),
-    /// An entry is in another chain than its name belongs to.
+    /// An entry is not in the chain of its name's hash.
     #[error("the entry in slot {0} is in the wrong chain")]
     WrongChain(u32),
     /// Two entries have the same name.
@@ -125,7 +129,7 @@ pub enum Corruption {
     /// Two entries share a slot.
     #[error("slot {0} belongs to two entries")]
     Overlap(u32),
-    /// The bitmap of a page and the entries in it differ.
+    /// The bitmap of a page does not match the entries in it.
     #[error("the bitmap of page {0} does not fit its entries")]
     Bitmap(usize),
     /// The count of free slots of a page is wrong.
@@ -136,10 +140,10 @@ pub enum Corruption {
     Dots,
 }
 
-/// An entry while it is looked at.
+/// An entry during a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The number of its first slot, through all pages: a client's cookie for this place.
+    /// The number of its first slot, through all pages. Clients use it as the cookie of this place.
     pub slot: u32,
     /// Its name.
     pub name: &'a [u8],
@@ -149,7 +153,7 @@ pub struct Entry<'a> {
     pub uniquifier: Uniquifier,
 }
 
-/// What a name stands for.
+/// The vnode that a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The vnode.
@@ -158,25 +162,25 @@ pub struct Target {
     pub uniquifier: Uniquifier,
 }
 
-/// Names with what they stand for.
+/// Names with their vnodes.
 pub type NamedTargets = Vec<(Vec<u8>, Target)>;
 
-/// A directory over somebody's pages.
+/// A directory over the pages of an owner.
 #[derive(Clone, Debug)]
 pub struct Directory<P> {
     pages: P,
 }
 
-/// Where an entry was found.
+/// The position of an entry that was found.
 struct Found {
     slot: u32,
-    /// The entry before it in its chain; 0 when the chain's head leads to it.
+    /// The entry before it in its chain; 0 if the chain's head leads to it.
     previous: u32,
     next: u32,
     target: Target,
 }
 
-/// The chain a name belongs to, 0 to 127.
+/// The chain of a name, 0 to 127.
 pub fn hash(name: &[u8]) -> usize {
     let sum = name.iter().fold(0u32, |sum, &byte| {
         sum.wrapping_mul(173).wrapping_add(u32::from(byte))
@@ -194,7 +198,7 @@ pub const fn slots(len: usize) -> usize {
     1 + ((len + 16) >> 5)
 }
 
-/// The first slot of page `index` that an entry may have.
+/// The first slot of page `index` that an entry may take.
 const fn first_slot(index: usize) -> usize {
     if index == 0 {
         FIRST_SLOT_PAGE_0
@@ -214,7 +218,7 @@ fn check_name<E>(name: &[u8]) -> Result<(), DirError<E>> {
 }
 
 impl<P: ReadPages> Directory<P> {
-    /// Looks at `pages` as a directory. Nothing is read yet.
+    /// A directory over `pages`. Nothing is read yet.
     pub fn new(pages: P) -> Self {
         Self { pages }
     }
@@ -241,7 +245,7 @@ impl<P: ReadPages> Directory<P> {
         }
     }
 
-    /// The number of pages, after looking at whether page 0 agrees.
+    /// The number of pages, after a check that page 0 agrees.
     fn count(&self) -> Result<usize, DirError<P::Error>> {
         let has = self.pages.count();
         if has == 0 || has > PAGES_MAX {
@@ -314,20 +318,21 @@ impl<P: ReadPages> Directory<P> {
         Err(Corruption::Chain(chain).into())
     }
 
-    /// What `name` stands for, if it is there.
+    /// The vnode that `name` leads to, if the name is in the directory.
     ///
     /// # Errors
-    /// [`DirError::Corrupt`], or the owner's.
+    /// [`DirError::Corrupt`], or the owner's error.
     pub fn lookup(&self, name: &[u8]) -> Result<Option<Target>, DirError<P::Error>> {
         Ok(self.find(name)?.map(|found| found.target))
     }
 
-    /// Calls `look` for every entry from slot `from` on, in the order of slots, `.` and `..`
-    /// included, until it breaks. 0 starts at the beginning; to go on after an entry, give its
-    /// slot plus 1.
+    /// Calls `look` for every entry from slot `from` on, in the order of slots, until it breaks.
+    /// `.` and `..` are included. 0 starts at the beginning. To continue after an entry, the caller
+    /// passes the entry's slot plus 1.
     ///
     /// # Errors
-    /// [`DirError::Corrupt`], or the owner's. Entries before the damage have been seen by then.
+    /// [`DirError::Corrupt`], or the owner's error. `look` has been called for the entries before
+    /// the damage by then.
     pub fn for_each<B>(
         &self,
         from: u32,
@@ -341,7 +346,7 @@ impl<P: ReadPages> Directory<P> {
             } else {
                 HEAD_SLOTS
             };
-            // The walk begins with the page, because `from` may by now be inside an entry.
+            // The walk begins with the page, because `from` may now be inside an entry.
             while let Some(used) = header::next_used(&page, place) {
                 let slot = (index * PAGE_SLOTS + used) as u32;
                 let raw = page::entry(&page, used).ok_or(Corruption::NotAnEntry(slot))?;
@@ -364,10 +369,10 @@ impl<P: ReadPages> Directory<P> {
         Ok(None)
     }
 
-    /// Every name with what it stands for, in the order of slots, `.` and `..` included.
+    /// Every name with its vnode, in the order of slots, `.` and `..` included.
     ///
     /// # Errors
-    /// As [`Directory::for_each`].
+    /// Those of [`Directory::for_each`].
     pub fn entries(&self) -> Result<NamedTargets, DirError<P::Error>> {
         let mut entries = Vec::new();
         self.for_each(
@@ -385,10 +390,10 @@ impl<P: ReadPages> Directory<P> {
         Ok(entries)
     }
 
-    /// Whether nothing but `.` and `..` is in it.
+    /// Whether the directory has no entries but `.` and `..`.
     ///
     /// # Errors
-    /// As [`Directory::for_each`].
+    /// Those of [`Directory::for_each`].
     pub fn is_empty(&self) -> Result<bool, DirError<P::Error>> {
         let other = self.for_each(0, |entry| match entry.name {
             b"." | b".." => ControlFlow::Continue(()),
@@ -399,11 +404,11 @@ impl<P: ReadPages> Directory<P> {
 }
 
 impl<P: WritePages> Directory<P> {
-    /// Makes an empty directory in `pages`, of which there must be none: `.` is `this`, `..` is
-    /// `parent` (of a volume's root both are 1.1).
+    /// Makes an empty directory in `pages`, which must have no page yet. `.` leads to `this` and
+    /// `..` to `parent` (in the root of a volume both are 1.1).
     ///
     /// # Errors
-    /// The owner's; [`DirError::Corrupt`] when there are pages.
+    /// The owner's error; [`DirError::Corrupt`] if there are pages.
     pub fn create(mut pages: P, this: Target, parent: Target) -> Result<Self, DirError<P::Error>> {
         if pages.count() != 0 {
             return Err(Corruption::Size(pages.count()).into());
@@ -415,11 +420,12 @@ impl<P: WritePages> Directory<P> {
         Ok(directory)
     }
 
-    /// Enters `name`. Answers its slot.
+    /// Inserts `name`. Returns its slot.
     ///
     /// # Errors
     /// [`DirError::Exists`], [`DirError::Full`], [`DirError::BadName`], [`DirError::NameTooLong`],
-    /// [`DirError::Corrupt`], or the owner's. Nothing has changed then, but for the owner's.
+    /// [`DirError::Corrupt`], or the owner's error. Nothing has changed after an error, except
+    /// after the owner's.
     pub fn insert(&mut self, name: &[u8], target: Target) -> Result<u32, DirError<P::Error>> {
         check_name(name)?;
         self.count()?;
@@ -429,11 +435,12 @@ impl<P: WritePages> Directory<P> {
         self.insert_missing(name, target)
     }
 
-    /// Enters a name that [`Directory::lookup`] has just not found: [`Directory::insert`] without
-    /// looking again. A name that is there nevertheless is then there twice.
+    /// Inserts a name that [`Directory::lookup`] has just not found: [`Directory::insert`] without
+    /// a second lookup. If the directory has the name after all, it is in the directory twice
+    /// afterwards.
     ///
     /// # Errors
-    /// As `insert`, but for `Exists`.
+    /// Those of `insert`, except `Exists`.
     pub fn insert_missing(
         &mut self,
         name: &[u8],
@@ -444,7 +451,7 @@ impl<P: WritePages> Directory<P> {
         self.add(name, target)
     }
 
-    /// Enters a name that is valid and not there.
+    /// Inserts a name that is valid and not in the directory.
     fn add(&mut self, name: &[u8], target: Target) -> Result<u32, DirError<P::Error>> {
         let needed = slots(name.len());
         let (index, place) = self.room(needed)?;
@@ -462,7 +469,8 @@ impl<P: WritePages> Directory<P> {
         Ok(slot)
     }
 
-    /// The page and first slot of the first run of `needed` free slots; adds a page if it must.
+    /// The page and first slot of the first run of `needed` free slots. Adds a page if there is no
+    /// run.
     fn room(&mut self, needed: usize) -> Result<(usize, usize), DirError<P::Error>> {
         let count = self.pages.count();
         for index in 0..count {
@@ -491,11 +499,11 @@ impl<P: WritePages> Directory<P> {
         Ok((count, HEAD_SLOTS))
     }
 
-    /// Removes `name`. Answers what it stood for.
+    /// Removes `name`. Returns the vnode that it led to.
     ///
     /// # Errors
     /// [`DirError::NotFound`]; [`DirError::BadName`] for `.` and `..`; [`DirError::Corrupt`], or
-    /// the owner's.
+    /// the owner's error.
     pub fn remove(&mut self, name: &[u8]) -> Result<Target, DirError<P::Error>> {
         if matches!(name, b"" | b"." | b"..") {
             return Err(DirError::BadName);
@@ -511,7 +519,7 @@ impl<P: WritePages> Directory<P> {
             found.slot as usize % PAGE_SLOTS,
         );
         let freed = slots(name.len());
-        // Everything that can be wrong is looked at before anything is changed.
+        // Everything that can be wrong is checked before anything changes.
         if place + freed > PAGE_SLOTS || !header::all_used(&*self.page(index)?, place, freed) {
             return Err(Corruption::Bitmap(index).into());
         }
@@ -540,10 +548,10 @@ impl<P: WritePages> Directory<P> {
         Ok(found.target)
     }
 
-    /// Makes `..` stand for another directory.
+    /// Lets `..` lead to another directory.
     ///
     /// # Errors
-    /// [`DirError::Corrupt`] also when there is no `..`, or the owner's.
+    /// [`DirError::Corrupt`], also if there is no `..`; or the owner's error.
     pub fn set_parent(&mut self, parent: Target) -> Result<(), DirError<P::Error>> {
         match self.take_out(b"..") {
             Err(DirError::NotFound) => return Err(Corruption::Dots.into()),

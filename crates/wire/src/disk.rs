@@ -1,8 +1,8 @@
-//! DISK: how the sync site of a replicated database changes the other copies. Service 51, on the
-//! port of each database.
+//! DISK: the calls by which the sync site of a replicated database changes the other copies.
+//! Service 51, on the port of each database.
 //!
-//! Cellar's databases are not replicated by it; the calls are declared so that they are refused by
-//! name.
+//! Cellar's databases are not replicated in this way. The calls are declared so that a refusal can
+//! name them.
 //!
 //! Source: the ubik_int interface file of OpenAFS 1.8.
 
@@ -12,28 +12,28 @@ use crate::package::package;
 use crate::vote::{UbikTid, UbikVersion};
 
 xdr_struct! {
-    /// Where bytes of a change belong (3 words).
+    /// A range of bytes of a change (3 words).
     #[derive(Copy, Default)]
     pub struct UbikIovec {
         /// The database file.
         pub file: i32,
-        /// Where in it.
+        /// The position in the file.
         pub position: i32,
-        /// How many bytes.
+        /// The number of bytes.
         pub length: i32,
     }
 
     /// Addresses of a server (256 words).
     #[derive(Copy)]
     pub struct UbikInterfaceAddr {
-        /// Zeros after the last.
+        /// The addresses, with zeros after the last.
         pub addresses: [u32; 256],
     }
 }
 
 /// Bytes of one Write.
 pub type BulkData = Opaque<20_000>;
-/// Places of one WriteV.
+/// Ranges of one WriteV.
 pub type IovecWrite = List<UbikIovec, 64>;
 /// Bytes of one WriteV.
 pub type IovecBuffer = Opaque<65_536>;

@@ -1,20 +1,21 @@
-//! Volume dumps: the stream in which volumes travel and are kept.
+//! Volume dumps: the stream in which volumes are sent and archived.
 //!
-//! A dump is a sequence of items without padding, each begun by a tag of one byte: the dump's head,
-//! the volume's head, a record for each vnode, an end. Tags up to 20 begin items, tags above are
-//! attributes of the item before them; the type of each known attribute is fixed.
+//! A dump is a sequence of items without padding: the dump's head, the volume's head, a record for
+//! each vnode, an end. Each item begins with a tag of one byte. Tags up to 20 begin items, and tags
+//! above are attributes of the item before them. The type of each known attribute is fixed.
 //!
-//! 1. [`Reader`] is fed bytes as they come and answers [`Item`]s; a file's contents come in pieces.
-//!    It holds at most one item's attributes, which are bounded.
+//! 1. [`Reader`] is fed bytes as they arrive and returns [`Item`]s; the contents of a file come in
+//!    pieces. The reader holds at most the attributes of one item, which are bounded.
 //! 2. Unknown attributes are skipped by the range of their tag, as OpenAFS 1.6 and later do, unless
-//!    the tag before says that they are critical.
-//! 3. [`mod@write`] appends items in the order of OpenAFS's writer; what is read from one of its dumps
-//!    is written the same.
-//! 4. A vnode record without attributes says "it exists and did not change"; a vnode of the target
-//!    without a record is removed by a restore.
-//! 5. A dump of metadata has the layout of a file in objects in the place of its contents, under a tag
-//!    that must be understood: who does not know it refuses the dump. Tags are those of AFS/OSD
-//!    (`O` objects, `d` and `y` policies); what is in `O` is ours, and says so by its first word.
+//!    the tag before declares them critical.
+//! 3. [`mod@write`] appends items in the order of OpenAFS's writer. A dump of OpenAFS that is read
+//!    and written again is unchanged.
+//! 4. A vnode record without attributes means "it exists and did not change". A restore removes
+//!    each vnode of the target that has no record.
+//! 5. In a dump of metadata, a file in objects has its layout instead of its contents. The tag of
+//!    the layout is critical, so a reader that does not know it refuses the dump. Tags are those of
+//!    AFS/OSD (`O` objects, `d` and `y` policies). The content of `O` is Cellar's own, which its
+//!    first word shows.
 //!
 //! Source: behaviour of OpenAFS 1.8 (its volume server), seen in testdata/dumps.
 
@@ -42,7 +43,7 @@ pub struct DumpHeader {
     pub volume: VolumeId,
     /// Its name.
     pub name: VolumeName,
-    /// What the dump covers: from (0 for a full dump) and to. Writers write one pair.
+    /// The period of the dump: from (0 for a full dump) and to. Writers write one pair.
     pub dates: Vec<(AfsTime, AfsTime)>,
 }
 
@@ -79,7 +80,7 @@ pub struct VolumeHeader {
     pub account: u32,
     /// Owner.
     pub owner: u32,
-    /// When it was made; of a clone when it was cloned.
+    /// When the volume was made; for a clone, when it was cloned.
     pub creation_date: AfsTime,
     /// When it was last used.
     pub access_date: AfsTime,
@@ -99,7 +100,7 @@ pub struct VolumeHeader {
     pub day_use_date: AfsTime,
     /// Uses on that day.
     pub day_use: u32,
-    /// The policy that decides where bytes of files lie; written when it is not 0.
+    /// The policy that decides where the bytes of files are stored; written if it is not 0.
     pub policy: u32,
 }
 
@@ -114,7 +115,7 @@ pub struct VnodeRecord {
     pub attributes: Option<VnodeAttributes>,
 }
 
-/// What a record says of a vnode; what it does not say is 0.
+/// The attributes in a record. An attribute without a value in the record is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VnodeAttributes {
     /// 1 file, 2 directory, 3 symbolic link.
@@ -125,11 +126,11 @@ pub struct VnodeAttributes {
     pub data_version: u32,
     /// When the contents changed, by the client's clock or as set.
     pub mod_time: AfsTime,
-    /// Who changed the contents last.
+    /// The user who last changed the contents.
     pub author: ViceId,
     /// Owner.
     pub owner: ViceId,
-    /// Group; written when it is not 0.
+    /// Group; written if it is not 0.
     pub group: ViceId,
     /// The low 12 bits of the mode.
     pub mode: u16,
@@ -139,16 +140,17 @@ pub struct VnodeAttributes {
     pub server_mod_time: AfsTime,
     /// A directory's access list, in the binary form and network order.
     pub access_list: Option<Box<[u8; ACL_SIZE]>>,
-    /// A directory's policy; written when it is not 0.
+    /// A directory's policy; written if it is not 0.
     pub policy: u32,
-    /// Bytes of contents that follow: all of the file; `None` when the record has none.
+    /// Bytes of contents that follow, which are the whole file. `None` if the record has no
+    /// contents.
     pub data_length: Option<u64>,
-    /// Where the contents are instead.
+    /// The objects that have the contents instead.
     pub objects: Option<Box<InObjects>>,
 }
 
 xdr_struct! {
-    /// Where the contents of a file are that do not follow.
+    /// The objects of a file whose contents do not follow.
     pub struct InObjects {
         /// The cell whose devices these are.
         pub cell: AfsString<256>,
@@ -164,9 +166,9 @@ xdr_struct! {
 pub enum Item {
     /// The dump's head: the first item.
     Dump(DumpHeader),
-    /// The volume's head: the second; merged dumps have more of them between vnodes.
+    /// The volume's head: the second item. Merged dumps have more of them between vnodes.
     Volume(Box<VolumeHeader>),
-    /// A vnode. If it has data, that comes next.
+    /// A vnode. If it has data, the data comes next.
     Vnode(VnodeRecord),
     /// Some of the contents of the last vnode, never empty.
     Data(Bytes),
@@ -174,7 +176,7 @@ pub enum Item {
     End,
 }
 
-/// The first word of our objects in a dump; AFS/OSD's own begin with 1, 2 or 3.
+/// The first word of Cellar's objects in a dump; those of AFS/OSD begin with 1, 2 or 3.
 const OBJECTS_FORM: u32 = u32::from_be_bytes(*b"CEL1");
 const BEGIN_MAGIC: u32 = 0xb3a1_1322;
 const END_MAGIC: u32 = 0x3a21_4b6e;
@@ -183,7 +185,7 @@ const TAG_DUMP: u8 = 1;
 const TAG_VOLUME: u8 = 2;
 const TAG_VNODE: u8 = 3;
 const TAG_END: u8 = 4;
-/// Says that the next tag must be understood.
+/// Declares the next tag critical: a reader that does not know it must refuse the dump.
 const TAG_CRITICAL: u8 = 0x7e;
 /// Tags up to this begin items.
 const TAG_ITEM_MAX: u8 = 20;

@@ -1,4 +1,4 @@
-//! What a host says about itself: addresses and capabilities.
+//! A host's description of itself: addresses and capabilities.
 //!
 //! Source: the RXAFSCB and RXAFS interfaces (`interfaceAddr`, `Capabilities`).
 
@@ -23,7 +23,7 @@ pub mod server_capability {
     pub const FILES_64_BIT: u32 = 0x2;
     /// Needs the write right for a write lock.
     pub const WRITE_LOCK_ACL: u32 = 0x4;
-    /// Judges locks by lock or write rights alone.
+    /// Checks locks by the lock or write right alone.
     pub const SANE_ACLS: u32 = 0x8;
 }
 

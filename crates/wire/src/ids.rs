@@ -1,4 +1,5 @@
-//! Numbers that name things in a cell, each a type of its own so that they cannot be mixed up.
+//! Numbers that name things in a cell. Each has its own type, so that the compiler tells them
+//! apart.
 //!
 //! `Display` writes them as administrators do: `536870918.12.345` for a fid, `/vicepb` for a
 //! partition.
@@ -8,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder};
 
-/// A newtype over a word that any value of the word is valid for.
+/// A newtype over a word; every value of the word is valid.
 macro_rules! word_id {
     ($( $(#[$doc:meta])* $name:ident($word:ident) )*) => {$(
         $(#[$doc])*
@@ -55,10 +56,10 @@ macro_rules! word_id {
 word_id! {
     /// A volume: RW, RO and backup of one group have different ids. 0 names no volume.
     VolumeId(u32)
-    /// A file's slot in a volume: odd for directories, even for files and symbolic links; 0 names
-    /// none, and in a callback break all of the volume. The root directory is 1.
+    /// A file's slot in a volume: odd for directories, even for files and symbolic links. 0 names
+    /// no file; in a callback break it means the whole volume. The root directory is 1.
     VnodeId(u32)
-    /// Tells reuses of a vnode number apart.
+    /// Distinguishes two uses of one vnode number.
     Uniquifier(u32)
     /// A protection identity: users above 0, groups below.
     ViceId(i32)
@@ -68,14 +69,14 @@ impl VnodeId {
     /// The root directory of every volume.
     pub const ROOT: Self = Self(1);
 
-    /// Whether the number is one of a directory's.
+    /// Whether this is the number of a directory.
     pub const fn is_directory(self) -> bool {
         self.0 & 1 == 1
     }
 }
 
 impl Uniquifier {
-    /// The root directory's.
+    /// The uniquifier of every root directory.
     pub const ROOT: Self = Self(1);
 }
 
@@ -90,7 +91,7 @@ impl ViceId {
     pub const ADMINISTRATORS: Self = Self(-204);
     /// `system:backup`.
     pub const BACKUP: Self = Self(-205);
-    /// Who calls without a token, and what an unknown name maps to.
+    /// The caller without a token. Unknown names map to it too.
     pub const ANONYMOUS: Self = Self(32766);
 
     /// Whether this is a group's id.
@@ -99,14 +100,14 @@ impl ViceId {
     }
 }
 
-/// The name of a file for the programs: volume, vnode, uniquifier. Three words.
+/// The name of a file for programs: volume, vnode, uniquifier. Three words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fid {
     /// The volume.
     pub volume: VolumeId,
-    /// The slot in the volume; 0 in a callback break means every one.
+    /// The slot in the volume; 0 in a callback break means all vnodes.
     pub vnode: VnodeId,
-    /// Which use of that slot.
+    /// The number of the slot's use.
     pub uniquifier: Uniquifier,
 }
 
@@ -129,7 +130,7 @@ impl Fid {
         }
     }
 
-    /// All of a volume, as callbacks name it: vnode and uniquifier 0.
+    /// A whole volume, as callbacks name it: vnode and uniquifier 0.
     pub const fn whole_volume(volume: VolumeId) -> Self {
         Self {
             volume,
@@ -164,7 +165,7 @@ impl Decode for Fid {
 
 /// A partition of a file server: 0 is `/vicepa`, 25 `/vicepz`, 26 `/vicepaa`, up to 254 `/vicepiu`.
 ///
-/// Calls carry it as a plain `i32`, because a server answers its own code for one out of range.
+/// Calls carry a plain `i32`, because a server has its own abort code for a number out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionId(u8);
 
@@ -172,7 +173,7 @@ impl PartitionId {
     /// The highest number.
     pub const MAX: Self = Self(254);
 
-    /// The partition of that number, if there is one.
+    /// The partition with that number, if there is one.
     pub const fn new(number: i32) -> Option<Self> {
         if number >= 0 && number <= Self::MAX.0 as i32 {
             Some(Self(number as u8))
@@ -225,7 +226,7 @@ impl fmt::Display for PartitionId {
 #[error("{0} is not the number of a partition (0 to 254)")]
 pub struct NoSuchPartition(pub i32);
 
-/// A point in time as the wire has it: seconds since 1970, unsigned. 0 often means "never".
+/// A point in time as on the wire: seconds since 1970, unsigned. 0 often means "never".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct AfsTime(pub u32);
@@ -239,7 +240,7 @@ impl AfsTime {
         Self(seconds.clamp(0, u32::MAX.into()) as u32)
     }
 
-    /// The time that long after the beginning of 1970.
+    /// The time that long after the start of 1970.
     #[must_use]
     pub fn after_1970(since: Duration) -> Self {
         Self(u32::try_from(since.as_secs()).unwrap_or(u32::MAX))
@@ -268,10 +269,11 @@ impl Decode for AfsTime {
     }
 }
 
-/// A UUID in the form AFS sends it: 11 words, most of which carry one byte.
+/// A UUID in the form that AFS sends: 11 words, most of which carry one byte.
 ///
 /// Words: time low (32 bits), time mid and time high (16 bits each), two clock bytes, six node
-/// bytes. Stock peers extend the sign of the bytes, so we do; when read, the low bits count.
+/// bytes. OpenAFS extends the sign of the bytes, so the encoder does the same. The decoder uses the
+/// low bits.
 ///
 /// Seen in: testdata/messages, RXAFSCB 213.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -289,14 +291,14 @@ impl AfsUuid {
         *self == Self::NIL
     }
 
-    /// The form in which VL entries carry the address of a server without a UUID: the address in
-    /// the first word, the rest zero.
+    /// The form in which VL entries carry the address of a server without a UUID: the first word is
+    /// the address, the rest is zero.
     pub const fn from_address(address: u32) -> Self {
         let [a, b, c, d] = address.to_be_bytes();
         Self([a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
     }
 
-    /// The first word, which in such an entry is the address.
+    /// The first word, which is the address in such an entry.
     pub const fn time_low(&self) -> u32 {
         u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
     }

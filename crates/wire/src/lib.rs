@@ -1,17 +1,17 @@
 //! Everything two AFS parties must agree on byte for byte.
 //!
-//! * one module an RPC package, each a declaration ([`package`]) and the types it needs:
+//! * One module for each RPC package, with a declaration ([`package`]) and the types that it needs:
 //!   [`rxafs`], [`rxafscb`], [`vl`], [`pr`], [`afsvol`], [`bozo`], [`vote`], [`disk`], [`rxstats`],
-//!   [`rxperf`];
-//! * [`ids`]: the numbers that name volumes, files, users, partitions; [`host`]: what a host says
-//!   of itself;
-//! * [`abort`], [`uae`]: the codes that end a failed call;
-//! * [`dir`]: directory pages; [`acl`]: access lists; [`dump`]: volume dumps.
+//!   [`rxperf`].
+//! * [`ids`]: the numbers that name volumes, files, users and partitions. [`host`]: a host's
+//!   description of itself.
+//! * [`abort`], [`uae`]: the codes that end a failed call.
+//! * [`dir`]: directory pages. [`acl`]: access lists. [`dump`]: volume dumps.
 //!
-//! Bytes from the network become typed values here or are refused; nothing above checks lengths
+//! Bytes from the network become typed values here or are refused; no code above checks lengths
 //! again. There is no I/O, no clock and no cryptography in this crate.
 
-// Bytes of strangers are parsed here: nothing may panic on them.
+// This crate parses bytes from strangers: nothing may panic on them.
 #![cfg_attr(
     not(test),
     deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
@@ -50,6 +50,6 @@ pub use cellar_xdr::{
 pub use ids::{AfsTime, AfsUuid, Fid, PartitionId, Uniquifier, ViceId, VnodeId, VolumeId};
 pub use package::{AnyRequest, Package, Procedure, ProcedureInfo, RequestError, Stream};
 
-/// A file name: at most 256 bytes (AFSNAMEMAX), without NUL at its end. The file server refuses
-/// what is over 255 or holds a slash.
+/// A file name: at most 256 bytes (AFSNAMEMAX), without a NUL at its end. The file server refuses
+/// names over 255 bytes and names with a slash.
 pub type AfsName = AfsString<256>;

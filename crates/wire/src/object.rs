@@ -1,19 +1,22 @@
-//! Objects: what a file that does not lie on its file server consists of, and who may touch it.
+//! Objects: the parts of a file whose bytes are not on its file server, and the rights to access
+//! them.
 //!
-//! 1. A file's bytes are spread over *objects* on object storage devices (OSDs) as its [`Layout`]
-//!    says. The layout belongs to the vnode version: the file server owns the truth about which
-//!    objects exist and who needs them; an OSD keeps bytes, checksums and the owner in the name.
-//! 2. An object has *versions*. A store writes a new version of each object it touches and is made
-//!    by one change of the vnode that names these versions: readers see all-old or all-new, across
-//!    all objects, and what was begun and not finished is never seen. A clone copies the layout with
-//!    its versions and asks no OSD anything; the next store leaves those versions alone.
-//! 3. A version shares with the one it was made from what was not written. Which versions are
-//!    needed is known to the file servers; they say so now and then (`Prune`).
-//! 4. A [`Capability`] lets its holder do one kind of thing with one version of one object for a
-//!    few minutes. The OSD needs no users for that, only the key that it shares with the servers
-//!    of its cell.
+//! 1. The bytes of a file are spread over *objects* on object storage devices (OSDs), as its
+//!    [`Layout`] describes. The layout belongs to the vnode version. The file server alone decides
+//!    which objects exist and which of them are needed. An OSD keeps bytes and checksums, and the
+//!    owner in the object's name.
+//! 2. An object has *versions*. A store writes a new version of each object that it touches. One
+//!    change of the vnode then names these versions and completes the store. So readers see either
+//!    all old or all new bytes, across all objects, and never an unfinished store. A clone copies
+//!    the layout with its versions without asking any OSD; the next store leaves those versions
+//!    alone.
+//! 3. A version shares the unwritten parts with the version that it was made from. The file servers
+//!    know which versions are needed, and report them from time to time (`Prune`).
+//! 4. A [`Capability`] lets its holder do one kind of access to one version of one object for a few
+//!    minutes. So an OSD needs no list of users, only the key that it shares with the servers of
+//!    its cell.
 //!
-//! Ours; the historical `RXOSD` protocol is spoken by no client of today.
+//! Objects are an extension of Cellar; no present client speaks the historical `RXOSD` protocol.
 
 use cellar_xdr::{
     Decode, DecodeError, Decoder, Encode, Encoder, List, Opaque, xdr_enum, xdr_struct,
@@ -21,49 +24,51 @@ use cellar_xdr::{
 
 use crate::ids::{Uniquifier, VnodeId, VolumeId};
 
-/// Stripes of a file, at most.
+/// The most stripes of a file.
 pub const STRIPES_MAX: u32 = 32;
-/// Copies of each stripe, at most.
+/// The most copies of each stripe.
 pub const COPIES_MAX: u32 = 4;
-/// Parity objects of an erasure code, at most.
+/// The most parity objects of an erasure code.
 pub const PARITY_MAX: u32 = 8;
-/// Objects of a file, at most: 32 stripes in 4 copies.
+/// The most objects of a file: 32 stripes in 4 copies.
 pub const OBJECTS_MAX: usize = 128;
-/// Smallest unit of striping, in bytes. Units are powers of two.
+/// The smallest unit of striping, in bytes. Units are powers of two.
 pub const UNIT_MIN: u32 = 4 << 10;
-/// Largest unit of striping, in bytes.
+/// The largest unit of striping, in bytes.
 pub const UNIT_MAX: u32 = 16 << 20;
-/// Bytes of a row of an erasure code (a unit of each data object), at most: whoever writes holds a row.
+/// The most bytes of a row of an erasure code (a unit of each data object). A writer holds one row
+/// in memory.
 pub const ERASURE_ROW_MAX: u64 = 64 << 20;
-/// Bytes of a sealed capability, at most.
+/// The most bytes of a sealed capability.
 pub const CAPABILITY_MAX: usize = 512;
 
 xdr_struct! {
-    /// The name of an object: the file it was made for, and which of its objects. No two objects of a
-    /// cell ever have the same: `serial` is not given twice for one file.
+    /// The name of an object: the file that it was made for, and its number among the objects of
+    /// that file. A name is unique in the cell for ever: a file never gives out the same `serial`
+    /// twice.
     #[derive(Copy, Default, PartialOrd, Ord, Hash)]
     pub struct ObjectId {
         /// The RW volume of the file: the owner.
         pub volume: VolumeId,
         /// The file.
         pub vnode: VnodeId,
-        /// Which use of that number.
+        /// The number of the vnode's use.
         pub uniquifier: Uniquifier,
-        /// Which object of the file, counted from 1 over its life.
+        /// The number of the object, counted from 1 over the life of the file.
         pub serial: u32,
     }
 
-    /// Where an object of a layout is.
+    /// The place of an object in a layout.
     #[derive(Copy, Default)]
     pub struct Placed {
         /// The number of its OSD.
         pub osd: u32,
-        /// Which object.
+        /// The object's serial number.
         pub serial: u32,
-        /// The version that belongs to this version of the file. 0: nothing was ever written to it, it
-        /// is not there, and all of it is zeros.
+        /// The version that belongs to this version of the file. 0: the object was never written.
+        /// It then does not exist, and all its bytes are zeros.
         pub version: u64,
-        /// It lacks writes (its OSD was away): nobody reads it before it is repaired.
+        /// The object lacks writes because its OSD was away. It is not read before it is repaired.
         pub stale: bool,
     }
 }
@@ -76,23 +81,24 @@ impl std::fmt::Display for ObjectId {
 }
 
 xdr_enum! {
-    /// How bytes are spread.
+    /// How bytes are spread over objects.
     pub enum Scheme {
         /// `stripes` stripes, each in `copies` copies; one of each is a plain file.
         Striped = 1,
-        /// `stripes` units of data and `copies` of parity: any `stripes` of them give the bytes back.
+        /// `stripes` units of data and `copies` of parity; any `stripes` of them suffice to compute
+        /// the bytes.
         Erasure = 2,
     }
 }
 
-/// What a layout looks like, before anything is placed.
+/// The form of a layout, without places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// How bytes are spread.
     pub scheme: Scheme,
-    /// Stripes; of an erasure code the data objects. 1 to [`STRIPES_MAX`].
+    /// Stripes; in an erasure code, the data objects. 1 to [`STRIPES_MAX`].
     pub stripes: u32,
-    /// Copies of each stripe, 1 to [`COPIES_MAX`]; of an erasure code the parity objects, 1 to
+    /// Copies of each stripe, 1 to [`COPIES_MAX`]; in an erasure code, the parity objects, 1 to
     /// [`PARITY_MAX`].
     pub copies: u32,
     /// Bytes of a stripe unit: a power of two, [`UNIT_MIN`] to [`UNIT_MAX`].
@@ -140,7 +146,7 @@ impl Shape {
         Ok(())
     }
 
-    /// Objects that it needs.
+    /// The number of objects that it needs.
     pub fn objects(&self) -> usize {
         let (stripes, copies) = (self.stripes as usize, self.copies as usize);
         match self.scheme {
@@ -174,25 +180,26 @@ impl Decode for Shape {
     }
 }
 
-/// Where the bytes of a file are.
+/// The location of the bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// How they are spread.
     pub shape: Shape,
-    /// The highest version of any object that this file ever had: the next store uses a higher one.
+    /// The highest version that any object of this file ever had. The next store uses a higher one.
     pub version: u64,
-    /// The highest serial number given: the next object gets a higher one.
+    /// The highest serial number given out. The next object gets a higher one.
     pub serial: u32,
-    /// The RW volume in whose name the objects were made: that of the file, unless the layout came from
-    /// another volume's dump, in which case nothing may be written to these objects.
+    /// The RW volume in whose name the objects were made. Normally it is the file's own. If the
+    /// layout came from the dump of another volume, it is that volume, and these objects may not be
+    /// written.
     pub volume: VolumeId,
-    /// The objects. Striped: stripe 0 to n-1 of the first copy, then of the second, and so on. Erasure:
-    /// the data objects, then the parity objects.
+    /// The objects. Striped: stripes 0 to n-1 of the first copy, then those of the second, and so
+    /// on. Erasure: the data objects, then the parity objects.
     pub objects: List<Placed, OBJECTS_MAX>,
 }
 
 impl Layout {
-    /// The name of an object of this layout, of the file `vnode`.
+    /// The name of an object of this layout, for the file `vnode`.
     pub fn object(&self, vnode: VnodeId, uniquifier: Uniquifier, placed: &Placed) -> ObjectId {
         ObjectId {
             volume: self.volume,
@@ -235,38 +242,38 @@ impl Decode for Layout {
 
 /// Rights of a capability: read the version.
 pub const MAY_READ: u32 = 1;
-/// Write, truncate and create the version that is being made.
+/// Write, truncate and create the new version.
 pub const MAY_WRITE: u32 = 2;
-/// What servers of the cell do: everything, with every object. The object, versions and range of such
-/// a capability do not count.
+/// Full rights, for servers of the cell: every operation on every object. The object, versions and
+/// range of such a capability are ignored.
 pub const MAY_ALL: u32 = 1 << 31;
 
-/// What is inside a capability. Sealed (AEAD, see the `capability` module of `auth`), nobody but the
-/// servers of the cell can read or make one.
+/// The contents of a capability. It is sealed (AEAD, see the `capability` module of `auth`): only
+/// the servers of the cell can read or make one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapabilityBody {
     /// The cell.
     pub cell: cellar_xdr::AfsString<256>,
-    /// The OSD that is to honour it.
+    /// The OSD that accepts it.
     pub osd: u32,
     /// The object.
     pub object: ObjectId,
     /// `MAY_*`.
     pub rights: u32,
-    /// The version that may be read; of a write the one that the new version is made from, 0: the
-    /// object is to be made.
+    /// The version that may be read. With the right to write, the version from which the new
+    /// version is made; 0: the object is created.
     pub base: u64,
     /// The version that may be written.
     pub version: u64,
-    /// First byte of the object that may be touched.
+    /// The first byte of the object that may be accessed.
     pub begin: u64,
-    /// The first byte behind.
+    /// The byte after the last one that may be accessed.
     pub end: u64,
-    /// Until when, in seconds since 1970.
+    /// When it expires, in seconds since 1970.
     pub expires: u64,
-    /// Addresses that the client may come from, IPv4 ones mapped; empty: any (servers).
+    /// Addresses that the client may use, IPv4 ones mapped. Empty: any address (servers).
     pub clients: List<[u32; 4], 16>,
-    /// Who asked for it: an AFS id, for statistics and fairness.
+    /// The AFS id of the user who requested it, for statistics and fairness.
     pub user: i32,
 }
 
@@ -309,14 +316,14 @@ impl Decode for CapabilityBody {
 /// A sealed capability.
 pub type Capability = Opaque<CAPABILITY_MAX>;
 
-/// What a superuser of the cell, who proved it by a ticket, gives in the place of a capability: the
-/// number of the device in four bytes.
+/// The capability of a superuser of the cell who authenticated with a ticket: the number of the
+/// device, in four bytes.
 pub fn device_only(osd: u32) -> Capability {
     // Four bytes are within any limit.
     Capability::new(osd.to_be_bytes().to_vec()).unwrap_or_default()
 }
 
-/// The number in such a capability; `None`: it is another.
+/// The device number of such a capability; `None` for other capabilities.
 pub fn named_device(capability: &Capability) -> Option<u32> {
     let bytes: &[u8] = capability;
     bytes.try_into().ok().map(u32::from_be_bytes)

@@ -1,8 +1,8 @@
 //! Universal errno (UAE): errno numbers that mean the same on every system.
 //!
-//! A table of 123 names with base 49733376. Against Linux's numbers `e`: `e <= 57` is at place
-//! `e - 1`, `59 <= e <= 124` at place `e - 2` (58, EDEADLOCK, has none). Place 40 is EWOULDBLOCK,
-//! which on Linux is EAGAIN: it is read as EAGAIN and never written.
+//! A table of 123 names with base 49733376. Against Linux's numbers `e`: `e <= 57` is at place `e -
+//! 1`, `59 <= e <= 124` at place `e - 2` (58, EDEADLOCK, has none). Place 40 is EWOULDBLOCK, which
+//! on Linux is EAGAIN: it is read as EAGAIN and never written.
 //!
 //! Source: the table of the AFS interfaces, compared with Linux's `errno.h`.
 
@@ -48,7 +48,7 @@ fn place(code: AbortCode) -> Option<usize> {
     (place < NAMES.len()).then_some(place)
 }
 
-/// What an errno number means to a user of AFS, for those that servers answer.
+/// The meaning of an errno number to a user of AFS. Covers the numbers that servers send.
 pub(crate) fn sentence(errno: i32) -> Option<&'static str> {
     let universal = name(from_errno(errno)?)?;
     SENTENCES
@@ -94,7 +94,7 @@ static SENTENCES: &[(&str, &str)] = &[
     ("UAECONNREFUSED", "the connection was refused"),
     (
         "UAESTALE",
-        "what is there is not the state that this starts from",
+        "the target is not in the state that the operation starts from",
     ),
     ("UAEDQUOT", "the quota is used up"),
 ];

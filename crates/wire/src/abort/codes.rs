@@ -1,7 +1,7 @@
 //! The tables of abort codes: name, number, sentence.
 //!
-//! Sources: the error tables of the AFS interfaces (base plus place in the table), the volume
-//! package's numbers, and for errno the numbers of Linux, which plain errno aborts carry.
+//! Sources: the error tables of the AFS interfaces (base plus place in the table), and the volume
+//! package's numbers. Plain errno aborts carry Linux's errno numbers.
 
 use super::AbortCode;
 
@@ -30,7 +30,7 @@ macro_rules! codes {
 
 macro_rules! errno {
     ($( $name:ident = $code:literal; )*) => {
-        /// Plain errno numbers that servers answer, as Linux numbers them.
+        /// Plain errno numbers that servers send, as Linux numbers them.
         impl AbortCode {
             $(
                 #[doc = concat!("The errno `", stringify!($name), "`.")]

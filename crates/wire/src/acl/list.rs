@@ -17,15 +17,15 @@ const _: () = assert!(HEAD_SIZE + ENTRIES_MAX * ENTRY_SIZE <= ACL_SIZE);
 /// Rights of one user or group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AclEntry {
-    /// Whose.
+    /// The user or group.
     pub id: ViceId,
-    /// Which.
+    /// The rights.
     pub rights: Rights,
 }
 
 /// An access list: at most 20 entries, both kinds sorted by id.
 ///
-/// An id may be in it more than once; its rights add up.
+/// An id may occur more than once; its rights then add up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AccessList {
     positive: Vec<AclEntry>,
@@ -43,61 +43,65 @@ pub struct AclFull(pub usize);
     "not an access list: size {size}, {total} entries, {positive} positive, {negative} negative"
 )]
 pub struct BadAcl {
-    /// The size it says.
+    /// The size in the head.
     pub size: i32,
-    /// The entries it says.
+    /// The number of all entries in the head.
     pub total: i32,
-    /// The positive ones it says.
+    /// The number of positive entries in the head.
     pub positive: i32,
-    /// The negative ones it says.
+    /// The number of negative entries in the head.
     pub negative: i32,
 }
 
-/// In which order the words of a binary list have their bytes.
+/// The byte order of the words of a binary list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteOrder {
-    /// In dumps.
+    /// The order in dumps.
     Network,
-    /// In vnode indexes that a little-endian file server wrote.
+    /// The order in vnode indexes that a little-endian file server wrote.
     LittleEndian,
 }
 
-/// A caller's current protection subdomain: the ids whose rights the caller has. Sorted, each once.
+/// A caller's current protection subdomain: the ids whose rights the caller has, sorted and without
+/// duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Cps(Vec<ViceId>);
 
 impl Cps {
-    /// From ids in any order.
+    /// A CPS of ids in any order.
     pub fn new(mut ids: Vec<ViceId>) -> Self {
         ids.sort_unstable();
         ids.dedup();
         Self(ids)
     }
 
-    /// What everybody is: `system:anyuser`.
+    /// The CPS of every caller: `system:anyuser`.
     pub fn anonymous() -> Self {
         Self(vec![ViceId::ANYUSER])
     }
 
-    /// Whether `id` is in it.
+    /// Whether `id` is in the CPS.
     pub fn contains(&self, id: ViceId) -> bool {
         self.0.binary_search(&id).is_ok()
     }
 
-    /// What the local administrator and holders of the cell's key are: `system:administrators`
-    /// itself, which no user's CPS consists of.
+    /// The CPS of the local administrator and of holders of the cell's key: `system:administrators`
+    /// and nothing else. No user has this CPS.
     pub fn superuser() -> Self {
         Self(vec![ViceId::ADMINISTRATORS])
     }
 
-    /// Whether this is a member of `system:administrators`.
+    /// Whether the caller is a member of `system:administrators`.
     pub fn is_administrator(&self) -> bool {
         self.contains(ViceId::ADMINISTRATORS)
     }
 
-    /// Whether it has every right everywhere, as [`Cps::superuser`]: a CPS that no id above
-    /// `system:administrators` is in. Users are, by their own id; members of the group among them
-    /// have what lists grant, and what the file server grants administrators.
+    /// Whether the CPS has every right everywhere, like [`Cps::superuser`]: no id in it is above
+    /// `system:administrators`.
+    ///
+    /// The CPS of a user is never like that, because the user's own id is in it. A user in
+    /// `system:administrators` has the rights that lists grant, and those that the file server adds
+    /// for administrators.
     pub fn is_superuser(&self) -> bool {
         self.0.last() == Some(&ViceId::ADMINISTRATORS)
     }
@@ -124,7 +128,8 @@ impl AccessList {
         if total > ENTRIES_MAX {
             return Err(AclFull(total));
         }
-        // Stable: entries of the same id keep their order, so that a list read is a list written.
+        // A stable sort: entries of the same id keep their order, so a list that was read is
+        // written back unchanged.
         positive.sort_by_key(|entry| entry.id);
         negative.sort_by_key(|entry| entry.id);
         Ok(Self { positive, negative })
@@ -152,7 +157,7 @@ impl AccessList {
         &self.negative
     }
 
-    /// Every id that is named, for looking up the names.
+    /// Every id in the list, for looking up the names.
     pub fn ids(&self) -> impl Iterator<Item = ViceId> + '_ {
         self.positive
             .iter()
@@ -160,10 +165,10 @@ impl AccessList {
             .map(|entry| entry.id)
     }
 
-    /// What a caller with this CPS may do.
+    /// The rights of a caller with this CPS.
     ///
-    /// Owners' and hosts' rights, and those that members of `system:administrators` have
-    /// everywhere (lookup, by default), are for the file server to add.
+    /// The file server adds the rights of owners and hosts. It also adds the rights that members of
+    /// `system:administrators` have everywhere (by default lookup).
     pub fn rights(&self, cps: &Cps) -> Rights {
         if cps.is_superuser() {
             return Rights::EVERYTHING;
@@ -177,12 +182,12 @@ impl AccessList {
         union(&self.positive).difference(union(&self.negative))
     }
 
-    /// What anybody may do: a caller who is only `system:anyuser`.
+    /// The rights of a caller who is only `system:anyuser`.
     pub fn anonymous_rights(&self) -> Rights {
         self.rights(&Cps::anonymous())
     }
 
-    /// The binary form in network order; what is past the entries is zero.
+    /// The binary form in network order. The bytes after the entries are zero.
     pub fn to_bytes(&self) -> [u8; ACL_SIZE] {
         let (positive, negative) = (self.positive.len(), self.negative.len());
         let total = positive + negative;
@@ -205,11 +210,14 @@ impl AccessList {
         bytes
     }
 
-    /// Reads the binary form. Entries are sorted, since the order is what evaluation by merging
-    /// relies on and not every tool keeps it; the version and what is past the entries is ignored.
+    /// Reads the binary form. The version and the bytes after the entries are ignored.
+    ///
+    /// Entries are sorted here: evaluation by merging relies on the order, and not every tool keeps
+    /// it.
     ///
     /// # Errors
-    /// [`BadAcl`] when the numbers at its head do not fit each other or 192 bytes.
+    /// [`BadAcl`] when the counts and the size in the head contradict each other or do not fit 192
+    /// bytes.
     pub fn from_bytes(bytes: &[u8; ACL_SIZE], order: ByteOrder) -> Result<Self, BadAcl> {
         let (words, _) = bytes.as_chunks::<4>();
         #[expect(clippy::indexing_slicing, reason = "192 bytes are 48 words")]

@@ -12,13 +12,13 @@ use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder};
 pub struct Rights(pub u32);
 
 impl Rights {
-    /// Nothing.
+    /// No right.
     pub const NONE: Self = Self(0);
     /// `r`: read files.
     pub const READ: Self = Self(1);
     /// `w`: change files.
     pub const WRITE: Self = Self(2);
-    /// `i`: make files and directories.
+    /// `i`: create files and directories.
     pub const INSERT: Self = Self(4);
     /// `l`: see names and the access list.
     pub const LOOKUP: Self = Self(8);
@@ -26,11 +26,11 @@ impl Rights {
     pub const DELETE: Self = Self(16);
     /// `k`: lock files.
     pub const LOCK: Self = Self(32);
-    /// `a`: change the access list; of a file's status: the caller owns it.
+    /// `a`: change the access list. In a file's status: the caller owns the file.
     pub const ADMINISTER: Self = Self(64);
     /// `rlidwka`.
     pub const ALL: Self = Self(127);
-    /// Every bit, `A` to `H` included: what administrators have.
+    /// Every bit, `A` to `H` included: the rights of administrators.
     pub const EVERYTHING: Self = Self(0xff00_007f);
 
     /// Whether all of `rights` are in `self`.
@@ -43,7 +43,7 @@ impl Rights {
         self.0 & rights.0 != 0
     }
 
-    /// Both together.
+    /// The union of both.
     #[must_use]
     pub const fn union(self, rights: Self) -> Self {
         Self(self.0 | rights.0)
@@ -61,7 +61,7 @@ impl Rights {
             "none" => return Some(Self::NONE),
             "read" => return Some(Self(9)),
             "write" => return Some(Self(63)),
-            // To leave something where one may not read: `lik`.
+            // `lik`: for depositing something in a directory that one may not read.
             "mail" => return Some(Self(44)),
             "all" => return Some(Self::ALL),
             _ => {}

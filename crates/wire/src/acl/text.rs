@@ -1,17 +1,19 @@
-//! The text form that FetchACL answers and StoreACL takes.
+//! The text form that FetchACL returns and StoreACL takes.
 //!
 //! ```text
 //! <positive>\n<negative>\n
 //! name\trights\n          (positive entries, then negative ones; rights in decimal)
 //! ```
 //!
-//! Names come from the protection database, so both ways have two steps: writing takes the name of
-//! each id ([`AccessList::ids`]); reading gives names ([`AclText::parse`]) that the caller looks up
-//! together and then puts in ([`AclText::resolve`]).
+//! Names come from the protection database, so each direction has two steps:
 //!
-//! Read leniently, as OpenAFS does: any white space separates, what follows the rights on a line is
-//! skipped, as is the `dfs:` mark of translators after the first number. Read safely: missing lines
-//! and absurd numbers are refused.
+//! * To write, the caller looks up the name of each id ([`AccessList::ids`]).
+//! * To read, [`AclText::parse`] returns names. The caller looks them up together and then calls
+//!   [`AclText::resolve`] with the ids.
+//!
+//! The parser is lenient like that of OpenAFS. Any white space separates. The text after the rights
+//! of a line is skipped, and so is the `dfs:` mark of translators after the first number. The
+//! parser is also safe: it refuses missing lines and absurd numbers.
 
 use super::{AccessList, AclEntry, ENTRIES_MAX, Rights};
 use crate::abort::AbortCode;
@@ -35,7 +37,7 @@ pub struct AclText {
 /// Why a text is not an access list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AclTextError {
-    /// It does not begin with two counts.
+    /// The text does not begin with two counts.
     #[error("an access list begins with the counts of its entries")]
     Counts,
     /// More than 20 entries.
@@ -44,7 +46,7 @@ pub enum AclTextError {
     /// An entry is missing or is not a name and a number.
     #[error("entry {0} of the access list is not a name and a number")]
     Entry(usize),
-    /// Nobody has that name.
+    /// No user or group has that name.
     #[error("there is no user or group {0}")]
     UnknownName(String),
     /// The text would be over 1023 bytes.
@@ -53,7 +55,7 @@ pub enum AclTextError {
 }
 
 impl AclTextError {
-    /// What the client is told.
+    /// The abort code for the client.
     pub const fn abort_code(&self) -> AbortCode {
         match self {
             Self::TooLong => AbortCode::E2BIG,
@@ -87,7 +89,7 @@ impl AclText {
         })
     }
 
-    /// Every name, for looking them up together.
+    /// Every name, so that the caller can look them up together.
     pub fn names(&self) -> impl Iterator<Item = &str> + '_ {
         self.positive
             .iter()
@@ -95,10 +97,11 @@ impl AclText {
             .map(|(name, _)| name.as_str())
     }
 
-    /// Puts ids in the place of names.
+    /// Replaces names by ids.
     ///
     /// # Errors
-    /// [`AclTextError::UnknownName`] when `id_of` knows a name not, or as the anonymous user.
+    /// [`AclTextError::UnknownName`] when `id_of` does not know a name, or maps it to the anonymous
+    /// user.
     pub fn resolve(
         &self,
         mut id_of: impl FnMut(&str) -> Option<ViceId>,
@@ -132,11 +135,11 @@ impl AclText {
 }
 
 impl AccessList {
-    /// The text form, NUL included, as FetchACL answers it. An id that `name_of` does not know is
+    /// The text form, NUL included, as FetchACL returns it. An id that `name_of` does not know is
     /// written in decimal.
     ///
     /// # Errors
-    /// [`AclTextError::TooLong`] when it would be over 1024 bytes.
+    /// [`AclTextError::TooLong`] when the text would be over 1024 bytes.
     pub fn to_text(
         &self,
         mut name_of: impl FnMut(ViceId) -> Option<String>,
@@ -161,7 +164,7 @@ impl AccessList {
     }
 }
 
-/// What is not read yet.
+/// The part of the text that was not read yet.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -181,7 +184,7 @@ impl<'a> Rest<'a> {
         (!word.is_empty()).then_some(word)
     }
 
-    /// A number as `%d` reads it: the digits, not what follows them.
+    /// A number as `%d` reads it: the digits, without the characters that follow.
     fn number(&mut self) -> Option<i64> {
         self.skip_space();
         let sign = usize::from(matches!(self.0.first(), Some(b'-' | b'+')));

@@ -1,4 +1,4 @@
-//! What the volume server says of volumes and transactions.
+//! Status records of volumes and transactions.
 
 use cellar_xdr::{WordString, xdr_struct};
 
@@ -23,7 +23,7 @@ xdr_struct! {
         pub clone: VolumeId,
         /// The backup volume of its group.
         pub backup: VolumeId,
-        /// What it was restored from.
+        /// The volume that it was restored from.
         pub restored_from: VolumeId,
         /// KiB, 0 for none.
         pub max_quota: i32,
@@ -31,7 +31,7 @@ xdr_struct! {
         pub min_quota: i32,
         /// Owner.
         pub owner: i32,
-        /// When it was made; of a clone when it was cloned.
+        /// When the volume was made; for a clone, when it was cloned.
         pub creation_date: AfsTime,
         /// When it was last used.
         pub access_date: AfsTime,
@@ -70,7 +70,7 @@ xdr_struct! {
         pub needs_salvaged: u8,
         /// [`DESTROY_ME`](super::DESTROY_ME) while it is unfinished.
         pub destroy_me: u8,
-        /// When it was made; of a clone when it was cloned.
+        /// When the volume was made; for a clone, when it was cloned.
         pub creation_date: AfsTime,
         /// When it was last used.
         pub access_date: AfsTime,
@@ -100,9 +100,9 @@ xdr_struct! {
 
     /// A volume in a list with statistics (`volintXInfo`, 80 words).
     ///
-    /// Reads and writes are by where the client is: same network, same network authenticated,
-    /// other network, other network authenticated. Author statistics are by time since the last
-    /// change: up to a minute, ten, an hour, a day, a week, longer.
+    /// Reads and writes are counted by the client's network: same network, same network
+    /// authenticated, other network, other network authenticated. Author statistics are counted by
+    /// the time since the last change: up to a minute, ten minutes, an hour, a day, a week, longer.
     #[derive(Default)]
     pub struct VolumeInfoX {
         /// Its name.
@@ -123,7 +123,7 @@ xdr_struct! {
         pub copy_date: AfsTime,
         /// Whether it is in use.
         pub in_use: u8,
-        /// When it was made; of a clone when it was cloned.
+        /// When the volume was made; for a clone, when it was cloned.
         pub creation_date: AfsTime,
         /// When it was last used.
         pub access_date: AfsTime,
@@ -162,7 +162,7 @@ xdr_struct! {
         pub time: AfsTime,
         /// When it began.
         pub creation_time: AfsTime,
-        /// What EndTrans answers.
+        /// The code that EndTrans returns.
         pub return_code: i32,
         /// Its volume.
         pub volume: VolumeId,
@@ -176,7 +176,7 @@ xdr_struct! {
         pub trans_flags: u8,
         /// The procedure that used it last.
         pub last_procedure: WordString<30>,
-        /// Whether a call is going on; the rest counts only then.
+        /// Whether a call is in progress; the following fields count only then.
         pub call_valid: i32,
         /// The next packet to read.
         pub read_next: i32,

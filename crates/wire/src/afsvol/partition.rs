@@ -1,4 +1,4 @@
-//! Partitions, and where volumes go.
+//! Partitions, and the destinations of volumes.
 
 use cellar_xdr::{WordString, xdr_struct};
 
@@ -6,37 +6,37 @@ use super::VolumeName;
 use crate::ids::VolumeId;
 
 xdr_struct! {
-    /// A partition's room in KiB (`diskPartition`, 68 words).
+    /// Space of a partition in KiB (`diskPartition`, 68 words).
     #[derive(Default)]
     pub struct DiskPartition {
         /// `/vicepa`.
         pub name: WordString<32>,
         /// The device.
         pub device: WordString<32>,
-        /// Of the lock file; -1.
+        /// The descriptor of the lock file; -1.
         pub lock_fd: i32,
-        /// Servers answer 0 here.
+        /// Servers send 0 here.
         pub total_usable: i32,
         /// Free.
         pub free: i32,
-        /// Servers answer the size here.
+        /// Servers send the size here.
         pub min_free: i32,
     }
 
-    /// A partition's room in KiB, 64-bit (`diskPartition64`, 519 words).
+    /// Space of a partition in KiB, 64-bit (`diskPartition64`, 519 words).
     #[derive(Default)]
     pub struct DiskPartition64 {
         /// `/vicepa`.
         pub name: WordString<256>,
         /// The device.
         pub device: WordString<256>,
-        /// Of the lock file; -1.
+        /// The descriptor of the lock file; -1.
         pub lock_fd: i32,
-        /// Servers answer 0 here.
+        /// Servers send 0 here.
         pub total_usable: i64,
         /// Free.
         pub free: i64,
-        /// Servers answer the size here.
+        /// Servers send the size here.
         pub min_free: i64,
     }
 
@@ -47,7 +47,7 @@ xdr_struct! {
         pub host: u32,
         /// Its port.
         pub port: i32,
-        /// 1.
+        /// Always 1.
         pub ssid: i32,
     }
 
@@ -60,7 +60,7 @@ xdr_struct! {
         pub server: DestServer,
     }
 
-    /// What a restored volume shall be (35 words).
+    /// The properties of a volume to be restored (35 words).
     #[derive(Default)]
     pub struct RestoreCookie {
         /// Its name.
@@ -76,7 +76,7 @@ xdr_struct! {
     /// Bytes of a dump (2 words).
     #[derive(Copy, Default)]
     pub struct VolumeSize {
-        /// Exact for a full dump.
+        /// The number of bytes; exact for a full dump.
         pub dump_size: u64,
     }
 }

@@ -1,6 +1,6 @@
-//! What a scrub streams: verification of everything that is stored, while it is in use.
+//! The records that a scrub streams. A scrub verifies all stored data while it is in use.
 //!
-//! Each record is a word that says which, and the record.
+//! Each record is preceded by a word that gives its type.
 
 use cellar_xdr::{AfsString, List, xdr_struct};
 
@@ -9,7 +9,7 @@ use crate::ids::{Uniquifier, VnodeId, VolumeId};
 /// Damaged places of one file.
 pub const PLACES_MAX: usize = 4096;
 
-/// No record follows but the results.
+/// The end of the records; the results of the call follow.
 pub const SCRUB_END: u32 = 0;
 /// A [`ScrubProgress`] follows.
 pub const SCRUB_PROGRESS: u32 = 1;
@@ -17,14 +17,14 @@ pub const SCRUB_PROGRESS: u32 = 1;
 pub const SCRUB_DAMAGE: u32 = 2;
 
 xdr_struct! {
-    /// How far a scrub is.
+    /// The progress of a scrub.
     #[derive(Copy, Default)]
     pub struct ScrubProgress {
-        /// Volumes looked at.
+        /// Volumes verified.
         pub volumes: u64,
-        /// How many there are to look at.
+        /// Volumes to verify in all.
         pub volumes_total: u64,
-        /// Versions of vnodes looked at.
+        /// Versions of vnodes verified.
         pub vnodes: u64,
         /// Bytes read and verified.
         pub bytes: u64,
@@ -35,9 +35,9 @@ xdr_struct! {
     /// A range of bytes.
     #[derive(Copy, Default)]
     pub struct ScrubPlace {
-        /// The first.
+        /// The first byte.
         pub at: u64,
-        /// How many.
+        /// The number of bytes.
         pub length: u64,
     }
 
@@ -46,11 +46,11 @@ xdr_struct! {
     pub struct ScrubDamage {
         /// The first volume that has it.
         pub volume: VolumeId,
-        /// The file; 0: a record of the volume itself.
+        /// The file; 0: the damage is in a record of the volume itself.
         pub vnode: VnodeId,
         /// Its uniquifier; 0 if its record cannot be read.
         pub uniquifier: Uniquifier,
-        /// All volumes that have it so.
+        /// All volumes that have the damaged file.
         pub volumes: List<VolumeId, 256>,
         /// Its path in the volume, without the first slash; empty if it was not found.
         pub path: AfsString<4096>,
@@ -58,9 +58,9 @@ xdr_struct! {
         pub data_version: u64,
         /// The length of the file.
         pub length: u64,
-        /// Where bytes are damaged; empty if it is the record.
+        /// The damaged ranges; empty if the record itself is damaged.
         pub places: List<ScrubPlace, PLACES_MAX>,
-        /// What the system or the checksum said, of the first.
+        /// The error of the system or of the checksum for the first damaged range.
         pub cause: AfsString<256>,
     }
 }

@@ -1,50 +1,50 @@
-//! What the files of a volume are, for `vos traverse`.
+//! Statistics of the files of a volume, for `vos traverse`.
 
 use cellar_xdr::{List, xdr_struct};
 
-/// Classes of sizes: up to 4 KiB, and then each up to twice as much.
+/// Size classes: up to 4 KiB, then each up to twice the one before.
 pub const SIZE_CLASSES: usize = 48;
-/// Devices told of, at most.
+/// The most devices in one report.
 pub const USAGE_DEVICES_MAX: usize = 4096;
 
 xdr_struct! {
     /// A number of files or objects, and their bytes.
     #[derive(Copy, Default)]
     pub struct Amount {
-        /// How many.
+        /// The number.
         pub count: u64,
-        /// Bytes, as long as they are: holes count.
+        /// Bytes by length, holes included.
         pub bytes: u64,
     }
 
-    /// What is on a device.
+    /// The objects on a device.
     #[derive(Copy, Default)]
     pub struct DeviceUsage {
         /// The device's number.
         pub osd: u32,
         /// All objects.
         pub objects: Amount,
-        /// Those whose bytes are nowhere else: no other copy has them, and no parity.
+        /// Objects whose bytes are nowhere else: no copy and no parity.
         pub single: Amount,
     }
 
-    /// What the files of a volume are.
+    /// Statistics of the files of a volume.
     #[derive(Default)]
     pub struct Usage {
         /// Plain files by size: the first class is up to 4 KiB.
         pub sizes: List<Amount, SIZE_CLASSES>,
-        /// Those whose bytes are on the file server.
+        /// Plain files whose bytes are on the file server.
         pub here: Amount,
-        /// Those in objects.
+        /// Plain files in objects.
         pub in_objects: Amount,
-        /// Their objects.
+        /// The objects of these files, by device.
         pub devices: List<DeviceUsage, USAGE_DEVICES_MAX>,
         /// Directories and links.
         pub others: u64,
     }
 }
 
-/// The class of a size.
+/// The class of a size, as an index into [`Usage::sizes`].
 #[must_use]
 pub fn size_class(bytes: u64) -> usize {
     let pages = bytes.div_ceil(4096).max(1);

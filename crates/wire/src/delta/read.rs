@@ -1,4 +1,4 @@
-//! Reading deltas as they come.
+//! Reading deltas as their bytes arrive.
 
 use bytes::{Buf, Bytes, BytesMut};
 use cellar_xdr::{Decode, Decoder};
@@ -21,12 +21,12 @@ enum State {
 #[derive(Debug)]
 pub struct Reader {
     buffer: BytesMut,
-    /// What is left of a frame whose checksum was right.
+    /// The unread items of a frame whose checksum was right.
     frame: Bytes,
     state: State,
     chain: u32,
     totals: Totals,
-    /// Where the last vnode's contents may go on, and where they end.
+    /// The lowest offset at which contents of the last vnode may continue, and their end.
     place: Option<(u64, u64)>,
 }
 
@@ -37,7 +37,7 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// At the beginning of a delta.
+    /// A reader at the beginning of a delta.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -50,12 +50,12 @@ impl Reader {
         }
     }
 
-    /// Adds bytes. Take the items out before feeding more, or they pile up.
+    /// Adds bytes. The caller should take the items out before it feeds more, else they accumulate.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Adds bytes without copying them, if nothing is left of those before and nobody else has them.
+    /// Adds bytes. They are not copied if the buffer is empty and `bytes` has no other owner.
     pub fn feed_owned(&mut self, bytes: Bytes) {
         append(&mut self.buffer, bytes);
     }
@@ -63,7 +63,7 @@ impl Reader {
     /// The next item; `None` when more bytes are needed, or after the end.
     ///
     /// # Errors
-    /// [`DeltaError`]. The reader is of no use afterwards.
+    /// [`DeltaError`]. The reader cannot be used after an error.
     pub fn next_item(&mut self) -> Result<Option<Item>, DeltaError> {
         while self.frame.is_empty() {
             if !self.next_frame()? {
@@ -77,10 +77,10 @@ impl Reader {
         Ok(Some(item))
     }
 
-    /// Says that no more bytes come.
+    /// Declares that no more bytes come.
     ///
     /// # Errors
-    /// [`DeltaError::Truncated`] when the end was not seen.
+    /// [`DeltaError::Truncated`] if the end of the delta was not read.
     pub fn finish(&self) -> Result<(), DeltaError> {
         match self.state {
             State::End if self.buffer.is_empty() => Ok(()),
@@ -89,7 +89,7 @@ impl Reader {
         }
     }
 
-    /// Takes the next frame from the buffer; false when it is not all there.
+    /// Takes the next frame from the buffer. Returns false if the frame is not complete yet.
     fn next_frame(&mut self) -> Result<bool, DeltaError> {
         if self.state == State::End && !self.buffer.is_empty() {
             return Err(DeltaError::Surplus);
@@ -188,7 +188,7 @@ impl Reader {
         Ok(Item::Data(offset, self.frame.split_to(len)))
     }
 
-    /// Contents of the last vnode are at `offset`, and so long.
+    /// Checks that contents at `offset` with this length may follow, and advances the place.
     fn pass(&mut self, offset: u64, len: u64) -> Result<(), DeltaError> {
         let (from, to) = self.place.ok_or(DeltaError::Place)?;
         let end = offset.checked_add(len).ok_or(DeltaError::Place)?;

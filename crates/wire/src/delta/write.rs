@@ -10,16 +10,18 @@ use super::{
 use crate::ids::{Uniquifier, VnodeId};
 use crate::object::Layout;
 
-/// A frame is closed when it has so many bytes.
+/// A frame is closed when it has this many bytes.
 const FRAME_GOAL: usize = 256 << 10;
-/// Contents up to this are copied among the items; longer ones are passed on as they are.
+/// Contents up to this length are copied into the frame; longer contents are passed on without a
+/// copy.
 const COPIED: usize = 16 << 10;
-/// Contents in one item.
+/// The most contents in one item.
 const DATA_MAX: usize = 1 << 20;
 
 const _: () = assert!(FRAME_GOAL + DATA_MAX + COPIED < FRAME_MAX);
 
-/// Writes a delta, item by item. Take the bytes with [`Writer::take`] now and then.
+/// Writes a delta, item by item. The caller takes the bytes with [`Writer::take`] from time to
+/// time.
 #[derive(Debug)]
 pub struct Writer {
     /// Frames that are closed.
@@ -40,7 +42,7 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// At the beginning of a delta.
+    /// A writer at the beginning of a delta.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -53,12 +55,12 @@ impl Writer {
         }
     }
 
-    /// A vnode that is new or has changed.
+    /// Writes a vnode that is new or has changed.
     pub fn vnode(&mut self, vnode: &DeltaVnode) {
         self.item(TAG_VNODE, vnode);
     }
 
-    /// Contents of the last vnode from `offset` on.
+    /// Writes contents of the last vnode from `offset` on.
     pub fn data(&mut self, mut offset: u64, mut bytes: Bytes) {
         while !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(DATA_MAX));
@@ -80,51 +82,51 @@ impl Writer {
         }
     }
 
-    /// So many zeros in the last vnode from `offset` on.
+    /// Writes `len` zeros of the last vnode from `offset` on.
     pub fn zeros(&mut self, offset: u64, len: u64) {
         if len > 0 {
             self.item(TAG_ZEROS, &[offset, len]);
         }
     }
 
-    /// A vnode that did not change.
+    /// Writes a vnode that did not change.
     pub fn keep(&mut self, vnode: VnodeId, uniquifier: Uniquifier) {
         self.item(TAG_KEEP, &[vnode.0, uniquifier.0]);
     }
 
-    /// A vnode of the base that is gone.
+    /// Writes the removal of a vnode of the base.
     pub fn remove(&mut self, vnode: VnodeId) {
         self.item(TAG_REMOVE, &vnode);
     }
 
-    /// What goes with a volume whose layouts travel.
+    /// Writes the properties of a volume whose layouts are sent.
     pub fn origin(&mut self, origin: Origin) {
         self.item(TAG_ORIGIN, &origin);
     }
 
-    /// The sender may not write the objects of the layouts either.
+    /// Writes that the receiver, like the sender, may not write the objects of the layouts.
     pub fn borrowed(&mut self) {
         self.item(TAG_BORROWED, &[0_u32; 0]);
     }
 
-    /// The next vnode is a file in these objects.
+    /// Writes that the next vnode is a file in these objects.
     pub fn layout(&mut self, layout: &Layout) {
         self.item(TAG_LAYOUT, layout);
     }
 
-    /// The next vnode is a directory with this policy.
+    /// Writes that the next vnode is a directory with this policy.
     pub fn policy(&mut self, policy: u32) {
         self.item(TAG_POLICY, &policy);
     }
 
-    /// The end. What is written after it makes the delta invalid.
+    /// Writes the end. Items written after it make the delta invalid.
     pub fn end(&mut self) {
         let totals = self.totals;
         self.item(TAG_END, &totals);
         self.close();
     }
 
-    /// The frames that are closed, as the pieces they consist of.
+    /// Returns the closed frames, in pieces.
     pub fn take(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.ready)
     }

@@ -1,4 +1,4 @@
-//! Looking at all of a directory: does everything in it agree?
+//! Checking a whole directory: is everything in it consistent?
 
 use std::collections::HashSet;
 
@@ -10,22 +10,22 @@ use super::{Corruption, DirError, Directory, ReadPages, hash, slots};
 /// Chains of a directory.
 const CHAINS: usize = 128;
 
-/// What a sound directory holds.
+/// The contents of a sound directory, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Pages.
     pub pages: usize,
     /// Entries, `.` and `..` included.
     pub entries: usize,
-    /// Slots that nothing uses.
+    /// Unused slots.
     pub free_slots: usize,
 }
 
 impl<P: ReadPages> Directory<P> {
-    /// Follows every chain and compares what it finds with bitmaps and counts.
+    /// Follows every chain and compares the entries with bitmaps and counts.
     ///
     /// # Errors
-    /// [`DirError::Corrupt`] with the first thing that is wrong, or the owner's.
+    /// [`DirError::Corrupt`] for the first damage, or the owner's error.
     #[expect(
         clippy::indexing_slicing,
         reason = "a directory has a page; with_entry has found the page of the slot"
@@ -37,7 +37,7 @@ impl<P: ReadPages> Directory<P> {
         used[0] = (1u64 << FIRST_SLOT_PAGE_0) - 1;
         let mut entries = 0;
         let (mut this, mut parent) = (0, 0);
-        // Names of a chain: two of the same name would hide one another.
+        // Names of one chain: of two equal names one would hide the other.
         let mut names = HashSet::new();
         for chain in 0..CHAINS {
             names.clear();
@@ -54,8 +54,8 @@ impl<P: ReadPages> Directory<P> {
                     return Err(Corruption::Name(slot).into());
                 }
                 let mask = ((1u64 << taken) - 1) << place;
-                // An entry met twice (a loop, or two chains that join) overlaps itself: the walk
-                // ends after at most as many steps as there are slots.
+                // An entry that the walk meets twice (a loop, or two chains that join) overlaps
+                // itself. So the walk takes at most as many steps as there are slots.
                 if used[index] & mask != 0 {
                     return Err(Corruption::Overlap(slot).into());
                 }

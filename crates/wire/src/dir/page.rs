@@ -1,6 +1,6 @@
 //! Offsets inside a page, and nothing else.
 //!
-//! Every function takes places below 64; the callers check what comes from the bytes.
+//! Every function takes places below 64. The callers check places that come from the bytes.
 
 #![expect(
     clippy::indexing_slicing,
@@ -14,9 +14,9 @@ use crate::ids::{Uniquifier, VnodeId};
 pub(super) const PAGE_SLOTS: usize = 64;
 /// Bytes of a slot.
 const SLOT_SIZE: usize = 32;
-/// Slots that every page's header takes.
+/// Slots of the header of every page.
 pub(super) const HEAD_SLOTS: usize = 1;
-/// The first slot of page 0 that an entry may have.
+/// The first slot of page 0 that an entry may take.
 pub(super) const FIRST_SLOT_PAGE_0: usize = 13;
 /// Pages that have a count of free slots in page 0.
 pub(super) const MAP_PAGES: usize = 128;
@@ -86,8 +86,8 @@ pub(super) mod header {
         (left != 0).then(|| place + left.trailing_zeros() as usize)
     }
 
-    /// The lowest run of `count` free slots from `first` on, whatever the bitmap says of those
-    /// before it, which are the page's own.
+    /// The lowest run of `count` free slots from `first` on. Slots before `first` belong to the
+    /// page itself and count as used, whatever the bitmap has for them.
     pub(in crate::dir) fn free_run(page: &Page, first: usize, count: usize) -> Option<usize> {
         let free = !(bitmap(page) | mask(0, first));
         // Bit n of `starts`: slots n to n + count are free. Slots past 63 are not.
@@ -104,7 +104,7 @@ pub(super) fn init_page(page: &mut Page, index: usize) {
     } else {
         HEAD_SLOTS
     };
-    // The count of free slots when the page was made; nobody reads or updates it.
+    // The count of free slots when the page was made. No reader uses it, and it is never updated.
     page[4] = (PAGE_SLOTS - reserved) as u8;
     for place in 0..reserved {
         header::set_used(page, place, 1);
@@ -116,7 +116,7 @@ pub(super) fn init_page(page: &mut Page, index: usize) {
     }
 }
 
-/// The number of pages; directories of the old style count the pages in the map.
+/// The number of pages. In directories of the old style it is counted from the map.
 pub(super) fn page_count_field(page_0: &Page) -> usize {
     match read_u16(page_0, 0) {
         0 => page_0[MAP..MAP + MAP_PAGES]
@@ -150,16 +150,16 @@ pub(super) fn set_head(page_0: &mut Page, chain: usize, slot: u32) {
     page_0[at..at + 2].copy_from_slice(&(slot as u16).to_be_bytes());
 }
 
-/// An entry as it lies in a page.
+/// An entry in a page.
 pub(super) struct RawEntry<'a> {
     pub(super) next: u32,
     pub(super) vnode: VnodeId,
     pub(super) uniquifier: Uniquifier,
-    /// `None` when it is empty, over 255 bytes, or does not end inside the page.
+    /// `None` if the name is empty, over 255 bytes long, or does not end inside the page.
     pub(super) name: Option<&'a [u8]>,
 }
 
-/// The entry that begins in slot `place`; `None` when the slot is not an entry's first.
+/// The entry that begins in slot `place`; `None` if the slot is not the first of an entry.
 pub(super) fn entry(page: &Page, place: usize) -> Option<RawEntry<'_>> {
     let at = place * SLOT_SIZE;
     if page[at] != FIRST {
@@ -178,7 +178,8 @@ pub(super) fn entry(page: &Page, place: usize) -> Option<RawEntry<'_>> {
     })
 }
 
-/// Writes an entry into slots that are its own. The name ends inside the page by construction.
+/// Writes an entry into slots reserved for it. The caller guarantees that the name ends inside the
+/// page.
 pub(super) fn write_entry(page: &mut Page, place: usize, name: &[u8], target: Target, next: u32) {
     zero(page, place, super::slots(name.len()));
     let at = place * SLOT_SIZE;

@@ -1,4 +1,4 @@
-//! Where pages live: the owner's side of a directory.
+//! Storage of the pages: the owner's side of a directory.
 
 use std::convert::Infallible;
 use std::ops::Deref;
@@ -7,36 +7,38 @@ use super::{PAGE_SIZE, Page};
 
 /// Pages that can be read.
 pub trait ReadPages {
-    /// Why a page cannot be had.
+    /// Why a page is not available.
     type Error;
-    /// A page while it is looked at.
+    /// A reference to a page.
     type Ref<'a>: Deref<Target = Page>
     where
         Self: 'a;
 
-    /// How many pages there are.
+    /// The number of pages.
     fn count(&self) -> usize;
 
     /// Page `index`, which is below [`ReadPages::count`].
     ///
     /// # Errors
-    /// The owner's.
+    /// The owner's error.
     fn page(&self, index: usize) -> Result<Self::Ref<'_>, Self::Error>;
 }
 
-/// Pages that can be changed. An operation that fails may have changed some of them only when the
-/// owner's own error stopped it, or when the directory was corrupt.
+/// Pages that can be changed.
+///
+/// A failed operation may have changed some of them only if the owner returned an error or the
+/// directory was corrupt.
 pub trait WritePages: ReadPages {
-    /// Page `index`, to be changed. Asked for only when it will be.
+    /// Page `index`, to be changed. Called only for a page that will change.
     ///
     /// # Errors
-    /// The owner's.
+    /// The owner's error.
     fn page_mut(&mut self, index: usize) -> Result<&mut Page, Self::Error>;
 
     /// Adds a page of zeros after the last.
     ///
     /// # Errors
-    /// The owner's.
+    /// The owner's error.
     fn append(&mut self) -> Result<&mut Page, Self::Error>;
 }
 
@@ -93,7 +95,7 @@ impl ReadPages for [Page] {
 
     #[expect(
         clippy::indexing_slicing,
-        reason = "the trait's caller asks below count()"
+        reason = "the trait's caller stays below count()"
     )]
     fn page(&self, index: usize) -> Result<&Page, Self::Error> {
         Ok(&self[index])
@@ -116,7 +118,7 @@ impl ReadPages for Vec<Page> {
 impl WritePages for Vec<Page> {
     #[expect(
         clippy::indexing_slicing,
-        reason = "the trait's caller asks below count()"
+        reason = "the trait's caller stays below count()"
     )]
     fn page_mut(&mut self, index: usize) -> Result<&mut Page, Self::Error> {
         Ok(&mut self[index])

@@ -1,8 +1,9 @@
-//! Reading dumps as they come.
+//! Reading dumps as their bytes arrive.
 //!
-//! The attributes of an item are parsed anew from the first whenever more bytes are there, until
-//! the tag after them shows that they are complete. That is cheap because an item's attributes are
-//! few: more than [`ITEM_MAX`] bytes of them are refused. Contents are passed on as they come.
+//! When more bytes arrive, the attributes of the current item are parsed from the first again. The
+//! item is complete when the tag after its attributes is there. Repeating the parse is cheap
+//! because an item has few attributes; more than [`ITEM_MAX`] bytes of them are refused. Contents
+//! are passed on as they arrive.
 
 use bytes::{Buf, Bytes, BytesMut};
 use cellar_xdr::{Decode, Decoder, WordString};
@@ -14,45 +15,45 @@ use super::{
 };
 use crate::ids::{AfsTime, Uniquifier, ViceId, VnodeId, VolumeId};
 
-/// Bytes of an item's attributes, unknown ones included.
+/// The most bytes of an item's attributes, unknown ones included.
 const ITEM_MAX: usize = 64 * 1024;
 
-/// Why bytes are not a dump. A restore answers VOLSERREAD_DUMPERROR for all of them.
+/// Why bytes are not a dump. A restore fails with VOLSERREAD_DUMPERROR in all these cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DumpError {
-    /// It does not begin or end as a dump does.
+    /// It does not begin or end like a dump.
     #[error("the dump has no magic number where it should begin or end")]
     Magic,
-    /// An item where it may not be.
+    /// An item is where it may not be.
     #[error("the dump has an item with tag {0} where none may be")]
     Order(u8),
-    /// An attribute that must be understood is not.
+    /// A critical attribute is not known here.
     #[error("the dump has an attribute {0:#04x} that must be understood")]
     Critical(u8),
-    /// A tag outside the scheme.
+    /// A tag is outside the scheme.
     #[error("the dump has a tag {0:#04x}")]
     Tag(u8),
-    /// An item's attributes are too long.
+    /// The attributes of an item are too long.
     #[error("the attributes of an item in the dump are too long")]
     TooLong,
-    /// A head without a volume or without dates, or with too many.
+    /// A head has no volume, no dates or too many dates.
     #[error("the head of the dump names no volume or no dates")]
     Head,
-    /// A vnode with number 0, or attributes after its contents.
+    /// A vnode has number 0, or attributes after its contents.
     #[error("the record of vnode {0} in the dump is not valid")]
     Vnode(VnodeId),
-    /// Objects of a file in a form that is not ours, or contents beside them.
+    /// The objects of a file are in a form of another program, or the file has contents as well.
     #[error("the objects of vnode {0} in the dump are not in a form known here")]
     Objects(VnodeId),
-    /// Bytes after the end.
+    /// There are bytes after the end.
     #[error("the dump goes on after its end")]
     Surplus,
-    /// The bytes ended before the dump did.
+    /// The bytes end before the dump does.
     #[error("the dump ends too early")]
     Truncated,
 }
 
-/// Stops a parse: more bytes are needed, or it is an error.
+/// Ends a parse: more bytes are needed, or there is an error.
 enum Stop {
     More,
     Error(DumpError),
@@ -64,7 +65,7 @@ impl From<DumpError> for Stop {
     }
 }
 
-/// What comes next.
+/// The next part of the dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Dump,
@@ -85,7 +86,8 @@ enum State {
     End,
 }
 
-/// Adds bytes to what is still to be read, without a copy if that is nothing and they are nobody else's.
+/// Adds bytes to the buffer. They are not copied if the buffer is empty and `bytes` has no other
+/// owner.
 pub(crate) fn append(buffer: &mut BytesMut, bytes: Bytes) {
     if buffer.is_empty() {
         *buffer = bytes
@@ -110,7 +112,7 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// At the beginning of a dump.
+    /// A reader at the beginning of a dump.
     pub fn new() -> Self {
         Self {
             buffer: BytesMut::new(),
@@ -118,12 +120,12 @@ impl Reader {
         }
     }
 
-    /// Adds bytes. Take the items out before feeding more, or they pile up.
+    /// Adds bytes. The caller should take the items out before it feeds more, else they accumulate.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Adds bytes without copying them, if nothing is left of those before and nobody else has them.
+    /// Adds bytes. They are not copied if the buffer is empty and `bytes` has no other owner.
     pub fn feed_owned(&mut self, bytes: Bytes) {
         append(&mut self.buffer, bytes);
     }
@@ -131,7 +133,7 @@ impl Reader {
     /// The next item; `None` when more bytes are needed, or after the end.
     ///
     /// # Errors
-    /// [`DumpError`]. The reader is of no use afterwards.
+    /// [`DumpError`]. The reader cannot be used after an error.
     pub fn next_item(&mut self) -> Result<Option<Item>, DumpError> {
         loop {
             match self.step() {
@@ -144,10 +146,10 @@ impl Reader {
         }
     }
 
-    /// Says that no more bytes come.
+    /// Declares that no more bytes come.
     ///
     /// # Errors
-    /// [`DumpError::Truncated`] when the end of the dump was not seen.
+    /// [`DumpError::Truncated`] if the end of the dump was not read.
     pub fn finish(&self) -> Result<(), DumpError> {
         match self.state {
             State::End if self.buffer.is_empty() => Ok(()),
@@ -198,7 +200,7 @@ impl Reader {
         }
     }
 
-    /// Parses an item; only what is complete is taken from the buffer.
+    /// Parses an item. Takes bytes from the buffer only when the item is complete.
     fn item(&mut self, may_be: fn(u8) -> bool) -> Result<Option<Item>, Stop> {
         let mut cursor = Cursor::new(&self.buffer);
         let tag = cursor.byte()?;
@@ -314,7 +316,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Text up to its NUL; what is over the limit is cut off, as OpenAFS's reader does.
+    /// Text up to its NUL. Text over the limit is cut off, as in OpenAFS's reader.
     fn string<const N: usize>(&mut self) -> Result<WordString<N>, Stop> {
         let rest = self.bytes.get(self.position..).unwrap_or_default();
         let len = rest.iter().position(|&byte| byte == 0).ok_or(Stop::More)?;
@@ -325,7 +327,7 @@ impl<'a> Cursor<'a> {
         WordString::new(kept).map_err(|_| DumpError::TooLong.into())
     }
 
-    /// The next attribute's tag; `None` when an item begins.
+    /// The tag of the next attribute; `None` if an item begins.
     fn attribute(&mut self) -> Result<Option<u8>, Stop> {
         let tag = self.peek()?;
         if tag <= TAG_ITEM_MAX {
@@ -335,7 +337,7 @@ impl<'a> Cursor<'a> {
         Ok(Some(tag))
     }
 
-    /// The length of an attribute that begins with it.
+    /// The length of an attribute whose value starts with its length.
     fn standard_length(&mut self) -> Result<usize, Stop> {
         match self.byte()? {
             short @ 0..=0x7f => Ok(usize::from(short)),
@@ -350,7 +352,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Where the contents of a file are.
+    /// The layout of a file in objects.
     fn in_objects(&mut self, vnode: VnodeId) -> Result<Box<InObjects>, Stop> {
         let length = self.standard_length()?;
         let bytes = self.take(length)?;
@@ -363,7 +365,7 @@ impl<'a> Cursor<'a> {
         Ok(Box::new(decoded.ok_or(DumpError::Objects(vnode))?))
     }
 
-    /// Passes over an attribute that this section does not know, by the range of its tag.
+    /// Skips an attribute that this section does not know, by the range of its tag.
     fn skip_unknown(&mut self, tag: u8, known: &[u8]) -> Result<(), Stop> {
         let len = match tag {
             0x15..=0x60 => self.standard_length()?,
@@ -440,7 +442,7 @@ impl<'a> Cursor<'a> {
                 b'W' => header.week_use = self.week_use()?,
                 b'D' => header.day_use_date = self.time()?,
                 b'Z' => header.day_use = self.word()?,
-                // The counter of changes: never written by OpenAFS, accepted and dropped.
+                // The counter of changes. OpenAFS never writes it; it is accepted and dropped.
                 b'V' => drop(self.word()?),
                 b'y' => header.policy = self.word()?,
                 tag => self.skip_unknown(tag, VOLUME_TAGS)?,
@@ -449,7 +451,7 @@ impl<'a> Cursor<'a> {
         Ok(header)
     }
 
-    /// Seven numbers; more are passed over.
+    /// Seven numbers; further ones are skipped.
     fn week_use(&mut self) -> Result<[u32; 7], Stop> {
         let mut uses = [0; 7];
         for index in 0..usize::from(self.half()?) {

@@ -23,7 +23,7 @@ fn byte(out: &mut BytesMut, tag: u8, value: u8) {
     out.put_u8(value);
 }
 
-/// `text` has no NUL by its type.
+/// `text` has no NUL, by its type.
 fn string(out: &mut BytesMut, tag: u8, text: &[u8]) {
     out.put_u8(tag);
     out.extend_from_slice(text);
@@ -81,7 +81,7 @@ pub fn volume_header(out: &mut BytesMut, header: &VolumeHeader) {
     }
 }
 
-/// Appends a vnode's record. If it has a data length, exactly so many bytes must follow.
+/// Appends a vnode's record. If it has a data length, exactly that many bytes must follow.
 pub fn vnode(out: &mut BytesMut, record: &VnodeRecord) {
     word(out, TAG_VNODE, record.vnode.0);
     out.put_u32(record.uniquifier.0);
@@ -123,7 +123,7 @@ pub fn vnode(out: &mut BytesMut, record: &VnodeRecord) {
     }
 }
 
-/// An attribute of any length, which must be understood.
+/// A critical attribute of any length.
 fn in_objects(out: &mut BytesMut, objects: &InObjects) {
     let mut value = BytesMut::new();
     value.put_u32(OBJECTS_FORM);
