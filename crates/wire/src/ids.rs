@@ -56,8 +56,8 @@ macro_rules! word_id {
 word_id! {
     /// A volume: RW, RO and backup of one group have different ids. 0 names no volume.
     VolumeId(u32)
-    /// A file's slot in a volume: odd for directories, even for files and symbolic links. 0 names
-    /// no file; in a callback break it means the whole volume. The root directory is 1.
+    /// A file's slot in a volume: odd for directories, even for files and symbolic links. The root
+    /// directory is 1. 0 names no file; in a callback break it means the whole volume.
     VnodeId(u32)
     /// Distinguishes two uses of one vnode number.
     Uniquifier(u32)

@@ -56,7 +56,8 @@ xdr_struct! {
         pub high_water_mark: u32,
         /// Files smaller than this are not wiped, in bytes.
         pub min_wipe_size: u64,
-        /// Who paid for the device. It is preferred for files on servers of the same owner.
+        /// The owner that paid for the device. It is preferred for files on servers of the same
+        /// owner.
         pub owner: OsdName,
         /// Its location: `site/room/rack/host`, or as much as is known.
         pub location: AfsString<256>,

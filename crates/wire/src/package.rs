@@ -1,12 +1,14 @@
-//! How an RPC package is declared, and what follows from a declaration.
+//! The declaration of an RPC package, and the code that a declaration generates.
 //!
-//! Each package is one `package!` in a module of its own. From it come: a structure of arguments
-//! and one of results for every procedure, their XDR forms, the opcode and name ([`Procedure`]),
-//! the table that dispatch and statistics use ([`Package`]), and `Request`, which decodes any
-//! request of the package (traces, tests, fuzzing).
+//! Each package is one `package!` in its own module. It generates:
 //!
-//! Procedures that every server refuses are declared too, so that dispatch and statistics know
-//! their names and a refusal is a decision rather than an omission.
+//! * a structure of arguments and one of results for every procedure, with their XDR forms;
+//! * the opcode and name of each procedure ([`Procedure`]);
+//! * the table for dispatch and statistics ([`Package`]);
+//! * `Request`, which decodes any request of the package (for traces, tests and fuzzing).
+//!
+//! Procedures that every server refuses are declared too. So dispatch and statistics know their
+//! names, and a refusal is deliberate, not an omission.
 
 use std::fmt::Debug;
 
@@ -37,7 +39,7 @@ pub struct ProcedureInfo {
     pub name: &'static str,
     /// Place in the declaration: the function index of RPC statistics.
     pub index: usize,
-    /// What is streamed.
+    /// The streamed bytes.
     pub stream: Stream,
 }
 
@@ -57,7 +59,7 @@ pub struct Package {
 }
 
 impl Package {
-    /// The procedure behind `opcode`, if it is declared.
+    /// The procedure with `opcode`, if it is declared.
     pub fn procedure(&self, opcode: u32) -> Option<&'static ProcedureInfo> {
         let place = self
             .procedures
@@ -66,7 +68,7 @@ impl Package {
     }
 }
 
-/// The arguments of one procedure: a type that knows which procedure it calls.
+/// The arguments of one procedure. The type determines the procedure.
 pub trait Procedure: Encode + Decode + Debug + Clone + Send + Sync + 'static {
     /// The results.
     type Reply: Encode + Decode + Debug + Clone + Send + Sync + 'static;
@@ -74,9 +76,9 @@ pub trait Procedure: Encode + Decode + Debug + Clone + Send + Sync + 'static {
     const OPCODE: u32;
     /// The name without the package's prefix.
     const NAME: &'static str;
-    /// The name with the package's prefix, for example `PR_NewEntry`: what logs have.
+    /// The name with the package's prefix, as in logs, for example `PR_NewEntry`.
     const QUALIFIED_NAME: &'static str = Self::NAME;
-    /// What is streamed.
+    /// The streamed bytes.
     const STREAM: Stream;
     /// Place in the package's table.
     const INDEX: usize;
@@ -91,7 +93,7 @@ pub trait Procedure: Encode + Decode + Debug + Clone + Send + Sync + 'static {
         self.encode_to(buffer);
     }
 
-    /// The request in a buffer of its own.
+    /// Returns the request in its own buffer.
     fn to_request(&self) -> Bytes {
         let mut buffer = BytesMut::new();
         self.encode_request(&mut buffer);
@@ -105,9 +107,9 @@ pub enum RequestError {
     /// The package has no such procedure.
     #[error("opcode {opcode} is not one of {package}")]
     UnknownOpcode {
-        /// The package that was asked.
+        /// The package.
         package: &'static str,
-        /// What it was asked for.
+        /// The opcode of the request.
         opcode: u32,
     },
     /// The arguments do not parse.
@@ -115,13 +117,13 @@ pub enum RequestError {
     Arguments {
         /// The procedure's name.
         procedure: &'static str,
-        /// What is wrong.
+        /// The error in the arguments.
         cause: DecodeError,
     },
 }
 
 impl RequestError {
-    /// What the caller is told.
+    /// The abort code for the caller.
     pub const fn abort_code(&self) -> AbortCode {
         match self {
             Self::UnknownOpcode { .. } => AbortCode::RXGEN_OPCODE,
@@ -129,7 +131,7 @@ impl RequestError {
         }
     }
 
-    /// Whether more bytes of the request may cure it.
+    /// Whether the request may become valid with more bytes.
     pub const fn is_truncated(&self) -> bool {
         matches!(
             self,
@@ -141,7 +143,7 @@ impl RequestError {
     }
 }
 
-/// Any request of a package, decoded: what traces and tests need.
+/// Any request of a package, decoded: for traces and tests.
 pub trait AnyRequest: Sized + Debug + Encode {
     /// The package whose requests these are.
     fn package() -> &'static Package;
@@ -152,17 +154,17 @@ pub trait AnyRequest: Sized + Debug + Encode {
     /// [`RequestError`]: the opcode is not declared, or the arguments do not parse.
     fn decode(opcode: u32, d: &mut Decoder<'_>) -> Result<Self, RequestError>;
 
-    /// Decodes the results of `opcode`, and encodes them again: the bytes that they stand for.
+    /// Decodes the results of `opcode` and encodes them again. Returns the canonical bytes.
     ///
     /// # Errors
-    /// As [`AnyRequest::decode`].
+    /// Those of [`AnyRequest::decode`].
     fn recode_reply(opcode: u32, d: &mut Decoder<'_>) -> Result<Bytes, RequestError>;
 
-    /// The procedure that is called.
+    /// The procedure of the request.
     fn procedure(&self) -> &'static ProcedureInfo;
 }
 
-/// Declares an RPC package. See the head of this module.
+/// Declares an RPC package. The head of this module explains it.
 macro_rules! package {
     (
         $(#[$package_meta:meta])*
@@ -208,7 +210,7 @@ macro_rules! package {
             }
         )*
 
-        /// Places in the table of procedures.
+        /// Indexes in the table of procedures.
         enum Index { $($name,)* }
 
         $(#[$package_meta])*
@@ -313,7 +315,7 @@ macro_rules! package {
 }
 pub(crate) use package;
 
-/// The [`Stream`] that a declaration's `streams` word means.
+/// The [`Stream`] for the word `streams` of a declaration.
 macro_rules! stream_of {
     () => {
         $crate::package::Stream::None

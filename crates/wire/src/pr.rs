@@ -1,7 +1,7 @@
-//! PR: users, groups and who is a member of what. Service 73, port 7002.
+//! PR: users, groups and memberships. Service 73, port 7002.
 //!
-//! Names inside lists and entries take a word for each of their 64 characters. Ids above 0 are
-//! users, below 0 groups.
+//! Names inside lists and entries take one word for each of their 64 characters. Ids above 0 are
+//! users, ids below 0 are groups.
 //!
 //! Source: the ptint interface file of OpenAFS 1.8; semantics in its ptserver.
 
@@ -22,7 +22,7 @@ pub type PrName = WordString<64>;
 /// A name as an argument. Servers refuse more than 63 bytes.
 pub type PrNameArgument = AfsString<64>;
 
-/// Elements of any list, as the interface bounds them.
+/// The most elements of any list in this interface.
 pub const LIST_MAX: usize = 500_000;
 
 /// Names.
@@ -44,14 +44,14 @@ package! {
     505 IDToName { ids: IdList } -> IDToNameReply { names: NameList };
     506 Delete { id: ViceId } -> DeleteReply {};
     507 RemoveFromGroup { id: ViceId, gid: ViceId } -> RemoveFromGroupReply {};
-    /// `over` counts what did not fit.
+    /// `over` counts the ids that did not fit.
     508 GetCPS { id: ViceId } -> GetCPSReply { list: IdList, over: i32 };
     /// `flag`: 0 a user, 2 a group, 4 a foreign user.
     509 NewEntry { name: PrNameArgument, flag: i32, owner: ViceId } -> NewEntryReply { id: ViceId };
     510 ListMax {} -> ListMaxReply { uid: ViceId, gid: ViceId };
     511 SetMax { id: ViceId, gflag: i32 } -> SetMaxReply {};
     512 ListEntry { id: ViceId } -> ListEntryReply { entry: PrEntry };
-    /// An empty name, owner 0 and new id 0 leave things as they are.
+    /// An empty name, owner 0 and new id 0 leave the field unchanged.
     513 ChangeEntry { id: ViceId, name: PrNameArgument, owner: ViceId, newid: ViceId }
         -> ChangeEntryReply {};
     514 ListElements { id: ViceId } -> ListElementsReply { list: IdList, over: i32 };
@@ -59,13 +59,13 @@ package! {
     516 SetFieldsEntry {
         id: ViceId, mask: u32, flags: u32, ngroups: i32, nusers: i32, spare1: i32, spare2: i32
     } -> SetFieldsEntryReply {};
-    /// `lastp` is 0 at the start and at the end, else where to go on.
+    /// `lastp` is 0 at the start and at the end, else the place at which to continue.
     517 ListOwned { id: ViceId, lastp: i32 } -> ListOwnedReply { list: IdList, lastp: i32 };
     518 GetCPS2 { id: ViceId, host: u32 } -> GetCPS2Reply { list: IdList, over: i32 };
     519 GetHostCPS { host: u32 } -> GetHostCPSReply { list: IdList, over: i32 };
     520 UpdateEntry { id: ViceId, name: PrNameArgument, update: PrUpdateEntry }
         -> UpdateEntryReply {};
-    /// `flag`: 1 users, 2 groups, 3 both. `next_index` -1 ends.
+    /// `flag`: 1 users, 2 groups, 3 both. A `next_index` of -1 is the end.
     521 ListEntries { flag: i32, start_index: i32 }
         -> ListEntriesReply { entries: List<PrEntry, LIST_MAX>, next_index: i32 };
     530 ListSuperGroups { id: ViceId } -> ListSuperGroupsReply { list: IdList, over: i32 };

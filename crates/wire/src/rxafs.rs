@@ -1,11 +1,11 @@
 //! RXAFS: the file server. Service 1, port 7000.
 //!
-//! Of the streaming calls the bytes between arguments and results are not part of the types here.
-//! `FetchData` is answered by a length word (`FetchData64`: two, the high one first), so many
-//! bytes, then the results; `StoreData` sends the bytes of its `length` after the arguments.
+//! The types here do not include the bytes that streaming calls send between arguments and results.
+//! The reply of `FetchData` is a length word, that many bytes, and the results; `FetchData64` has
+//! two length words, the high one first. `StoreData` sends `length` bytes after the arguments.
 //!
-//! Volume numbers of GetVolumeStatus and lock types stay integers, because the server answers its
-//! own code for a wrong one.
+//! Volume numbers of GetVolumeStatus and lock types stay integers, because the server has its own
+//! abort code for a wrong one.
 //!
 //! Source: the afsint interface file of OpenAFS 1.8; use by Linux in fs/afs/fsclient.c.
 
@@ -37,7 +37,7 @@ pub use status::{
 };
 pub use volume::{AfsVolumeInfo, FetchVolumeStatus, StoreVolumeStatus, VolumeInfo};
 
-/// Fids of one bulk call.
+/// The most fids of one bulk call.
 pub const BULK_MAX: usize = 50;
 
 /// The fids of a bulk call.
@@ -66,7 +66,7 @@ package! {
     133 StoreData {
         fid: Fid, in_status: AfsStoreStatus, position: u32, length: u32, file_length: u32
     } -> StoreDataReply { status: AfsFetchStatus, sync: VolSync } streams request;
-    /// The number that StoreACL had before CVE-2018-7168.
+    /// The number of StoreACL before CVE-2018-7168.
     134 OldStoreACL { fid: Fid, access_list: AfsOpaque }
         -> OldStoreACLReply { status: AfsFetchStatus, sync: VolSync };
     135 StoreStatus { fid: Fid, in_status: AfsStoreStatus }
@@ -95,14 +95,14 @@ package! {
         };
     142 RemoveDir { dir_fid: Fid, name: AfsName }
         -> RemoveDirReply { dir_status: AfsFetchStatus, sync: VolSync };
-    /// `sync` is an argument here.
+    /// `sync` is an argument here, not a result.
     143 OldSetLock { fid: Fid, lock_type: i32, sync: VolSync } -> OldSetLockReply {};
-    /// `sync` is an argument here.
+    /// `sync` is an argument here, not a result.
     144 OldExtendLock { fid: Fid, sync: VolSync } -> OldExtendLockReply {};
-    /// `sync` is an argument here.
+    /// `sync` is an argument here, not a result.
     145 OldReleaseLock { fid: Fid, sync: VolSync } -> OldReleaseLockReply {};
     146 GetStatistics {} -> GetStatisticsReply { statistics: ViceStatistics };
-    /// Callbacks may be fewer than fids, or none.
+    /// The list of callbacks may be shorter than that of fids, or empty.
     147 GiveUpCallBacks { fids: Fids, callbacks: Callbacks } -> GiveUpCallBacksReply {};
     148 GetVolumeInfo { volume_name: AfsName } -> GetVolumeInfoReply { info: VolumeInfo };
     149 GetVolumeStatus { volume: VolumeId }
@@ -141,7 +141,7 @@ package! {
     164 StoreACL { fid: Fid, access_list: AfsOpaque }
         -> StoreACLReply { status: AfsFetchStatus, sync: VolSync };
     220 FsCmd { fid: Fid, inputs: FsCmdInputs } -> FsCmdReply { outputs: FsCmdOutputs };
-    /// A fid that fails has its code in `error_code` of its status.
+    /// If a fid fails, the `error_code` of its status has the code.
     65536 InlineBulkStatus { fids: Fids }
         -> InlineBulkStatusReply { statuses: BulkStats, callbacks: Callbacks, sync: VolSync };
     /// Streams two length words, the high one first, and the bytes.
@@ -155,33 +155,45 @@ package! {
     65540 GetCapabilities {} -> GetCapabilitiesReply { capabilities: Capabilities };
     65541 CallBackRxConnAddr { address: u32 } -> CallBackRxConnAddrReply {};
     65542 GetStatistics64 { version: i32 } -> GetStatistics64Reply { statistics: Statistics64 };
-    /// Ours: `owner` has these ranges of the file and no others from now on, for as long as a lock lasts; without
-    /// any: none. In order, and no byte twice. EAGAIN: another lock is in the way, and nothing has changed. What is
-    /// older than the last `serial` of the owner counts no more (EINVAL).
+    /// Cellar extension: replaces the locked ranges of `owner` in the file by `ranges`, for the
+    /// lifetime of a lock. An empty list removes all. The ranges are in ascending order and do not
+    /// overlap.
+    ///
+    /// EAGAIN: another lock conflicts, and nothing has changed. EINVAL: the call is older than the
+    /// owner's last `serial`.
     1128614913 HoldRanges { fid: Fid, owner: [u32; 4], serial: u64, ranges: LockRanges }
         -> HoldRangesReply { sync: VolSync };
-    /// Ours: what would be in the way of another range for `owner`.
+    /// Cellar extension: returns the first lock that conflicts with another range for `owner`.
     1128614914 TestRange { fid: Fid, owner: [u32; 4], range: LockRange }
         -> TestRangeReply { found: List<LockRange, 1>, sync: VolSync };
-    /// Ours: numbers for things that the caller will make in the volume of a directory in which he may insert. Files have
-    /// `first_file` and every second number after it, directories as many from `first_directory` on; the uniquifiers follow each
-    /// other, those of files first. Nobody else gets them, whatever becomes of the server.
+    /// Cellar extension: reserves vnode numbers and uniquifiers for things that the caller will
+    /// create later in the volume of `dir_fid`. The caller needs the right to insert in that
+    /// directory.
+    ///
+    /// Files have `first_file` and every second number after it. Directories have as many numbers
+    /// from `first_directory` on. The uniquifiers are consecutive, those of files first. The server
+    /// gives them to no other client, even after a restart.
     1128614915 ReserveVnodes { dir_fid: Fid, files: u32, directories: u32 }
         -> ReserveVnodesReply {
             first_file: VnodeId, files: u32, first_directory: VnodeId, directories: u32,
             first_uniquifier: Uniquifier, sync: VolSync
         };
-    /// Ours: for so many seconds nobody else sees or changes the directory before the caller was told by breaking his
-    /// promise and has returned it. EAGAIN: others use it.
+    /// Cellar extension: leases a directory to the caller for a number of seconds. Before another
+    /// client may read or change the directory, the server breaks the caller's promise, and the
+    /// caller returns the lease. EAGAIN: other clients use the directory.
     1128614916 LeaseDirectory { dir_fid: Fid }
         -> LeaseDirectoryReply {
             status: AfsFetchStatus, callback: Callback, lease_secs: u32, sync: VolSync
         };
-    /// Ours: the caller has told of all that he made in these, and makes nothing any more without asking.
+    /// Cellar extension: returns leases. The caller has sent all that it created in these
+    /// directories, and creates nothing more without a call to the server.
     1128614917 ReturnDirectories { fids: Fids } -> ReturnDirectoriesReply {};
-    /// Ours: makes these one after the other, with the bytes that follow; durable when answered. One that fails leaves the others.
-    /// Each counts as a CreateFile with its StoreData, a MakeDir or a Symlink. Said twice, it does nothing the second time, and
-    /// answers the same. Needs no lease; those of the caller last longer by it, and what directories it makes he has leases of.
+    /// Cellar extension: creates the given things one after the other, with the bytes that follow;
+    /// durable when the server replies. If one fails, the others are still created.
+    ///
+    /// Each counts as a CreateFile with its StoreData, a MakeDir or a Symlink. A repeated call does
+    /// nothing and returns the same results. The call needs no lease, but it extends the caller's
+    /// leases. The caller receives leases of the directories that the call creates.
     1128614918 MakeMany { volume: VolumeId, makings: Makings }
         -> MakeManyReply { made: Mades, directories: MadeIns, sync: VolSync } streams request;
 }

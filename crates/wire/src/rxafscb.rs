@@ -1,8 +1,8 @@
-//! RXAFSCB: what a cache manager answers. Service 1, port 7001.
+//! RXAFSCB: the calls that a cache manager answers. Service 1, port 7001.
 //!
-//! File servers call it to take back promises and to learn who a host is; `cmdebug` and
-//! `xstat_cm_test` look into it. File servers send CallBack with an *empty* list of callbacks; a
-//! client takes none, or as many as fids.
+//! File servers use them to break promises and to learn the identity of a host. `cmdebug` and
+//! `xstat_cm_test` use them to examine the cache manager. File servers send CallBack with an
+//! *empty* list of callbacks; a client accepts an empty list, or one callback for each fid.
 //!
 //! Source: the afscbint interface file of OpenAFS 1.8; Linux fs/afs/cmservice.c.
 
@@ -30,7 +30,7 @@ package! {
     /// The cache manager.
     pub RXAFSCB { service: 1, port: 7001, statistics: 6 }
 
-    /// A fid with vnode 0 means all of the volume.
+    /// A fid with vnode 0 means the whole volume.
     204 CallBack { fids: Fids, callbacks: Callbacks } -> CallBackReply {};
     205 InitCallBackState {} -> InitCallBackStateReply {};
     206 Probe {} -> ProbeReply {};
@@ -39,11 +39,11 @@ package! {
     209 XStatsVersion {} -> XStatsVersionReply { version: i32 };
     210 GetXStats { client_version: i32, collection: i32 }
         -> GetXStatsReply { server_version: i32, time: i32, data: CmStats };
-    /// Obsolete: answered by RXGEN_OPCODE.
+    /// Obsolete: refused with RXGEN_OPCODE.
     211 InitCallBackState2 {} -> InitCallBackState2Reply { address: InterfaceAddr };
     212 WhoAreYou {} -> WhoAreYouReply { address: InterfaceAddr };
     213 InitCallBackState3 { server_uuid: AfsUuid } -> InitCallBackState3Reply {};
-    /// Answers 0 if the UUID is the client's own, else 1 as abort.
+    /// Succeeds if the UUID is the client's own, else aborts with 1.
     214 ProbeUuid { client_uuid: AfsUuid } -> ProbeUuidReply {};
     215 GetServerPrefs { index: i32 } -> GetServerPrefsReply { address: u32, rank: i32 };
     216 GetCellServDB { index: i32 } -> GetCellServDBReply { name: CellName, hosts: [u32; 8] };

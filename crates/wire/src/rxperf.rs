@@ -1,14 +1,14 @@
-//! The service of `rxperf`: how fast is Rx itself? Service 147, port 7009.
+//! The service of `rxperf`, which measures the speed of Rx. Service 147, port 7009.
 //!
-//! It has no opcodes: a request begins with a version, so the version is declared as the opcode of
-//! the only procedure. What streams depends on the command:
+//! It has no opcodes: a request begins with a version. So the version is declared as the opcode of
+//! the only procedure. The streamed bytes depend on the command:
 //!
 //! | command | request | reply |
 //! |---|---|---|
 //! | send | `bytes` bytes | |
 //! | receive | | `bytes` bytes |
 //! | RPC | `send` bytes | `receive` bytes |
-//! | file | of each word four times as many bytes; 0 turns the direction | the same |
+//! | file | for each word four times as many bytes; 0 changes the direction | the same |
 //!
 //! The cookie ends every reply but that of the file command.
 //!
@@ -18,26 +18,26 @@ use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder, List};
 
 use crate::package::package;
 
-/// What ends a reply.
+/// The end of a reply.
 pub const COOKIE: u32 = 0x4711;
-/// The version that is spoken, as the first word of a request.
+/// The supported version, as the first word of a request.
 pub const VERSION: u32 = 3;
 /// Chunks above this are refused with abort code -1.
 pub const CHUNK_MAX: u32 = 512 * 1024;
-/// Words of a file command. OpenAFS has no bound.
+/// The most words of a file command. OpenAFS has no bound.
 pub const FILE_WORDS_MAX: usize = 65_536;
 
-/// What to measure.
+/// The measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// The client sends.
     Send {
-        /// How many bytes.
+        /// The number of bytes.
         bytes: u32,
     },
     /// The server sends.
     Receive {
-        /// How many bytes.
+        /// The number of bytes.
         bytes: u32,
     },
     /// The client sends, then the server does.
@@ -47,9 +47,10 @@ pub enum Command {
         /// Bytes of the reply.
         receive: u32,
     },
-    /// As the words say.
+    /// Both send, in the order of the words.
     File {
-        /// Each moves four times as many bytes; 0 turns the direction, which only works once.
+        /// Each word moves four times as many bytes; 0 changes the direction, which works only
+        /// once.
         words: List<u32, FILE_WORDS_MAX>,
     },
 }
@@ -59,14 +60,15 @@ const RECEIVE: u32 = 1;
 const RPC: u32 = 3;
 const FILE: u32 = 4;
 
-/// The head of a request: the command comes before the chunks, its own words after them.
+/// The head of a request. The command precedes the chunk sizes; the command's own words follow
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measurement {
     /// Bytes that the server reads at a time.
     pub read_chunk: u32,
     /// Bytes that the server writes at a time.
     pub write_chunk: u32,
-    /// What to do.
+    /// The command.
     pub command: Command,
 }
 

@@ -1,6 +1,7 @@
 //! RXSTATS: counters and times of calls, by procedure. Service 409, on every port.
 //!
-//! Only the number of words is declared for the counters; version 1 has 28 for each procedure.
+//! The counters are declared by their number of words only. Version 1 has 28 words for each
+//! procedure.
 //!
 //! Source: the rxstat interface file of OpenAFS 1.8.
 
@@ -12,10 +13,10 @@ use crate::package::package;
 pub const VERSION: u32 = 1;
 /// Words of a record.
 pub const RECORD_WORDS: usize = 28;
-/// Records in one answer.
+/// The most records in one reply.
 pub const RECORDS_MAX: usize = 100_000;
 
-/// Clears every counter.
+/// Selects every counter to be cleared.
 pub const CLEAR_ALL: u32 = 0xffff_ffff;
 
 xdr_struct! {
@@ -41,7 +42,7 @@ xdr_struct! {
         pub max: StatTime,
     }
 
-    /// Counters of one procedure, of all peers or of one (28 words).
+    /// Counters of one procedure, for all peers or for one (28 words).
     #[derive(Copy, Default)]
     pub struct RpcStat {
         /// The peer's address; all ones in the sum over all peers.
@@ -52,25 +53,25 @@ xdr_struct! {
         pub peer_is_server: u32,
         /// The package's interface number.
         pub interface: u32,
-        /// Procedures of the package.
+        /// The number of procedures of the package.
         pub function_count: u32,
-        /// Which of them.
+        /// The index of the procedure.
         pub function: u32,
-        /// Calls.
+        /// The number of calls.
         pub invocations: u64,
         /// Bytes sent.
         pub bytes_sent: u64,
         /// Bytes received.
         pub bytes_received: u64,
-        /// From arrival to start.
+        /// The time from arrival to start.
         pub queue: StatTimes,
-        /// From start to end.
+        /// The time from start to end.
         pub execution: StatTimes,
     }
 }
 
 impl Default for StatTimes {
-    /// No call yet: the shortest time is as long as servers write it.
+    /// No call yet. The shortest time then has the value that OpenAFS's servers send.
     fn default() -> Self {
         let never = StatTime {
             seconds: 9_999_999,
@@ -86,7 +87,7 @@ impl Default for StatTimes {
     }
 }
 
-/// Records; on the wire an array of words.
+/// Records. On the wire they are an array of words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RpcStats(Vec<RpcStat>);
 
@@ -137,7 +138,7 @@ package! {
         -> RetrieveProcessRPCStatsReply {
             server_version: u32, clock_sec: u32, clock_usec: u32, stat_count: u32, stats: RpcStats
         };
-    /// The order of results differs from the process's.
+    /// The order of results differs from that of `RetrieveProcessRPCStats`.
     1 RetrievePeerRPCStats { client_version: u32 }
         -> RetrievePeerRPCStatsReply {
             server_version: u32, stat_count: u32, clock_sec: u32, clock_usec: u32, stats: RpcStats

@@ -1,8 +1,8 @@
 //! Universal errno (UAE): errno numbers that mean the same on every system.
 //!
-//! A table of 123 names with base 49733376. Against Linux's numbers `e`: `e <= 57` is at place `e -
-//! 1`, `59 <= e <= 124` at place `e - 2` (58, EDEADLOCK, has none). Place 40 is EWOULDBLOCK, which
-//! on Linux is EAGAIN: it is read as EAGAIN and never written.
+//! A table of 123 names with base 49733376. For a Linux number `e`, `e <= 57` is at place `e - 1`,
+//! and `59 <= e <= 124` at place `e - 2` (58, EDEADLOCK, has no place). Place 40 is EWOULDBLOCK,
+//! which on Linux is EAGAIN: it is read as EAGAIN and never written.
 //!
 //! Source: the table of the AFS interfaces, compared with Linux's `errno.h`.
 
@@ -11,7 +11,7 @@ use crate::abort::AbortCode;
 /// The code at place 0.
 pub const BASE: i32 = 49_733_376;
 
-/// Place of EWOULDBLOCK, where Linux's numbers have a gap.
+/// The place of EWOULDBLOCK, where Linux's numbers have a gap.
 const WOULDBLOCK: usize = 40;
 
 /// Linux's EAGAIN.
@@ -28,7 +28,7 @@ pub const fn from_errno(errno: i32) -> Option<AbortCode> {
     Some(AbortCode(BASE + place))
 }
 
-/// The Linux errno number of a universal code; `None` when it is not one.
+/// The Linux errno number of a universal code; `None` if the code is not universal.
 pub fn to_errno(code: AbortCode) -> Option<i32> {
     let place = place(code)?;
     Some(match place {
@@ -38,7 +38,7 @@ pub fn to_errno(code: AbortCode) -> Option<i32> {
     })
 }
 
-/// The name, for example `UAEACCES`; `None` when the code is not a universal one.
+/// The name, for example `UAEACCES`; `None` if the code is not universal.
 pub fn name(code: AbortCode) -> Option<&'static str> {
     NAMES.get(place(code)?).copied()
 }

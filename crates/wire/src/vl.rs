@@ -1,10 +1,10 @@
-//! VL: where volumes are. Service 52, port 7003.
+//! VL: the locations of volumes. Service 52, port 7003.
 //!
-//! Three generations of entries are spoken side by side: 8 sites (old), 13 sites (`N`), 13 sites
-//! with server UUIDs (`U`). Clients try the newest and fall back on `RXGEN_OPCODE`.
+//! Three generations of entries are in use: 8 sites (old), 13 sites (`N`), and 13 sites with server
+//! UUIDs (`U`). Clients try the newest and use an older one after `RXGEN_OPCODE`.
 //!
-//! Addresses are numbers: 192.0.2.1 is 0xc0000201. `voltype` is 0 RW, 1 RO, 2 backup, -1 any; it
-//! stays an integer because servers answer VL_BADVOLTYPE for others.
+//! Addresses are numbers: 192.0.2.1 is 0xc0000201. `voltype` is 0 RW, 1 RO, 2 backup, -1 any. It
+//! stays an integer because servers refuse other values with VL_BADVOLTYPE.
 //!
 //! Source: the vldbint interface file of OpenAFS 1.8; semantics in its vlserver.
 
@@ -31,13 +31,13 @@ pub type EntryName = cellar_xdr::WordString<65>;
 /// A volume's name as an argument.
 pub type VolumeNameArgument = AfsString<65>;
 
-/// What is said of a lock.
+/// A text about a lock.
 pub type LockText = AfsString<256>;
 
 /// Addresses of servers.
 pub type BulkAddrs = List<u32, 500>;
 
-/// Entries in one answer. The interface has no bound; OpenAFS's server stops at 10,000.
+/// The most entries in one reply. The interface has no bound; OpenAFS's server stops at 10,000.
 pub const ENTRIES_MAX: usize = 100_000;
 
 package! {
@@ -49,7 +49,7 @@ package! {
     503 GetEntryByID { volid: VolumeId, voltype: i32 } -> GetEntryByIDReply { entry: VldbEntry };
     504 GetEntryByNameO { volumename: VolumeNameArgument }
         -> GetEntryByNameOReply { entry: VldbEntry };
-    /// `bump` ids are reserved; the first of them is answered. 0 only reads.
+    /// Reserves `bump` ids and returns the first. 0 only reads the counter.
     505 GetNewVolumeId { bump: u32 } -> GetNewVolumeIdReply { newvolumid: VolumeId };
     506 ReplaceEntry { volid: VolumeId, voltype: i32, newentry: VldbEntry, releasetype: i32 }
         -> ReplaceEntryReply {};
@@ -107,7 +107,8 @@ package! {
     532 RegisterAddrs { uuid: AfsUuid, spare1: i32, addrs: BulkAddrs } -> RegisterAddrsReply {};
     533 GetAddrsU { attributes: ListAddrByAttributes }
         -> GetAddrsUReply { uuid: AfsUuid, uniquifier: i32, nentries: i32, blkaddrs: BulkAddrs };
-    /// `volumename` is a regular expression; `startindex` 0 starts, `nextindex` -1 ends.
+    /// `volumename` is a regular expression. A `startindex` of 0 starts; a `nextindex` of -1 is the
+    /// end.
     534 ListAttributesN2 {
         attributes: VldbListByAttributes, volumename: VolumeNameArgument, startindex: i32
     } -> ListAttributesN2Reply {
@@ -115,11 +116,12 @@ package! {
     };
     /// Only YFS servers answer it.
     65537 GetCapabilities {} -> GetCapabilitiesReply { capabilities: Capabilities };
-    /// Cellar's own: SetLock with a few words on who locks and what for. What the server knows of the
-    /// caller is kept with them.
+    /// Cellar extension: SetLock with a short note about the caller and the purpose. The server
+    /// stores the note together with the identity of the caller.
     1128614913 LockNoted { volid: VolumeId, voltype: i32, voloper: i32, note: LockText }
         -> LockNotedReply {};
-    /// Cellar's own: who locked an entry, from where, when, and what for. `since` 0 is not locked.
+    /// Cellar extension: returns who locked an entry, from which address, when, and why. `since` 0
+    /// means not locked.
     1128614914 GetLock { volid: VolumeId, voltype: i32 } -> GetLockReply {
         operation: u32, since: AfsTime, who: LockText, from: u32, note: LockText
     };

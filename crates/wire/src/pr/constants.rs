@@ -1,4 +1,4 @@
-//! Numbers that PR calls and entries carry.
+//! Numbers in PR calls and entries.
 
 /// Kind of an entry, low bits of its flags: unused.
 pub const PRFREE: u32 = 1;
@@ -22,20 +22,20 @@ pub const PRACCESS: u32 = 0x40;
 /// The quotas of an entry are valid.
 pub const PRQUOTA: u32 = 0x80;
 
-/// Access bits sit this many bits up in an entry's flags.
+/// The position of the access bits in an entry's flags.
 pub const PRIVATE_SHIFT: u32 = 16;
 
-/// `S`: anybody may examine the entry.
+/// `S`: every caller may examine the entry.
 pub const PRP_STATUS_ANY: u32 = 0x80;
 /// `s`: members may examine it.
 pub const PRP_STATUS_MEM: u32 = 0x40;
-/// `O`: anybody may list what it owns.
+/// `O`: every caller may list the groups that it owns.
 pub const PRP_OWNED_ANY: u32 = 0x20;
-/// `M`: anybody may list its members.
+/// `M`: every caller may list its members.
 pub const PRP_MEMBER_ANY: u32 = 0x10;
 /// `m`: members may list members.
 pub const PRP_MEMBER_MEM: u32 = 0x08;
-/// `A`: anybody may add members.
+/// `A`: every caller may add members.
 pub const PRP_ADD_ANY: u32 = 0x04;
 /// `a`: members may add members.
 pub const PRP_ADD_MEM: u32 = 0x02;
@@ -69,7 +69,7 @@ pub const PRUSERS: i32 = 1;
 /// ListEntries' flag: groups.
 pub const PRGROUPS: i32 = 2;
 
-/// Members of a group, and groups of a CPS, that a server answers at most.
+/// The most members of a group, and groups of a CPS, that a server returns.
 pub const PR_MAXGROUPS: usize = 5000;
-/// Elements of a list that a server answers at most.
+/// The most elements of a list that a server returns.
 pub const PR_MAXLIST: usize = 5000;

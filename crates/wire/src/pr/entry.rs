@@ -9,17 +9,17 @@ xdr_struct! {
     /// A user or group (`prcheckentry` and `prlistentries`, 76 words).
     #[derive(Default)]
     pub struct PrEntry {
-        /// Access bits (`PRP_*`) alone: servers shift them down before they answer.
+        /// Access bits (`PRP_*`) alone: servers shift them down before they send them.
         pub flags: u32,
         /// Its id.
         pub id: ViceId,
         /// Its owner.
         pub owner: ViceId,
-        /// Who made it.
+        /// The user who created it.
         pub creator: ViceId,
-        /// Groups that it may still create.
+        /// The number of groups that it may still create.
         pub ngroups: i32,
-        /// Foreign users that may still register.
+        /// The number of foreign users that may still register.
         pub nusers: i32,
         /// Members of the group, or groups of the user.
         pub count: i32,
@@ -32,7 +32,7 @@ xdr_struct! {
     /// Changes to an entry (77 words).
     #[derive(Default)]
     pub struct PrUpdateEntry {
-        /// `PRUPDATE_*`: which of the fields count.
+        /// `PRUPDATE_*`: the fields that count.
         pub mask: u32,
         /// The new flags.
         pub flags: u32,
@@ -54,7 +54,7 @@ xdr_struct! {
         pub name: PrName,
     }
 
-    /// An entry as it lies in the database (`prdebugentry`, 96 words).
+    /// An entry as it is in the database (`prdebugentry`, 96 words).
     #[derive(Default)]
     pub struct PrDebugEntry {
         /// Kind and access bits.
@@ -69,17 +69,17 @@ xdr_struct! {
         pub reserved: [i32; 5],
         /// The first members or groups.
         pub entries: [i32; 10],
-        /// The next entry of the same hash of the id.
+        /// The next entry with the same hash of the id.
         pub next_id: i32,
-        /// The next entry of the same hash of the name.
+        /// The next entry with the same hash of the name.
         pub next_name: i32,
         /// Its owner.
         pub owner: ViceId,
-        /// Who made it.
+        /// The user who created it.
         pub creator: ViceId,
-        /// Groups that it may still create.
+        /// The number of groups that it may still create.
         pub ngroups: i32,
-        /// Foreign users that may still register.
+        /// The number of foreign users that may still register.
         pub nusers: i32,
         /// Members or groups.
         pub count: i32,

@@ -1,4 +1,4 @@
-//! The open-ended command call (`FsCmd`), which stock servers refuse and object storage uses.
+//! The open-ended command call (`FsCmd`), which OpenAFS's servers refuse and AFS/OSD uses.
 
 use cellar_xdr::{WordBytes, xdr_struct};
 
@@ -8,29 +8,29 @@ use crate::rxafs::AfsFetchStatus;
 xdr_struct! {
     /// A command.
     pub struct FsCmdInputs {
-        /// Which.
+        /// The number of the command.
         pub command: i32,
-        /// What it is about.
+        /// The file that the command applies to.
         pub fid: Fid,
-        /// Numbers, as the command says.
+        /// Numbers, defined by the command.
         pub int64s: [i64; 3],
-        /// Words, as the command says.
+        /// Words, defined by the command.
         pub int32s: [u32; 200],
-        /// Characters, a word each.
+        /// Characters, one in each word.
         pub chars: WordBytes<256>,
     }
 
     /// Its results.
     pub struct FsCmdOutputs {
-        /// 0 or why it failed.
+        /// 0, or the code of the failure.
         pub code: i32,
-        /// The status afterwards.
+        /// The status after the command.
         pub status: AfsFetchStatus,
-        /// Numbers, as the command says.
+        /// Numbers, defined by the command.
         pub int64s: [i64; 3],
-        /// Words, as the command says.
+        /// Words, defined by the command.
         pub int32s: [u32; 200],
-        /// Characters, a word each.
+        /// Characters, one in each word.
         pub chars: WordBytes<256>,
     }
 }

@@ -1,5 +1,8 @@
-//! Files, directories and links that a client has made by itself and tells of later, many at a time: MakeMany, under numbers that
-//! ReserveVnodes gave it, in directories that LeaseDirectory keeps others out of.
+//! MakeMany: sends many files, directories and links to the server that a client created locally
+//! before.
+//!
+//! The client uses numbers from ReserveVnodes, in directories that it has leased with
+//! LeaseDirectory.
 
 use cellar_xdr::{List, xdr_struct};
 
@@ -8,70 +11,71 @@ use crate::AfsName;
 use crate::abort::AbortCode;
 use crate::ids::{Uniquifier, VnodeId};
 
-/// Things that one call makes.
+/// The most things that one call creates.
 pub const MAKE_MAX: usize = 64;
-/// Bytes of contents that one call brings.
+/// The most bytes of contents in one call.
 pub const MAKE_BYTES_MAX: u64 = 1 << 20;
-/// Numbers of a kind that are reserved by one call.
+/// The most numbers of a kind that one call reserves.
 pub const RESERVE_MAX: u32 = 1024;
 
-/// What one call makes, in this order.
+/// The things that one call creates, in this order.
 pub type Makings = List<Making, MAKE_MAX>;
-/// What became of each.
+/// The results, one for each thing.
 pub type Mades = List<Made, MAKE_MAX>;
-/// The directories that something was made in.
+/// The directories in which something was created.
 pub type MadeIns = List<MadeIn, MAKE_MAX>;
 
 xdr_struct! {
-    /// Something to be made in a directory of the call's volume.
+    /// A thing to be created in a directory of the call's volume.
     pub struct Making {
-        /// The directory; one that the same call makes, too.
+        /// The directory. It may be one that the same call creates.
         pub dir_vnode: VnodeId,
-        /// And its uniquifier.
+        /// The directory's uniquifier.
         pub dir_uniquifier: Uniquifier,
-        /// The name in it.
+        /// The name in the directory.
         pub name: AfsName,
-        /// The number that it is to have, a reserved one.
+        /// The vnode number of the new thing, a reserved one.
         pub vnode: VnodeId,
-        /// And its uniquifier.
+        /// The uniquifier of the new thing.
         pub uniquifier: Uniquifier,
         /// File, directory or symbolic link.
         pub kind: FileType,
-        /// What it starts with, as for CreateFile, MakeDir and Symlink; the time of change is the one that it has afterwards.
+        /// The initial attributes, as for CreateFile, MakeDir and Symlink. The time of change is
+        /// the final one.
         pub in_status: AfsStoreStatus,
-        /// Where a symbolic link leads; else empty.
+        /// The target of a symbolic link; else empty.
         pub text: AfsPath,
-        /// Bytes of contents, which follow the arguments in this order. None but for files.
+        /// Bytes of contents, which follow the arguments in this order. 0 except for files.
         pub length: u32,
     }
 }
 
 xdr_struct! {
-    /// What became of one of them.
+    /// The result for one of the things.
     #[derive(Copy)]
     pub struct Made {
-        /// 0, or why it was not made: the rest means nothing then.
+        /// 0, or the code of the failure; the other fields then have no meaning.
         pub code: AbortCode,
-        /// What it is now.
+        /// The current status.
         pub status: AfsFetchStatus,
-        /// What is promised about it.
+        /// The promise for it.
         pub callback: Callback,
-        /// Directories: for how many seconds the caller has the lease of it.
+        /// For a directory: the seconds for which the caller has a lease of it.
         pub lease_secs: u32,
     }
 }
 
 xdr_struct! {
-    /// A directory that something was made in, as it is now.
+    /// A directory in which something was created, in its current state.
     #[derive(Copy)]
     pub struct MadeIn {
         /// The directory.
         pub vnode: VnodeId,
-        /// And its uniquifier.
+        /// Its uniquifier.
         pub uniquifier: Uniquifier,
-        /// What it is now.
+        /// The current status.
         pub status: AfsFetchStatus,
-        /// For how many seconds from now the caller has the lease of it: if he had it; else 0.
+        /// The seconds from now for which the caller has a lease of it, if it had one; else 0.
         pub lease_secs: u32,
     }
 }

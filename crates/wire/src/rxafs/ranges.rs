@@ -1,34 +1,35 @@
-//! Locks on ranges of a file: what one client has of it, as HoldRanges says it.
+//! Locks on ranges of a file: the ranges of one client, as in HoldRanges.
 
 use cellar_xdr::{List, xdr_struct};
 
-/// Ranges that one client may have of one file.
+/// The most ranges that one client may have in one file.
 pub const LOCK_RANGES_MAX: usize = 1024;
 
 /// The ranges of one call.
 pub type LockRanges = List<LockRange, LOCK_RANGES_MAX>;
 
 xdr_struct! {
-    /// Bytes of a file that are locked.
+    /// A locked range of bytes of a file.
     #[derive(Copy, Default)]
     pub struct LockRange {
         /// The first byte.
         pub first: u64,
         /// The last byte.
         pub last: u64,
-        /// Nobody else has a lock on any of them; else others may have the same, to read.
+        /// Whether the lock is exclusive. If not, other clients may have the same bytes, to read.
         pub alone: bool,
     }
 }
 
-/// What one client has of a file: in order, and no byte twice.
+/// The ranges of one client in a file, ascending and without overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldRanges(Vec<LockRange>);
 
 impl HeldRanges {
-    /// The bytes of any of these ranges, each of the strongest kind that there is for it.
+    /// The union of these ranges. Each byte has the strongest kind of lock that any range gives it.
     pub fn of_all(ranges: impl IntoIterator<Item = LockRange>) -> Self {
-        // Where a range begins or has ended. The byte behind the last one is one too many for 64 bits.
+        // The places where a range begins or has ended. The byte after the last byte needs more
+        // than 64 bits.
         let mut edges = Vec::new();
         for range in ranges {
             edges.push((u128::from(range.first), range.alone, 1_i64));
@@ -62,7 +63,7 @@ impl HeldRanges {
         Self(held)
     }
 
-    /// What a client says that it has; `None`: it is not in order, or has bytes twice.
+    /// The ranges that a client sent; `None` if they are not ascending or overlap.
     pub fn in_order(ranges: LockRanges) -> Option<Self> {
         let ranges: Vec<_> = ranges.into_iter().collect();
         let each = ranges.iter().all(|range| range.first <= range.last);
@@ -70,35 +71,35 @@ impl HeldRanges {
         (each && order).then_some(Self(ranges))
     }
 
-    /// For a call; `None`: there are more than [`LOCK_RANGES_MAX`].
+    /// The list for a call; `None` if there are more than [`LOCK_RANGES_MAX`].
     pub fn to_list(&self) -> Option<LockRanges> {
         LockRanges::try_from(&self.0[..]).ok()
     }
 
-    /// The ranges, in order.
+    /// The ranges, ascending.
     pub fn ranges(&self) -> &[LockRange] {
         &self.0
     }
 
-    /// Whether there is none.
+    /// Whether there are no ranges.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Those that have bytes of a range.
+    /// The ranges that overlap `range`.
     fn meeting(&self, range: LockRange) -> impl Iterator<Item = &LockRange> {
         let first = self.0.partition_point(|held| held.last < range.first);
         let all = self.0.iter().skip(first);
         all.take_while(move |held| held.first <= range.last)
     }
 
-    /// The first that another client's wish for a range has to wait for.
+    /// The first range that conflicts with a lock that another client wants.
     pub fn hinders(&self, wanted: LockRange) -> Option<LockRange> {
         let mut met = self.meeting(wanted);
         met.find(|held| held.alone || wanted.alone).copied()
     }
 
-    /// Whether it has every byte of a range, of that kind or alone.
+    /// Whether every byte of `range` is held, in that kind or exclusively.
     pub fn has(&self, range: LockRange) -> bool {
         let mut at = u128::from(range.first);
         for held in self.meeting(range) {
@@ -164,7 +165,7 @@ mod tests {
         assert_eq!(HeldRanges::of_all(many).to_list(), None);
     }
 
-    /// Beside the same on single bytes.
+    /// Compares with a model that has a lock for each byte.
     #[test]
     fn ranges_are_sets_of_bytes() {
         let mut seed = 11u64;

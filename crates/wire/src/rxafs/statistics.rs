@@ -1,19 +1,23 @@
-//! Counters that a file server answers: GetStatistics, GetStatistics64, GetXStats.
+//! Counters that a file server returns: GetStatistics, GetStatistics64, GetXStats.
 
 use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder, List, Opaque, xdr_struct};
 
-/// Version of both ends of GetXStats.
+/// The version of both sides of GetXStats.
 pub const XSTAT_VERSION: i32 = 2;
 
 /// Counters of a file server's xstat collection.
 pub type XStats = List<i32, 1024>;
 
-/// Counters that GetStatistics64 answers, and the only version it takes.
+/// The counters that GetStatistics64 returns. Servers accept only this value as version.
 pub const STATISTICS64_LEN: usize = 16;
 
-/// In order: current time, boot time, start time, connections, fetches, data fetches, bytes
-/// fetched, fetch rate, stores, data stores, bytes stored, store rate, calls, workstations, active
-/// workstations, size of the process.
+/// The counters of GetStatistics64, in this order:
+///
+/// * current time, boot time, start time;
+/// * connections;
+/// * fetches, data fetches, bytes fetched, fetch rate;
+/// * stores, data stores, bytes stored, store rate;
+/// * calls, workstations, active workstations, size of the process.
 pub type Statistics64 = List<u64, STATISTICS64_LEN>;
 
 /// A partition (`ViceDisk`, 10 words).
@@ -56,7 +60,8 @@ impl Decode for ViceDisk {
 }
 
 xdr_struct! {
-    /// What `scout` shows (`ViceStatistics`, 45 words and 10 partitions). Counters wrap at 2^32.
+    /// The figures that `scout` shows (`ViceStatistics`, 45 words and 10 partitions). Counters wrap
+    /// at 2^32.
     #[derive(Default)]
     pub struct ViceStatistics {
         /// Unused.
@@ -79,7 +84,7 @@ xdr_struct! {
         pub fetch_datas: u32,
         /// Bytes fetched.
         pub fetched_bytes: u32,
-        /// Bytes fetched a second.
+        /// Bytes fetched per second.
         pub fetch_data_rate: i32,
         /// StoreData, StoreACL and StoreStatus calls.
         pub total_stores: u32,
@@ -87,7 +92,7 @@ xdr_struct! {
         pub store_datas: u32,
         /// Bytes stored.
         pub stored_bytes: u32,
-        /// Bytes stored a second.
+        /// Bytes stored per second.
         pub store_data_rate: i32,
         /// Bytes sent in all.
         pub total_rpc_bytes_sent: u32,
@@ -127,11 +132,11 @@ xdr_struct! {
         pub ethernet_total_bytes_written: i32,
         /// Bytes read from the network.
         pub ethernet_total_bytes_read: i32,
-        /// KiB of the process.
+        /// Size of the process in KiB.
         pub process_size: i32,
-        /// Hosts known.
+        /// Known hosts.
         pub workstations: i32,
-        /// Hosts heard in the last quarter of an hour.
+        /// Hosts that called in the last quarter of an hour.
         pub active_workstations: i32,
         /// Spare.
         pub spares: [i32; 8],
@@ -140,7 +145,8 @@ xdr_struct! {
     }
 }
 
-/// The ten slots for partitions in [`ViceStatistics`]. Of more partitions the first ten count.
+/// The ten slots for partitions in [`ViceStatistics`]. If there are more partitions, the first ten
+/// count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ViceDisks(
     /// The partitions, without the empty slots at the end.

@@ -1,4 +1,4 @@
-//! What the file server says of a file, and what it may be told to change.
+//! The status of a file as the file server returns it, and changes to it.
 
 use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder, xdr_enum, xdr_struct};
 
@@ -16,9 +16,9 @@ pub const LOCK_EXTEND: i32 = 2;
 pub const LOCK_RELEASE: i32 = 3;
 
 xdr_enum! {
-    /// What a vnode is.
+    /// The type of a vnode.
     pub enum FileType {
-        /// Nothing: a slot of InlineBulkStatus that failed.
+        /// No type: the slot of a fid that failed in InlineBulkStatus.
         Invalid = 0,
         /// A plain file.
         File = 1,
@@ -31,30 +31,30 @@ xdr_enum! {
 
 /// The status of a file (`AFSFetchStatus`, 21 words).
 ///
-/// Length and data version are joined from their halves. Not represented, because they are the
-/// same in every status: the interface version (1), the residency mask (1) and the sync counter
-/// (0); what a peer puts there is ignored.
+/// Length and data version are joined from their halves. Three fields are the same in every status
+/// and are not represented: the interface version (1), the residency mask (1) and the sync counter
+/// (0). Values that a peer sends there are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AfsFetchStatus {
     /// File, directory or symbolic link.
     pub file_type: FileType,
-    /// Directory entries that name it; for a directory 2 and one more for each subdirectory.
+    /// Directory entries that name it; for a directory 2, and one more for each subdirectory.
     pub link_count: u32,
     /// Bytes.
     pub length: u64,
-    /// Rises when the contents change.
+    /// The data version, which rises when the contents change.
     pub data_version: u64,
-    /// Who changed the contents last.
+    /// The user who last changed the contents.
     pub author: ViceId,
     /// The owner.
     pub owner: ViceId,
-    /// What the caller may do.
+    /// The rights of the caller.
     pub caller_access: Rights,
-    /// What anybody may do.
+    /// The rights of every caller (`system:anyuser`).
     pub anonymous_access: Rights,
     /// The low 12 bits of a Unix mode, without the type.
     pub unix_mode: u32,
-    /// A directory names itself here, anything else its directory.
+    /// A directory has its own number here, anything else that of its directory.
     pub parent_vnode: VnodeId,
     /// The parent's uniquifier.
     pub parent_uniquifier: Uniquifier,
@@ -66,7 +66,7 @@ pub struct AfsFetchStatus {
     pub group: ViceId,
     /// 0 none, n readers, -1 one writer.
     pub lock_count: i32,
-    /// 0, or in InlineBulkStatus why this fid has no status.
+    /// 0; or in InlineBulkStatus the code of the failure, if this fid has no status.
     pub error_code: AbortCode,
 }
 
@@ -101,7 +101,7 @@ const SYNC_COUNTER: u32 = 0;
 impl Encode for AfsFetchStatus {
     #[inline]
     fn encode(&self, out: &mut Encoder<'_>) {
-        // A slot that failed has zeros in all but the version and the code.
+        // A failed slot has zeros in all fields but the version and the code.
         let residency = if self.file_type == FileType::Invalid {
             0
         } else {
@@ -162,7 +162,7 @@ impl Decode for AfsFetchStatus {
     }
 }
 
-/// Which parts of a status to change (`AFSStoreStatus`, 6 words: a mask and five values).
+/// The parts of a status to change (`AFSStoreStatus`, 6 words: a mask and five values).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AfsStoreStatus {
     /// When the contents changed, by the client's clock.
@@ -224,12 +224,12 @@ impl Decode for AfsStoreStatus {
 }
 
 xdr_struct! {
-    /// A promise to tell when a file changes (`AFSCallBack`, 3 words).
+    /// A promise to call the client before the file changes for others (`AFSCallBack`, 3 words).
     #[derive(Copy, Default)]
     pub struct Callback {
         /// 1, or 0 in [`Callback::NONE`].
         pub version: u32,
-        /// Seconds that the promise holds, from when the call was started.
+        /// Seconds for which the promise holds, from the start of the call.
         pub expires_in_secs: u32,
         /// 1 exclusive, 2 shared, 3 dropped.
         pub callback_type: u32,
@@ -243,14 +243,14 @@ impl Callback {
         expires_in_secs: 0,
         callback_type: 0,
     };
-    /// `callback_type`: never given.
+    /// `callback_type`: servers never give it.
     pub const EXCLUSIVE: u32 = 1;
     /// `callback_type`: the one that servers give.
     pub const SHARED: u32 = 2;
     /// `callback_type`: no longer held.
     pub const DROPPED: u32 = 3;
 
-    /// The promise that servers give, for so many seconds.
+    /// The promise that servers give, for this number of seconds.
     pub const fn shared(expires_in_secs: u32) -> Self {
         Self {
             version: 1,
@@ -260,10 +260,10 @@ impl Callback {
     }
 }
 
-/// What tells one image of a volume from another (`AFSVolSync`, 6 words, five of them spare).
+/// The identity of one image of a volume (`AFSVolSync`, 6 words, five of them spare).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolSync {
-    /// The volume's creation date; of a read-only volume that of its clone.
+    /// The creation date of the volume; for a read-only volume that of its clone.
     pub creation_date: AfsTime,
 }
 

@@ -18,7 +18,7 @@ xdr_struct! {
         pub in_service: bool,
         /// Declared sound by an administrator.
         pub blessed: bool,
-        /// Found damaged.
+        /// Damaged; needs salvage.
         pub needs_salvage: bool,
         /// 0 read-only, 1 read-write.
         pub volume_type: i32,
@@ -34,7 +34,7 @@ xdr_struct! {
         pub partition_max_blocks: i32,
     }
 
-    /// Where a volume is, in the words of the oldest clients (`VolumeInfo`, 16 words).
+    /// The location of a volume, in the form for the oldest clients (`VolumeInfo`, 16 words).
     #[derive(Copy, Default)]
     pub struct VolumeInfo {
         /// The volume asked for.
@@ -43,13 +43,13 @@ xdr_struct! {
         pub volume_type: i32,
         /// Ids of the group by type.
         pub type_ids: [u32; 5],
-        /// Servers that follow.
+        /// The number of servers that follow.
         pub server_count: u32,
         /// Their addresses.
         pub servers: [u32; 8],
     }
 
-    /// As [`VolumeInfo`], with ports (`AFSVolumeInfo`, 24 words).
+    /// Like [`VolumeInfo`], with ports (`AFSVolumeInfo`, 24 words).
     #[derive(Copy, Default)]
     pub struct AfsVolumeInfo {
         /// The volume asked for.
@@ -58,7 +58,7 @@ xdr_struct! {
         pub volume_type: i32,
         /// Ids of the group by type.
         pub type_ids: [u32; 5],
-        /// Servers that follow.
+        /// The number of servers that follow.
         pub server_count: u32,
         /// Their addresses.
         pub servers: [u32; 8],

@@ -1,4 +1,4 @@
-//! What `cmdebug` shows of a cache manager: locks and cache entries.
+//! The state of a cache manager that `cmdebug` shows: locks and cache entries.
 
 use cellar_xdr::{WordString, xdr_struct};
 
@@ -8,13 +8,13 @@ xdr_struct! {
     /// A lock inside the cache manager (`AFSDBLockDesc`, 8 words).
     #[derive(Copy, Default)]
     pub struct DbLockDescription {
-        /// Who waits: 1 readers, 2 writers.
+        /// The kind of waiters: 1 readers, 2 writers.
         pub wait_states: u8,
         /// Whether a writer has it.
         pub exclusively_locked: u8,
-        /// Readers that have it.
+        /// The number of readers that have it.
         pub readers_reading: i16,
-        /// Processes that wait.
+        /// The number of processes that wait.
         pub waiting: i16,
         /// Spare.
         pub spare: i16,
@@ -22,7 +22,7 @@ xdr_struct! {
         pub pid_last_reader: i32,
         /// The writer's process.
         pub pid_writer: i32,
-        /// Where in the source it was taken.
+        /// The place in the source that took it.
         pub source_indicator: i32,
     }
 
@@ -38,11 +38,11 @@ xdr_struct! {
     /// A cache entry (`AFSDBCacheEntry`, 22 words).
     #[derive(Copy, Default)]
     pub struct CacheEntry {
-        /// Where it is in memory.
+        /// Its address in memory.
         pub address: i32,
         /// The cell's number.
         pub cell: i32,
-        /// What it caches.
+        /// The file that it caches.
         pub net_fid: Fid,
         /// Bytes.
         pub length: i32,
@@ -54,11 +54,11 @@ xdr_struct! {
         pub callback: i32,
         /// When the promise ends.
         pub callback_expires: i32,
-        /// References.
+        /// The number of references.
         pub reference_count: i16,
-        /// Opens.
+        /// The number of opens.
         pub opens: i16,
-        /// Writers.
+        /// The number of writers.
         pub writers: i16,
         /// 0 no mount point, 1 a mount point, 2 the root of a volume.
         pub mount_point_state: u8,
@@ -69,11 +69,11 @@ xdr_struct! {
     /// A cache entry with a 64-bit length (`AFSDBCacheEntry64`, 23 words).
     #[derive(Copy, Default)]
     pub struct CacheEntry64 {
-        /// Where it is in memory.
+        /// Its address in memory.
         pub address: i32,
         /// The cell's number.
         pub cell: i32,
-        /// What it caches.
+        /// The file that it caches.
         pub net_fid: Fid,
         /// Bytes.
         pub length: i64,
@@ -85,11 +85,11 @@ xdr_struct! {
         pub callback: i32,
         /// When the promise ends.
         pub callback_expires: i32,
-        /// References.
+        /// The number of references.
         pub reference_count: i16,
-        /// Opens.
+        /// The number of opens.
         pub opens: i16,
-        /// Writers.
+        /// The number of writers.
         pub writers: i16,
         /// 0 no mount point, 1 a mount point, 2 the root of a volume.
         pub mount_point_state: u8,

@@ -1,4 +1,4 @@
-//! Numbers that VL calls and entries carry.
+//! Numbers in VL calls and entries.
 
 /// Sites in an old entry.
 pub const OLD_SITES_MAX: usize = 8;
@@ -16,7 +16,7 @@ pub const ANYVOL: i32 = -1;
 
 /// Flags of an entry: the read-write volume exists.
 pub const VLF_RWEXISTS: u32 = 0x1000;
-/// The read-only volume exists (was released at least once).
+/// The read-only volume exists (it was released at least once).
 pub const VLF_ROEXISTS: u32 = 0x2000;
 /// The backup volume exists.
 pub const VLF_BACKEXISTS: u32 = 0x4000;
@@ -46,16 +46,16 @@ pub const VLSF_RWVOL: u32 = 0x04;
 pub const VLSF_BACKVOL: u32 = 0x08;
 /// The server is named by UUID (`U` entries only).
 pub const VLSF_UUID: u32 = 0x10;
-/// Listed, but nothing was released there yet: clients must not use it.
+/// Listed, but nothing was released there yet; clients must not use it.
 pub const VLSF_DONTUSE: u32 = 0x20;
 /// A read-write replica.
 pub const VLSF_RWREPLICA: u32 = 0x40;
 
-/// `releasetype` bits: drop the lock's time.
+/// `releasetype` bits: remove the lock's time.
 pub const LOCKREL_TIMESTAMP: i32 = 1;
-/// Drop the operation flag.
+/// Remove the operation flag.
 pub const LOCKREL_OPCODE: i32 = 2;
-/// Drop the locker's id.
+/// Remove the locker's id.
 pub const LOCKREL_AFSID: i32 = 4;
 
 /// `VldbListByAttributes::mask`: only sites on `server`.
@@ -75,7 +75,7 @@ pub const VLUPDATE_FLAGS: u32 = 0x0004;
 pub const VLUPDATE_READONLYID: u32 = 0x0008;
 /// The backup volume's id.
 pub const VLUPDATE_BACKUPID: u32 = 0x0010;
-/// The sites, as each one's mask says.
+/// The sites, as the mask of each one selects.
 pub const VLUPDATE_REPSITES: u32 = 0x0020;
 /// The clone's id.
 pub const VLUPDATE_CLONEID: u32 = 0x0080;

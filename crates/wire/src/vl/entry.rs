@@ -1,7 +1,7 @@
 //! VLDB entries: the three forms of "this volume group has these ids and these sites".
 //!
-//! On the wire each is a fixed structure with a count and parallel arrays of 8 or 13 slots. Here
-//! it is a list of sites. Slots past the count and the spare words are zero when written and
+//! On the wire each form is a fixed structure with a count and parallel arrays of 8 or 13 slots.
+//! Here it is a list of sites. Slots after the count and spare words are written as zeros and
 //! ignored when read: no peer gives them a meaning.
 
 use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder, List};
@@ -23,9 +23,9 @@ pub struct Site {
 /// A site of a `U` entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct UuidSite {
-    /// The server's UUID if `flags` has VLSF_UUID; else [`AfsUuid::from_address`].
+    /// The server's UUID if `flags` has VLSF_UUID; else an address, see [`AfsUuid::from_address`].
     pub server: AfsUuid,
-    /// Rises when the server's addresses change: what GetAddrsU said is stale.
+    /// Rises when the server's addresses change; earlier results of GetAddrsU are then stale.
     pub uniquifier: u32,
     /// The partition's number.
     pub partition: i32,
@@ -38,7 +38,7 @@ pub struct UuidSite {
 pub struct VldbEntry {
     /// The read-write volume's name.
     pub name: EntryName,
-    /// Where the volumes are.
+    /// The sites of the volumes.
     pub sites: List<Site, OLD_SITES_MAX>,
     /// Ids of the read-write, read-only and backup volume; 0 for none.
     pub volume_ids: [VolumeId; 3],
@@ -48,13 +48,13 @@ pub struct VldbEntry {
     pub flags: u32,
 }
 
-/// The entry with at most 13 sites. The servers of sites are named by their addresses in
-/// [`NvldbEntry`], by their UUIDs in [`UvldbEntry`]; all else is the same.
+/// The entry with at most 13 sites. [`NvldbEntry`] names the servers of sites by their addresses,
+/// [`UvldbEntry`] by their UUIDs. Everything else is the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WideEntry<S> {
     /// The read-write volume's name.
     pub name: EntryName,
-    /// Where the volumes are.
+    /// The sites of the volumes.
     pub sites: List<S, SITES_MAX>,
     /// Ids of the read-write, read-only and backup volume; 0 for none.
     pub volume_ids: [VolumeId; 3],
@@ -62,7 +62,7 @@ pub struct WideEntry<S> {
     pub clone_id: VolumeId,
     /// `VLF_*` and `VLOP_*`.
     pub flags: u32,
-    /// In answers of ListAttributesN2: type << 16 plus the index of the site that matched.
+    /// In replies of ListAttributesN2: type << 16 plus the index of the site that matched.
     pub match_index: u32,
 }
 
@@ -72,7 +72,7 @@ pub type NvldbEntry = WideEntry<Site>;
 /// The entry with server UUIDs (`uvldbentry`, 262 words).
 pub type UvldbEntry = WideEntry<UuidSite>;
 
-/// A site that entries hold as parallel arrays, one a field.
+/// A site that entries hold as parallel arrays, one for each field.
 pub trait SiteColumns: Copy {
     /// Words that one site takes in all arrays together.
     const WORDS: usize;
@@ -80,7 +80,7 @@ pub trait SiteColumns: Copy {
     /// Writes the arrays of `N` slots.
     fn encode_columns<const N: usize>(sites: &[Self], out: &mut Encoder<'_>);
 
-    /// Reads the arrays; what is in slots past the used ones means nothing.
+    /// Reads the arrays. Slots after the used ones have no meaning.
     ///
     /// # Errors
     /// Truncated.
@@ -133,7 +133,7 @@ impl SiteColumns for UuidSite {
     }
 }
 
-/// One array of a structure of arrays: a word of each element, zeros after the last.
+/// One array of a structure of arrays: one word of each element, zeros after the last.
 fn column<T, const N: usize>(elements: &[T], word: impl Fn(&T) -> u32) -> [u32; N] {
     let mut words = [0; N];
     for (slot, element) in words.iter_mut().zip(elements) {
@@ -142,8 +142,8 @@ fn column<T, const N: usize>(elements: &[T], word: impl Fn(&T) -> u32) -> [u32; 
     words
 }
 
-/// A count of used slots; the slots are read before it is judged, so that a short structure is
-/// always `Truncated`.
+/// The number of used slots. The slots are read before the count is checked, so that the error for
+/// a short structure is always `Truncated`.
 fn bounded(count: u32, limit: usize) -> Result<usize, DecodeError> {
     match count as usize {
         len if len > limit => Err(DecodeError::TooLong { limit, len }),
@@ -236,7 +236,8 @@ const SPARES: usize = 8;
 const _: () = assert!(NvldbEntry::MIN_SIZE == 119 * 4 && UvldbEntry::MIN_SIZE == 262 * 4);
 
 impl NvldbEntry {
-    /// The old form. Of more than 8 sites the first 8 are kept, as OpenAFS's server does.
+    /// The old form. If there are more than 8 sites, the first 8 are kept, as OpenAFS's server
+    /// does.
     pub fn to_old(&self) -> VldbEntry {
         VldbEntry {
             name: self.name.clone(),
@@ -281,11 +282,11 @@ pub struct SiteUpdate {
 /// Changes to an entry (`VldbUpdateEntry`, 120 words).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VldbUpdateEntry {
-    /// `VLUPDATE_*`: which of the fields count.
+    /// `VLUPDATE_*`: the fields that count.
     pub mask: u32,
     /// The new name.
     pub name: EntryName,
-    /// The new read-write volume's id: a word that the interface calls spare.
+    /// The new id of the read-write volume, in a word that the interface calls spare.
     pub read_write_id: VolumeId,
     /// The new flags.
     pub flags: u32,

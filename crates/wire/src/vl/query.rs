@@ -1,14 +1,14 @@
-//! What VL calls ask by, and statistics.
+//! Selections of VL calls, and statistics.
 
 use cellar_xdr::xdr_struct;
 
 use crate::ids::{AfsTime, AfsUuid, VolumeId};
 
 xdr_struct! {
-    /// Which entries to list (6 words).
+    /// Selects the entries to list (6 words).
     #[derive(Copy, Default)]
     pub struct VldbListByAttributes {
-        /// `VLLIST_*`: which of the fields count; 0 lists everything.
+        /// `VLLIST_*`: the fields that count; 0 lists everything.
         pub mask: u32,
         /// The address of a server.
         pub server: u32,
@@ -16,13 +16,13 @@ xdr_struct! {
         pub partition: i32,
         /// Spare.
         pub spares3: i32,
-        /// A volume of any type.
+        /// The id of a volume of any type.
         pub volumeid: VolumeId,
-        /// `VLF_*`, `VLOP_*`: one of these must be set.
+        /// `VLF_*`, `VLOP_*`: at least one of these must be set.
         pub flag: u32,
     }
 
-    /// Which server's addresses to list (15 words).
+    /// Selects the server whose addresses are listed (15 words).
     #[derive(Copy, Default)]
     pub struct ListAddrByAttributes {
         /// One of `VLADDR_*`.
@@ -37,7 +37,7 @@ xdr_struct! {
         pub uuid: AfsUuid,
     }
 
-    /// A promise that was never used; all zeros (4 words).
+    /// A promise that was never used: all zeros (4 words).
     #[derive(Copy, Default)]
     pub struct VlCallBack {
         /// Unused.
