@@ -1,4 +1,4 @@
-//! The real program, from outside: a cell is made, used, killed and started again.
+//! Runs the real program: a cell is created, used, killed and started again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::common::{Answer, Cell, run};
 
-/// A tree with what trees have: empty and large files, odd names, links, depth.
+/// A tree with typical contents: empty and large files, odd names, links, depth.
 fn make_tree(root: &Path) {
     fs::create_dir_all(root.join("a/b/c/d")).expect("directories");
     fs::create_dir(root.join("empty")).expect("directory");
@@ -17,7 +17,7 @@ fn make_tree(root: &Path) {
     fs::write(root.join("name with blanks"), b"x").expect("file");
     fs::write(root.join(format!("long{}", "g".repeat(200))), b"long name").expect("file");
     fs::write(root.join("\u{fc}ml\u{e4}ut"), b"utf-8").expect("file");
-    // Over two pieces of a store, and not a multiple of anything.
+    // Longer than two parts of a store, and not a round number.
     let large: Vec<u8> = (0..17_000_003u32).map(|n| (n ^ (n >> 8)) as u8).collect();
     fs::write(root.join("large"), large).expect("file");
     for n in 0..300 {
@@ -92,7 +92,7 @@ fn a_tree_comes_back_as_it_was() {
         "cp -r {} /afs/test.cell/scratch/tree",
         tree.display()
     ));
-    // Within AFS, and out again.
+    // Copies within AFS, and out again.
     cell.ok("cp -r /afs/test.cell/scratch/tree /afs/test.cell/scratch/copy");
     for name in ["tree", "copy"] {
         let back = cell.local(format!("{name}.back"));
@@ -109,7 +109,7 @@ fn a_tree_comes_back_as_it_was() {
             assert!(found[path] == *what, "{path} of {name} differs");
         }
     }
-    // Over what is there: shorter contents cut the file.
+    // Over existing files: shorter contents truncate the file.
     fs::write(tree.join("large"), b"short now").expect("file");
     cell.ok(&format!(
         "cp {} /afs/test.cell/scratch/copy/",
@@ -189,7 +189,7 @@ fn commands_that_look_go_on_after_a_path_that_is_not_there() {
     assert_eq!(line("cat", ["f", "none", "f"]), "ff");
     assert_eq!(line("stat", ["f", "none", "b"]).matches("File:").count(), 2);
     let figures = cell.json("statistics --json");
-    // What the file server counts is all here.
+    // The counters of the file server are included.
     assert!(
         figures["callbacks"]["promised"].as_u64() > Some(0),
         "{figures}"
@@ -258,7 +258,7 @@ fn volumes_users_and_access_lists_as_the_originals_have_them() {
         "Access list for /afs/test.cell/ann is\nNormal rights:\n  \
          system:administrators rlidwka\n  system:anyuser rl\n  ann rlidwka\n"
     );
-    // What fails of several does not keep the others back.
+    // A path that fails does not prevent the output for the others.
     for command in ["listacl", "listquota", "whereis", "whichcell"] {
         let both = format!("fs {command} /afs/test.cell/nosuch /afs/test.cell/ann");
         let said = cell.run(both.split_whitespace());
@@ -301,7 +301,7 @@ fn volumes_users_and_access_lists_as_the_originals_have_them() {
 #[test]
 fn mistakes_are_said_before_they_do_harm() {
     let cell = Cell::new();
-    // The administrator's socket leads to the one server: another is called, not taken for it.
+    // The administrator's socket leads to one server. A call to another server must not go to it.
     let elsewhere = cell.fails("vos create 127.0.0.77 a misplaced");
     assert!(elsewhere.contains("127.0.0.77"), "{elsewhere}");
     assert!(
@@ -329,7 +329,7 @@ fn mistakes_are_said_before_they_do_harm() {
     ] {
         assert_eq!(cell.run(wrong.split_whitespace()).status, status, "{wrong}");
     }
-    // The end of the list of keys is no refusal.
+    // The end of the list of keys is not a refusal.
     cell.ok("bos listkeys 127.0.0.1");
     let log = cell.ok("bos getlog 127.0.0.1 AuditLog");
     let listed = log.lines().filter(|line| line.contains("BOZO_ListKeys"));
@@ -449,7 +449,7 @@ fn anybody_may_look_and_only_the_administrator_may_change() {
         cell.fails("mkdir /afs/.test.cell/eve")
             .contains("permission denied")
     );
-    // Nor does an account on the machine help.
+    // Other accounts of the machine have no access.
     for (name, open) in [("db", 0o700), ("vicepa", 0o700), ("admin.sock", 0o600)] {
         let about = fs::metadata(cell.directory().join(name)).expect(name);
         assert_eq!(about.permissions().mode() & 0o777, open, "{name}");
@@ -480,7 +480,7 @@ fn killed_and_started_again_nothing_is_lost() {
     );
     assert!(cell.ok("vos listvol 127.0.0.1").contains("\nkept "));
     assert!(cell.ok("pts examine kept").contains("Name: kept, id: 1,"));
-    // And by a clean stop.
+    // The same for a clean stop.
     assert_eq!(cell.end("-INT"), Some(0));
     cell.start();
     assert_eq!(
@@ -513,7 +513,7 @@ fn a_second_server_on_the_directory_is_refused() {
         second.err
     );
     assert_eq!(cell.end("-INT"), Some(0));
-    // A cell does not change its name, and an address that is not ours changes nothing.
+    // A cell cannot be renamed, and an address of another machine changes nothing.
     let renamed = run(None, up.into_iter().chain(["--cell", "other.cell"]));
     assert!(
         renamed.err.contains("holds cell test.cell, not other.cell"),
@@ -551,7 +551,7 @@ fn a_wrong_command_line_says_what_is_wrong() {
         assert_eq!(answer.status, 2, "{line}: {}", answer.err);
         assert!(!answer.err.is_empty(), "{line}");
     }
-    // As OpenAFS's commands of these names exit.
+    // The exit statuses of OpenAFS's commands of these names.
     for (line, status, said) in [
         ("vos nosuch", 255, "Unrecognized operation 'nosuch'"),
         ("vos create", 255, "Missing required parameter '-server'"),

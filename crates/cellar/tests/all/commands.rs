@@ -1,15 +1,15 @@
 //! `cellar vos`, `pts` and `bos` as scripts for OpenAFS's commands use them: exit statuses, words
-//! that are looked for, and what is refused before anything is begun.
+//! that scripts search for, and refusals before an operation starts.
 //!
-//! `interop/tests/wrong-commands` compares some hundred commands with OpenAFS's own; here is what
-//! of it needs no package of theirs, and what concerns several partitions.
+//! `interop/tests/wrong-commands` compares some hundred commands with OpenAFS's own. This file has
+//! the cases that need no package of OpenAFS, and those with several partitions.
 
 use std::fs;
 
 use crate::common::Cell;
 use serde_json::json;
 
-/// Runs commands; each must end with its status and say its words.
+/// Runs commands. Each must end with its status and print its words.
 fn check(cell: &Cell, table: &[(&str, i32, &str)]) {
     for (line, status, said) in table {
         let answer = cell.run(line.split_whitespace());
@@ -32,7 +32,7 @@ fn ids_of_volumes_are_given_and_refused() {
     assert_eq!(ids(&cell, "plain"), [700_100, 700_101, 700_102]);
     cell.ok("vos create 127.0.0.1 a both -id 700200 -roid 700250");
     assert_eq!(ids(&cell, "both"), [700_200, 700_250, 700_251]);
-    // No entry has this one, but a partition does.
+    // The volume has no entry, but is on a partition.
     cell.ok("vos create 127.0.0.1 b stray -id 700300");
     cell.ok("vos delentry stray");
     check(
@@ -71,7 +71,7 @@ fn ids_of_volumes_are_given_and_refused() {
             ("vos listvldb -name x", 1, "VLDB: no such entry"),
         ],
     );
-    // What was in the way was not touched.
+    // The conflicting volume was not touched.
     cell.ok("vos examine plain");
     assert!(cell.ok("vos listvol 127.0.0.1 b").contains("stray"));
 }
@@ -112,7 +112,7 @@ fn volumes_are_removed_and_zapped_where_they_are() {
                 255,
                 "Can't find volume name 'nosuch' in VLDB",
             ),
-            // The VLDB has forgotten it; it is there.
+            // The volume is there without a VLDB entry.
             (
                 "vos remove 127.0.0.1 a vol.readonly",
                 0,
@@ -185,7 +185,7 @@ fn what_cannot_be_moved_cloned_or_released_says_why() {
         ],
     );
     assert_eq!(cell.ok("vos listvldb -name vol"), before);
-    // A read-only volume that the VLDB has forgotten, on the other partition of the site's server.
+    // A read-only volume without a VLDB entry, on the other partition of the site's server.
     cell.ok("vos addsite 127.0.0.1 a vol");
     cell.ok("vos release vol");
     cell.ok("vos remsite 127.0.0.1 a vol");
@@ -278,7 +278,7 @@ fn users_and_groups_as_scripts_make_them() {
         assert!(!answer.err.contains(name), "{name:?}: {}", answer.err);
         assert!(answer.err.contains("control characters"), "{}", answer.err);
     }
-    // A script goes on after what is refused, until it quits.
+    // A script continues after a refusal, until `quit`.
     let inner = cell.local("inner");
     fs::write(&inner, "createuser dora\n").expect("a file");
     let script = cell.local("script");
@@ -456,7 +456,7 @@ fn a_copy_goes_on_past_what_cannot_be_read() {
     }
     assert_eq!(fs::read(back.join("open/file")).expect("copied"), b"open");
     assert!(!back.join("hidden").exists() && !back.join("listed/file").exists());
-    // Within AFS there is no stand-in either.
+    // A copy within AFS has no placeholder either.
     let copy = "/afs/test.cell/scratch/copy";
     let answer = cell.run(["cp", "-r", top, copy]);
     assert_eq!(answer.status, 1, "{}", answer.err);
@@ -472,7 +472,7 @@ fn a_copy_goes_on_past_what_cannot_be_read() {
         .contains("listed/file")
     );
     assert!(!cell.local("x").exists());
-    // What is no file is named, and counts.
+    // An object that is not a file is named and counts as a failure.
     let made = std::process::Command::new("mkfifo")
         .arg(tree.join("fifo"))
         .status();
@@ -491,7 +491,7 @@ fn a_copy_goes_on_past_what_cannot_be_read() {
     );
 }
 
-/// Names and messages that would drive a terminal are shown escaped.
+/// Names and messages that would drive a terminal are printed escaped.
 #[test]
 fn control_characters_are_escaped_in_all_output() {
     let cell = Cell::new();
@@ -511,7 +511,7 @@ fn control_characters_are_escaped_in_all_output() {
     assert!(examined.contains("hello\\x1b[2Jyou"), "{examined}");
     assert!(!examined.contains('\u{1b}'), "{examined:?}");
 
-    // Refusals repeat the names that they are about.
+    // Refusals repeat names from the command line.
     for command in [
         ["pts", "examine", "who\u{1b}[2J"],
         ["vos", "examine", "which\u{1b}[2J"],
@@ -531,7 +531,7 @@ fn control_characters_are_escaped_in_all_output() {
     }
 }
 
-/// Times of files that AFS does not have become the nearest, not the beginning of time.
+/// A file time outside the range of AFS becomes the nearest time in it, not the first.
 #[test]
 fn a_copy_has_the_nearest_time_that_afs_has() {
     use std::time::{Duration, UNIX_EPOCH};

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use ports::Ports;
 
-/// How long a cell may take to stop, or whatever else is waited for, on a machine with much to do.
+/// The longest wait for a stop of a cell, or for any other event, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The address of a second server of a cell.
 pub(crate) const SECOND: &str = "127.0.0.2";
 
-/// Asks until it is so.
+/// Waits until a condition is true.
 pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
@@ -26,20 +26,20 @@ pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// A running cell, ended when it is dropped.
+/// A running cell, which ends when it is dropped.
 pub(crate) struct Cell {
     pub(crate) home: tempfile::TempDir,
     pub(crate) port: u16,
-    /// How the server is started.
+    /// The options of `cellar up`.
     options: Vec<String>,
     server: Option<Child>,
     /// The output of its last start.
     pub(crate) banner: String,
-    /// Those of the first server of a cell; others have theirs at other addresses.
+    /// The ports of a cell's first server. Other servers have the same ports at other addresses.
     _ports: Option<Ports>,
 }
 
-/// What a command came to.
+/// The result of a command.
 pub(crate) struct Answer {
     pub(crate) status: i32,
     pub(crate) out: String,
@@ -67,7 +67,7 @@ impl Answer {
         self.out
     }
 
-    /// What a command says that must have failed.
+    /// The message of a command that must have failed.
     pub(crate) fn failure(self, line: &str) -> String {
         assert_ne!(self.status, 0, "cellar {line}\n{}", self.out);
         assert!(!self.err.contains("panicked"), "{}", self.err);
@@ -146,7 +146,7 @@ impl Cell {
 
     fn first_start(&mut self) {
         self.start();
-        // Whoever starts again says nothing new.
+        // A later start gives no options.
         self.options.clear();
     }
 
@@ -159,7 +159,7 @@ impl Cell {
         self.home.path().join(name)
     }
 
-    /// Starts the server and waits until it says that the cell is up.
+    /// Starts the server and waits until it reports that the cell is up.
     pub(crate) fn start(&mut self) {
         let mut server = Command::new(env!("CARGO_BIN_EXE_cellar"))
             .args(["up", "--dir"])
@@ -182,13 +182,13 @@ impl Cell {
         panic!("the server ended: {:?}", server.wait());
     }
 
-    /// The same with other options of `up`.
+    /// Like [`Self::start`], with other options of `up`.
     pub(crate) fn start_with(&mut self, options: &[&str]) {
         self.options = options.iter().map(|word| (*word).to_owned()).collect();
         self.first_start();
     }
 
-    /// Ends the server with a signal, by name, and answers its exit code if it has one.
+    /// Ends the server with a signal, given by name. Returns its exit code if it has one.
     pub(crate) fn end(&mut self, signal: &str) -> Option<i32> {
         let mut server = self.server.take().expect("a server");
         let pid = server.id().to_string();
@@ -212,12 +212,12 @@ impl Cell {
         run(Some(&self.directory()), words)
     }
 
-    /// Runs a command, in words separated by blanks, that must succeed; answers its output.
+    /// Runs a command, given as words separated by blanks, that must succeed. Returns its output.
     pub(crate) fn ok(&self, line: &str) -> String {
         self.run(line.split_whitespace()).ok(line)
     }
 
-    /// Runs a command that must fail; answers what it says.
+    /// Runs a command that must fail. Returns its message.
     pub(crate) fn fails(&self, line: &str) -> String {
         self.run(line.split_whitespace()).failure(line)
     }
@@ -231,7 +231,7 @@ impl Cell {
 impl Drop for Cell {
     fn drop(&mut self) {
         if let Some(mut server) = self.server.take() {
-            // It may have ended by itself, which the test has seen.
+            // It may have ended by itself, as the test has checked.
             let _ended = server.kill();
             let _status = server.wait();
         }

@@ -1,4 +1,4 @@
-//! `cellar db`: a cell whose databases are damaged has a way back.
+//! `cellar db`: recovers a cell with damaged databases.
 
 use std::fs;
 
@@ -58,7 +58,7 @@ fn damaged_databases_are_found_exported_and_made_again_from_the_copy() {
     );
     cell.end("-INT");
 
-    // An export does as well.
+    // An export works too.
     let remade = cell.ok(&format!("db import {export}"));
     assert!(remade.contains("whole;"), "{remade}");
     cell.start();

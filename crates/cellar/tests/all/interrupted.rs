@@ -1,6 +1,6 @@
-//! Commands that are ended in the middle of their work. `cellar vos` cleans up behind itself after Ctrl-C; killed, it
-//! leaves that to the server. Either way the volume is what it was, and nothing else is left. What only prints ends
-//! at once.
+//! Commands that end in the middle of their work. After Ctrl-C `cellar vos` cleans up; if it is
+//! killed, the server does. Either way the volume is unchanged and nothing else is left. A command
+//! that only prints ends at once.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use crate::common::{Answer, Cell, SECOND, until};
 
 const FIRST: &str = "127.0.0.1";
-/// What a job may do before it could be interrupted, and is then done once more.
+/// The number of times that a job may finish before it could be interrupted. It is repeated then.
 const ATTEMPTS: usize = 20;
 
-/// Numbers that look random, of each seed others.
+/// Numbers that look random, different for each seed.
 fn contents(bytes: usize, seed: u32) -> Vec<u8> {
     let numbers =
         (0..bytes as u32 / 4).map(|n| (n ^ seed.wrapping_mul(77_777)).wrapping_mul(2_654_435_761));
     numbers.flat_map(u32::to_be_bytes).collect()
 }
 
-/// A volume of one file, mounted in scratch under its name.
+/// A volume with one file, mounted in scratch under its name.
 fn volume(cell: &Cell, name: &str) {
     cell.ok(&format!("vos create {FIRST} a {name} -maxquota 0"));
     cell.ok(&format!(
@@ -38,7 +38,7 @@ fn store(cell: &Cell, volume: &str, contents: &[u8]) {
     ));
 }
 
-/// Whether the file of a volume is this.
+/// Checks the contents of a volume's file.
 fn check(cell: &Cell, volume: &str, contents: &[u8]) {
     let back = cell.local("back");
     cell.ok(&format!(
@@ -52,7 +52,7 @@ fn check(cell: &Cell, volume: &str, contents: &[u8]) {
     fs::remove_file(&back).expect("removed");
 }
 
-/// A command that goes on while the test does something.
+/// Starts a command that runs while the test continues.
 fn spawn(cell: &Cell, line: &str, stdin: Stdio) -> Child {
     Command::new(env!("CARGO_BIN_EXE_cellar"))
         .args(line.split(' '))
@@ -71,7 +71,7 @@ fn signal(child: &Child, signal: &str) {
         .args([signal, &pid])
         .stderr(Stdio::null())
         .status();
-    // It may have ended meanwhile, and waits for us to hear it.
+    // It may have ended meanwhile, and still exists until it is waited for.
     sent.expect("kill");
 }
 
@@ -84,11 +84,11 @@ fn ended(child: Child) -> Answer {
     }
 }
 
-/// Begins to restore a dump over standard input, which then neither goes on nor ends.
+/// Starts to restore a dump from standard input, which then neither continues nor ends.
 fn half_restored(cell: &Cell, line: &str, dump: &[u8]) -> Child {
     let mut child = spawn(cell, line, Stdio::piped());
     let input = child.stdin.as_mut().expect("its input");
-    // More than a pipe holds, so it has been read, and sent as far as anybody waits for it.
+    // More than a pipe holds, so it has been read, and sent as far as it can be.
     input.write_all(&dump[..dump.len() / 2]).expect("it reads");
     until("a restore begins", || {
         cell.ok("vos status 127.0.0.1").contains("Restore")
@@ -112,7 +112,7 @@ fn volumes(cell: &Cell, server: &str) -> Vec<String> {
         .collect()
 }
 
-/// The same of the volumes with which the test has to do.
+/// The volumes that belong to the test.
 fn own_volumes(cell: &Cell, server: &str) -> Vec<String> {
     let mut all = volumes(cell, server);
     all.retain(|volume| !volume.starts_with("root.") && !volume.starts_with("scratch"));
@@ -124,7 +124,7 @@ fn is_locked(cell: &Cell, volume: &str) -> bool {
         .contains("LOCKED")
 }
 
-/// A cell with a volume, what is in its file now, and a dump of what was in it before.
+/// A cell with a volume, the present contents of its file, and a dump of earlier contents.
 fn cell_with_a_dump() -> (Cell, Vec<u8>, Vec<u8>) {
     let cell = Cell::new();
     volume(&cell, "vol");
@@ -160,12 +160,12 @@ fn ctrl_c_in_the_middle_of_a_restore_leaves_what_was() {
     }
 }
 
-/// Nobody cleans up behind it: the server does, when nobody has used the transaction for long enough.
+/// The client does not clean up. The server does, after the transaction has been idle long enough.
 #[test]
 fn a_restore_whose_client_was_killed_goes_by_itself() {
     let (mut cell, now, dump) = cell_with_a_dump();
     assert_eq!(cell.end("-INT"), Some(0));
-    // Longer than any pause of a living client, on a busy machine too.
+    // Longer than any pause of a living client, even on a busy machine.
     cell.start_with(&["--transaction-idle", "8"]);
     for line in RESTORES {
         let child = half_restored(&cell, line, &dump);
@@ -177,7 +177,7 @@ fn a_restore_whose_client_was_killed_goes_by_itself() {
         check(&cell, "vol", &now);
         store(&cell, "vol", &now);
     }
-    // It was only a client that died: the same goes well afterwards.
+    // Only a client died, so the same command works afterwards.
     let mut child = half_restored(&cell, RESTORES[1], &dump);
     let mut input = child.stdin.take().expect("its input");
     input.write_all(&dump[dump.len() / 2..]).expect("it reads");
@@ -186,7 +186,8 @@ fn a_restore_whose_client_was_killed_goes_by_itself() {
     check(&cell, "vol", &contents(3_000_000, 1));
 }
 
-/// Presses Ctrl-C when a job says that a step is done. None if it was through before it noticed.
+/// Presses Ctrl-C when a job reports that a step is done. Returns `None` if the job ended before it
+/// noticed.
 fn interrupted_after(cell: &Cell, line: &str, step: &str) -> Option<Answer> {
     let mut child = spawn(cell, line, Stdio::null());
     let mut lines = BufReader::new(child.stderr.take().expect("what it says")).lines();
@@ -289,7 +290,7 @@ fn ctrl_c_in_the_middle_of_a_release_leaves_sites_whole() {
     panic!("it was always through before it noticed Ctrl-C");
 }
 
-/// It waits in the middle of a write to a pipe that nobody reads.
+/// It waits in the middle of a write to a pipe that is not read.
 #[test]
 fn what_waits_for_its_reader_ends_when_it_is_told_to() {
     let cell = Cell::new();
@@ -302,7 +303,7 @@ fn what_waits_for_its_reader_ends_when_it_is_told_to() {
     let mut child = spawn(&cell, "cat /afs/test.cell/scratch/large", Stdio::null());
     let mut output = child.stdout.take().expect("its output");
     output.read_exact(&mut [0]).expect("it has begun");
-    // Much more than it needs to fill the pipe.
+    // Much longer than it needs to fill the pipe.
     std::thread::sleep(Duration::from_secs(1));
     signal(&child, "-TERM");
     let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! One more file server of a cell: it joins by the cell's key, asks the databases over the network, and
-//! serves volumes like the first.
+//! One more file server of a cell. It joins with the cell's key, calls the databases over the
+//! network, and serves volumes like the first.
 
 use crate::common::{Cell, SECOND, run};
 
@@ -7,7 +7,7 @@ use crate::common::{Cell, SECOND, run};
 fn a_file_server_joins_serves_and_comes_back() {
     let cell = Cell::new();
     let mut second = cell.join();
-    // Its directory is enough for administrators there: the key lies in it.
+    // An administrator there needs only its directory, since it contains the key.
     second.ok("vos create 127.0.0.2 a far");
     second.ok("fs setacl far system:anyuser rlidwk");
     let list = cell.json("vos listvldb -server 127.0.0.2 -json");
@@ -19,7 +19,7 @@ fn a_file_server_joins_serves_and_comes_back() {
     cell.ok("fs mkmount /afs/test.cell/scratch/far far");
     cell.ok(&format!("cp {file} /afs/test.cell/scratch/far/file"));
     assert_eq!(cell.ok("cat /afs/test.cell/scratch/far/file"), "over there");
-    // Rights by the protection database of the first: groups, and names in lists.
+    // Rights from the first server's protection database: groups, and names in lists.
     cell.ok("pts creategroup friends");
     second.ok("fs setacl far friends rl");
     assert!(cell.ok("fs listacl far").contains("friends rl"));
@@ -41,7 +41,7 @@ fn what_cannot_join_says_why() {
         run(None, line.iter().chain(more)).failure("up --join")
     };
     assert!(join("/nonexistent", &[]).contains("ThisCell"));
-    // Without a key nobody in the cell would believe it.
+    // Without a key no server of the cell would accept its calls.
     let etc = cell.local("etc");
     std::fs::create_dir(&etc).expect("directory");
     for name in ["ThisCell", "CellServDB"] {
@@ -56,6 +56,7 @@ fn what_cannot_join_says_why() {
         Some(&cell.directory()),
         ["up", "--join", etc.to_str().expect("path")],
     );
-    // The running server holds the directory; stopped, it is a whole cell.
+    // The running server has locked the directory. A stopped one is a whole cell, which cannot
+    // join.
     own.failure("up --join");
 }

@@ -1,5 +1,6 @@
-//! Users of a cell with a real KDC: MIT's, made for the test in a directory of its own (`interop/kdc/kdc`).
-//! Without Debian's krb5-kdc, krb5-admin-server and krb5-user the tests say so and do nothing.
+//! Users of a cell with a real KDC: MIT's, created for the test in a directory of its own
+//! (`interop/kdc/kdc`). Without Debian's krb5-kdc, krb5-admin-server and krb5-user the tests print
+//! a message and do nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,7 +18,7 @@ fn kdc_program() -> PathBuf {
 }
 
 impl Realm {
-    /// `None` where MIT's programs are not installed.
+    /// Returns `None` if MIT's programs are not installed.
     fn new(cell: &str) -> Option<Self> {
         let there = |program: &&str| {
             ["/usr/sbin", "/usr/bin"]
@@ -40,7 +41,8 @@ impl Realm {
 
     fn kdc(&self, verb: &str, more: &[&str]) {
         let mut command = Command::new(kdc_program());
-        // Its descriptors must not be ours, or waiting for it would be waiting for the KDC.
+        // It must not inherit our descriptors; otherwise the wait for it would be a wait for the
+        // KDC.
         command.arg(verb).arg("--dir").arg(self.file("")).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         assert!(
@@ -57,7 +59,7 @@ impl Realm {
         self.file(&format!("{name}.keytab")).display().to_string()
     }
 
-    /// A user of this realm: his own credential cache.
+    /// A user of this realm with a credential cache of its own.
     fn user<'a>(&'a self, cell: &'a Cell, name: &str) -> User<'a> {
         User {
             realm: self,
@@ -78,7 +80,7 @@ struct User<'a> {
     realm: &'a Realm,
     cell: &'a Cell,
     name: String,
-    /// The name of his credential cache.
+    /// The name of the user's credential cache.
     cache: String,
 }
 
@@ -118,7 +120,7 @@ impl User<'_> {
     }
 }
 
-/// A cell that has the realm's key and knows its users; admin is its superuser.
+/// A cell that has the realm's key and the realm's users; admin is its superuser.
 fn cell_of(realm: &Realm) -> Cell {
     let cell = Cell::new();
     cell.ok(&format!("key import-keytab {}", realm.keytab("afs")));
@@ -144,7 +146,7 @@ fn users_do_what_access_lists_give_them() {
     std::fs::write(&hello, "hello").expect("write");
     let store = format!("cp {} /afs/test.cell/scratch/hello", hello.display());
 
-    // Without a token everybody is anybody.
+    // Without a token every user is system:anyuser.
     assert!(alice.fails(&store).contains("permission denied"));
     assert!(alice.ok("tokens").contains("No tokens"));
     assert!(
@@ -176,7 +178,7 @@ fn users_do_what_access_lists_give_them() {
     assert_eq!(bob.run("login").err, "");
     assert!(bob.fails(&store).contains("permission denied"));
 
-    // A token without an entry in the protection database is worth nothing, and that is said.
+    // A token without an entry in the protection database gives no rights, and a message says so.
     cell.ok("pts delete bob");
     assert!(
         bob.run("login")
@@ -184,7 +186,7 @@ fn users_do_what_access_lists_give_them() {
             .contains("cell test.cell has no user bob")
     );
 
-    // Tokens are given up in the cache they are in; the Kerberos ticket stays.
+    // Tokens are discarded in their cache; the Kerberos ticket stays.
     alice.ok("logout --cell test.cell");
     assert!(
         alice
@@ -230,7 +232,7 @@ fn caches_of_other_kinds_hold_tokens_too() {
         if cache.starts_with("DIR") {
             answer.ok("logout");
         } else {
-            // Single tickets cannot be taken out of this kind, and that is said.
+            // Single tickets cannot be removed from this kind of cache, and a message says so.
             assert!(answer.failure("logout").contains("logout --all"));
             alice.ok("logout --all");
         }
@@ -249,7 +251,7 @@ fn administrators_are_who_the_superusers_name_or_hold_the_key() {
     let (admin, alice) = (realm.user(&cell, "admin"), realm.user(&cell, "alice"));
     admin.log_in();
     alice.log_in();
-    // -auth: as the token says, not through the administrator's socket that is there too.
+    // -auth: with the token, although the administrator's socket could be used.
     admin.ok("pts createuser carol 103 -auth");
     admin.ok("vos create 127.0.0.1 a made -auth");
     for refused in [
@@ -265,7 +267,7 @@ fn administrators_are_who_the_superusers_name_or_hold_the_key() {
             .fails("pts createuser dave 104 -noauth")
             .contains("administrator")
     );
-    // The key makes an administrator of whoever can read it, without a KDC.
+    // A user who can read the key is an administrator, without a KDC.
     alice.ok("pts createuser erin 105 -localauth");
     alice.ok("vos remove 127.0.0.1 a made -localauth");
     alice.ok("fs setacl scratch alice all -localauth");
@@ -279,7 +281,7 @@ fn a_cell_changes_its_key_without_a_pause() {
         return;
     };
     let mut cell = cell_of(&realm);
-    // Keys are there after a restart.
+    // The keys survive a restart.
     assert_eq!(cell.end("-TERM"), Some(0));
     cell.start();
     let alice = realm.user(&cell, "alice");
@@ -294,7 +296,7 @@ fn a_cell_changes_its_key_without_a_pause() {
         said.contains("does not have the key") && said.contains("cellar tokens"),
         "{said}"
     );
-    // The new key, while the server runs: both tickets are good.
+    // The new key is added while the server runs: both tickets are valid.
     let added = cell.ok(&format!("key import-keytab {}", realm.keytab("afs")));
     assert!(
         added.contains("Key version 2, aes256-cts-hmac-sha1-96"),
@@ -313,7 +315,7 @@ fn a_cell_changes_its_key_without_a_pause() {
         .collect();
     assert_eq!(versions, [0, 1, 1, 2, 2].map(Some));
 
-    // The one that the cell was made with goes as any other.
+    // The first key of the cell can be retired like any other.
     cell.ok("key retire 0");
     cell.ok("key retire 1");
     bob.ok("ls /afs/test.cell/scratch");
@@ -325,7 +327,7 @@ fn a_cell_changes_its_key_without_a_pause() {
     assert!(cell.fails("key retire 1").contains("no key of version 1"));
     assert!(cell.fails("key retire 2").contains("this is the last key"));
 
-    // Out and in again, by way of files that only their owner can read.
+    // Export and import, through files that only their owner can read.
     let copy = cell.local("copy.keytab");
     cell.ok(&format!(
         "key export {} --keytab-principal afs/test.cell@TEST.CELL",
@@ -356,14 +358,14 @@ fn tokens_run_out_and_are_kept_fresh() {
     let alice = realm.user(&cell, "alice");
     let keytab = realm.keytab("alice");
     let program = env!("CARGO_BIN_EXE_cellar");
-    // Stores a file in as many pieces, three seconds between them.
+    // Stores a file in `pieces`, with three seconds between them.
     let slowly = |pieces: &str| {
         format!(
             "(for i in {pieces}; do head -c 9000000 /dev/zero; sleep 3; done) | \
              {program} cp - /afs/test.cell/scratch/slow"
         )
     };
-    // Long enough for a busy machine to begin within, and to renew in the rest of it.
+    // Long enough for a busy machine to start the command and to renew the ticket.
     alice.ok(&format!("login --cell test.cell --keytab {keytab} -l 10s"));
     alice.ok("ls /afs/test.cell/scratch");
     let cut = alice.command_line("sh", &["-c", &slowly("1 2 3 4 5")]);
@@ -376,7 +378,7 @@ fn tokens_run_out_and_are_kept_fresh() {
             .contains("permission denied")
     );
 
-    // A job that lives longer than its tickets: 18 s, with tickets of 15 s.
+    // A job that runs longer than its tickets: 18 s, with tickets of 15 s.
     let job = format!(
         "for i in 1 2 3 4 5 6; do {program} ls /afs/test.cell/scratch || exit 9; sleep 3; done; exit 7"
     );
@@ -398,7 +400,7 @@ fn tokens_run_out_and_are_kept_fresh() {
     assert_eq!(kept.status, 7, "{}", kept.err);
     assert!(started.elapsed() > Duration::from_secs(17));
 
-    // One command that outlives its token, while somebody keeps the cache fresh.
+    // One command that outlives its token, while another program renews the tickets in the cache.
     let kept = keep("12s", &slowly("1 2 3 4 5"));
     assert_eq!(kept.status, 0, "{}", kept.err);
     let long = realm.user(&cell, "bob");
@@ -419,7 +421,7 @@ fn a_user_of_another_realm_enters_himself_where_the_cell_lets_him() {
     let cell = cell_of(&realm);
     let stranger = other.user(&cell, "alice");
     let login = format!("login --cell test.cell --keytab {}", other.keytab("alice"));
-    // The cell has no group for that realm: he has a token and is nobody.
+    // The cell has no group for that realm: the user has a token and no rights.
     let answer = stranger.run(&login);
     assert_eq!(answer.status, 0, "{}", answer.err);
     assert!(
@@ -437,12 +439,12 @@ fn a_user_of_another_realm_enters_himself_where_the_cell_lets_him() {
     );
     cell.ok("fs setacl scratch system:authuser@other.cell rl");
     stranger.ok("ls /afs/test.cell/scratch");
-    // He is not the cell's own alice.
+    // The user is not the cell's own alice.
     let file = cell.local("f");
     std::fs::write(&file, "x").expect("write");
     let store = format!("cp {} /afs/test.cell/scratch/f", file.display());
     assert!(stranger.fails(&store).contains("permission denied"));
-    // The second time he is known.
+    // The second time the user is known.
     assert_eq!(stranger.run(&login).err, "");
 }
 
@@ -470,7 +472,7 @@ fn a_login_by_a_name_that_servers_refuse_says_so() {
         answer.status,
         answer.err
     );
-    // Names without a dot are not told so.
+    // Names without a dot do not get that message.
     let alice = realm.user(&cell, "alice");
     alice.log_in();
     assert!(!alice.run("login").err.contains("refuse"));

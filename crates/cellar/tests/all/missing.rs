@@ -1,5 +1,5 @@
-//! A cell of which a piece is missing is refused with a sentence, and a switch says that the piece
-//! is new. It is not opened as an empty one.
+//! A cell with a missing piece is refused with a sentence, and an option declares that the piece is
+//! new. The cell is not opened as an empty one.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::common::{Answer, Cell};
 
 const TOP: &str = "/afs/test.cell/scratch";
 
-/// Copies a directory with all that is in it.
+/// Copies a directory with its contents.
 fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp")
         .args(["-a", "--sparse=always"])
@@ -18,9 +18,9 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.expect("cp").success());
 }
 
-/// What a start that must be refused says.
+/// The message of a start that must be refused.
 fn refused(cell: &Cell, options: &[&str]) -> String {
-    // One that is not refused is ended, and has status 124 then.
+    // A start that is not refused is ended by `timeout`, with status 124.
     let mut command = Command::new("timeout");
     command
         .args([
@@ -122,10 +122,11 @@ fn each_missing_piece_is_a_refusal_that_says_what_to_do() {
         breaks(&cell.directory());
         let said = refused(&cell, &[]);
         assert!(said.contains(says), "{what}: {said}");
-        // Nothing was made at its place: refused again, and whole with the piece put back.
+        // The start made nothing in its place: it is refused again, and works after the piece is
+        // put back.
         assert!(refused(&cell, &[]).contains(says), "{what}, again");
     }
-    // The copy of cell.json is enough, as the sentence says.
+    // The copy of cell.json is enough, as the message says.
     let at = cell.directory();
     fs::copy(at.join("client-etc/cell.json"), at.join("cell.json")).expect("copied");
     whole(&mut cell);
@@ -137,14 +138,14 @@ fn a_switch_says_that_a_piece_is_new() {
     let at = cell.directory();
     let cat = format!("cat --admin {TOP}/file");
 
-    // A lost partition is forgotten; the other volumes go on.
+    // A lost partition is forgotten; the other volumes stay available.
     fs::remove_dir_all(at.join("vicepb")).expect("removed");
     cell.start_with(&["--new-partition", "b"]);
     assert_eq!(cell.ok(&cat), "precious");
     cell.end("-INT");
     cell.start();
     cell.end("-INT");
-    // A new disk at its place, later.
+    // Later a new disk in its place.
     fs::create_dir(at.join("vicepb")).expect("made");
     cell.start();
     cell.ok("vos create 127.0.0.1 b other");
@@ -160,7 +161,7 @@ fn a_switch_says_that_a_piece_is_new() {
     cell.end("-INT");
     cell.start();
     cell.end("-INT");
-    // Databases of another time and id are not taken for those.
+    // Databases of another time and id are not accepted.
     copy(&good.join("db"), &at.join("older"));
     fs::rename(at.join("older/cell.redb"), at.join("db/cell.redb")).expect("renamed");
     assert!(refused(&cell, &[]).contains("not the databases"));
@@ -190,7 +191,7 @@ fn a_switch_says_that_a_piece_is_new() {
     whole(&mut cell);
 }
 
-/// testdata/cells/README.md says what is in it.
+/// testdata/cells/README.md describes its contents.
 #[test]
 fn a_cell_of_a_release_without_ids_is_taken_over_and_guarded() {
     let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/cells/05f1d99.tar.gz");
@@ -243,7 +244,7 @@ fn a_cell_of_a_release_without_ids_is_taken_over_and_guarded() {
         refused(&cell, &[]);
         fs::rename(cell.local("aside"), at.join(missing)).expect("back");
     }
-    // A device that is gone wholly is missed without --osds too.
+    // A device that is completely missing is noticed without --osds too.
     fs::rename(at.join("osd1"), cell.local("aside")).expect("away");
     let gone = refused(&cell, &[]);
     assert!(gone.contains("osd1: it was used before"), "{gone}");

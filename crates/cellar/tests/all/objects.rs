@@ -1,5 +1,5 @@
-//! Files in objects on a real cell: made by `cellar cp`, on devices of the cell's own process and of others,
-//! which are killed, stopped and damaged.
+//! Files in objects on a real cell: made by `cellar cp`, on devices of the cell's own process and
+//! of other processes, which are killed, stopped and damaged.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -66,7 +66,7 @@ fn every_layout_is_stored_looked_at_and_fetched() {
         devices.dedup();
         assert_eq!(devices.len(), objects, "{layout}: a device for each object");
     }
-    // By size: small files stay, and so does what a policy says nothing of.
+    // By size: small files stay on the file server, and so do files without a policy.
     let (small, _) = local(&cell, "small", 100_000);
     cell.ok(&format!("cp {} {path} {TOP}", small.display()));
     assert_eq!(pieces(&cell, "small")["shape"], json!(null));
@@ -78,14 +78,14 @@ fn every_layout_is_stored_looked_at_and_fetched() {
     cell.ok(&format!("rm {TOP}/k4"));
     comes_back(&cell, "copied", &bytes);
 
-    // What cannot be laid out is not there afterwards; what is there stays readable.
+    // A file whose layout is impossible does not exist afterwards; existing files stay readable.
     let error = cell.fails(&format!("cp --admin --layout ec=8+2 {path} {TOP}/wide"));
     assert!(error.contains("wide"), "{error}");
     assert!(!cell.ok(&format!("ls {TOP}")).contains("wide"));
     cell.ok("vos setfields scratch -osdpolicy 0");
     comes_back(&cell, "k3", &bytes);
 
-    // The administrator's looks at a device.
+    // The administrator examines a device.
     let one = &pieces(&cell, "k0")["pieces"][0];
     let (device, object) = (
         one["osd"].as_u64().expect("number"),
@@ -127,7 +127,7 @@ fn every_layout_is_stored_looked_at_and_fetched() {
     assert!(all["osds"]["figures"]["calls_Write"].as_u64() > Some(10));
     assert_eq!(all["files_in_objects"]["stores_failed"], json!(0));
 
-    // What is there needs no undelete, and nothing waits to be purged.
+    // An existing object needs no undelete, and there is nothing to purge.
     let error = cell.run(["osd", "undelete", &device.to_string(), object, "-json"]);
     assert_eq!(error.status, 1);
     assert!(error.out.contains("\"restored\": 0"), "{}", error.out);
@@ -189,7 +189,7 @@ fn what_has_copies_or_parity_does_without_a_device() {
     ] {
         cell.ok(&format!("cp --admin --layout {layout} {path} {TOP}/{name}"));
     }
-    // All three have something on it.
+    // Each of the three layouts has an object on it.
     let lost = devices_of(&cell, "alone")[0];
     let place = servers.of(lost);
     servers.kill(place);
@@ -210,7 +210,7 @@ fn what_has_copies_or_parity_does_without_a_device() {
     });
     assert_eq!(pieces(&cell, "parity")["readable"], json!(true));
     assert_eq!(pieces(&cell, "parity")["redundant"], json!(false));
-    // A store goes on without it.
+    // A store continues without it.
     let (path, news) = local(&cell, "news", 2_300_001);
     let path = path.display();
     for name in ["copies", "parity"] {
@@ -218,7 +218,7 @@ fn what_has_copies_or_parity_does_without_a_device() {
         assert_eq!(pieces(&cell, name)["readable"], json!(true));
     }
     cell.fails(&format!("cp {path} {TOP}/alone"));
-    // It comes back, with what was on it, and nobody takes old bytes for new ones.
+    // It comes back with its old objects, and no reader takes old bytes for new ones.
     servers.begin(place);
     devices_are(&cell, 6, "up");
     until("the file server hears that it is back", || {
@@ -229,7 +229,7 @@ fn what_has_copies_or_parity_does_without_a_device() {
         comes_back(&cell, name, &news);
     }
 
-    // One that says nothing at all.
+    // A device that does not answer at all.
     let (path, _) = local(&cell, "quiet", 1_500_000);
     let quiet = servers.of(lost);
     servers.signal(quiet, "-STOP");
@@ -277,7 +277,7 @@ fn a_server_uses_the_devices_of_its_owner_first() {
         ));
         assert!(!devices_of(&cell, &name).contains(&3));
     }
-    // Where its own are not enough, it takes others.
+    // If its own devices are not enough, it uses others.
     let path = path.display();
     cell.ok(&format!("cp --admin --layout stripes=3 {path} {TOP}/wide"));
     comes_back(&cell, "wide", &bytes);
@@ -321,7 +321,8 @@ fn a_mount_stores_mode_and_time_of_what_it_stores_at_devices() {
         let (a, b) = (cache(), cache());
         let user = a.user(0).await.expect("user");
         let root = a.root(&user).await.expect("root").expect("a volume");
-        // The first go through the file server, until that has said that it keeps objects.
+        // The first stores go through the file server, until it has announced that it keeps
+        // objects.
         let mut name = String::new();
         for number in 0..100 {
             name = format!("f{number}");

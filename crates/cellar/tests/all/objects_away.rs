@@ -1,5 +1,5 @@
-//! New files on a real cell while a device is dead, and right after a start: stored on devices,
-//! never on the file server's disk, and whole when the device is back.
+//! New files on a real cell while a device is dead, and right after a start. They are stored on
+//! devices, never on the file server's disk, and are complete when the device is back.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ fn with_one_device_dead_new_files_are_stored_and_repaired_when_it_is_back() {
             .ok("osd policy add");
         let set = format!("vos setfields scratch -osdpolicy {name}");
         until(&set, || cell.run(set.split(' ')).status == 0);
-        // At the devices, and through the file server.
+        // Directly to the devices, and through the file server.
         for length in [2_000_000, 200_000] {
             let name = format!("{name}{length}");
             let (path, bytes) = local(&cell, &name, length);
@@ -62,7 +62,7 @@ fn with_one_device_dead_new_files_are_stored_and_repaired_when_it_is_back() {
         }
         comes_back(&cell, name, bytes);
     }
-    // What was made then is what it should be: another device may go.
+    // Files from that time are complete, so another device may fail.
     servers.kill(1);
     for (name, bytes) in files
         .iter()

@@ -1,4 +1,5 @@
-//! `cellar cp` of files in objects that does not come to its end: interrupted, killed, gone on with, and compared.
+//! `cellar cp` of files in objects that does not reach its end: interrupted, killed, resumed, and
+//! compared.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,15 +11,15 @@ use crate::common::{Answer, Cell, PATIENCE, until};
 use serde_json::json;
 
 const MIB: usize = 1 << 20;
-/// What a copy logs when it has begun a store.
+/// The log line of a copy that has begun a store.
 const BEGINS: &str = "a store begins";
-/// What it says while another store of the file is open.
+/// The message of a copy while another store of the file is open.
 const WAITS: &str = "waits for another store";
-/// What it says if it could not clean up in time, on a machine with too much to do.
+/// The message of a copy that could not clean up in time, on a busy machine.
 const LATE: &str = "do not answer";
 const ATTEMPTS: usize = 10;
 
-/// A copy that goes on while the test does something.
+/// A copy that runs while the test continues.
 struct Running {
     child: Child,
     lines: mpsc::Receiver<String>,
@@ -51,7 +52,7 @@ impl Running {
         }
     }
 
-    /// Waits until it has said something; false: it ended without.
+    /// Waits until it has printed `text`. Returns false if it ended before.
     fn says(&mut self, text: &str) -> bool {
         while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
             self.said += &format!("{line}\n");
@@ -64,7 +65,7 @@ impl Running {
 
     fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        // It may have ended, and waits for us to hear it.
+        // It may have ended, and still exists until it is waited for.
         let sent = Command::new("kill")
             .args([signal, &pid])
             .stderr(Stdio::null())
@@ -84,7 +85,8 @@ impl Running {
     }
 }
 
-/// A file of a cell on one of two devices, which can be made silent: no copy of it comes to an end then.
+/// A file of a cell on one of two devices, which can be made silent: then no copy of the file can
+/// end.
 struct Source<'a> {
     cell: &'a Cell,
     servers: Servers<'a>,
@@ -115,19 +117,19 @@ impl<'a> Source<'a> {
         ready(self.cell, 2);
     }
 
-    /// Begins a copy of it into AFS while its device, which was heard of a moment ago, says nothing; answers it when
-    /// it has begun to store.
+    /// Starts a copy of it into AFS while its device, which answered shortly before, is silent.
+    /// Returns the copy when it has begun to store.
     fn copied_to(&self, name: &str) -> Running {
         self.answers();
         self.servers.signal(self.device, "-STOP");
-        // To both, as nobody asks before whether the silent one is there.
+        // To both devices, since a copy does not check first whether the silent one answers.
         let line = format!("cp --admin --layout copies=2 {TOP}/source {TOP}/{name}");
         let mut running = Running::start(self.cell, &line);
         assert!(running.says(BEGINS), "{}", running.said);
         running
     }
 
-    /// Copies to names that `name` makes, until a copy that was interrupted has cleaned up in time.
+    /// Copies to names that `name` makes, until an interrupted copy has cleaned up in time.
     fn interrupted(&self, signal: &str, name: impl Fn(usize) -> String) -> (String, Answer) {
         for attempt in 0..ATTEMPTS {
             let name = name(attempt);
@@ -155,10 +157,10 @@ fn a_copy_that_is_interrupted_gives_its_store_up() {
     for (signal, status) in [("-INT", 130), ("-TERM", 143)] {
         let (name, answer) = source.interrupted(signal, |attempt| format!("new{signal}{attempt}"));
         assert_eq!(answer.status, status, "{}", answer.err);
-        // It was new, and nothing of it is there.
+        // The file was new, and it was removed.
         assert!(!is_there(&cell, &name), "{name}");
     }
-    // One that was there stays, and can be stored into at once.
+    // An existing file stays, and can be stored into at once.
     let (small, _) = local(&cell, "small", 1000);
     let (name, answer) = source.interrupted("-INT", |attempt| {
         let name = format!("old{attempt}");
@@ -173,7 +175,7 @@ fn a_copy_that_is_interrupted_gives_its_store_up() {
     assert!(!again.err.contains(WAITS), "{}", again.err);
     comes_back(&cell, &name, &source.bytes);
 
-    // Into a file of this machine the same.
+    // The same for a copy into a file of this machine.
     source.servers.signal(source.device, "-STOP");
     let back = cell.local("broken-off");
     let line = format!("cp {TOP}/source {}", back.display());
@@ -187,7 +189,8 @@ fn a_copy_that_is_interrupted_gives_its_store_up() {
     assert!(fs::read(&back).expect("the copy") == source.bytes);
 }
 
-/// Nobody gives its store up: the next one waits until the file server has forgotten it, and says so.
+/// The store is not aborted. The next one waits until the file server has given it up, and reports
+/// that.
 #[test]
 fn a_copy_says_that_it_waits_for_one_that_was_killed() {
     let cell = Cell::with(&[]);
@@ -200,19 +203,19 @@ fn a_copy_says_that_it_waits_for_one_that_was_killed() {
     let mut next = Running::start(&cell, &line);
     assert!(next.says(WAITS), "{}", next.said);
     assert!(next.said.contains("after a minute"), "{}", next.said);
-    // It need not be waited for.
+    // The wait can be interrupted.
     next.signal("-INT");
     let answer = next.end();
     assert_eq!(answer.status, 130, "{}", answer.err);
 }
 
-/// Bytes that a copy stored: what the server of both devices wrote.
+/// Bytes that a copy stored: those that the server of both devices wrote.
 fn written(cell: &Cell) -> u64 {
     let figures = cell.json("osd statistics 2 -json");
     figures["bytes_written"].as_u64().expect("a number")
 }
 
-/// What a copy says of itself.
+/// The bytes that a copy reports as copied and resumed.
 fn copied(cell: &Cell, line: &str) -> (u64, u64) {
     let done = cell.json(&format!("cp --json {line}"));
     assert_eq!((&done["files"], &done["left_out"]), (&json!(1), &json!(0)));
@@ -239,7 +242,7 @@ fn a_copy_goes_on_behind_what_is_there_if_that_is_right() {
     };
     let to = |name: &str| format!("--resume {whole} {TOP}/{name}");
 
-    // The beginning of it; it keeps its layout.
+    // The first part of the file; it keeps its layout.
     put("begun", &bytes[..part]);
     let before = written(&cell);
     let rest = all - part as u64;
@@ -249,13 +252,13 @@ fn a_copy_goes_on_behind_what_is_there_if_that_is_right() {
     let shape = &pieces(&cell, "begun")["shape"];
     assert_eq!(shape, &json!("2 stripes in units of 64 KiB"));
 
-    // All of it.
+    // The complete file.
     let before = written(&cell);
     assert_eq!(copied(&cell, &to("begun")), (0, all));
     assert_eq!(written(&cell), before);
     comes_back(&cell, "begun", &bytes);
 
-    // Its last MiB is of something else, or it is longer.
+    // A partial file whose last MiB differs, or that is longer.
     let mut other = bytes[..part].to_vec();
     other[part - MIB / 2] ^= 1;
     put("other", &other);
@@ -266,7 +269,7 @@ fn a_copy_goes_on_behind_what_is_there_if_that_is_right() {
     assert_eq!(copied(&cell, &to("longer")), (all, 0));
     comes_back(&cell, "longer", &bytes);
 
-    // Out of the cell the same.
+    // The same for a copy out of the cell.
     let back = cell.local("into");
     let from = format!("--resume {TOP}/begun {}", back.display());
     let came = |there: &[u8]| {
@@ -281,7 +284,7 @@ fn a_copy_goes_on_behind_what_is_there_if_that_is_right() {
     assert_eq!(came(&longer), (all, 0));
     assert_eq!(came(&[]), (all, 0));
 
-    // Only the last MiB is looked at. Who wants to know more has all of it compared.
+    // Only the last MiB is compared. For all bytes there is `--verify`.
     other[part - MIB / 2] ^= 1;
     other[3 * MIB] ^= 1;
     for verify in ["--verify ", ""] {
@@ -313,7 +316,7 @@ fn a_copy_goes_on_behind_what_is_there_if_that_is_right() {
 fn what_parts_of_a_copy_were_stored_are_kept() {
     let cell = Cell::with(&["--osds", "1"]);
     ready(&cell, 1);
-    // Each MiB another.
+    // Each MiB is different.
     let path = cell.local("large");
     let mut bytes = vec![1; 160 * MIB];
     for (number, block) in bytes.chunks_mut(MIB).enumerate() {

@@ -1,4 +1,4 @@
-//! Servers of several devices, and what was removed from them and comes back.
+//! Servers of several devices, and removed objects that are restored.
 
 use std::process::{Child, Command, Stdio};
 
@@ -8,7 +8,7 @@ use crate::common::devices::{
 use crate::common::{Cell, until};
 use serde_json::{Value, json};
 
-/// A process that serves devices of these numbers, killed when it is dropped.
+/// A process that serves devices of these numbers; it is killed when it is dropped.
 struct Server(Child);
 
 impl Server {
@@ -55,7 +55,7 @@ fn one_process_serves_several_devices() {
     let mut devices = devices_of(&cell, "file");
     devices.sort_unstable();
     assert_eq!(devices, ids);
-    // Each has its own, in a directory of its own.
+    // Each device has its own objects, in a directory of its own.
     for (device, object) in devices_of(&cell, "file")
         .into_iter()
         .zip(objects_of(&cell, "file"))
@@ -66,7 +66,7 @@ fn one_process_serves_several_devices() {
     }
     drop(server);
     devices_are(&cell, 2, "down");
-    // One of them is known by itself, too.
+    // One of them is known alone, too.
     let one = Server::start(&cell, "9", port);
     devices_are(&cell, 1, "up");
     assert_eq!(cell.json("osd examine 7 -json")["state"], json!("down"));
@@ -93,7 +93,7 @@ fn what_was_removed_from_a_device_that_keeps_it_comes_back() {
         let object = |one: &Value| one["object"].as_str().expect("an object").to_owned();
         listed.map(object).collect()
     };
-    // The device hears by its heartbeats that it keeps what is removed; until then it does not.
+    // The device learns from its heartbeats that it keeps removed objects; until then it does not.
     cell.ok("osd set 2 -dont_unlink on");
     let mut kept = String::new();
     until("the device keeps what is removed", || {
@@ -108,7 +108,7 @@ fn what_was_removed_from_a_device_that_keeps_it_comes_back() {
     let checksum = format!("osd checksum 2 {kept} -json");
     let error = cell.fails(&checksum);
     assert!(error.contains("is not on device"), "{error}");
-    // It comes back as it was, and once.
+    // It is restored unchanged, and only once.
     let undelete = format!("osd undelete 2 {kept} -json");
     assert_eq!(cell.json(&undelete), json!({ "asked": 1, "restored": 1 }));
     assert!(objects_on(&cell, 2).contains(&kept));

@@ -1,4 +1,4 @@
-//! Files in objects on a real cell: devices that are emptied and taken away, garbage, repairs.
+//! Files in objects on a real cell: devices that are drained and removed, garbage, repairs.
 
 use std::collections::HashSet;
 use std::fs;
@@ -23,7 +23,7 @@ fn pattern(length: usize, seed: u32) -> String {
     std::iter::repeat_with(next).take(length).collect()
 }
 
-/// What `osd objects` counts on a device.
+/// The number of objects that `osd objects` lists for a device.
 fn objects(cell: &Cell, device: u64) -> usize {
     objects_on(cell, device).len()
 }
@@ -43,11 +43,12 @@ fn a_device_is_emptied_and_taken_away_and_garbage_is_collected() {
             local.display(),
             path(&name)
         );
-        // The file server hears of the devices a little later.
+        // The file server learns of the devices a little later.
         until(&copy, || cell.run(copy.split(' ')).status == 0);
         files.push((name, bytes));
     }
-    // By the file server: who reads at the devices keeps what he reads from being collected for minutes.
+    // Through the file server: data that a client reads directly at the devices is not collected
+    // for minutes.
     let check = |files: &[(String, String)]| {
         for (name, text) in files {
             assert!(cell.ok(&format!("cat {}", path(name))) == *text, "{name}");
@@ -56,7 +57,7 @@ fn a_device_is_emptied_and_taken_away_and_garbage_is_collected() {
     check(&files);
     cell.ok("vos backup scratch");
 
-    // Refused while it is needed; emptied; taken away.
+    // Refused while it is needed; drained; removed.
     let leaving = (2..5u64).find(|device| objects(&cell, *device) > 0);
     let leaving = leaving.expect("a device with objects");
     let on_all = |cell: &Cell| (2..5).map(|device| objects(cell, device)).sum::<usize>();
@@ -74,7 +75,7 @@ fn a_device_is_emptied_and_taken_away_and_garbage_is_collected() {
     assert_eq!(queue["failed"], json!(0), "{status}");
     assert!(cell.ok("osd repair-status").contains("Repaired"));
 
-    // Clones keep what they need, and nobody else anything.
+    // Clones keep the objects that they need, and no others.
     cell.ok(&format!("rm {}", path("f3")));
     let listed = cell.json("osd collect -dryrun -grace 0 -json");
     let volumes = listed.as_array().expect("a list");
@@ -87,7 +88,7 @@ fn a_device_is_emptied_and_taken_away_and_garbage_is_collected() {
     cell.ok(&format!("osd remove {leaving}"));
     check(&files[..3]);
 
-    // All of it, when nobody needs it any more.
+    // All of it, when no volume needs it any more.
     let before = on_all(&cell);
     assert!(
         before >= 8,
@@ -114,12 +115,13 @@ fn a_device_is_emptied_and_taken_away_and_garbage_is_collected() {
     }
 }
 
-/// An object of a file that is being made, and on which of the devices `on`: the first that is not `known`.
+/// An object of a file that is being made on one of the devices `on`, with its device: the first
+/// that is not `known`.
 fn being_made(cell: &Cell, file: &str, on: &[u64], known: &mut HashSet<String>) -> (u64, String) {
     let mut found = None;
     until(&format!("an object of {file} is being made"), || {
         for device in on {
-            // One that was started a moment ago may not answer yet.
+            // A device that was just started may not answer yet.
             for object in seen_on(cell, *device).unwrap_or_default() {
                 if object.starts_with(file) && known.insert(object.clone()) {
                     found = Some((*device, object));
@@ -131,8 +133,8 @@ fn being_made(cell: &Cell, file: &str, on: &[u64], known: &mut HashSet<String>) 
     found.expect("an object")
 }
 
-/// A device dies for good; of those that take part in the repair one that the object is made from is killed while that
-/// is read, then the one that it is made on.
+/// A device dies for good. Of the devices in the repair, one that the object is made from is killed
+/// while it is read, then the one that the object is made on.
 fn repairs_go_on(name: &str, layout: &str, length: usize) {
     let options = [
         "--repair-after",
@@ -160,7 +162,7 @@ fn repairs_go_on(name: &str, layout: &str, length: usize) {
     servers.kill(place_of(lost));
     let on = all.iter().copied().filter(|device| *device != lost);
     let on: Vec<u64> = on.collect();
-    // So long that no call goes on with the one that is started again.
+    // So long that no call continues with a restarted process.
     let mut away = |places: &[usize]| {
         for place in places {
             servers.kill(*place);
@@ -174,13 +176,13 @@ fn repairs_go_on(name: &str, layout: &str, length: usize) {
     let mut never = vec![object];
     let source = place_of(devices[1]);
     if name == "copies" {
-        // Nothing else has the bytes: there is another try.
+        // No other device has the bytes, so the repair is tried again.
         away(&[source]);
         let (target, object) = being_made(&cell, file, &on, &mut known);
         never.push(object);
         away(&[place_of(target)]);
     } else {
-        // Four of seven are left, which are enough to compute it from.
+        // Four of seven are left, which are enough to compute it.
         away(&[source, place_of(target)]);
     }
     until(&format!("{name} is whole again"), || {
@@ -193,11 +195,11 @@ fn repairs_go_on(name: &str, layout: &str, length: usize) {
     until("nothing waits", || repairs(&cell)["waiting"] == json!(0));
     servers.begin(place_of(lost));
     devices_are(&cell, 7, "up");
-    // Whatever it has is of no use any more, and what else was on it is where it was, or elsewhere.
+    // Its objects are of no use any more. The other objects on it are in their place or elsewhere.
     until("the file is whole", || {
         repairs(&cell)["waiting"] == json!(0) && pieces(&cell, name)["redundant"] == json!(true)
     });
-    // All of what is named is there, and nothing else stays.
+    // All named objects exist, and no others stay.
     let mut named = objects_of(&cell, name);
     named.sort_unstable();
     until("only what is named is left", || {
@@ -208,7 +210,7 @@ fn repairs_go_on(name: &str, layout: &str, length: usize) {
         assert!(named.iter().all(|object| there.contains(object)));
         there == named
     });
-    // What was made anew is what is read now.
+    // The rebuilt object is the one that is read now.
     let devices = devices_of(&cell, name);
     let away = match name {
         "copies" => &devices[1..],
@@ -234,8 +236,8 @@ fn repairs_of_a_code_go_on_when_devices_that_take_part_are_killed() {
     repairs_go_on("parity", "ec=4+2,stripe-size=64K", 60 << 20);
 }
 
-/// Nobody gives a command: what nobody names goes when its time has come, and not before; what is named stays, and
-/// is healed.
+/// Without a command: objects that no file names are removed when their time has come, and not
+/// before. Named objects stay, and are healed.
 #[test]
 fn garbage_goes_and_damage_is_healed_with_nobody_asking() {
     const GRACE: Duration = Duration::from_secs(20);
@@ -253,7 +255,7 @@ fn garbage_goes_and_damage_is_healed_with_nobody_asking() {
         let places = objects.iter().zip(devices);
         let is_there = |(object, device): &(&String, &u64)| {
             let seen = seen_on(&cell, **device);
-            // One that does not answer has what it had.
+            // A device that does not answer still has its objects.
             seen.is_none_or(|seen| seen.contains(object))
         };
         places.filter(is_there).count()
@@ -266,7 +268,8 @@ fn garbage_goes_and_damage_is_healed_with_nobody_asking() {
     let all = [count(&stays), count(&cloned), count(&missed)];
     assert_eq!(all, [2; 3], "the backup volume needs them");
 
-    // A new backup volume names neither of the two. What one device has of them is found when it is back.
+    // A new backup volume names neither of the two. One device's share is found when the device is
+    // back.
     let away = servers.of(missed.1[0]);
     servers.kill(away);
     cell.ok("vos remove -id scratch.backup");
@@ -289,7 +292,7 @@ fn garbage_goes_and_damage_is_healed_with_nobody_asking() {
     until("what was written lately goes", || left() == 0);
     assert_eq!(count(&stays), 2);
 
-    // A block that nobody reads.
+    // A block that no client reads.
     let (objects, devices, bytes) = stays;
     let place = servers.of(devices[0]);
     servers.stop(place);
@@ -301,7 +304,7 @@ fn garbage_goes_and_damage_is_healed_with_nobody_asking() {
     let now = objects_of(&cell, "stays");
     assert_ne!(now[0], objects[0]);
     assert_eq!(now[1], objects[1]);
-    // The new one by itself.
+    // The new one alone.
     servers.kill(servers.of(devices[1]));
     comes_back(&cell, "stays", &bytes);
 }

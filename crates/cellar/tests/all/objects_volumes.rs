@@ -1,5 +1,5 @@
-//! `cellar vos` with files in objects, on a cell of two file servers and three devices: nothing of the
-//! bytes travels between the two, and all of it into a dump.
+//! `cellar vos` with files in objects, on a cell of two file servers and three devices. No file's
+//! bytes travel between the two servers, and all of them go into a dump.
 
 use std::fs;
 
@@ -40,7 +40,7 @@ fn volumes_travel_with_their_objects() {
     fs::write(&local, &bytes).expect("a file");
     let local = local.display();
     let path = "/afs/test.cell/scratch/vol/file";
-    // Policy and devices are heard of within seconds; until then the file is not in objects.
+    // Policy and devices become known within seconds; until then the file is not in objects.
     let copied = |from: &str, to: &str| {
         let words = ["cp", "--admin", from, to];
         cell.run(words).status == 0
@@ -50,7 +50,7 @@ fn volumes_travel_with_their_objects() {
     });
     let back = cell.local("back");
     let check = |path: &str, what: &str| {
-        // The other server hears of the devices by and by, too.
+        // The other server learns of the devices in time, too.
         until(what, || {
             let _gone = fs::remove_file(&back);
             copied(path, &back.to_string_lossy())
@@ -59,7 +59,7 @@ fn volumes_travel_with_their_objects() {
     };
     let first = objects(&cell, path);
 
-    // Released, and moved: the same objects.
+    // After a release and a move: the same objects.
     cell.ok("vos addsite 127.0.0.2 a vol");
     cell.ok("vos release vol");
     let size = |line: &str| cell.json(line)["volumes"][0]["volume"]["size_kib"].clone();

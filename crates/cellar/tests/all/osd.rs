@@ -1,4 +1,4 @@
-//! `cellar osd` on a real cell: devices and policies, as far as the databases know them.
+//! `cellar osd` on a real cell: devices and policies in the databases.
 
 use crate::common::Cell;
 use serde_json::json;
@@ -69,7 +69,7 @@ fn devices_and_policies() {
         cell.ok("osd list -obsolete")
             .contains("far         obsolete")
     );
-    // Its number is not given again, its name is.
+    // Its number is not given again; its name is.
     assert_eq!(cell.ok("osd create far"), "Device far has number 8\n");
 
     // Policies.
@@ -120,11 +120,11 @@ fn devices_and_policies() {
         let error = run(&words).failure(&words.join(" "));
         assert!(error.contains(said), "{words:?}: {error}");
     }
-    // A sign stands below what is wrong.
+    // A mark is below the wrong word.
     let error = run(&["osd", "policy", "add", "x", "=> osd;\n=> tape;"]).failure("tape");
     assert!(error.contains("    => tape;\n       ^"), "{error}");
 
-    // What would happen.
+    // A preview of the layout.
     let tested = cell.ok("osd policy test a.root -size 2g -policy both");
     assert_eq!(
         tested,
@@ -190,7 +190,7 @@ fn directories_have_policies() {
     );
     let root = cell.json("osd policy show root -json")[0]["id"].as_u64();
     let root = root.expect("a number");
-    // What counts then is the answer.
+    // The output is the policy in force afterwards.
     let set = cell.json(&format!("fs setpolicy root {path} -json"));
     assert_eq!(set, known(root));
     assert_eq!(cell.json(&format!("fs policy {path} -json")), set);
@@ -198,7 +198,7 @@ fn directories_have_policies() {
     let expected = format!("{path}: policy {root} (root); volume scratch: policy 0");
     assert!(text.starts_with(&expected), "{text}");
     assert!(text.contains("does not use objects"), "{text}");
-    // What is made in it has it too.
+    // A directory made in it inherits the policy.
     cell.ok(&format!("mkdir --admin {path}/sub"));
     let sub = cell.json(&format!("fs policy {path}/sub -json"));
     assert_eq!(sub[0]["directory"], json!(root));

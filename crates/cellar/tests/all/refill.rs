@@ -1,11 +1,11 @@
-//! `cellar vos scrub` after a disk has changed what it was given: what is damaged names itself, and is put right
-//! from whatever copy there is.
+//! `cellar vos scrub` after a disk has changed stored bytes: damaged files are named, and restored
+//! from any existing copy.
 
 use std::os::unix::fs::FileExt;
 
 use crate::common::Cell;
 
-/// Stores a file in the volume that is mounted as `vol` in scratch; answers what is in it.
+/// Stores a file in the volume that is mounted as `vol` in scratch. Returns its contents.
 fn store(cell: &Cell, name: &str, seed: u32) -> Vec<u8> {
     let numbers = (0..50_000u32).map(|n| (n ^ seed).wrapping_mul(2_654_435_761));
     let contents: Vec<u8> = numbers.flat_map(u32::to_be_bytes).collect();
@@ -19,7 +19,7 @@ fn store(cell: &Cell, name: &str, seed: u32) -> Vec<u8> {
     contents
 }
 
-/// Whether a file of a volume that is mounted in scratch is this.
+/// Checks the contents of a file in a volume that is mounted in scratch.
 fn check(cell: &Cell, path: &str, contents: &[u8]) {
     let back = cell.local("back");
     cell.ok(&format!(
@@ -30,13 +30,13 @@ fn check(cell: &Cell, path: &str, contents: &[u8]) {
     std::fs::remove_file(&back).expect("removed");
 }
 
-/// Changes a byte in the middle of what a stopped server stores of a file, in one of so many copies of it, by
-/// their places on the disk. Says how many there are.
+/// Changes a byte in the middle of a file's stored bytes on a stopped server, in one of their
+/// copies, by their order on the disk. Returns the number of copies.
 fn spoil(cell: &Cell, contents: &[u8], copy: usize) -> usize {
     let blocks = cell.directory().join("vicepa/blocks.0");
     let stored = std::fs::read(&blocks).expect("blocks");
     let pattern = &contents[40_000..40_064];
-    // Blocks of a file lie as they are, each at a multiple of its size.
+    // Blocks of a file are stored unchanged, each at a multiple of its size.
     let copies: Vec<usize> = (40_000 % 4096..stored.len() - 64)
         .step_by(4096)
         .filter(|&at| stored[at..at + 64] == *pattern)
@@ -63,7 +63,7 @@ fn what_a_disk_has_spoilt_is_found_and_put_right_from_another_site() {
     let kept = store(&cell, "kept", 1);
     cell.ok("vos addsite 127.0.0.2 a vol");
     cell.ok("vos release vol");
-    // Nobody has another copy of this one.
+    // This one has no other copy.
     let later = store(&cell, "later", 2);
     assert!(cell.ok("vos scrub 127.0.0.1 a").ends_with(": 0 damaged\n"));
     assert_eq!(cell.end("-INT"), Some(0));
@@ -89,7 +89,7 @@ fn what_a_disk_has_spoilt_is_found_and_put_right_from_another_site() {
     let not = " later: 1 of its blocks have no other copy";
     assert!(says(&refilled, "Not refilled: ", not), "{refilled}");
     check(&cell, "vol/kept", &kept);
-    // Only what nobody has another copy of is left.
+    // Only files without another copy are left.
     let left = scrub("").out;
     assert!(
         !left.contains(" kept: ") && left.ends_with(": 1 damaged\n"),
@@ -103,8 +103,8 @@ fn what_a_disk_has_spoilt_is_found_and_put_right_from_another_site() {
     drop(second);
 }
 
-/// A backup volume shares its volume's blocks, and so their damage; but what was stored once more after it was
-/// made lies in blocks of its own.
+/// A backup volume shares its volume's blocks, and so their damage. A file that was stored again
+/// after the backup has blocks of its own.
 #[test]
 fn a_file_is_put_right_from_the_backup_volume_and_the_backup_volume_from_it() {
     let mut cell = Cell::new();
@@ -112,7 +112,7 @@ fn a_file_is_put_right_from_the_backup_volume_and_the_backup_volume_from_it() {
     cell.ok("fs mkmount /afs/test.cell/scratch/vol vol -rw");
     cell.ok("fs mkmount /afs/test.cell/scratch/backup vol.backup");
     for copy in 0..2 {
-        // Each time others: what is given up stays on the disk, and is no copy.
+        // Different contents each time: removed data stays on the disk, and is not a copy.
         let seed = 1 + copy as u32;
         store(&cell, "file", seed);
         cell.ok("vos backup vol");

@@ -1,5 +1,5 @@
-//! `cellar vos` on a real cell: every operation that changes something, and moves whose client or server
-//! is killed at a random moment.
+//! `cellar vos` on a real cell: every operation that changes something, and moves whose client or
+//! server is killed at a random moment.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -26,7 +26,7 @@ fn a_cell_uses_the_partitions_that_it_is_given() {
         cell.ok(&format!("vos examine {volume}"));
     }
     cell.ok(&format!("vos create {B} vol"));
-    // One that is added later is used from the next start on.
+    // A partition that is added later is used from the next start on.
     cell.end("-TERM");
     fs::create_dir(cell.directory().join("vicepa")).expect("a partition");
     cell.start();
@@ -56,7 +56,7 @@ fn store(cell: &Cell, volume: &str, file: &str, bytes: usize) {
     ));
 }
 
-/// Whether a volume's files are what was stored.
+/// Checks the contents of a volume's files.
 fn check(cell: &Cell, volume: &str, files: &[&str]) {
     for file in files {
         let local = cell.local(format!("{file}.back"));
@@ -73,7 +73,7 @@ fn check(cell: &Cell, volume: &str, files: &[&str]) {
     }
 }
 
-/// Where the VLDB has a volume, and whether it is locked.
+/// The site of a volume in the VLDB, and whether it is locked.
 fn entry(cell: &Cell, volume: &str) -> (String, bool) {
     let listed = cell.json(&format!("vos listvldb -name {volume} -json"));
     let entry = &listed["entries"][0];
@@ -101,10 +101,10 @@ fn a_volume_is_dumped_restored_released_and_looked_after() {
     cell.ok(&format!("vos restore {B} copy -file {}", full.display()));
     cell.ok("fs mkmount /afs/test.cell/scratch/copy copy -rw");
     check(&cell, "copy", &["large", "small"]);
-    // What exists is not overwritten unless somebody says so.
+    // An existing volume is not overwritten without the switch.
     let refused = cell.fails(&format!("vos restore {B} copy -file {}", full.display()));
     assert!(refused.contains("no -overwrite option"), "{refused}");
-    // Dates count seconds.
+    // Dates have a resolution of a second.
     sleep(Duration::from_millis(2100));
     let since = now();
     store(&cell, "vol", "later", 5000);
@@ -122,7 +122,7 @@ fn a_volume_is_dumped_restored_released_and_looked_after() {
         increment.display()
     ));
     check(&cell, "copy", &["large", "small", "later"]);
-    // A damaged dump leaves what is there, whatever it was to replace.
+    // A damaged dump leaves the existing volume, whatever it should replace.
     let cut = cell.local("cut");
     let whole = fs::read(&full).expect("a dump");
     fs::write(&cut, &whole[..whole.len() / 2]).expect("half a dump");
@@ -134,7 +134,7 @@ fn a_volume_is_dumped_restored_released_and_looked_after() {
         assert!(failed.contains("the dump ends too early"), "{failed}");
         check(&cell, "copy", &["large", "small", "later"]);
     }
-    // Nor does what is no dump take its place, nor a dump that has changes only.
+    // A file that is not a dump does not replace it, nor does an incremental dump.
     fs::write(&cut, "no dump").expect("file");
     let nothing = cell.fails(&format!(
         "vos restore {B} copy -file {} -overwrite f",
@@ -185,7 +185,7 @@ fn a_volume_is_dumped_restored_released_and_looked_after() {
     cell.ok("vos delentry third");
     cell.ok("vos syncvldb 127.0.0.1");
     assert_eq!(entry(&cell, "third").0, "/vicepa");
-    // Who may not change the database has made nothing agree.
+    // A caller who may not change the database synchronises nothing.
     cell.ok(&format!("vos changeloc {B} third"));
     let refused = cell.run("vos syncserv 127.0.0.1 b -noauth".split(' '));
     assert_eq!((refused.status, refused.out.as_str()), (1, ""));
@@ -207,8 +207,9 @@ fn a_volume_is_dumped_restored_released_and_looked_after() {
     );
 }
 
-/// A site that has a newer state than the volume was restored to gets that one back, whatever dates the
-/// restore gave the volume: what changes then carries dates that the site has seen.
+/// A site may have a newer state than the one that the volume was restored to. The release brings
+/// it back to that state, whatever dates the restore gave the volume: later changes carry dates
+/// that the site has seen.
 #[test]
 fn what_was_restored_to_an_older_state_is_released_so() {
     let cell = cell();
@@ -220,7 +221,7 @@ fn what_was_restored_to_an_older_state_is_released_so() {
     cell.ok("fs mkmount /afs/test.cell/scratch/ro vol.readonly");
     let local = |name: &str| fs::read(cell.local(name)).expect("a file");
     let (large, small) = (local("large"), local("small"));
-    // More than a release allows for between what clocks say.
+    // Longer than the difference of clocks that a release allows for.
     sleep(Duration::from_millis(3100));
     for dates in ["", "-creation keep", "-creation dump -lastupdate dump"] {
         store(&cell, "vol", "small", 200);
@@ -240,7 +241,7 @@ fn what_was_restored_to_an_older_state_is_released_so() {
     }
 }
 
-/// The time of now, as -time takes it.
+/// The present time, in the form of -time.
 fn now() -> String {
     let date = Command::new("date")
         .args(["+%Y-%m-%d %H:%M:%S"])
@@ -281,7 +282,7 @@ fn many_volumes_move_at_once_and_lose_nothing() {
     }
     let places = "-fromserver 127.0.0.1 -frompartition a -toserver 127.0.0.1 -topartition b";
     let done = cell.ok(&format!("vos move -all {places} -parallel 6"));
-    // The cell's own three volumes go with them.
+    // The cell's own three volumes are moved with them.
     assert_eq!(done, "Total volumes moved: 15; failed to move: 0\n");
     assert!(listed(&cell, "a").is_empty());
     for number in 0..12 {
@@ -292,7 +293,8 @@ fn many_volumes_move_at_once_and_lose_nothing() {
     assert_eq!(listed(&cell, "a"), ["v1", "v2", "v3"]);
 }
 
-/// After the same move once more the volume is at its new place, whole, and nothing else is anywhere.
+/// After the same move is repeated, the volume is complete at its new place, and no other copy
+/// exists.
 fn check_moved(cell: &Cell, to: &str, from: &str, case: &str) {
     let (site, locked) = entry(cell, "vol");
     assert_eq!(
@@ -328,7 +330,7 @@ fn a_move_whose_client_or_server_is_killed_is_finished_by_the_next() {
         sleep(Duration::from_millis(millis));
         let case = format!("{words}, killed after {millis} ms");
         if number % 2 == 0 {
-            // It may be done already.
+            // It may have finished already.
             let _killed = client.kill();
             client.wait().expect("it ended");
         } else {
@@ -337,7 +339,7 @@ fn a_move_whose_client_or_server_is_killed_is_finished_by_the_next() {
             client.wait().expect("it ended");
         }
         let next = cell.run(words.split(' '));
-        // A volume that has moved wholly is refused, as OpenAFS's vos does.
+        // A completed move is refused, as by OpenAFS's vos.
         let moved = next
             .err
             .contains(&format!("it is on 127.0.0.1 /vicep{to} already"));

@@ -1,5 +1,5 @@
-//! What tests of object storage share: devices, of the cell's own process and each of a process of its own, files
-//! in objects, and where these are.
+//! Helpers for tests of object storage: devices in the cell's own process or in processes of their
+//! own, files in objects, and the locations of these.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -11,10 +11,10 @@ use sha2::{Digest, Sha256};
 
 use super::{Cell, until};
 
-/// Where the files are.
+/// The directory of the files.
 pub(crate) const TOP: &str = "/afs/test.cell/scratch";
 
-/// Waits until as many devices are in that state.
+/// Waits until `count` devices are in that state.
 pub(crate) fn devices_are(cell: &Cell, count: usize, state: &str) {
     until(&format!("{count} devices {state}"), || {
         let devices = cell.json("osd list -json");
@@ -24,7 +24,8 @@ pub(crate) fn devices_are(cell: &Cell, count: usize, state: &str) {
     });
 }
 
-/// Waits until all devices are up, and the file server has heard of it: so many. Its volume may use objects then.
+/// Waits until all `count` devices are up and the file server knows it. Its volume may use objects
+/// then.
 pub(crate) fn ready(cell: &Cell, count: usize) {
     devices_are(cell, count, "up");
     cell.ok("vos setfields scratch -osdpolicy 1");
@@ -39,7 +40,7 @@ pub(crate) fn ready(cell: &Cell, count: usize) {
     cell.ok(&format!("rm {TOP}/probe"));
 }
 
-/// A file of this machine whose bytes are never the same twice.
+/// A file of this machine with bytes that never repeat.
 pub(crate) fn local(cell: &Cell, name: &str, length: usize) -> (PathBuf, Vec<u8>) {
     let mut bytes = Vec::with_capacity(length + 32);
     let mut block = 0u64;
@@ -53,7 +54,7 @@ pub(crate) fn local(cell: &Cell, name: &str, length: usize) -> (PathBuf, Vec<u8>
     (path, bytes)
 }
 
-/// Copies a file out of the cell, and compares.
+/// Copies a file out of the cell, and compares it.
 pub(crate) fn comes_back(cell: &Cell, name: &str, bytes: &[u8]) {
     let back = cell.local("back");
     cell.ok(&format!("cp {TOP}/{name} {}", back.display()));
@@ -63,7 +64,7 @@ pub(crate) fn comes_back(cell: &Cell, name: &str, bytes: &[u8]) {
     );
 }
 
-/// Where a file is.
+/// The location of a file.
 pub(crate) fn pieces(cell: &Cell, name: &str) -> Value {
     cell.json(&format!("fs osd {TOP}/{name} -json"))[0].take()
 }
@@ -76,11 +77,11 @@ pub(crate) fn devices_of(cell: &Cell, name: &str) -> Vec<u64> {
     numbers.map(|number| number.expect("a number")).collect()
 }
 
-/// Changes a byte of what a stopped device holds of some bytes.
+/// Changes a byte of some stored bytes on a stopped device.
 pub(crate) fn spoil(device: &Path, bytes: &[u8]) {
     let found = fs::read_dir(device).expect("a device").find_map(|entry| {
         let entry = entry.expect("an entry");
-        // Not in the journal, which may hold them too.
+        // Not in the journal, which may hold the bytes too.
         let is_blocks = entry.file_name().to_string_lossy().starts_with("blocks");
         let path = entry.path();
         let all = is_blocks.then(|| fs::read(&path).expect("blocks"))?;
@@ -92,10 +93,10 @@ pub(crate) fn spoil(device: &Path, bytes: &[u8]) {
     file.write_all_at(&[!bytes[0]], at as u64).expect("write");
 }
 
-/// Processes of one device each.
+/// Processes with one device each.
 pub(crate) struct Servers<'a> {
     cell: &'a Cell,
-    /// More of `osd serve`.
+    /// Further options of `osd serve`.
     options: &'a [&'a str],
     running: Vec<(u64, Option<Child>)>,
 }
@@ -145,13 +146,13 @@ impl<'a> Servers<'a> {
         self.cell.local(format!("disk{place}"))
     }
 
-    /// What a device has on its disk.
+    /// The directory of a device.
     pub(crate) fn disk(&self, place: usize) -> PathBuf {
         let id = self.running[place].0;
         self.directory(place).join(format!("osd{id}"))
     }
 
-    /// Their numbers.
+    /// The numbers of the devices.
     pub(crate) fn devices(&self) -> Vec<u64> {
         self.running.iter().map(|(id, _)| *id).collect()
     }
@@ -167,7 +168,7 @@ impl<'a> Servers<'a> {
         server.wait().expect("wait");
     }
 
-    /// Ends one as an administrator does.
+    /// Stops one in the way of an administrator.
     pub(crate) fn stop(&mut self, place: usize) {
         self.signal(place, "-INT");
         let mut server = self.running[place].1.take().expect("it runs");
@@ -196,7 +197,7 @@ impl Drop for Servers<'_> {
     }
 }
 
-/// What `osd objects` says is on a device, if that answers.
+/// The objects that `osd objects` lists for a device, if the device answers.
 pub(crate) fn seen_on(cell: &Cell, device: u64) -> Option<Vec<String>> {
     let listed = cell.run(["osd", "objects", &device.to_string(), "-json"]);
     let listed: Value = serde_json::from_str(&listed.out).ok()?;
@@ -204,7 +205,7 @@ pub(crate) fn seen_on(cell: &Cell, device: u64) -> Option<Vec<String>> {
     Some(listed.as_array()?.iter().map(object).collect())
 }
 
-/// The same of one that answers.
+/// The objects of a device that must answer.
 pub(crate) fn objects_on(cell: &Cell, device: u64) -> Vec<String> {
     seen_on(cell, device).expect("a list of objects")
 }
@@ -217,7 +218,7 @@ pub(crate) fn objects_of(cell: &Cell, name: &str) -> Vec<String> {
     all.iter().map(object).collect()
 }
 
-/// What the repair queue of the cell's file server says.
+/// The repair queue of the cell's file server.
 pub(crate) fn repairs(cell: &Cell) -> Value {
     cell.json("osd repair-status -json")["servers"][0].take()
 }

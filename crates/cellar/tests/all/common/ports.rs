@@ -1,15 +1,16 @@
-//! Ports for the server of a test: a row of UDP ports that is nobody else's, over its restarts too.
+//! Ports for the server of a test: a row of UDP ports that no other program uses, also over
+//! restarts of the server.
 //!
-//! To bind a port, see that it is free and give it to a program is a race: another test does the same,
-//! and the system gives a client the same port meanwhile. So a row lies below the ports that the system
-//! gives to clients, and is reserved by listening on the TCP port of its first number: no two tests, in
-//! whatever process, get that, and it ends with the test however that ends.
+//! To bind a port, find it free and give it to a program is a race: another test may do the same,
+//! and the system may give a client the same port meanwhile. So a row is below the ports that the
+//! system gives to clients. It is reserved by listening on the TCP port of its first number. No two
+//! tests in any processes can both do that, and the reservation ends with the test however it ends.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
-/// A cell has eight, from the file server's on; what may be beside them has room.
+/// A cell has eight ports, from the file server's on. The row has space for more.
 const ROW: u16 = 32;
-/// Linux gives clients ports from 32768 on; those that lie between are for KDCs and other tests.
+/// Linux gives clients ports from 32768 on. The ports in between are for KDCs and other tests.
 const PORTS: std::ops::Range<u16> = 10_016..19_968;
 
 /// A row that is reserved until it is dropped.
@@ -23,7 +24,7 @@ impl Ports {
     /// Reserves a row.
     pub(crate) fn reserve() -> Self {
         let rows = (PORTS.end - PORTS.start) / ROW;
-        // Somewhere else in each process, so that they seldom ask for the same.
+        // Each process starts elsewhere, so that processes seldom try the same row.
         let start = (std::process::id() % u32::from(rows)) as u16;
         for number in 0..rows {
             let first = PORTS.start + (start + number) % rows * ROW;

@@ -1,7 +1,7 @@
-//! How much a forger multiplies: every procedure that answers without tickets, asked by an address
-//! that acknowledges nothing, as one does that was only named as the sender.
+//! The amplification by forged requests: every procedure that answers without a ticket is called
+//! from an address that acknowledges nothing, like an address that was forged as the sender.
 //!
-//! The figures stand in `docs/protocol/unverified-addresses.md`. This test keeps them:
+//! The figures are in `docs/protocol/unverified-addresses.md`. This test checks them;
 //! `CELLAR_UPDATE=1 cargo test -p cellar --test all amplification` writes them.
 
 use std::collections::BTreeMap;
@@ -27,20 +27,20 @@ const VERSION: u8 = 13;
 const IP_AND_UDP: usize = 28;
 /// Header and contents of the largest packet.
 const PACKET_MAX: usize = 1444;
-/// The largest acknowledgement or ping, as the page says.
+/// The largest acknowledgement or ping, as in the document.
 const ACK_MAX: usize = 82;
-/// How long timers may send what they will.
+/// How long timers may send packets.
 const TIMERS: Duration = Duration::from_secs(2);
 
 const PAGE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../docs/protocol/unverified-addresses.md"
 );
-/// Its reply has the command that started the cell.
+/// Its reply contains the command line of the cell.
 const VARIES: &str = "BOZO.GetInstanceParm";
 const HEADING: &str = "## 6. The factor of each procedure\n";
 
-/// A package, and whether bytes are the arguments of one of its procedures.
+/// A package, with a check whether bytes are the arguments of one of its procedures.
 struct Asked {
     package: &'static Package,
     parses: fn(u32, &[u8]) -> bool,
@@ -57,7 +57,7 @@ fn asked<R: AnyRequest>() -> Asked {
 }
 
 impl Asked {
-    /// Arguments of zeros, as few as parse.
+    /// The fewest zeros that parse as arguments.
     fn shortest(&self, opcode: u32) -> Option<Vec<u8>> {
         let zeros = (0..4000).map(|words| vec![0; 4 * words]);
         let arguments = zeros
@@ -67,7 +67,7 @@ impl Asked {
     }
 }
 
-/// What there is at a port.
+/// The services at a port.
 fn services(port: &str) -> Vec<Asked> {
     let own = match port {
         "files" => vec![asked::<rxafs::Request>(), asked::<afsosd::Request>()],
@@ -101,14 +101,14 @@ fn best_requests(objects: &Objects) -> BTreeMap<(String, String), Vec<u8>> {
             continue;
         };
         let key = (package.to_owned(), procedure.trim().to_owned());
-        // The opcode is the caller's.
+        // The opcode comes from the caller.
         let words = request(&format!("0 {arguments}"), objects).unwrap_or_else(|| panic!("{line}"));
         requests.insert(key, words.bytes()[4..].to_vec());
     }
     requests
 }
 
-/// One request of an address of its own.
+/// One request from an address of its own.
 struct Probe {
     port: &'static str,
     name: String,
@@ -116,7 +116,7 @@ struct Probe {
     packet: Packet,
     payload: Vec<u8>,
     socket: UdpSocket,
-    /// Everything that has come.
+    /// All packets received.
     drawn: Vec<Vec<u8>>,
 }
 
@@ -151,7 +151,7 @@ impl Probe {
         }
     }
 
-    /// Where the page has it.
+    /// The name of the row in the document.
     fn place(&self) -> &'static str {
         match self.packet.kind {
             DATA => self.port,
@@ -179,14 +179,14 @@ impl Probe {
         }
     }
 
-    /// The first answer that is more than an acknowledgement; if there is none, that.
+    /// The first answer larger than an acknowledgement; if there is none, the acknowledgement.
     fn reply(&self) -> &[u8] {
         let mut drawn = self.drawn.iter();
         let reply = drawn.clone().find(|datagram| datagram[20] != ACK);
         reply.or_else(|| drawn.next()).map_or(&[], Vec::as_slice)
     }
 
-    /// The rule, after so many datagrams of ours: section 1 of the page.
+    /// Checks the rule after `sent` of our datagrams: section 1 of the document.
     fn assert_rule(&self, sent: usize) {
         let what = format!("{} {}: {:?}", self.port, self.name, self.lengths());
         let (extras, replies): (Vec<_>, Vec<_>) =
@@ -202,7 +202,7 @@ impl Probe {
             extras.iter().all(|extra| extra.len() <= ACK_MAX),
             "{what}: extras"
         );
-        // Where an address is asked first whether it can be reached, that takes the reply's place.
+        // If an address is first checked for reachability, that takes the place of the reply.
         let instead = sent - replies.len();
         let extras = extras.iter().skip(instead);
         let extras: usize = extras.map(|extra| extra.len() + IP_AND_UDP).sum();
@@ -215,7 +215,7 @@ impl Probe {
         drawn.filter(|datagram| datagram[20] != ACK).count()
     }
 
-    /// The handler does not begin before the address has answered a ping.
+    /// Returns whether the handler begins only after the address has answered a ping.
     fn is_asked_first(&self) -> bool {
         let packages = [&rxafs::PACKAGE, &afsosd::PACKAGE];
         let package = self.name.split('.').next();
@@ -235,13 +235,13 @@ impl Probe {
             .collect()
     }
 
-    /// By how much the reply is larger than the request.
+    /// The ratio of the reply's length to the request's.
     fn factor(&self) -> f64 {
         self.reply().len() as f64 / self.request_bytes() as f64
     }
 }
 
-/// Every request to a port.
+/// All requests to a port.
 fn probes(port: (&'static str, SocketAddr), objects: &Objects, from: usize) -> Vec<Probe> {
     let best = best_requests(objects);
     let mut probes = Vec::new();
@@ -289,7 +289,7 @@ fn probes(port: (&'static str, SocketAddr), objects: &Objects, from: usize) -> V
     probes
 }
 
-/// Nothing to forget.
+/// A client without promises.
 struct NoPromises;
 
 impl Promises for NoPromises {
@@ -302,7 +302,7 @@ impl Promises for NoPromises {
     }
 }
 
-/// The callback port of a client with as many addresses as one can have.
+/// The callback port of a client with as many addresses as possible.
 fn callback_port() -> (Runtime, SocketAddr) {
     let client = Runtime::client_only().unwrap();
     let addresses = (0..32).map(|n| Ipv4Addr::new(192, 0, 2, n).into());
@@ -313,14 +313,15 @@ fn callback_port() -> (Runtime, SocketAddr) {
     (client, address)
 }
 
-/// Sends what each probe asks, and gathers what comes.
+/// Sends the requests of the probes, and collects the answers.
 async fn ask(probes: &mut [Probe], serial: u32) {
-    // Handlers have 256 calls of unverified addresses at once at most: not all come together.
+    // Handlers accept at most 256 calls of unverified addresses at once, so the probes are sent in
+    // groups.
     for some in probes.chunks_mut(24) {
         some.iter_mut().for_each(|probe| probe.send(serial));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // For so long in any case, and longer where the machine has much else to do.
+    // At least this long, and longer on a busy machine.
     let start = Instant::now();
     let waits = |probe: &Probe| !probe.is_asked_first() && probe.replies() == 0;
     while start.elapsed() < TIMERS || (start.elapsed() < PATIENCE && probes.iter().any(waits)) {
@@ -329,7 +330,7 @@ async fn ask(probes: &mut [Probe], serial: u32) {
     }
 }
 
-/// The section of the page.
+/// The section of the document.
 fn section(probes: &[Probe]) -> String {
     let mut page = format!(
         "{HEADING}\n\
@@ -435,14 +436,14 @@ fn a_forged_request_draws_one_packet_and_a_ping() {
             }
         }
         let section = section(&all);
-        // And however often it is said again.
+        // The rule also holds when the packets are repeated.
         ask(&mut all, 2).await;
         all.iter().for_each(|probe| probe.assert_rule(2));
         compare(&section);
     });
 }
 
-/// The page says what was measured.
+/// Compares the document with the measured figures.
 fn compare(section: &str) {
     let page = std::fs::read_to_string(PAGE).unwrap();
     let before = page.split(HEADING).next().unwrap();

@@ -1,7 +1,8 @@
-//! Well-formed requests for what cannot be: each gets the code that AFS has for it (`answers.txt`).
+//! Well-formed requests for impossible things: each gets the code that AFS has for it
+//! (`answers.txt`).
 //!
-//! With `HOSTILE_PEER=ADDRESS` OpenAFS's servers there are asked instead of a cell of the test's own:
-//! `interop/run answers` does, so that what the table says of them is so.
+//! With `HOSTILE_PEER=ADDRESS` the test calls OpenAFS's servers there instead of a cell of its own.
+//! `interop/run answers` does so, which verifies the table's codes of OpenAFS.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ pub(crate) mod table;
 
 use table::{Case, Objects, cases};
 
-/// Whose codes.
+/// The implementation whose codes are expected.
 #[derive(Clone, Copy)]
 enum Whose {
     Cellar = 0,
@@ -58,7 +59,7 @@ async fn make_objects(target: &Target, client: &Runtime) -> Objects {
     Objects::from([("dir", dir), ("file", file), ("sub", sub), ("link", link)])
 }
 
-/// Asks everything; what was answered otherwise than `whose` codes say.
+/// Makes all requests. Returns those whose code differs from the expected one.
 async fn surprises(target: &Target, client: &Runtime, cases: &[Case], whose: Whose) -> Vec<String> {
     let mut surprises = Vec::new();
     for case in cases {
@@ -87,7 +88,7 @@ async fn cellar_answers() {
     let client = Runtime::client_only().unwrap();
     let target = cell.target.clone();
     let objects = make_objects(&target, &client).await;
-    // Anybody may change this list, so that what is refused is the list.
+    // Every user may change this list, so that the code is about the list.
     let socket = cell.directory().join("admin.sock");
     let administrator = cellar_rpc::local::connect(&socket).await.unwrap();
     let everything = rxafs::StoreACL {
@@ -120,7 +121,7 @@ async fn cellar_answers() {
     cell.assert_well(&client).await;
 }
 
-/// A cache manager that answers as little as a file server is content with.
+/// A cache manager with the fewest answers that a file server accepts.
 struct Callbacks;
 
 impl Service for Callbacks {
@@ -141,7 +142,7 @@ impl Service for Callbacks {
     }
 }
 
-/// Their volume `scratch` gives anybody `rlidwka`.
+/// Their volume `scratch` gives every user `rlidwka`.
 async fn openafs_answers(address: std::net::IpAddr) {
     let peer = Target {
         address,

@@ -1,4 +1,4 @@
-//! The cell under attack: the real program on free ports, and what an administrator sees of it.
+//! The cell under attack: the real program on free ports, and an administrator's view of it.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,7 +15,7 @@ use cellar_wire::{AfsName, afsvol, bozo, pr, vl};
 
 use crate::hostile::ports::Ports;
 
-/// A call that is not answered after this has hung, on a machine with much else to do.
+/// A call without an answer for this long counts as hung, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The ports of a cell, counted from its file server's.
@@ -27,7 +27,7 @@ pub(crate) const PORTS: [(&str, u16, &Package); 5] = [
     ("overseer", 7, &bozo::PACKAGE),
 ];
 
-/// A server that calls are made to: the cell of this test, or any other AFS server.
+/// A server to call: the cell of this test, or another AFS server.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) address: IpAddr,
@@ -58,7 +58,8 @@ impl Target {
     }
 }
 
-/// A cell of its own, a client, its connection to the file server, and the root directory of the volume there.
+/// A cell of its own, a client, its connection to the file server, and the root directory of the
+/// volume.
 pub(crate) async fn begin() -> (Cell, Runtime, Connection, Fid) {
     let cell = Cell::start();
     let client = Runtime::client_only().expect("a client");
@@ -67,7 +68,7 @@ pub(crate) async fn begin() -> (Cell, Runtime, Connection, Fid) {
     (cell, client, files, root)
 }
 
-/// A cell of its own; ended when dropped.
+/// A cell of its own, which ends when it is dropped.
 pub(crate) struct Cell {
     pub(crate) target: Target,
     server: Child,
@@ -80,7 +81,7 @@ impl Cell {
         Self::start_with(&[])
     }
 
-    /// With these options of `cellar up` besides.
+    /// Starts the cell with further options of `cellar up`.
     pub(crate) fn start_with(options: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let ports = Ports::reserve();
@@ -130,7 +131,7 @@ impl Cell {
         fs::read_to_string(self.home.path().join(name)).unwrap_or_default()
     }
 
-    /// Resident memory of the server, bytes.
+    /// Resident memory of the server, in bytes.
     pub(crate) fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.server.id()));
         let status = status.expect("the server is alive");
@@ -139,7 +140,7 @@ impl Cell {
         kib.and_then(|kib| kib.parse::<u64>().ok()).expect("VmRSS") * 1024
     }
 
-    /// What `cellar statistics` says.
+    /// The output of `cellar statistics`.
     pub(crate) fn statistics(&self) -> serde_json::Value {
         let output = Command::new(env!("CARGO_BIN_EXE_cellar"))
             .args(["statistics", "--json", "--dir"])
@@ -150,7 +151,7 @@ impl Cell {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// The server is alive, answers on every port, and no handler has panicked.
+    /// Checks that the server runs, answers on every port, and that no handler has panicked.
     pub(crate) async fn assert_well(&mut self, client: &Runtime) {
         let ended = self.server.try_wait().expect("its state");
         assert!(
@@ -185,7 +186,7 @@ impl Cell {
 
 impl Drop for Cell {
     fn drop(&mut self) {
-        // It may have ended by itself, which the test has seen.
+        // It may have ended by itself, as the test has checked.
         let _ended = self.server.kill();
         let _status = self.server.wait();
     }
@@ -206,7 +207,7 @@ pub(crate) fn run(body: impl Future<Output = ()>) {
     runtime.expect("a runtime").block_on(body);
 }
 
-/// A call given as bytes, opcode first, and the code that it ends with; 0: it succeeded.
+/// Makes a call from bytes, opcode first. Returns the code that it ends with; 0 for success.
 pub(crate) async fn code_of(
     connection: &Connection,
     package: &'static Package,
@@ -220,18 +221,19 @@ pub(crate) async fn code_of(
     code(within(ask).await)
 }
 
-/// What a call came to, as a number.
+/// The result of a call as a number.
 pub(crate) fn code<T>(outcome: Result<T, CallError>) -> i32 {
     match outcome {
         Ok(_) => 0,
         Err(CallError::Aborted(code)) => code.0,
-        // The server aborts with -1 where it cannot reach us. Nothing listens where `Gone`.
+        // The server aborts with -1 if it cannot reach us. `Gone` means that no process uses the
+        // port.
         Err(CallError::Dead | CallError::Gone) => -1,
         Err(other) => panic!("no answer: {other:?}"),
     }
 }
 
-/// A status that sets the mode only.
+/// A status that sets only the mode.
 pub(crate) fn mode(bits: u32) -> AfsStoreStatus {
     AfsStoreStatus {
         unix_mode: Some(bits),
@@ -265,7 +267,7 @@ pub(crate) async fn store(
     Ok(())
 }
 
-/// A small generator, so that a failure can be repeated.
+/// A small generator of random numbers, so that a failure can be repeated.
 pub(crate) struct Random(pub u64);
 
 impl Random {

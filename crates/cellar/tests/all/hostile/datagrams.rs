@@ -1,4 +1,4 @@
-//! Below the calls: garbage, damaged packets, floods of connections, forged packets.
+//! Attacks below the calls: garbage, damaged packets, floods of connections, forged packets.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use crate::hostile::packet::{
 use crate::hostile::words::Words;
 
 fn send(socket: &UdpSocket, bytes: &[u8], to: SocketAddr) {
-    // A full buffer at either end is part of the game.
+    // A full buffer at either end may drop packets.
     let _dropped = socket.send_to(bytes, to);
 }
 
-/// Lets the server catch up: it answers in the order of arrival.
+/// Waits until the server has processed all packets: it answers in the order of arrival.
 async fn settle(cell: &mut Cell, client: &Runtime) {
     tokio::time::sleep(Duration::from_millis(200)).await;
     cell.assert_well(client).await;
@@ -38,7 +38,7 @@ fn garbage_on_every_port() {
         cell.assert_well(&client).await;
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut random = Random(0x0dd_ba11_5eed_0001);
-        // The first round is for what is allocated once.
+        // The first round is for memory that is allocated once.
         let mut before = 0;
         for round in 0..4 {
             for (_, offset, package) in PORTS {
@@ -48,7 +48,7 @@ fn garbage_on_every_port() {
                         .map(|_| random.next() as u8)
                         .collect();
                     if number % 2 == 0 && bytes.len() >= 28 {
-                        // Plausible: known types and flags, no security, this service.
+                        // Plausible packets: known types and flags, no security, this service.
                         bytes[20] = random.below(14) as u8;
                         bytes[21] &= 0x27;
                         bytes[23] = 0;
@@ -62,7 +62,7 @@ fn garbage_on_every_port() {
                         tokio::time::sleep(Duration::from_millis(2)).await;
                     }
                 }
-                // A real request cut everywhere, as a packet, and with every type.
+                // A real request cut at every byte, as a packet, and with every type.
                 let request = Words::opcode(132).fid(root).bytes().to_vec();
                 for len in 0..request.len() + 28 {
                     let packet = Packet {
@@ -113,7 +113,7 @@ fn garbage_on_every_port() {
     });
 }
 
-/// A new connection for each call, many of these never going on, from a host that never answers.
+/// A new connection for each call, many of which never continue, from a host that never answers.
 /// Another host is served meanwhile.
 #[test]
 fn floods_of_connections() {
@@ -134,7 +134,7 @@ fn floods_of_connections() {
             let socket = UdpSocket::bind("127.0.0.9:0").unwrap();
             for number in 0..600u32 {
                 let (request, flags) = match number % 3 {
-                    // Whole calls; stores that never go on; requests that never end.
+                    // Whole calls; stores that never continue; requests that never end.
                     0 => (status.bytes(), CLIENT | LAST),
                     1 => (store.bytes(), CLIENT),
                     _ => (&status.bytes()[..6], CLIENT),
@@ -167,13 +167,14 @@ fn floods_of_connections() {
         );
         assert!(grown < 48 << 20, "{} MiB", grown >> 20);
         assert!(evicted > 5000, "the flood did not arrive: {statistics:#}");
-        // One address has a share, at each processor.
+        // One address has a share at each processor.
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         assert!(connections < 1_100 * processors as u64, "{connections}");
     });
 }
 
-/// Somebody fetches a file slowly; somebody else forges ends, acknowledgements and data for that call.
+/// One client fetches a file slowly; an attacker forges ends, acknowledgements and data for that
+/// call.
 #[test]
 fn forged_packets_change_nothing() {
     run(async {
@@ -242,7 +243,7 @@ fn forged_packets_change_nothing() {
                 }
             }
         };
-        // Gathers the reply packet by packet; the forger answers each, too.
+        // Collects the reply packet by packet; the attacker answers each, too.
         let mut packets = std::collections::BTreeMap::new();
         let mut last = None;
         let mut serial = 1;
@@ -258,8 +259,8 @@ fn forged_packets_change_nothing() {
             let header = &buffer[..28];
             let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
             if header[21] & CLIENT != 0 {
-                // The server asks who we are and resets our callbacks: we answer as little as it
-                // is content with.
+                // The server asks for our identity and resets our callbacks. We send the fewest
+                // answers that it accepts.
                 if header[20] == DATA {
                     let opcode = u32::from_be_bytes(buffer[28..32].try_into().unwrap());
                     let answer = Packet {

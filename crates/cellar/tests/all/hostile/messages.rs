@@ -1,4 +1,4 @@
-//! Requests that OpenAFS's programs sent (`testdata/messages`), damaged.
+//! Requests that OpenAFS's programs sent (`testdata/messages`), with damage.
 
 use cellar_rpc::Runtime;
 use cellar_wire::package::Package;
@@ -105,7 +105,8 @@ fn requests_cut_at_every_byte() {
     });
 }
 
-/// With bits flipped they are other requests: whatever the answer, there is one, and quickly.
+/// With flipped bits they are other requests. Any answer is right, but there must be one, and
+/// quickly.
 #[test]
 fn requests_with_bits_flipped() {
     run(async {
@@ -122,7 +123,7 @@ fn requests_with_bits_flipped() {
             .collect();
         for round in 0..60 {
             if round == 5 {
-                // By then everything that is allocated once has been.
+                // Memory that is allocated once is allocated by now.
                 cell.assert_well(&client).await;
             }
             for (message, connection) in messages.iter().zip(&connections) {
@@ -132,7 +133,7 @@ fn requests_with_bits_flipped() {
                     request[at / 8] ^= 1 << (at % 8);
                 }
                 if round % 4 == 0 {
-                    // A length or a number that is absurd.
+                    // An absurd length or number.
                     let word = random.below(request.len() / 4) * 4;
                     let value: [u32; 4] = [u32::MAX, 0x7fff_ffff, 0x8000_0000, 0x00ff_ffff];
                     request[word..word + 4].copy_from_slice(&value[random.below(4)].to_be_bytes());
@@ -166,7 +167,7 @@ fn opcodes_and_services_that_do_not_exist() {
                     &rxstats::PACKAGE,
                     &rxperf::PACKAGE,
                 ];
-                // Beside RXAFS, direct access to files in objects.
+                // The port of RXAFS also offers direct access to files in objects.
                 let beside = offset == 0 && service_id == afsosd::PACKAGE.service_id;
                 if package.service_id == service_id
                     || beside

@@ -1,6 +1,6 @@
-//! Packets of Rx, written by hand.
+//! Packets of Rx, composed by hand.
 
-/// A packet's header and what follows, as one would write it by hand.
+/// A packet's header and contents.
 #[derive(Clone, Copy)]
 pub(crate) struct Packet {
     pub(crate) epoch: u32,

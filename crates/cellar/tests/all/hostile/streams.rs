@@ -50,7 +50,7 @@ fn stores_that_do_not_send_what_they_announce() {
             .await
             .unwrap();
         let before = length_and_version(&files, fid).await;
-        // Less than announced: the file stays as it was.
+        // Less than announced: the file stays unchanged.
         for announced in [6u64, 100, 65_536, 65_537, 3_000_000, 1 << 40] {
             let data = Bytes::from(vec![7; (announced / 2).min(500_000) as usize]);
             let outcome = code(within(store(&files, fid, 0, announced, data)).await);
@@ -70,8 +70,8 @@ fn stores_that_do_not_send_what_they_announce() {
             let (length, _) = length_and_version(&files, fid).await;
             assert!(length <= announced.max(before.0), "{announced}: {length}");
         }
-        // Given up midway, a thousand times; more often where the server is so slow that many end
-        // before it has begun to take them.
+        // Aborted midway, a thousand times; more often if the server is so slow that many end
+        // before it starts to read them.
         let (length, version) = length_and_version(&files, fid).await;
         let mut seen = 0;
         for pause in [1, 10, 50] {
@@ -80,7 +80,7 @@ fn stores_that_do_not_send_what_they_announce() {
                 within(call.write(vec![1; 1 + (round as usize * 97) % 90_000].into()))
                     .await
                     .unwrap();
-                // What was written leaves, and the server begins to take it.
+                // The written data is sent, and the server starts to read it.
                 tokio::time::sleep(Duration::from_millis(pause)).await;
                 call.abort(AbortCode::RX_USER_ABORT);
             }
@@ -118,7 +118,7 @@ fn stores_past_the_quota() {
         let fid = new_file(&files, root, "large").await;
         let outcome = within(store(&files, fid, 0, 8 << 20, vec![1; 8 << 20].into())).await;
         assert_eq!(code(outcome), VOVERQUOTA);
-        // Announced beyond all disks, nothing sent.
+        // A length beyond all disks, and no data.
         let outcome = within(store(&files, fid, 0, 1 << 50, Bytes::new())).await;
         let outcome = code(outcome);
         assert!(outcome == VOVERQUOTA || outcome == VDISKFULL, "{outcome}");
@@ -136,7 +136,7 @@ fn stores_past_the_quota() {
     });
 }
 
-/// Readers that ask for much and take nothing: they cost what their window holds, not the files.
+/// Readers that request much and read nothing: they cost the server their window, not the files.
 #[test]
 fn readers_that_do_not_read() {
     run(async {
@@ -167,19 +167,19 @@ fn readers_that_do_not_read() {
                 length: LENGTH as i64,
             };
             let mut call = within(reader.open(&fetch)).await.unwrap();
-            // Its first word; then it is held and not read.
+            // Its first word; after that the stream is kept and not read.
             let length: u64 = within(call.read()).await.unwrap();
             assert_eq!(length, LENGTH);
             calls.push(call);
         }
         tokio::time::sleep(Duration::from_secs(2)).await;
-        // Others are served meanwhile.
+        // Other clients are served meanwhile.
         let other = Runtime::client_only().unwrap();
         cell.assert_well(&other).await;
         let grown = cell.resident().saturating_sub(before);
         eprintln!("{READERS} readers that do not read: {} MiB", grown >> 20);
-        // Each: the send buffer, the piece that is being written, the piece that was read; and the
-        // store's caches, which fill once.
+        // For each: the send buffer, the piece being written, and the piece that was read; in
+        // addition the store's caches, which fill once.
         assert!(
             grown < READERS * (3 << 19) + (112 << 20),
             "{} MiB",

@@ -1,4 +1,4 @@
-//! A request, word by word: also what our own types refuse to hold.
+//! A request composed word by word, including values that our own types refuse.
 
 use cellar_wire::ids::Fid;
 

@@ -1,4 +1,4 @@
-//! `answers.txt`: requests and the codes they get. How it is written stands at its head.
+//! `answers.txt`: requests and their codes. The head of the file describes its form.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::hostile::words::Words;
 
 const TABLE: &str = include_str!("../answers.txt");
 
-/// Services by the names of the table, with their ports counted from the file server's.
+/// Services by their names in the table, with their ports counted from the file server's.
 const SERVICES: [(&str, u16, &Package); 11] = [
     ("files", 0, &rxafs::PACKAGE),
     ("users", 2, &pr::PACKAGE),
@@ -39,7 +39,7 @@ const CODES: [(&str, i32); 34] = [
     ("EFBIG", 27),
     ("EROFS", 30),
     ("ENAMETOOLONG", 36),
-    // As file servers number them on every system.
+    // The numbers that file servers use on every system.
     ("ELOOP", 90),
     ("EOPNOTSUPP", 122),
     ("ECONNREFUSED", 130),
@@ -63,17 +63,17 @@ const CODES: [(&str, i32); 34] = [
     ("BZNET", 39_431),
 ];
 
-/// One request, and what comes of it.
+/// A request with its result.
 pub(crate) struct Case {
     pub(crate) what: String,
     pub(crate) offset: u16,
     pub(crate) package: &'static Package,
     pub(crate) request: Words,
-    /// What Cellar answers, and OpenAFS.
+    /// The codes of Cellar and of OpenAFS.
     pub(crate) codes: [i32; 2],
 }
 
-/// Objects that requests are about, by the names of the table.
+/// Objects in requests, by their names in the table.
 pub(crate) type Objects = HashMap<&'static str, Fid>;
 
 /// Every case, for these objects.
@@ -91,7 +91,7 @@ pub(crate) fn cases(objects: &Objects) -> Vec<Case> {
     reader.cases
 }
 
-/// One request, as the table writes them.
+/// Parses a request in the form of the table.
 pub(crate) fn request(text: &str, objects: &Objects) -> Option<Words> {
     Reader::new(objects).request(text)
 }
@@ -216,7 +216,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Codes of Cellar and OpenAFS; one stands for both.
+/// The codes of Cellar and OpenAFS. One code stands for both.
 fn codes(columns: &[&str]) -> Option<[i32; 2]> {
     let code = |name: &str| {
         let known = CODES.iter().find(|(known, _)| *known == name);
@@ -229,7 +229,7 @@ fn codes(columns: &[&str]) -> Option<[i32; 2]> {
     }
 }
 
-/// Words apart by blanks, but for those in quotes.
+/// Splits a line into words at blanks. Quotes hold words together.
 fn tokens(text: &str) -> Option<Vec<String>> {
     let mut tokens = Vec::new();
     let (mut token, mut quoted) = (String::new(), false);
@@ -250,7 +250,7 @@ fn unescape(text: &str) -> Vec<u8> {
     text.replace("\\n", "\n").replace("\\t", "\t").into_bytes()
 }
 
-/// A number, also hexadecimal, negative, or a power of two.
+/// Parses a number: decimal, hexadecimal, negative, or a power of two.
 fn number(text: &str) -> Option<i128> {
     if let Some(digits) = text.strip_prefix("0x") {
         return i128::from_str_radix(digits, 16).ok();
