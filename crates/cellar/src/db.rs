@@ -31,11 +31,23 @@ pub(crate) struct Options {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     /// Check every page and row of the databases, and of the copy beside them.
+    ///
+    /// Example: cellar db check --dir /srv/cell
     Check,
     /// Write the databases to a text file. Of damaged databases, the readable rows are written.
-    Export { file: PathBuf },
+    ///
+    /// Example: cellar db export /root/users-and-volumes --dir /srv/cell
+    Export {
+        /// The text file to write.
+        file: PathBuf,
+    },
     /// Make the databases again from an export or from the copy beside them. The old file is kept.
-    Import { file: PathBuf },
+    ///
+    /// Example: cellar db import /srv/cell/db/cell.copy --dir /srv/cell
+    Import {
+        /// The export or copy to read.
+        file: PathBuf,
+    },
 }
 
 pub(crate) fn run(options: &Options) -> Outcome {

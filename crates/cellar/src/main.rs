@@ -50,8 +50,8 @@ struct Cli {
     /// The format of log lines on standard error.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, display_order = 900)]
     log_format: LogFormat,
-    /// Which log lines are printed, in the filter syntax of `tracing`, for instance `debug` or
-    /// `cellar_rpc=trace`. Default: `warn`, and `info` for `cellar up`.
+    /// The log lines to print, as a level or a 'tracing' filter: 'debug', 'info,cellar_rpc=trace'.
+    /// Default: 'warn', and 'info' for 'cellar up'.
     #[arg(
         long,
         global = true,
@@ -66,7 +66,9 @@ struct Cli {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum LogFormat {
+    /// Lines for people.
     Text,
+    /// One JSON object a line.
     Json,
 }
 

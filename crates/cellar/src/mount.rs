@@ -77,9 +77,9 @@ pub(crate) struct Options {
     /// -allfiles'.
     #[arg(long, value_name = "KIB", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=STORE_BEHIND_MAX))]
     store_behind: u64,
-    /// Create new files locally in a directory that the server leases to this machine: 'files' (the
-    /// server learns of each file when it is closed) or 'none' (every create is a call to the
-    /// server). Leases begin in directories in which many files are created.
+    /// Create new files locally in a directory that the server leases to this machine. 'files': the
+    /// server learns of each file when it is closed. 'none': every create is a call to the server.
+    /// Leases begin in directories in which many files are created.
     #[arg(long, value_name = "WHAT", default_value = "files", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = parse_leases)]
     leases: Leases,
     /// An option of earlier versions.

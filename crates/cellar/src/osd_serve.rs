@@ -1,8 +1,8 @@
 //! `cellar osd serve`: an object storage server alone, in the foreground, on a machine of its own.
 //!
-//! 1. Its directory has a copy of a server's configuration directory (the cell's key and the
-//!    addresses of the databases), and a device in `osd7` for number 7. The administrator makes the
-//!    entries of the devices first, with `cellar osd create`.
+//! 1. Its directory has a copy of a server's configuration directory, with the cell's key and the
+//!    addresses of the databases. It has a device in `osd7` for number 7. The administrator makes
+//!    the entries of the devices first, with `cellar osd create`.
 //! 2. The server's heartbeats tell the databases its address.
 //! 3. A signal ends it: first the port is closed, then the devices.
 

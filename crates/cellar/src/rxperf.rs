@@ -30,6 +30,8 @@ pub(crate) struct Options {
 #[derive(Debug, clap::Subcommand)]
 enum End {
     /// Answer calls until Ctrl-C.
+    ///
+    /// Example: cellar rxperf server --port 7009
     Server {
         /// UDP port to answer on.
         #[arg(long, default_value_t = PORT)]
@@ -46,6 +48,8 @@ enum End {
         no_path_share: bool,
     },
     /// Call a server and print the throughput.
+    ///
+    /// Example: cellar rxperf client --server 192.0.2.1 --command recv --bytes 10000000
     Client(ClientArguments),
 }
 

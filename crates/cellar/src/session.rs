@@ -18,9 +18,10 @@
 //! cell replaces another cell of the same name, and that cell's directory is then not used.
 //!
 //! A command that changes databases or volumes uses the administrator's socket of the cell's
-//! directory, if it may open it; file commands do so only with `--admin`. All other calls go over
-//! UDP, with the user's token if there is one ([`crate::identity`]). If the directory belongs to a
-//! file server only, its socket leads to no databases. The cell's key beside it is used instead.
+//! directory, if it may open it. File commands use the socket only with `--admin`. All other calls
+//! go over UDP, with the user's token if there is one ([`crate::identity`]). If the directory
+//! belongs to a file server only, its socket leads to no databases. The cell's key beside it is
+//! used instead.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -355,9 +356,9 @@ struct Found {
 }
 
 impl Found {
-    /// Applies the cells that mounts report. A path in a mount is in the cell that the mount speaks
-    /// to, not in another of the same name that a directory or list here has. That directory leads
-    /// to another cell then, and is not used.
+    /// Applies the cells that mounts report. A path in a mount is in the cell that the mount calls.
+    /// A directory or list here may have another cell of the same name. Such a directory is not
+    /// used.
     fn believe(&mut self, told: &[Cell]) {
         for cell in told {
             match self.cells.iter().position(|known| known.name == cell.name) {

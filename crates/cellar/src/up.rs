@@ -74,7 +74,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PORT")]
     fileserver_port: Option<u16>,
     /// When a change counts as done. 'strict': when it survives a loss of power. 'relaxed' or
-    /// 'relaxed:MILLISECONDS': earlier; a loss of power loses the changes of the last 100 (or
+    /// 'relaxed:MILLISECONDS': earlier. Then a loss of power loses the changes of the last 100 (or
     /// MILLISECONDS) ms.
     #[arg(long, value_name = "MODE", default_value = "strict", value_parser = durability)]
     durability: cellar_volume::Durability,

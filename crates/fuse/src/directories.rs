@@ -2,11 +2,11 @@
 //!
 //! 1. Statuses are requested in batches, since the type of a name is not known without its status.
 //! 2. A name is sent with its inode and attributes if the kernel may use both for a while. The name
-//!    is valid under the directory's promise, as long as the directory still has it (an open
-//!    directory is read as it was at its open). The attributes are valid under their own promise.
+//!    is valid under the directory's promise. The directory must still have it, since an open
+//!    directory is read as it was at its open. The attributes are valid under their own promise.
 //!    Each such name counts as looked up.
-//! 3. All others are sent as names only: mount points, since each would have to be followed to
-//!    another volume; cells; names that not every user may see; vnodes without a promise.
+//! 3. All others are sent as names only: mount points, cells, names that not every user may see,
+//!    and vnodes without a promise. Each mount point would have to be followed to another volume.
 //! 4. A break that came while the answer was on its way is repeated after the answer: the kernel
 //!    may have received it too early.
 //! 5. The kernel may keep a listing for the next open: `inodes/listings.rs` describes when.

@@ -14,15 +14,15 @@
 //!    A request for attributes may wait for the first step ([`Watcher::told`]) while it holds the
 //!    lock of a directory that names wait for. So the first step never waits for the second, of any
 //!    vnode.
-//! 4. Names *expire* where the kernel supports that (Linux 6.2): they are looked up again, and a
+//! 4. Names *expire* where the kernel supports that (Linux 6.2). They are looked up again, and a
 //!    process whose working directory is such a directory stays there. Older kernels drop them. If
 //!    a server breaks the promise of a directory with many names, notices name only the changed
-//!    ones (`cellar_client::cache`, `compare.rs`): a writer compares the names before it writes.
+//!    ones. A writer compares the names before it writes (`cellar_client::cache`, `compare.rs`).
 //! 5. Contents are given to the kernel ([`Kernel::give`]) only for files of which it has no pages,
 //!    so the call never waits.
 //! 6. When too much is remembered, the least recently used objects are dropped
-//!    ([`Notices::let_go`]): names of files that no program has open, and directories that hold
-//!    nothing and that no program uses, the deepest first. The kernel forgets an inode with its
+//!    ([`Notices::let_go`]). These are names of files that no program has open, and empty
+//!    directories that no program uses, the deepest first. The kernel forgets an inode with its
 //!    last name, and reports that. Only the kernel knows which directories are in use, and checks
 //!    that since Linux 6.18 (FUSE_NOTIFY_PRUNE). If a directory were dropped by name, a process
 //!    would lose its working directory. A thread of its own does all this, since no request waits

@@ -1,6 +1,6 @@
 //! Files that the kernel reads directly, from the cache's own files (FUSE passthrough, Linux 6.9).
 //!
-//! 1. In Linux each open inode is in one of two states: either the kernel requests the bytes and
+//! 1. In Linux each open inode is in one of two states. Either the kernel requests the bytes and
 //!    keeps them as its own pages, or every open has the same backing file. So the open inodes are
 //!    counted with their state. An inode that is open in one state is opened in that state until
 //!    its last close. Source: linux/fs/fuse/iomode.c.
@@ -12,8 +12,8 @@
 //! 3. An open that is on its way to the old inode fails with ESTALE. The kernel then looks up the
 //!    name again, and opens the new inode. If no name leads to the inode any more, the path was
 //!    /proc/PID/fd; that open gets the old contents.
-//! 4. If the kernel refuses a backing file (we are not root, or the cache is on a stacked file
-//!    system), it is not asked again, unless it only lacked memory.
+//! 4. The kernel refuses a backing file if we are not root, or if the cache is on a stacked file
+//!    system. Then it is not asked again, unless it only lacked memory.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -699,8 +699,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Waits until the server knows what was made in a directory. What the server has acknowledged
-    /// is durable.
+    /// Waits until the server knows what was made in a directory. Acknowledged changes are durable.
     pub(crate) async fn sync_dir(&self, number: INodeNo) -> Answer<()> {
         match self.node(number)? {
             Node::Vnode(directory) => self.cache.told(&directory).await.map_err(code),

@@ -6,8 +6,9 @@
 //! 2. The next round comes after half to six tenths of the tickets' life. The random part keeps a
 //!    thousand jobs that started together from asking the KDC together, and the rest of the life is
 //!    left for retries.
-//! 3. After a failed round the next one comes after 5 s, then twice as long each time, at most 5
-//!    min, each varied by a fifth. The tickets and tokens in hand stay valid meanwhile.
+//! 3. After a failed round the next one comes after 5 s, then after twice as long each time, at
+//!    most 5 min. Each wait is varied by a fifth. The tickets and tokens in hand stay valid
+//!    meanwhile.
 //! 4. A cache in a file is replaced in one step by another file that was filled before. So no
 //!    program finds it empty, as could happen while `kinit` writes it. The old tickets in it are
 //!    gone then, as after `kinit`.

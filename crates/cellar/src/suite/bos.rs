@@ -1,7 +1,7 @@
 //! `cellar bos`: the server processes, superusers and keys of a server machine.
 //!
-//! Exit statuses are those of OpenAFS's `bos`, because scripts check them: the low byte of the
-//! overseer's code if an operation ends with it, and 0 if the operation only reports a failure
+//! Exit statuses are those of OpenAFS's `bos`, because scripts check them. An operation that ends
+//! with the overseer's code has the low byte of it; an operation that only reports a failure has 0
 //! ([`Ends`]).
 
 mod salvage;

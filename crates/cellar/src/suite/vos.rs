@@ -1,6 +1,6 @@
 //! `cellar vos`: the volume operations.
 //!
-//! The operations are listed in [`commands`]. Each is a method in one of the files beside it, which
+//! The operations are listed in [`commands`]. Each is a method in one of the files beside it. It
 //! calls [`cellar_admin::vos`] and prints the result in the form of OpenAFS's `vos`, or as JSON.
 //! Checks are made in the order in which OpenAFS's `vos` makes them. A refusal has its exit status:
 //! 255, or 1 from the operations that [`usual`] lists.

@@ -1,8 +1,8 @@
 //! Makes the first volumes of a cell: `root.afs`, `root.cell` mounted in it, `scratch` mounted in
 //! that.
 //!
-//! Every step first checks whether it was done, so the whole can be repeated after a crash: a
-//! volume is found by its name on the partition, its ids are consecutive, and an existing mount
+//! Every step first checks whether it was done, so the whole can be repeated after a crash. A
+//! volume is found by its name on the partition, and its ids are consecutive. An existing mount
 //! point is left.
 
 use cellar_dbserver::Identity as Caller;

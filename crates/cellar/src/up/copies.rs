@@ -1,7 +1,7 @@
 //! The copy of the databases beside them, for the case that they are damaged.
 //!
-//! A thread writes it at these times: at a start, after the databases were verified; within a
-//! minute after changes have ceased; every hour while changes continue; and at a clean stop.
+//! A thread writes it at a start, after the databases were verified, and at a clean stop. It also
+//! writes it within a minute after changes have ceased, and every hour while changes continue.
 //! Writing copies takes at most a fiftieth of the time.
 
 use std::path::{Path, PathBuf};

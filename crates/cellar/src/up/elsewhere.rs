@@ -1,7 +1,7 @@
 //! The databases on other machines, Cellar's or OpenAFS's, for a file server that has joined a
 //! cell.
 //!
-//! They are called with the cell's key: a protection server reveals the groups of an identity only
+//! They are called with the cell's key. A protection server reveals the groups of an identity only
 //! to a holder of the key, and a location server lets only such a caller register. The ticket for
 //! it is made with the newest key. After that key is retired the servers refuse the ticket, and
 //! another is made.

@@ -2,8 +2,8 @@
 //! disk, or a symbolic link to one.
 //!
 //! A device has a number in the cell's OSD database. The file `number` in the device's directory
-//! holds it. A device without a number first gets an entry in the database; after a crash between
-//! the two steps the entry is found by its name. A number is never reused.
+//! holds it. A device without a number first gets an entry in the database, then the file. After a
+//! crash in between, the entry is found by its name. A number is never reused.
 //!
 //! The server's own directory records which devices were used. A used device without a number is a
 //! disk that is not mounted. The directory below it must not be taken for the device, and the start

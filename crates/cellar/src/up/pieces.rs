@@ -1,7 +1,7 @@
 //! A start refuses a cell with a missing piece. Options declare that a piece is new.
 //!
 //! `cell.json` lists the pieces that a cell has used ([`Used`]). A cell of a release that did not
-//! record them is taken over at its first start, if it has the pieces of every complete cell.
+//! record them is taken over at its first start. It must have the pieces of every complete cell.
 
 use std::path::Path;
 

@@ -2,15 +2,15 @@
 //!
 //! The kernel puts the lines that it reads into pages of the directory's inode. The next program
 //! that opens the directory reads them there, if the answer to its open allows that. Each open is a
-//! request, which looks at the user's rights. So an open is the only place that decides, and
-//! nothing that happens between two opens can show an old listing to a program that opens later.
+//! request, which looks at the user's rights. So only an open decides. Nothing that happens between
+//! two opens can show an old listing to a program that opens later.
 //!
 //! 1. The pages hold lines of one [`Listing`] in memory. A change of the directory, by this mount
 //!    or by another machine, makes another listing. The kernel drops its pages at the next open.
 //! 2. An open handle reads the listing of its own open, and its lines go into the pages. As long as
 //!    one is open with lines that differ, the others read past the pages.
-//! 3. With its lines the kernel was given what the names lead to. Once a notice took something of
-//!    that back, the directory is read again: that brings all attributes with a few requests, where
+//! 3. With its lines the kernel was given what the names lead to. After a notice has invalidated a
+//!    part of that, the directory is read again. That brings all attributes with a few requests;
 //!    kept lines would cost one request for each.
 
 use std::sync::{Arc, Weak};

@@ -144,7 +144,7 @@ impl Requests {
     /// request.
     ///
     /// Only one open of an inode at a time comes here, and the first gives the contents. No program
-    /// reads the file yet, so the kernel waits for no page, and the rest of the last page after the
+    /// reads the file yet, so the kernel waits for no page. The rest of the last page after the
     /// file's end is zero. Nothing in between waits.
     fn pages_are_right(&self, number: INodeNo, handle: &Handle, is_read: bool) -> bool {
         let _alone = self.giving.lock();

@@ -167,7 +167,7 @@ pub(super) static SUITE: Suite = Suite {
         command(
             "setcellname",
             &[],
-            "Set the cell name of a server.",
+            "Set the cell name of a server: 'bos setcellname 192.0.2.3 example.org'.",
             &[SERVER, one("name", "cell name")],
             &[],
         ),
