@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """access.py prepare DIRECTORY USER...   makes the directories below, as an administrator
-access.py try DIRECTORY USER          what USER may do in each of them, by doing it; a line a directory
+access.py try DIRECTORY USER          tries the operations of USER in each of them; prints a line per directory
 
-Each directory is named after what its access list gives beside the administrators' rights. In it are, made by the
-administrator: f, a file with content; and for each user gone-USER, gone-USER.d, from-USER to remove and rename.
+Each directory is named after the rights that its access list gives in addition to the administrators'
+rights. The administrator creates in it: f, a file with contents; and for each user gone-USER,
+gone-USER.d and from-USER, for removal and renaming.
 
-A line is: USER DIRECTORY | ok: OPERATIONS | EACCES: OPERATIONS | ... What must come out is not decided here: OpenAFS's
-servers have said it (outcomes/kernel-access).
+A line is: USER DIRECTORY | ok: OPERATIONS | EACCES: OPERATIONS | ... The expected lines come from
+OpenAFS's servers (outcomes/kernel-access).
 """
 import errno
 import fcntl
@@ -42,7 +43,7 @@ DIRECTORIES = {
 
 
 def acl_text(positive, negative):
-    """The form in which the protocol carries access lists: counts, then a line an entry."""
+    """The form of access lists in the protocol: two counts, then a line per entry."""
     def lines(text):
         words = text.split()
         pairs = zip(words[::2], words[1::2])

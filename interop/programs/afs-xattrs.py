@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""afs-xattrs.py CELL VOLUME: the extended attributes afs.* of files and directories in $AFS, which is that volume's root."""
+"""afs-xattrs.py CELL VOLUME: checks the extended attributes afs.* in $AFS, the root of that volume."""
 import errno, os, re, sys
 
 cell, volume = (word.encode() for word in sys.argv[1:3])

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Appends lines to a file with O_APPEND, beside somebody on another machine.
+"""Appends lines to a file with O_APPEND, while another machine does so too.
 
     append.py FILE WHO open SHARE FIRST COUNT    by turns; the file stays open, each line is stored with fsync
     append.py FILE WHO close SHARE FIRST COUNT   by turns; the file is opened and closed for each line
     append.py FILE WHO flock|fcntl COUNT         each line under a lock on the whole file, which stays open
-    append.py FILE check WHO... COUNT            that each line of all of them is there, once and whole, and nothing else
+    append.py FILE check WHO... COUNT            checks that the file has each line of all of them, once and complete
 
-Turns are the other's and one's own, told by a file in SHARE; FIRST is 0 or 1.
+A file in SHARE says whose turn it is; FIRST is 0 or 1.
 """
 import fcntl
 import os
@@ -17,7 +17,7 @@ PATIENCE = 60
 
 
 def line(who, number):
-    """Of another length each, some of more than a page."""
+    """Lines of different lengths, some longer than a page."""
     length = 5000 if number % 7 == 3 else 10 + number * 37 % 100
     return f"{who} {number} ".encode().ljust(length, b".") + b"\n"
 

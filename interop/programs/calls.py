@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""System calls of programs that a file system answers in its own way, in a directory: what each has to say, as on a local one.
+"""Checks system calls that file systems implement differently: in DIRECTORY they must work as on a local one.
 
     calls.py DIRECTORY
 """
@@ -59,7 +59,7 @@ def within(seconds, what, call, *arguments):
 
 
 def elsewhere(call):
-    """What another process gets: its exit status."""
+    """The exit status of another process that runs this."""
     pid = os.fork()
     if pid == 0:
         os._exit(call())
@@ -92,7 +92,8 @@ def locks():
             second(fd, un)
             check(f"{name}: it is free", takes(name, first, ex) and takes(name, second, ex))
             os.close(fd)
-    # Two who share want it alone: the lock to read goes before that to write comes.
+    # Two holders of shared locks want exclusive ones: the read lock is released before the write
+    # lock is granted.
     one, two = opened("upgrade"), opened("upgrade")
     fcntl.flock(one, sh)
     fcntl.flock(two, sh)
@@ -100,7 +101,7 @@ def locks():
     within(10, "the other of two readers", fcntl.flock, two, ex)
     os.close(one)
     os.close(two)
-    # A lock of an open file goes with it, whatever else its process has open.
+    # A lock of an open file description ends with it, even if its process has other descriptors.
     one, two = opened("ofd"), opened("ofd")
     lock = struct.pack("hhlli", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     fcntl.fcntl(one, OFD_SETLK, lock)
@@ -113,7 +114,8 @@ def locks():
     else:
         check("a lock goes with its open file", False)
     os.close(two)
-    # One by flock(2) stays as long as a copy of the descriptor is open; one by fcntl(2) goes with the first.
+    # A lock by flock(2) stays while a copy of the descriptor is open; one by fcntl(2) ends with the
+    # first close.
     one = opened("copied")
     two = os.dup(one)
     fcntl.flock(one, ex)
@@ -153,7 +155,7 @@ def removed():
     check("links of a directory that another has replaced", os.fstat(fd).st_nlink == 0)
     check("links of the one that has replaced it", os.stat("new").st_nlink == 2)
     os.close(fd)
-    # The same name again is another directory.
+    # The same name later is another directory.
     os.mkdir("gone")
     check("links of a directory made again", os.stat("gone").st_nlink == 2)
 
@@ -169,7 +171,7 @@ def numbers():
 
 
 def asked():
-    """Requests that a file system need not know."""
+    """Requests that a file system may leave unimplemented."""
     fd = opened("asked")
     os.write(fd, b"0123456789")
     for _ in range(50):

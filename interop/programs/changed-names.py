@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 """changed-names.py reader|writer SHARE [SOCKET]   two machines, one directory of many names.
 
-The writer changes it in each way; after each, the reader finds the change and all other names as they are. With the
-socket of its mount's metrics the reader says how many names its kernel asked for.
+The writer changes the directory in each way. After each change, the reader must see it, and all other
+names unchanged. With the socket of its mount's metrics, the reader prints how many names its kernel
+looked up.
 """
 import os
 import socket
@@ -60,7 +61,7 @@ def burst():
         write(f"burst.{n}", "b")
 
 
-# What is done, and what is then there; None: nothing.
+# The changes, and the contents after each; None: no such name.
 CHANGES = [
     (lambda: write("made", "m"), {"made": "m"}),
     (lambda: os.remove(f"{directory}/16"), {"16": None}),
@@ -98,7 +99,7 @@ if role == "writer":
     said("made")
     for number, (change, _) in enumerate(CHANGES):
         heard(f"walked-{number}")
-        # A directory is compared once a second.
+        # The client checks a directory once per second.
         time.sleep(1.1)
         begin = time.monotonic()
         change()
@@ -108,7 +109,7 @@ else:
     heard("made")
     expected = {str(n): str(n) for n in range(NAMES)}
     for number, (_, after) in enumerate(CHANGES):
-        # The kernel remembers names that are not there, too.
+        # The kernel also remembers names that do not exist.
         for name in after:
             expected.setdefault(name, None)
         walk(expected)

@@ -1,18 +1,19 @@
 #!/usr/bin/python3
-"""Compares what OpenAFS's commands and cellar's printed, command by command.
+"""Compares the output of OpenAFS's commands and cellar's, command by command.
 
     compare-commands.py STOCK CELLAR WORDS DIFFERENCES
 
-STOCK and CELLAR are transcripts: a command a line, below it its lines of standard output ('    out: '), of standard
-error ('    err: ') and '    status N'. Status and standard output must be equal. Every line of stock's standard error
-must be part of what cellar printed there; cellar may say more. Blanks and the name of the program do not count.
+STOCK and CELLAR are transcripts. They have a line per command, below it its lines of standard output
+('    out: ') and standard error ('    err: '), and '    status N'. Status and standard output must be
+equal. Every line of stock's standard error must be part of cellar's; cellar's may have more. Blanks and
+the name of the program do not count.
 
-WORDS lists where cellar has other words for the same: 'STOCK => CELLAR' a line, two regular expressions, below a line
-'# reason'. The first is one of a line of stock's, the second is looked for in what cellar printed; none: the line says
-nothing that has to be said.
+WORDS lists where cellar uses other words: lines 'STOCK => CELLAR', two regular expressions, below a
+line '# reason'. The first one matches a line of stock's. The second must match in cellar's output; if
+it is empty, the line may be missing there.
 
-DIFFERENCES lists commands that may differ, each below a line '# reason'. A difference that is not listed, and a listed
-one that does not occur, is a failure. Prints 'N commands, N differences'.
+DIFFERENCES lists commands that may differ, each below a line '# reason'. A difference that is not
+listed is a failure, and so is a listed one that does not occur. Prints 'N commands, N differences'.
 """
 import re
 import sys
@@ -44,7 +45,7 @@ def plain(line):
 
 
 def said_of(line, said, other_words):
-    """Whether what cellar said has what a line of stock's says."""
+    """Whether cellar's output covers a line of stock's."""
     line = words(line)
     if line in said:
         return True
@@ -70,7 +71,7 @@ def difference(stock, cellar, other_words):
 
 
 def listed(path):
-    """The lines of a file that gives a reason for each."""
+    """The lines of a file, each with its reason."""
     commands, reason = [], False
     for number, line in enumerate(open(path), 1):
         line = line.strip()

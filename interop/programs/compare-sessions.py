@@ -1,18 +1,18 @@
 #!/usr/bin/python3
-"""Compares what two servers made a client print, command by command.
+"""Compares the output of a client's commands with two servers, command by command.
 
     compare-sessions.py OPENAFS CELLAR DIFFERENCES
 
-OPENAFS and CELLAR are transcripts: a command a line, its output below, each line after four blanks. DIFFERENCES lists
-where they may differ, in their order, and why:
+OPENAFS and CELLAR are transcripts: a line per command, and below it its output, with four blanks before
+each line. DIFFERENCES lists the permitted differences in their order, with the reasons:
 
     # The reason, one or more lines.
     WHO: COMMAND
     - a line of OpenAFS's answer
     + a line of Cellar's
 
-'~' instead of such lines: the same lines in another order. Any other difference, and any that is listed and does not
-occur, is a failure. Prints 'N commands, N differences'.
+'~' instead of such lines stands for the same lines in another order. Any other difference is a failure,
+and so is a listed one that does not occur. Prints 'N commands, N differences'.
 """
 import difflib
 import sys

@@ -1,14 +1,13 @@
 #!/usr/bin/python3
-"""Reads volume dumps as OpenAFS writes them, and compares and damages them.
+"""Reads volume dumps in OpenAFS's format, compares and damages them.
 
-    dump.py list FILE [--but DIR]             the volume's header and one line a vnode: all that a client can tell apart
-    dump.py same A B [--but DIR] [--header]   whether two dumps hold the same vnodes (and volume header)
-    dump.py identical A B                     byte for byte, but for the dates and texts that say when and by whom the
-                                              volume was dumped
-    dump.py spoil FILE OUTDIR                 damaged copies, named by what is wrong with them
+    dump.py list FILE [--but DIR]             the volume's header and a line per vnode, with all that a client can see
+    dump.py same A B [--but DIR] [--header]   whether two dumps have the same vnodes (and volume header)
+    dump.py identical A B                     byte for byte, except for the dates and texts about the dump itself
+    dump.py spoil FILE OUTDIR                 writes damaged copies, named after their damage
 
-'-' is standard input. DIR is a directory in the root: it and what is below are left out. A file of any length is read
-in pieces; directories are compared page by page.
+'-' is standard input. DIR is a directory in the root; it and all below it are left out. A file of any
+length is read in pieces; directories are compared page by page.
 """
 import argparse
 import hashlib
@@ -21,7 +20,8 @@ PIECE = 1 << 20
 HEADER = {"v": "I", "n": "Z", "t": "AI"}
 VOLUME = dict.fromkeys("ivupcqmdfaoCAUEBDZV", "I") | dict.fromkeys("sbt", "B") | dict.fromkeys("nOM", "Z") | {"W": "AI"}
 VNODE = dict.fromkeys("vmaogps", "I") | dict.fromkeys("lb", "H") | {"t": "B", "A": "ACL", "f": "D", "h": "Q"}
-# Of a volume: when it was copied and looked at, what a server says about its state, who of its family has which id.
+# Fields of a volume that are not contents: dates of copies and accesses, the server's state, the
+# ids of the family.
 NOT_CONTENTS = set("sbcCABODZWUiptn")
 
 
@@ -51,7 +51,7 @@ class Stream:
 
 
 class Body:
-    """What a vnode's data are known by; small ones are kept."""
+    """A digest of a vnode's data; small data is kept."""
 
     def __init__(self, stream, length):
         self.length, self.start, self.small = length, stream.at, b""
@@ -69,7 +69,7 @@ class Body:
 
 
 def attributes(stream, forms):
-    """Those of one item, and the tag of the next."""
+    """The attributes of one item, and the tag of the next item."""
     found = {}
     while True:
         tag = stream.number("B")
@@ -123,11 +123,11 @@ class Dump:
             raise Malformed("something follows the end")
 
     def below(self, name):
-        """The vnodes of a directory in the root and of all that is in it."""
+        """The vnodes of a directory in the root and of all below it."""
         root = self.vnodes[1]["data"].small
         top = dict(entries(root)).get(name.encode())
         found = {top} if top else set()
-        # Directories come in order of number, not of depth.
+        # Directories come in the order of their numbers, not of their depth.
         while True:
             more = {n for n, v in self.vnodes.items() if v.get("p") in found and n not in found}
             if not more:
@@ -143,7 +143,7 @@ class Dump:
 
 
 def entries(pages):
-    """Name and vnode of what a directory's pages list, by the chains of its hash table."""
+    """Name and vnode of the entries in a directory's pages, by the chains of its hash table."""
     for chain in struct.unpack_from(">128H", pages, 32 + 128) if len(pages) >= 384 else ():
         seen = 0
         while chain and seen < 70000:
@@ -187,7 +187,7 @@ def same(a, b, but, header):
 
 
 def identical(a, b):
-    """The dump header's dates and what NOT_CONTENTS names apart, every byte."""
+    """Every byte, except for the dates in the dump header and the fields of NOT_CONTENTS."""
     both = []
     for path in (a, b):
         dump = read(path)
@@ -207,7 +207,7 @@ def identical(a, b):
 
 
 def spoil(path, out):
-    """Each kind of damage that a reader could stumble over, once or a few times."""
+    """Each kind of damage that could mislead a reader, in one or a few places."""
     with open(path, "rb") as file:
         good = file.read()
     dump = read(path)
@@ -220,13 +220,14 @@ def spoil(path, out):
     def patched(name, at, new):
         write(name, good[:at], new, good[at + len(new) :])
 
-    # vos looks at the last four bytes of a file itself: a truncated one has them, so that the server must look too.
+    # vos itself checks the last four bytes of a file. A truncated copy has them, so that the server
+    # must find the damage.
     end = struct.pack(">BI", 4, END)
     starts, vnodes = dump.starts, dump.starts[1:]
     middle = vnodes[len(vnodes) // 2]
     for k, at in enumerate(sorted({1, 5, 9, starts[0], starts[0] + 40, vnodes[0] + 4, vnodes[0] + 60, middle, middle + 30, dump.end - 1})):
         write(f"truncated-{k}", good[:at], end[1:])
-    # Cut at a vnode's start with a good end: a dump of other contents, which lacks what directories name.
+    # Cut at the start of a vnode, with a correct end: vnodes are missing that directories name.
     write("without-half", good[:middle], end)
     write("without-root", good[: vnodes[0]], good[vnodes[1] :])
     patched("begin", 1, b"\xde\xad\xbe\xef")
@@ -239,7 +240,7 @@ def spoil(path, out):
     write("more-after", good, end)
     # The last attribute of the dump's header: a count, and one pair of dates.
     patched("many-dates", starts[0] - 10, b"\xff\xff")
-    # Bodies: a length beyond everything, in both forms; of the root's pages.
+    # Contents: a length beyond all limits, in both forms; in the pages of the root.
     number, first = dump.order[0], vnodes[0]
     root = dump.vnodes[number]["data"]
     patched("huge-body", root.start - 4, b"\xff\xff\xff\xf0")

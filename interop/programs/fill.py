@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""Stores files in $AFS/fill until the server refuses, then checks that nothing else suffered.
+"""Stores files in $AFS/fill until the server refuses, then checks that the other files are undamaged.
 
-    fill.py [--piece KB] --at-least KB --at-most KB    fills; the refusal must come between these two
-    fill.py --verify                                   another client, or later: every file that was stored is whole
+    fill.py [--piece KB] --at-least KB --at-most KB    fills; the refusal must come between these two sizes
+    fill.py --verify                                   on another client, or later: checks every stored file
 
-Contents follow from the name, so that anybody can check them.
+The contents follow from the name, so that any client can check them.
 """
 import argparse
 import errno
@@ -65,7 +65,7 @@ def main():
             sys.exit(f"{number * a.piece} KB stored and still not refused")
     if number * a.piece < a.at_least:
         sys.exit(f"refused after only {number * a.piece} KB")
-    # What was refused may be there in part, and may be removed; the others must be whole.
+    # A refused file may exist in part, and may be removed; the others must be complete.
     if os.path.exists(name):
         os.unlink(name)
     whole = verify()
@@ -73,8 +73,8 @@ def main():
         sys.exit(f"{whole} files, {number} were stored")
     for n in range(number // 2):
         os.unlink(f"{n}-{size}")
-    # A server may give the room back in the background. A new name each time: the kernel's client goes on answering a
-    # file's old error.
+    # The server may free the space in the background. Each try has a new name, because the kernel's
+    # client keeps returning a file's old error.
     for more in range(1, 31):
         try:
             store(f"{number + more}-{size}", number + more, size)

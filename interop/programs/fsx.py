@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-"""Random operations on one file, against a model in memory; fsx in spirit.
+"""Random operations on one file, compared with a model in memory; similar to fsx.
 
     fsx.py FILE --seed N --operations N [--longest BYTES] [--model PATH] [--without LETTERS]
 
-w write, r read, t truncate, f fsync, o close and open again, m write through a shared mapping, a append through another
-descriptor. The kernel's AFS client itself loses data where mappings and truncation meet (so it does against OpenAFS), and no
-stock client appends behind what it has not stored: m and a are left out unless asked for.
-The final contents go to PATH, for another client to compare. The seed is the whole test case.
+w write, r read, t truncate, f fsync, o close and open again, m write through a shared mapping,
+a append through another descriptor. The kernel's AFS client loses data when mappings and truncation are
+mixed, against OpenAFS too, and no stock client appends after its own unstored data. Therefore m and a
+are left out by default.
+The final contents are written to PATH, for a comparison by another client. The seed determines the test.
 """
 import argparse
 import mmap

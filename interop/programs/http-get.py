@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""http-get.py PLACE [FILE]: what an HTTP server on a Unix socket, or on a port of this machine, answers to GET /metrics; with
-FILE, while 5,000 bytes have been written to that and it is open."""
+"""http-get.py PLACE [FILE]: prints the reply to GET /metrics of an HTTP server on a Unix socket, or on a port
+of this machine. With FILE, it first writes 5,000 bytes to that file and keeps it open."""
 import os, socket, sys
 
 if len(sys.argv) > 2:

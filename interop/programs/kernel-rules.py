@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Checks what the kernel does with answers and notices of FUSE: each rule that crates/client/src/cache/coherence.rs takes for granted, once.
+"""Checks how the kernel handles replies and notices of FUSE: each rule that
+crates/client/src/cache/coherence.rs relies on, once.
 
-A file system of one file, /f, answers as each rule wants, through /dev/fuse itself. As root.
+A file system with one file, /f, replies as each rule needs it, directly through /dev/fuse. Needs root.
 """
 import ctypes
 import mmap
@@ -28,7 +29,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class FileSystem:
-    """Answers requests by what `size` and `letter` say; whatever is in `before` or `instead` is done first, or in place, once."""
+    """Replies to requests with `size` and `letter`. Functions in `before` or `instead` run first, or in place, once."""
 
     def __init__(self):
         self.directory = tempfile.mkdtemp()
@@ -46,13 +47,13 @@ class FileSystem:
         self.path = f"{self.directory}/f"
 
     def end(self):
-        # All that is still asked fails: no thread is left behind in the kernel.
+        # All remaining requests fail: no thread stays in the kernel.
         libc.umount2(self.directory.encode(), MNT_FORCE)
         libc.umount2(self.directory.encode(), MNT_DETACH)
         os.close(self.device)
         os.rmdir(self.directory)
 
-    # -- what the kernel asks
+    # -- requests of the kernel
 
     def attributes(self, inode):
         is_file = inode == FILE
@@ -71,7 +72,7 @@ class FileSystem:
                 request = os.read(self.device, 1 << 20)
             except OSError:
                 return
-            # Each on its own: one may wait while others are answered.
+            # One thread per request, because a request may wait for others.
             threading.Thread(target=self.one, args=(request,), daemon=True).start()
 
     def one(self, request):
@@ -115,7 +116,7 @@ class FileSystem:
         elif code not in (FORGET, BATCH_FORGET, INTERRUPT):
             self.answer(unique, error=ENOSYS)
 
-    # -- what the kernel is told
+    # -- notices to the kernel
 
     def notice(self, code, body):
         try:
@@ -139,7 +140,7 @@ class FileSystem:
     # -- for the rules
 
     def opened(self):
-        """The file, of which the kernel has everything."""
+        """The file, with all its pages in the kernel."""
         fd = os.open(self.path, os.O_RDWR)
         os.fstat(fd)
         os.pread(fd, 1 << 20, 0)
@@ -156,7 +157,7 @@ class FileSystem:
 
 
 def in_background(work):
-    """Begins something; answers how to wait for what it comes to."""
+    """Starts something; returns a function that waits for its result."""
     result = []
     thread = threading.Thread(target=lambda: result.append(work()), daemon=True)
     thread.start()
@@ -212,7 +213,7 @@ def a_write_overtakes_an_answer(fs):
     before = fs.size
 
     def late(usual):
-        """The answer is made before another writes, and given after that."""
+        """The reply is prepared before another writer's change, and sent after it."""
         fs.size += 1000
         grown = fs.size
         answer = fs.answer
@@ -336,7 +337,7 @@ def a_notice_about_pages_waits_for_a_read(fs):
     fs.attributes_changed()
     telling = in_background(fs.contents_changed)
     assert not telling.is_done(0.2), "it does not wait"
-    # Its number counts from the beginning, not from when it is done.
+    # The number counts from the start of the request, not from its end.
     os.fstat(fd)
     fs.asked.clear()
     os.fstat(fd)
@@ -382,7 +383,7 @@ def a_mapping_shows_what_a_notice_left(fs):
     pages = mmap.mmap(fd, 2 * PAGE, prot=mmap.PROT_READ)
 
     def seen():
-        # In a child: a fault here would keep the threads that answer it from running.
+        # In a child, because a page fault here would block the threads that answer it.
         ours, theirs = os.pipe()
         if os.fork() == 0:
             os.write(theirs, pages[0:2])
@@ -428,7 +429,7 @@ def main():
     bad = 0
     for rule in rules:
         fs = FileSystem()
-        # What blocks is a rule that does not hold.
+        # A rule that blocks does not hold.
         done = in_background(lambda: tried(rule, fs))
         try:
             problem = done(30)

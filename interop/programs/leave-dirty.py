@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""leave-dirty.py PID kept grown cut changed gone: writes to files (of 300,000 times 'a') and kills the mount's process
-before they are closed; exits with 9. --compare FILE...: whether they are as written. --compare-aside FILE: whether what
-was put aside of one has what was written."""
+"""leave-dirty.py PID kept grown cut changed gone: writes to files (of 300,000 times 'a') and kills the process
+of the mount before they are closed; exits with 9. --compare FILE...: whether they are as written.
+--compare-aside FILE: whether the copy that was put aside has the written bytes."""
 import os, signal, sys
 
 def text(name):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Reads a file that another machine makes longer, shorter or another, through descriptors that are open already.
+"""Reads a file whose length and contents another machine changes, through descriptors that are already open.
 
     lengths.py write DIR SOCKET                the machine that changes files
-    lengths.py read DIR SOCKET ROUNDS [SEED]   the machine that reads them, in every way, without a lock and under each kind
-    lengths.py release DIR SOCKET ROUNDS WANT  a read-only volume: the other machine writes, WANT is asked for a release
+    lengths.py read DIR SOCKET ROUNDS [SEED]   the machine that reads them in every way, with no lock and each kind of lock
+    lengths.py release DIR SOCKET ROUNDS WANT  a read-only volume: the other machine writes, WANT requests a release
 
-SOCKET is in a directory that both see. The reader says what is to be done and waits until it is done; the next thing that
-it does is the system call that is tried. Each byte of a file is told by its place and by who wrote it.
+SOCKET is in a directory that both see. The reader sends each change to the writer and waits until it is
+done. Its next system call is the tested one. Each byte of a file depends on its position and its writer.
 """
 import ctypes
 import fcntl
@@ -61,7 +61,7 @@ def unlock(fd, kind):
 
 
 def put(directory, held, name, kind, length, pieces, cut):
-    """Writes pieces into a file; under a lock through a descriptor that stays open, else with a close."""
+    """Writes pieces into a file: under a lock through a descriptor that stays open, else with a close."""
     path = f"{directory}/{name}"
     if kind == "none":
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -132,7 +132,7 @@ class Writer:
 
 
 class File:
-    """A file that is open here, in the ways that the tests read it."""
+    """An open file, with the ways of reading it."""
 
     def __init__(self, directory, name, scratch, local):
         self.path = f"{directory}/{name}"
@@ -143,13 +143,13 @@ class File:
         self.sent = os.open(f"{local}.{name}.sent", os.O_RDWR | os.O_CREAT, 0o666)
 
     def touch(self):
-        """The kernel has all of it afterwards."""
+        """Afterwards the kernel has all its pages."""
         length = os.fstat(self.fd).st_size
         os.pread(self.fd, MOST, 0)
         self.mapped(length)
 
     def mapped(self, length):
-        """What the mapping shows; None if that is less. In a child: who looks behind the end of a file is killed."""
+        """The bytes of the mapping, or None if it is shorter. In a child, because a read beyond the end kills it."""
         ours, theirs = os.pipe()
         child = os.fork()
         if child == 0:
@@ -222,7 +222,7 @@ WAYS = {way: getattr(File, way) for way in ("read", "pread", "readv", "mapped", 
 
 
 class Contents:
-    """What a file has: who wrote which bytes."""
+    """The expected contents: which writer wrote which bytes."""
 
     def __init__(self, chance):
         self.chance = chance
@@ -234,7 +234,7 @@ class Contents:
         return chr(ord("A") + self.letter)
 
     def change(self, change):
-        """The next contents; answers what the other machine has to do."""
+        """The next contents; returns the instruction for the other machine."""
         length, letter = len(self.data), self.next_letter()
         # A few bytes, another page, another chunk.
         step = self.chance.choice((1, 100, 3000, 4096, 20_000, 300_000))
@@ -273,7 +273,7 @@ def read(directory, path, rounds, seed):
                 for number in range(rounds):
                     if number % 3 != 2:
                         file.touch()
-                    # Two changes without a look between them, now and then.
+                    # Sometimes two changes without a read between them.
                     for _ in range(1 + (number % 4 == 3)):
                         writer.does("put", name, kind, *contents.change(change))
                     lock(file.fd, kind, False)
@@ -285,7 +285,7 @@ def read(directory, path, rounds, seed):
                 if wrong:
                     print(f"lock {kind}, {change}, {way}: wrong {wrong} of {rounds}: {first}", flush=True)
                 bad += wrong
-    # Another file takes the name. A descriptor of the old file goes on reading the old file.
+    # Another file takes the name. A descriptor of the old file still reads the old file.
     for number in range(rounds):
         letters = chr(ord("a") + number % 26), chr(ord("A") + number % 26)
         lengths = chance.randrange(1, 10_000), chance.randrange(1, 10_000)

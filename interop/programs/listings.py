@@ -1,22 +1,22 @@
 #!/usr/bin/python3
-"""listings.py reader|writer SHARE   two machines, one directory whose listing the reader's kernel keeps.
-listings.py change|watch SHARE      the writer changes one name after the other, and four programs list at the reader
-listings.py released SHARE           a directory of a read-only volume, which is released when SHARE/want is there
+"""listings.py reader|writer SHARE   two machines, one directory whose listing the reader's kernel caches.
+listings.py change|watch SHARE      the writer changes one name after the other, while four programs list at the reader
+listings.py released SHARE           a directory of a read-only volume, which is released when SHARE/want exists
 
-After each change all names must be right at once. Between changes the reader lists the directory until its kernel
-keeps the listing: then a listing takes two requests of the mount's process.
+After each change all names must be right at once. Between changes, the reader lists the directory until
+its kernel caches the listing. Then a listing takes two requests of the mount's process.
 """
 import os
 import sys
 import time
 
-# Many: getdents(2) has a thousand at a time.
+# More than the thousand entries that getdents(2) returns at a time.
 FILES = 400 if sys.argv[1] == "released" else 2_500
-# Names that come and go while others list.
+# The number of names that appear and disappear during listings.
 STEPS = 300
-# Files that are written again.
+# Files that are rewritten.
 REWRITTEN = range(30, 330)
-# An open, its end, and what the kernel says by the way.
+# An open, its end, and incidental requests.
 KEPT_MAX = 4
 role, share = sys.argv[1:3]
 directory = os.path.join(os.environ["AFS"], "steps" if role in ("change", "watch") else "listed")
@@ -40,7 +40,7 @@ def heard(name):
 
 
 def requests():
-    """What the mount's process has read so far, each request of the kernel with a read of its own."""
+    """The number of reads of the mount's process so far: one per request of the kernel."""
     with open(f"/proc/{os.environ['CLIENT_PID']}/io") as file:
         return int(dict(line.split(": ") for line in file)["syscr"])
 
@@ -57,7 +57,7 @@ def check(expected, when):
 
 
 def keep(expected, when):
-    """Lists it until the kernel keeps the listing, and with sizes."""
+    """Lists the directory until the kernel caches the listing, also with sizes."""
     for _ in range(20):
         before = requests()
         check(expected, when)
@@ -83,7 +83,7 @@ def burst():
         write(f"burst{n}")
 
 
-# Each change, the names that come, and those that go.
+# Each change, with the new names and the removed ones.
 CHANGES = [
     ("make", lambda: write("made"), {"made"}, set()),
     ("remove", lambda: os.remove(f"{directory}/file16"), set(), {"file16"}),
@@ -109,7 +109,7 @@ def reader():
     expected = {f"file{n}" for n in range(FILES)}
     for number, (what, _, come, go) in enumerate(CHANGES):
         keep(expected, f"before {what}")
-        # One that was opened before the change, and is read on after it.
+        # A listing that was opened before the change, and is continued after it.
         with os.scandir(directory) as lines:
             early = [next(lines).name for _ in range(10)]
             said(f"kept-{number}")
@@ -139,7 +139,7 @@ def reader():
             if what == "mkdir":
                 os.mkdir(f"{directory}/sub")
                 expected = expected | {"sub"}
-    # Files change, and the directory does not: their lengths come with the listing, many at a time.
+    # Files change, and the directory does not: the listing brings many lengths at a time.
     keep(expected, "before files are written")
     said("kept-files")
     heard("changed-files")
@@ -178,7 +178,7 @@ def step():
 
 
 def change():
-    """One name is there at a time, or two: SHARE/step is the oldest that may be."""
+    """One or two names exist at a time: SHARE/step is the oldest permitted one."""
     heard("watching")
     for number in range(1, STEPS):
         write(f"step{number}")
@@ -215,7 +215,7 @@ def watch():
 
 
 def released():
-    """SHARE/want is answered with SHARE/done: a release with one more file."""
+    """Answers SHARE/want with SHARE/done: a release with one more file."""
     expected = {f"file{n}" for n in range(FILES)}
     for number in range(3):
         asked = keep(expected, f"release {number}")

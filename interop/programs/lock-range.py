@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A lock by fcntl(2) on a range of a file.
 
-    lock-range.py FILE read|write FIRST LENGTH test          prints what is in the way: "free" or KIND FIRST LENGTH
-    lock-range.py FILE read|write FIRST LENGTH try COMMAND   runs it under the lock; status 75 if something is in the way
-    lock-range.py FILE read|write FIRST LENGTH wait COMMAND  the same, as soon as nothing is
+    lock-range.py FILE read|write FIRST LENGTH test          prints the conflicting lock: "free" or KIND FIRST LENGTH
+    lock-range.py FILE read|write FIRST LENGTH try COMMAND   runs it under the lock; status 75 if there is a conflict
+    lock-range.py FILE read|write FIRST LENGTH wait COMMAND  the same, but waits until there is no conflict
 """
 import errno
 import fcntl

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Many names in one directory, $AFS/many.
 
-    many.py make N             makes N files
-    many.py fill N COUNT       makes files until the directory is full; N is more than it can hold; COUNT gets the number
-    many.py check N [--keep]   lists, looks up a sample, and removes them unless told to keep them
+    many.py make N             creates N files
+    many.py fill N COUNT       creates files until the directory is full; N is beyond its limit; the number goes to COUNT
+    many.py check N [--keep]   lists them, looks up a sample, and removes them unless --keep is given
 """
 import errno
 import os

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""mapped.py SIDE FILE SHARE SECONDS: two machines that have mapped the same file, and write into it by turns.
+"""mapped.py SIDE FILE SHARE SECONDS: two machines that have mapped the same file write into it by turns.
 
-SIDE is 0 or 1. In each round one of them writes a text into its mapping at a place of its own, and stores it: by msync, by
-msync and close, or by close alone. The other, which has mapped the file all the time and read the place before, has to
-see the text in its mapping within SECONDS. SHARE is a directory that both see, in which they say how far they are;
-SHARE/mapped-SIDE gets the longest wait of a side.
+SIDE is 0 or 1. In each round, one machine writes a text into its mapping at a new place, and stores it:
+by msync, by msync and close, or by close alone. The other machine has had the file mapped and has read
+the place before. It must see the text in its mapping within SECONDS. SHARE is a directory that both see,
+for their progress. SHARE/mapped-SIDE gets the longest wait of a side.
 """
 import mmap
 import os
@@ -48,7 +48,7 @@ def main():
     longest = 0.0
     for number in range(ROUNDS):
         text = f"round {number} of side {number % 2} ".encode() * 20
-        # At the border of two pages, and of two chunks in one round of three.
+        # At the border of two pages, and in one round of three at the border of two chunks.
         at = (1 << 20) * (1 + number // 3) - 100 if number % 3 == 0 else PAGE * (7 * number + 1) - 100
         end = at + len(text)
         wait = f"{share}/round-{number}"

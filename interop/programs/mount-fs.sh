@@ -1,16 +1,16 @@
-# `cellar fs` as users of AFS type it, in a directory of the mount.  CELL SHARE
+# `cellar fs` as users of AFS type it, in a directory of the mount. Arguments: CELL SHARE
 cell=$1 share=$2
 export CELLAR_NO_DNS=1
 unset CELLAR_DIR CELLAR_CELLSERVDB
 fail() { echo "FAIL: $*"; exit 1; }
 fs() { "$CELLAR" fs "$@"; }
-says() { # TEXT WORDS...: exactly that, on standard output
+says() { # TEXT WORDS...: the command prints exactly TEXT
     local expected=$1 said
     shift
     said=$(fs "$@" 2>"$share/error") || fail "fs $*: $(cat "$share/error")"
     [ "$said" = "$expected" ] || fail "fs $*: '$said' instead of '$expected'"
 }
-begins() { # PATTERN WORDS...: a line of it
+begins() { # PATTERN WORDS...: a line of the output matches
     local pattern=$1 said
     shift
     said=$(fs "$@" 2>&1) || fail "fs $*: $said"
@@ -24,8 +24,9 @@ refused() { # TEXT WORDS...
 }
 cd "$AFS/.$cell/fsvol" || fail "no volume"
 
-# What the servers do, by paths in the mount.
-# Directories that have the user who is no more in their lists: setacl and copyacl leave him out, as OpenAFS's do.
+# Operations of the servers, by paths in the mount.
+# Directories with a deleted user in their lists: setacl and copyacl remove the entry, as OpenAFS's
+# commands do.
 mkdir ghost ghost2 && begins '^  1234 rl$' listacl ghost
 says '' copyacl ghost ghost2 && says '' setacl ghost system:authuser mail -id
 says "Access list for ghost is
@@ -88,7 +89,7 @@ ln -s m link && ln -s "../$(basename "$PWD")/link" link2
 for link in link link2; do says "'$link' is a symbolic link, leading to a mount point for volume '#fsvol'" lsmount $link; done
 rm link link2
 for dots in . .. m/.. ./.; do refused "'$dots': you may not use '.' or '..' as the last component" lsmount $dots; done
-# A path outside AFS is called so, whatever is known of cells.
+# A path outside of AFS is reported as such, independent of the known cells.
 for words in 'listacl /tmp' 'setacl /tmp x read' 'setquota /tmp 5' 'quota /tmp' 'lsmount /tmp' 'rmmount /tmp/x'; do
     # shellcheck disable=SC2086
     refused 'not an AFS path' $words
@@ -118,7 +119,7 @@ refused "may not use '.'" lsmount .
 (cd "$AFS" && refused 'the list of cells is on no server' la) || exit 1
 refused 'the list of cells is on no server' la "$AFS"
 
-# What the mount does.
+# Operations of the mount.
 cat d/f >/dev/null
 used() { fs getcacheparms -json | sed -n 's/.*"used_kib": \([0-9]*\).*/\1/p'; }
 begins "^AFS using [0-9]* of the cache's available 262144 1K byte blocks\.$" getcacheparms
@@ -152,7 +153,7 @@ refused 'no key to encrypt with' setcrypt on
 refused 'must be "on" or "off"' setcrypt perhaps
 says "Cell $cell status: no setuid allowed" getcellstatus "$cell"
 refused "no such cell as 'x.y'" getcellstatus x.y
-# Other cells, and other names.
+# Other cells, and aliases.
 refused "the cell named 'other.cell' does not exist" newalias o other.cell
 says '' newcell other.cell 192.0.2.7
 begins '^Cell other.cell on hosts 192.0.2.7\.$' listcells -numeric
@@ -162,7 +163,7 @@ says "Alias here for cell $cell" listaliases
 [ "$(readlink "$AFS/here") $(readlink "$AFS/.here")" = "$cell .$cell" ] || fail "an alias is no link: $(ls -l "$AFS")"
 [ "$(cat "$AFS/.here/fsvol/d/f")" = hello ] || fail "the alias leads elsewhere"
 [ "$(find "$AFS" -maxdepth 1 -type l)" = "$AFS/here" ] || fail "links in the root: $(find "$AFS" -maxdepth 1 -type l)"
-# A mount point has the name that other machines know, whatever the cell is called in this mount.
+# A mount point gets the cell name that other machines know, even if this mount has an alias.
 says '' newalias there other.cell && says '' mkmount m/ fsvol -cell here && says '' mkmount n root.cell -c there -fast
 says "'m' is a mount point for volume '#$cell:fsvol'
 'n' is a mount point for volume '#other.cell:root.cell'" lsmount m n
@@ -179,7 +180,7 @@ says 'All servers are running.' checkservers -fast
 (cd "$AFS" && says 'All servers are running.' checkservers) || exit 1
 (cd / && says 'All servers are running.' checkservers -at "$AFS" && refused 'not in a mount' checkservers -fast) || exit 1
 
-# Who is not root, and has not mounted it.
+# A user who is not root and did not mount it.
 other() { setpriv --reuid 12345 --regid 12345 --clear-groups "$CELLAR" fs "$@" 2>&1; }
 for words in 'setcachesize 100000' 'sysname x' 'newcell x.y 192.0.2.1' "newalias y $cell" flushall checkvolumes 'storebehind -allfiles 1'; do
     # shellcheck disable=SC2086 # words

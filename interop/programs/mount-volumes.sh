@@ -1,4 +1,5 @@
-# Volumes of a cell with two file servers, in cellar mount.  CELL SHARE SECOND PROGRAMS METRICS
+# Volumes of a cell with two file servers, in cellar mount. Arguments: CELL SHARE SECOND PROGRAMS
+# METRICS
 cell=$1 share=$2 second=$3 programs=$4 metrics=$5
 fail() { echo "FAIL: $*"; exit 1; }
 is() { [ "$1" = "$2" ] || fail "$3: '$1' instead of '$2'"; }
@@ -9,7 +10,7 @@ refused() { # TEXT COMMAND...
     ! said=$(LC_ALL=C "$@" 2>&1) || fail "not refused: $*"
     [[ $said == *"$text"* ]] || fail "$*: told '$said', not '$text'"
 }
-host() { # COMMAND...: is done outside, by the test
+host() { # COMMAND...: the test runs it outside of the mount
     echo "$*" >"$share/asked.new" && mv "$share/asked.new" "$share/asked"
     for _ in $(seq 1200); do
         [ -e "$share/asked" ] || { [ "$(cat "$share/result")" = 0 ] || fail "$*"; return; }
@@ -19,14 +20,15 @@ host() { # COMMAND...: is done outside, by the test
 }
 cd "$AFS/.$cell" || fail "no cell"
 
-# Which volume a mount point leads to. proj has 1 in the backup, 2 in the read-only copies and 3 in the read-write volume.
+# The volume that a mount point leads to. proj has 1 in the backup, 2 in the read-only copies and 3
+# in the read-write volume.
 ln -s '#far.cell:proj.' proj/far && ln -s '%far.cell:proj.' proj/far.rw || fail "no mount points of another cell"
 echo 1 >proj/file && echo 1 >proj/deep/file || fail "no files"
 host vos backup proj
 host vos backup deep
 echo 2 >proj/file && echo 2 >proj/deep/file
 host release
-# Where a volume is, is believed for some minutes.
+# The mount keeps the location of a volume for some minutes.
 "$CELLAR" fs checkvolumes >/dev/null || fail "checkvolumes"
 echo 3 >proj/file && echo 3 >proj/deep/file
 for line in proj/file=3 proj/rw/file=3 proj.rw/file=3 proj.ro/file=2 proj.bk/file=1 \
@@ -35,7 +37,8 @@ for line in proj/file=3 proj/rw/file=3 proj.rw/file=3 proj.ro/file=2 proj.bk/fil
     proj/far/file=2 proj/far.rw/file=3 proj.bk/far/deep/file=2; do
     holds "${line%=*}" "${line#*=}"
 done
-# From a backup volume no way leads into one; a volume within itself is seen to be that. Neither is followed without end.
+# From a backup volume, no path leads into a backup volume. A volume that is mounted within itself
+# is detected. Neither is followed without end.
 refused 'Too many levels' ls proj/old/old/
 refused 'Too many levels' cat proj.bk/old/file
 refused 'Read-only file system' touch proj.ro/new
@@ -46,7 +49,7 @@ timeout 60 find proj -name file >"$share/found" 2>/dev/null
 [ $? != 124 ] || fail "find does not end: $(wc -l <"$share/found") files"
 grep -qx proj/old/deep/file "$share/found" || fail "find has not found proj/old/deep/file"
 
-# Volumes by cell and name, which no directory lists; one vnode of a volume by its numbers.
+# Volumes by cell and name, which no directory lists; a vnode of a volume by its numbers.
 by_name=$AFS/.:mount/$cell
 holds "$by_name:proj/file" 3
 holds "$by_name:proj.readonly/file" 2
@@ -64,8 +67,8 @@ is "$(ls -A "$AFS/.:mount")" '' "the list of all volumes"
 ! ls -A "$AFS" | grep -qF .:mount || fail ".:mount is listed"
 refused 'Read-only file system' mkdir "$AFS/.:mount/new"
 
-# The first release of root.cell is seen at once after each of these, and so is the end of its
-# read-only volume.
+# The first release of root.cell is visible at once after each of these commands, and so is the end
+# of its read-only volume.
 root=$(number "$AFS/$cell")
 for way in "flushmount $AFS/$cell" checkvolumes flushall; do
     host first_release
@@ -79,14 +82,14 @@ for way in "flushmount $AFS/$cell" checkvolumes flushall; do
 done
 refused 'No such file' "$CELLAR" fs flushmount "$AFS/no.such.cell"
 
-# A release is seen where the volume has been looked at.
+# A release is visible after the mount has checked the volume.
 echo 4 >proj/file
 holds proj.ro/file 2
 host vos release proj
 for _ in $(seq 200); do [ "$(cat proj.ro/file)" = 2 ] || break; sleep 0.1; done
 holds proj.ro/file 4
 
-# A volume goes to the second server and back under a program that has a file of it open.
+# A volume moves to the second server and back while a program has one of its files open.
 rm -f "$share/ready" "$share/stop"
 "$programs/moving.py" "$PWD/moved" "$share/ready" "$share/stop" >"$share/moving" 2>&1 &
 mover=$!
@@ -96,7 +99,7 @@ touch "$share/stop"
 wait $mover || fail "moved under a program: $(cat "$share/moving")"
 echo "-- moved there and back: $(cat "$share/moving")"
 
-# One site of a read-only volume is silent: the other serves.
+# One site of a read-only volume is silent: the other one serves it.
 calls() { "$programs/http-get.py" "$metrics" | awk -v name="cellar_rpc_seconds_count{server=\"$1:7000\"} " 'index($0, name) == 1 { print $2 }'; }
 before=$(calls "$second")
 for i in 1 2 3; do holds "copied/f$i" "copy $i"; done
@@ -107,7 +110,7 @@ from=$SECONDS
 for i in $(seq 4 30); do holds "copied/f$i" "copy $i"; done
 echo "-- one of two copies silent: 27 files in $((SECONDS - from)) s"
 
-# What only a silent server has waits; what another has does not wait for that.
+# Only files of the silent server wait; files of the other server do not.
 mkdir there/d 2>"$share/told" &
 waiting=$!
 for i in $(seq 5); do

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""moving.py DIRECTORY READY STOP: writes and reads in the directory, through a file that stays open and through new ones, until
-the file STOP is there; makes READY when it has begun. Ends with 1 if any operation failed or read something else."""
+"""moving.py DIRECTORY READY STOP: writes and reads in the directory, through a file that stays open and through
+new ones, until the file STOP exists; creates READY after the start. Exits with 1 if any operation fails or
+reads something else."""
 import os, sys, time
 
 directory, ready, stop = sys.argv[1:]

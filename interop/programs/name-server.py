@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""A name server of a few records, for tests.
+"""A name server with a few records, for tests.
 
     name-server.py ADDRESS RECORDS ASKED
 
-RECORDS has lines 'NAME A ADDRESS', 'NAME SRV PRIORITY WEIGHT PORT HOST' and 'NAME AFSDB SUBTYPE HOST'; what it is asked goes to
-ASKED, a line each. It answers on UDP port 53 until it is killed.
+RECORDS has lines 'NAME A ADDRESS', 'NAME SRV PRIORITY WEIGHT PORT HOST' and 'NAME AFSDB SUBTYPE HOST'.
+Requests are recorded in ASKED, one per line. It answers on UDP port 53 until it is killed.
 """
 import socket
 import struct
@@ -42,7 +42,7 @@ def main(address, records, asked):
         with open(asked, "a") as log:
             log.write(f"{name} {kind}\n")
         found = [value for of, value in known.get(name, []) if of == kind]
-        # An answer with authority: no such name, where there is nothing of it at all.
+        # An authoritative reply: no such name, if there is no record of it at all.
         head = message[:2] + struct.pack("!5H", 0x8580 | (0 if name in known else 3), 1, len(found), 0, 0)
         records_out = b"".join(struct.pack("!HHHIH", 0xC00C, kind, 1, 300, len(value)) + value for value in found)
         server.sendto(head + message[12 : at + 5] + records_out, peer)

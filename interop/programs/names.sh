@@ -1,4 +1,4 @@
-# What a name space must do, in the directory that the caller stands in; ends at the first thing it does not.
+# Checks of a name space in the current directory; ends at the first failure.
 # names.sh root CELL | names.sh volume SHARE
 is() { [ "$1" = "$2" ] || { echo "$3: '$1' instead of '$2'"; exit 1; }; }
 must() { "$@" || { echo "failed: $*"; exit 1; }; }
@@ -44,7 +44,7 @@ volume)
     echo more >&5
     is "$(cat /proc/self/fd/5)" more "a removed file that is open"
     exec 5>&-
-    # The kernel tells of a last close after close(2) has returned.
+    # The kernel reports a last close after close(2) has returned.
     for _ in $(seq 100); do [ -n "$(ls -A b)" ] || break; sleep 0.1; done
     is "$(ls -A b)" "" "left in a directory"
     must mv b a/

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""nat.py INSIDE TIMEOUT LOG [OUTSIDE-ADDRESS]: an address translator for UDP, in the network namespace that it is started in.
+"""nat.py INSIDE TIMEOUT LOG [OUTSIDE-ADDRESS]: an address translator for UDP, in the network namespace of its start.
 
-It makes the device tun0 and gives it to the namespace INSIDE (with address 10.98.0.2 and the default route), whose
-datagrams leave from sockets of this namespace: one port for each port inside, as long as something is sent from there
-at least every TIMEOUT seconds. What comes to a port that was given up goes nowhere. Ports are not given twice.
-LOG gets a line for each mapping that is made and given up.
+It creates the device tun0 and moves it to the namespace INSIDE (with address 10.98.0.2 and the default
+route). Datagrams from there leave from sockets of this namespace: one port for each port inside, as long
+as at least every TIMEOUT seconds something is sent from inside. Datagrams to a forgotten port are
+dropped. No port is used twice. LOG gets a line for each new and each forgotten mapping.
 """
 import fcntl
 import os
@@ -49,7 +49,7 @@ def main():
     ):
         subprocess.run(["ip", *command.split()], check=True)
     log.write("ready\n")
-    # By (address, port) inside: a socket, and when something was last sent from it.
+    # By (address, port) inside: a socket, and the time of the last datagram from inside.
     mappings = {}
     while True:
         sockets = {entry[0]: key for key, entry in mappings.items()}

@@ -1,20 +1,20 @@
 #!/usr/bin/python3
-"""Files that lie in objects, beside the same files on a local disk.
+"""Files in objects, compared with the same files on a local disk.
 
-    objects.py work DIR MODEL --seed N        makes and changes files in each directory of DIR and in MODEL: append in
+    objects.py work DIR MODEL --seed N        creates and changes files in each directory of DIR and in MODEL: append in
                                               pieces, several writers, truncate, overwrite, rename, remove, link, holes
-    objects.py change DIR MODEL --seed N      overwrites, cuts and removes some of what is there
-    objects.py compare DIR MODEL              whether DIR holds what MODEL holds
-    objects.py far DIR                        writes a few MiB here and there of 64 GiB into a file of each directory of DIR
-    objects.py look-far DIR                   whether they are there, with holes between
+    objects.py change DIR MODEL --seed N      overwrites, truncates and removes some of the files
+    objects.py compare DIR MODEL              whether DIR has the contents of MODEL
+    objects.py far DIR                        writes some MiB here and there of 64 GiB into a file of each directory of DIR
+    objects.py look-far DIR                   whether they are there, with holes between them
     objects.py fill DIR MODEL --bytes N --files N
-                                              large files, for the two that follow
-    objects.py read DIR MODEL STOP            reads and compares all files again and again until the file STOP is there
-    objects.py write DIR MODEL STOP           overwrites, appends to and replaces files until then, keeping MODEL the same
-    objects.py fails DIR FILE...              each of these files cannot be read; says how soon and by what that is told
+                                              large files, for the next two commands
+    objects.py read DIR MODEL STOP            reads and compares all files again and again until the file STOP exists
+    objects.py write DIR MODEL STOP           overwrites, appends to and replaces files until then, in MODEL too
+    objects.py fails DIR FILE...              checks that these files cannot be read; prints the time and the error
 
-The last three print the longest time that a program waited for one call. A seed is the whole test case. --without cut
-leaves out what loses data in the kernel's client whatever the server does (README.md): cutting and writing in turn.
+The last three print the longest time of one call. The seed determines the test. --without cut leaves out
+the mix of truncation and writes, with which the kernel's client loses data on any server (README.md).
 """
 import argparse
 import errno
@@ -32,7 +32,7 @@ def failed(what):
 
 
 class Both:
-    """What is done to a file of DIR is done to that of MODEL."""
+    """Repeats each operation on a file of DIR on that of MODEL."""
 
     def __init__(self, a, name):
         self.paths = f"{a.dir}/{name}", f"{a.model}/{name}"
@@ -93,7 +93,8 @@ def work_in(a, where, rng):
 
     small = both("small")
     small.write(0, rng.randbytes(900))
-    # From the file server's disk to objects while it is written, in pieces of any size.
+    # The file moves from the file server's disk to objects during its writes, in pieces of any
+    # size.
     grown = both("grown")
     for _ in range(12):
         grown.append([rng.randbytes(rng.randrange(1, 90_000)) for _ in range(rng.randrange(1, 4))])
@@ -125,7 +126,7 @@ def work_in(a, where, rng):
         put(fd, n * 37_000, blocks[n])
         os.close(fd)
     shared.same("several writers")
-    # Cut within a unit, at its beginning, made longer again, emptied, written anew.
+    # Truncated within a unit and at its start, extended, emptied, rewritten.
     cut = both("cut")
     cut.write(0, rng.randbytes(1_500_000))
     for length in () if a.without == "cut" else (1_234_567, 786_432, 900_001, 65_536, 1_100_000, 3, 0):
@@ -153,7 +154,7 @@ def work_in(a, where, rng):
     over.same("rename over another, hard link, append by that")
     if os.stat(over.paths[0]).st_nlink != 2:
         failed(f"{over.paths[0]} has not two links")
-    # Holes, at last longer than everything written.
+    # Holes, at last beyond all written bytes.
     sparse = both("sparse")
     sparse.write(3_000_000, rng.randbytes(70_000))
     sparse.write(9, b"beginning")
@@ -192,7 +193,7 @@ def far_pieces(a, where):
 def far(a):
     for where in directories(a):
         fd = os.open(f"{a.dir}/{where}/far", os.O_RDWR | os.O_CREAT, 0o644)
-        # Not in their order, and one of them twice.
+        # Not in order, and one of them twice.
         pieces = far_pieces(a, where)
         for at, data in [pieces[2], pieces[4], pieces[0], pieces[3], pieces[1], pieces[2]]:
             put(fd, at, data)
@@ -244,7 +245,7 @@ def fill(a):
 
 
 class Waits:
-    """How long calls took."""
+    """The durations of calls."""
 
     def __init__(self):
         self.longest, self.of, self.calls = 0.0, "nothing", 0
@@ -267,7 +268,7 @@ class Waits:
 
 
 def forget(fd):
-    """So that the next read asks the file server, where the system has the pages."""
+    """Makes the next read ask the file server if the system has the pages."""
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -321,7 +322,7 @@ def write_on(a):
 
 
 def fails(a):
-    """Which errno a client makes of the server's answer is its own affair, but it must say one."""
+    """The client chooses the errno for the server's answer, but it must report one."""
     for name in a.files_named:
         start = time.monotonic()
         try:
@@ -348,7 +349,8 @@ def main():
     a.files_named = a.rest
     a.model, a.stop = (a.rest[0], a.rest[-1]) if a.rest else (None, None)
     commands[a.command](a)
-    # afsd.fuse stores a file after close has returned. It does one thing after the other: with this it has done that.
+    # afsd.fuse stores a file after close has returned. It works on one request at a time, so this
+    # call waits for the store.
     if a.command in ("work", "change", "fill", "far", "write"):
         os.mkdir(f"{a.dir}/settled.{os.getpid()}")
         os.rmdir(f"{a.dir}/settled.{os.getpid()}")

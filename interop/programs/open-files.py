@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""open-files.py DIR COUNT: COUNT files of DIR, all open at the same time, are written and read in turn; --again: read once more,
-all open at the same time. Says what was not as it was written."""
+"""open-files.py DIR COUNT: writes and reads COUNT files of DIR in turn, all open at the same time; --again: only
+reads them, all open at the same time. Prints the files with other contents than written."""
 import os
 import resource
 import sys
@@ -41,7 +41,7 @@ def main():
     for turn in [] if again else [1, 2]:
         for number, file in enumerate(files):
             attempt(f"writing file {number} of {count}, turn {turn}", os.pwrite, file, text(number, turn), 0)
-            # Some are stored at once, the others when they are closed.
+            # Some files are stored at once, the others at their close.
             if number % 10 == turn:
                 attempt(f"storing file {number} of {count}, turn {turn}", os.fsync, file)
         compare(turn)

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""overhear.py DEVICE TEXT FILE: listens to an Ethernet device until it gets SIGTERM, and writes into FILE in how many frames of
-all there was TEXT. FILE says 0 of 0 as soon as it listens."""
+"""overhear.py DEVICE TEXT FILE: listens to an Ethernet device until SIGTERM. Then it writes into FILE how many
+frames contained TEXT, of how many in all. FILE has 0 of 0 as soon as it listens."""
 import signal
 import socket
 import sys

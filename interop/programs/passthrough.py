@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""passthrough.py DIR SHARE METRICS CELLAR GET: a read-only volume at DIR through releases, while files of it are open. The test
-outside writes release N when SHARE/want holds N, and makes SHARE/done-N. Release N has big, of LENGTH + N bytes, tool, a shell,
-and filler0 to filler5; what is in a file is told by its name and the release."""
+"""passthrough.py DIR SHARE METRICS CELLAR GET: a read-only volume at DIR through releases, while its files are
+open. The test outside writes release N when SHARE/want has N, and then creates SHARE/done-N. Release N has
+big, of LENGTH + N bytes, tool, a shell, and filler0 to filler5. Contents depend on the name and release."""
 import hashlib, mmap, os, subprocess, sys, time
 
 LENGTH = 20_000_000
@@ -45,7 +45,7 @@ def main():
         return figure('cellar_cache_hits_total{what="read"}') + figure('cellar_cache_misses_total{what="read"}')
 
     def opened(release):
-        """A descriptor that the kernel reads by itself."""
+        """A descriptor from which the kernel reads by itself."""
         is_release(first := os.open(big, os.O_RDONLY), release, "read")
         os.close(first)
         before, asked = lent(), reads()
@@ -67,7 +67,7 @@ def main():
             assert time.monotonic() < end, f"release {release} is not seen"
             time.sleep(0.02)
 
-    # A release under whoever has the old one open.
+    # A release while the old file is open.
     one = opened(1)
     map_one = mmap.mmap(one, 0, prot=mmap.PROT_READ)
     with open(f"{directory}/tool", "rb") as file:
@@ -82,12 +82,12 @@ def main():
     assert os.fstat(one).st_ino == os.stat(big).st_ino == os.fstat(two).st_ino, "the number of the file is another"
     is_release(again := os.open(f"/proc/self/fd/{one}", os.O_RDONLY), 1, "the old one opened once more")
     assert tool.communicate(b"6\n")[0] == b"42\n" and tool.returncode == 0, "a program that ran through a release"
-    # Two old ones.
+    # Two old files.
     wants(3)
     three = opened(3)
     for descriptor, release in [(one, 1), (again, 1), (two, 2), (three, 3)]:
         is_release(descriptor, release, "one of three releases")
-    # The cache is dropped, and more is read than it holds: what is open stays.
+    # The cache is dropped, and more is read than it can hold: open files stay.
     subprocess.run([cellar, "fs", "flush", big], check=True, stdout=subprocess.DEVNULL)
     with open(big, "rb") as file:
         is_release(file.fileno(), 3, "flushed")

@@ -1,10 +1,11 @@
 #!/usr/bin/python3
-"""What programs expect of a file system, tried on a mounted AFS directory.
+"""Checks POSIX behaviour that programs expect, on a mounted AFS directory.
 
     posix.py DIR --client kernel|fuse
 
-Each check has a fresh directory and prints one line. What a client itself cannot do (afsd.fuse has no utimensat, no
-chown, and rewrites symlink targets) is left out for that client by name, never by outcome.
+Each check has an empty directory and prints one line. Operations that a client cannot do (afsd.fuse has
+no utimensat, no chown, and rewrites symlink targets) are skipped for that client by name, never by their
+outcome.
 """
 import argparse
 import errno
@@ -152,7 +153,7 @@ def hard_links_share_contents():
 def no_hard_link_into_another_directory():
     os.mkdir("d")
     write("f", b"x")
-    # Each client words the server's EXDEV in its own way.
+    # Each client has its own errno for the server's EXDEV.
     refused((errno.EXDEV, errno.EREMOTEIO, errno.EPERM, errno.EINVAL), os.link, "f", "d/g")
 
 
@@ -216,7 +217,7 @@ def removed_but_open():
     assert f.read() == b"before and after"
     assert not os.path.exists("f")
     f.close()
-    # What the client keeps such a file as may go a moment later.
+    # The client may remove its name for such a file a moment later.
     assert [n for n in os.listdir(".") if not n.startswith((".__afs", ".fuse_hidden"))] == []
 
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Locks that are set through descriptors to read, and when they go.
+"""Locks that are set through descriptors for reading, and their ends.
 
-    read-locks.py FILE                 each way in which they go, and those that stay
-    read-locks.py FILE leave UNTIL     sets one to read, leaves the descriptor to a child, closes it, says "left" and stays until there is that file
-    read-locks.py FILE want SECONDS    one to write, within so many seconds: status 75 if it is not to be had
+    read-locks.py FILE                 each way in which they end, and those that stay
+    read-locks.py FILE leave UNTIL     sets a read lock, leaves the descriptor to a child, closes it, prints "left" and
+                                       stays until the file UNTIL exists
+    read-locks.py FILE want SECONDS    waits for a write lock up to SECONDS: status 75 if it does not get it
 """
 import fcntl
 import os
@@ -22,7 +23,7 @@ def opened():
 
 
 def child(work):
-    """A process that does it and then waits to be killed; returns when it has."""
+    """A process that does it and then waits to be killed; returns when it has done it."""
     ready, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -48,7 +49,7 @@ def end(pid):
 
 
 def wanted(how=fcntl.lockf):
-    """Whether another process can have it to write now. Locks by flock(2) and by fcntl(2) are not in each other's way."""
+    """Whether another process can get a write lock now. Locks by flock(2) and by fcntl(2) do not conflict."""
     pid = os.fork()
     if pid == 0:
         file = os.open(path, os.O_RDWR)
@@ -105,7 +106,7 @@ def ways():
     goes("a close, with a child that has the descriptor")
     end(other)
 
-    # A process that ends by itself, with such a child of which the pipe tells.
+    # A process that ends by itself, with such a child, whose end the pipe shows.
     pids, tell = os.pipe()
     if os.fork() == 0:
         _, other = left_to_child()
@@ -116,7 +117,7 @@ def ways():
     goes("an end, with a child that has the descriptor")
     os.kill(other, signal.SIGKILL)
 
-    # The child's own, through the descriptor that it has from us.
+    # The child's own lock, through the inherited descriptor.
     file = opened()
     other = child(lambda: lock(file))
     stays("a child's")
@@ -124,7 +125,7 @@ def ways():
     goes("a child's end, with the descriptor open here")
     os.close(file)
 
-    # Not the process's: whoever set it may go.
+    # It is not the process's lock: the process that set it may end.
     file = opened()
     subprocess.run(["flock", "-s", "-n", str(file)], pass_fds=[file], check=True)
     stays("flock(2) by a child that has ended", fcntl.flock)
@@ -139,14 +140,14 @@ def ways():
     os.close(file)
     goes("an open file's lock, closed")
 
-    # As fcntl(2) has it: any descriptor of the file that was opened under the lock.
+    # The rule of fcntl(2): a close of any descriptor of the file that was opened during the lock.
     file = opened()
     lock(file)
     os.close(opened())
     goes("a close of another descriptor")
     os.close(file)
 
-    # Many, one after the other: the kernel uses its numbers of owners again.
+    # Many locks, one after the other: the kernel reuses its numbers of owners.
     for _ in range(200):
         if os.fork() == 0:
             lock(opened())

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Programs that go on while servers are started again under them, and hear nothing of it.
+"""Programs that continue during restarts of servers, and must notice nothing.
 
-    restarts.py DIRECTORY UNTIL    writes, compiles if there is a compiler, and holds locks until there is the file UNTIL;
-                                   says what failed, and what is not as it was left
+    restarts.py DIRECTORY UNTIL    writes, compiles if there is a compiler, and holds locks until the file UNTIL exists;
+                                   prints failed operations and wrong contents
 """
 import fcntl
 import os
@@ -51,7 +51,7 @@ def work(number):
         step("link", os.link, f"f{i % 20}", f"l{i}")
         for name in (f"s{i}", f"l{i}"):
             step("unlink", os.unlink, name)
-        # One that is removed while it is open.
+        # A file that is removed while it is open.
         fd = step("open", os.open, f"o{i}", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         if fd is not None:
             step("unlink an open file", os.unlink, f"o{i}")
@@ -72,7 +72,7 @@ def work(number):
 
 
 def compile_and_run(number):
-    """A program of four files, compiled, linked and run over and over; the compiler's own files are there, too."""
+    """A program of four files, compiled, linked and run again and again; the compiler's own files are there too."""
     top = f"{directory}/w{number}"
     os.mkdir(top)
     os.chdir(top)
@@ -129,7 +129,7 @@ for number in range(4 if shutil.which("cc") else 3):
         work(number) if number < 3 else compile_and_run(number)
     pids.append(pid)
 bad = sum(os.waitpid(pid, 0)[1] != 0 for pid in pids)
-# Still ours, whatever became of the server meanwhile.
+# The locks are still held, independent of the restarts.
 print("locks", flush=True)
 while os.path.exists(until):
     time.sleep(0.1)

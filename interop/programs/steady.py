@@ -1,20 +1,21 @@
 #!/usr/bin/python3
-"""steady.py SHARE CLIENT   works on in $AFS while the server is stopped and killed, see restart.sh.
+"""steady.py SHARE CLIENT   works in $AFS while the server is stopped and killed, see restart.sh.
 
-A file is kept as stored when close returned without an error after fsync. While the server is away every call may
-fail or wait; within a minute of its return all must be well again.
+A file counts as stored if close returned without an error after fsync. While the server is away, every
+call may fail or wait. Within a minute after its return, all calls must succeed again.
 
-afsd.fuse (CLIENT is fuse) answers neither FUSE_FSYNC nor FUSE_FLUSH: it stores at FUSE_RELEASE, which close(2) does not
-wait for, and of which no error is told. A store whose call is under way when the server is killed is lost without a
-word, once the client has given the call up (72 s). It does one thing at a time (-s), so the next request is answered
-after the store: a file is kept if that took less time than giving up takes.
+afsd.fuse (CLIENT is fuse) answers neither FUSE_FSYNC nor FUSE_FLUSH. It stores at FUSE_RELEASE, for which
+close(2) does not wait and which reports no error. If the server is killed during the call of a store, the
+bytes are lost silently, as soon as the client has given the call up (72 s). It works on one request at a
+time (-s), so the next request is answered after the store. A file counts as stored if that took less time
+than giving up.
 """
 import os
 import sys
 import time
 
 PATIENCE = 60
-# afsd.fuse gives a call up after 50 s and more.
+# afsd.fuse gives a call up after 50 s or more.
 GIVEN_UP = 20
 
 

@@ -1,17 +1,17 @@
 #!/usr/bin/python3
 """A real tree, copied in through one client and compared through another.
 
-    tree.py select MANIFEST ROOT --files N --bytes N   whole subtrees of ROOT, in order of name, until both are reached
-                                                       --small N: exactly so many files, each of at most N bytes and none
+    tree.py select MANIFEST ROOT --files N --bytes N   whole subtrees of ROOT, by name, until both numbers are reached
+                                                       --small N: exactly that many files, each of at most N bytes and none
                                                        with further names
-    tree.py extras MANIFEST DIR                         adds what a software tree seldom has: holes, odd names and modes
+    tree.py extras MANIFEST DIR                         adds contents that are rare in a software tree: holes, odd names, modes
     tree.py put MANIFEST DEST                           writes it
     tree.py check MANIFEST DEST [--symlinks-with P]     compares names, types, modes, sizes, every byte, symlink targets
-                                                        and which names are one file; P: see README. --sample N: all
-                                                        names, but only every N-th entry
+                                                        and hard links; P: see README. --sample N: all names, but only
+                                                        every N-th entry
 
-Hard links can only join names of one directory in AFS: a further name in another directory becomes a file of its own,
-and is counted. Set-id bits are not copied: an anonymous caller may not set them.
+Hard links can only join names of one directory in AFS. A further name in another directory becomes a
+separate file, and is counted. Set-id bits are not copied, because an anonymous caller may not set them.
 """
 import argparse
 import concurrent.futures
@@ -29,7 +29,7 @@ MODE = 0o777
 
 
 class Manifest:
-    """One line of JSON an entry, parents before children; `of` is an earlier entry that is the same file."""
+    """One line of JSON per entry, parents before children; `of` is an earlier entry of the same file."""
 
     def __init__(self, path):
         self.path, self.entries = path, []
@@ -43,7 +43,7 @@ class Manifest:
                 f.write(json.dumps(e) + "\n")
 
     def add_tree(self, source, at):
-        """Adds SOURCE as AT; returns files and bytes added."""
+        """Adds SOURCE as AT; returns the number of added files and bytes."""
         files = size = 0
         seen = {}
         pending = [(source, at)]
@@ -71,7 +71,7 @@ class Manifest:
 
 
 def select_small(manifest, root, want_files, largest):
-    """Directories come before what is in them, so the end may be cut off anywhere."""
+    """Directories come before their contents, so the end may be cut off anywhere."""
     manifest.add_tree(root, ".")
     wanted, files = [], 0
     for e in manifest.entries[1:]:
@@ -88,7 +88,7 @@ def select(manifest, root, want_files, want_bytes):
     for d in sorted(os.listdir(root)):
         if not os.path.isdir(f"{root}/{d}") or os.path.islink(f"{root}/{d}"):
             continue
-        # A second level, so that the choice ends near what was asked for.
+        # A second level, so that the choice ends near the requested numbers.
         manifest.entries.append({"source": f"{root}/{d}", "name": d, "kind": "d", "mode": 0o755})
         for n in sorted(os.listdir(f"{root}/{d}")):
             if files >= want_files and size >= want_bytes:
@@ -162,7 +162,7 @@ def copy_file(source, dest):
                 o.write(piece)
                 at += len(piece)
         o.truncate(end)
-        # A client may store only now, or as the file is closed, and kAFS's close says nothing of what went wrong.
+        # A client may store only now, or at the close; and kAFS's close reports no error.
         o.flush()
         os.fsync(o.fileno())
 
@@ -178,7 +178,8 @@ def put(manifest, dest):
     by_kind = lambda k: (e for e in manifest.entries if e["kind"] == k)
     for e in by_kind("d"):
         os.mkdir(dest_of(dest, e), 0o755)
-    # In many directories at once: a server that makes each change durable answers many together as fast as one.
+    # In many directories at once, because a server that makes each change durable answers many
+    # together as fast as one.
     files = [e for e in by_kind("f") if not same_directory(e)]
     random.Random(1).shuffle(files)
     with concurrent.futures.ThreadPoolExecutor(WRITERS) as pool:
@@ -226,14 +227,14 @@ def check(manifest, dest, symlinks_with, sample):
     bad = []
     with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
         bad += filter(None, pool.map(lambda e: differences(dest, e, symlinks_with), manifest.entries[::sample]))
-    # Nothing that was not put there.
+    # No other names.
     names = {}
     for e in manifest.entries:
         names.setdefault(os.path.dirname(e["name"]), set()).add(os.path.basename(e["name"]))
     for d, expected in names.items():
         for n in set(os.listdir(os.path.join(dest, d))) ^ expected:
             bad.append(f"{d}/{n}: {'missing' if n in expected else 'never put there'}")
-    # Names of one file: same inode, and a count that includes them all.
+    # Hard links: the same inode, and a count that includes them all.
     groups = {}
     for e in manifest.entries:
         if same_directory(e):

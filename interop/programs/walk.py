@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""Reading directories of a mount, as `find` and `ls -l` do.
+"""Reads directories of a mount as `find` and `ls -l` do.
 
-    walk.py make DIR N          N files in DIR, each with its name as contents
-    walk.py count DIR N PID     looks at all of them, sizes too: twice, and what the second time cost the mount's process
-    walk.py change DIR          what another client does while a reader is in the middle of DIR
-    walk.py read DIR SHARE      reads half of DIR, waits for the change (SHARE/changed), reads on, and looks at all
-    walk.py forget DIR N PID    looks at all, again and again, while the kernel forgets them in between
+    walk.py make DIR N          creates N files in DIR, each with its name as contents
+    walk.py count DIR N PID     reads all with sizes, twice; checks the number of requests of the second time
+    walk.py change DIR          the changes by another client while a reader is in the middle of DIR
+    walk.py read DIR SHARE      reads half of DIR, waits for the change (SHARE/changed), continues, and reads all
+    walk.py forget DIR N PID    reads all again and again, while the kernel forgets them in between
 """
 import os
 import sys
@@ -28,13 +28,13 @@ def make(directory, count):
 
 
 def look(directory):
-    """Names and sizes, as `ls -l` asks for them."""
+    """Names and sizes, as `ls -l` reads them."""
     with os.scandir(directory) as lines:
         return {line.name: line.stat(follow_symlinks=False).st_size for line in lines}
 
 
 def requests(pid):
-    """What the process has read so far, each request of the kernel with a read of its own."""
+    """The number of reads of the process so far: one per request of the kernel."""
     with open(f"/proc/{pid}/io") as file:
         return int(dict(line.split(": ") for line in file)["syscr"])
 
@@ -53,7 +53,7 @@ def count(directory, count, pid):
     if first != expected(count) or second != first:
         die("names or sizes are wrong")
     print(f"-- {between - before} requests for {count} files cold, {after - between} warm")
-    # Without readdirplus: one for each file.
+    # Without readdirplus there would be one request per file.
     if between - before > count / 2:
         die("each file was asked for by itself")
     if after - between > count / 4:
@@ -72,7 +72,8 @@ def change(directory):
 
 def read(directory, share):
     names = []
-    # getdents(2) by hand would be a page at a time; this holds the directory open in the middle.
+    # getdents(2) directly would read a page at a time; scandir keeps the directory open in the
+    # middle.
     with os.scandir(directory) as lines:
         for line in lines:
             names.append(line.name)

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""watch.py NAME SHARE   reads $AFS/NAME until it says "new".
+"""watch.py NAME SHARE   reads $AFS/NAME until it has "new".
 
-SHARE/cached appears once it has been read; SHARE/seen, with the time, when the change is seen. The writer may take as long as
-it needs: this gives up when SHARE/written, which says that the change is stored, has been there for half a minute.
+SHARE/cached appears after the first read. SHARE/seen, with the time, appears when the change is seen. The
+writer may take any time: this gives up half a minute after SHARE/written, which appears after the store.
 """
 import os
 import sys

@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""Writes all the while, and knows what must be there afterwards.
+"""Writes all the time, and knows the expected contents.
 
-    writer.py write DIR STATE STOP   makes, appends to, overwrites, renames and removes files in DIR until the file STOP is
-                                     there; every answer of the system must be success. Then STATE says what DIR holds
-    writer.py check DIR STATE        whether it does
+    writer.py write DIR STATE STOP   creates, appends to, overwrites, renames and removes files in DIR until the file STOP
+                                     exists; every operation must succeed. Then STATE has the contents of DIR
+    writer.py check DIR STATE        whether DIR has these contents
 
-Each operation is complete, closed and so stored, before the next begins. The longest wait for one is printed: it is how
-long whoever moved the volume kept its writers waiting.
+Each operation is complete, closed and thus stored, before the next starts. It prints the longest wait for
+one: the time for which a move of the volume blocked its writers.
 """
 import hashlib
 import json
@@ -58,7 +58,7 @@ def write(directory, state, stop):
             longest = max(longest, time.monotonic() - start)
             count += 1
     except OSError as cause:
-        # The first error ends it: nothing that the servers do to the volume may be seen here.
+        # The first error ends it: no operation of the servers on the volume may be visible here.
         print(f"FAIL: {what} {path}: {cause.strerror}, after {count} operations")
         sys.exit(1)
     sums = {name: hashlib.sha1(data).hexdigest() for name, data in held.items()}
