@@ -11,8 +11,8 @@
 //!   owner reads there only its own files, and a user with insert alone sees no file of another
 //!   user.
 //! * The owner of a volume may look up and change every list in it.
-//! * Only the owner's mode bits count, and only on files. 0400 or 0100 is needed to read, except
-//!   for the owner. 0200 is needed to write, also for the owner, except in a drop box.
+//! * Only the owner's mode bits count, and only on files. To read, a caller other than the owner
+//!   needs bit 0400 or 0100. To write, every caller needs bit 0200, except in a drop box.
 //! * Set-id bits that non-administrators request are refused. The exception is an owner that is
 //!   finishing a file, as `cp -p` and `tar` do: there the bits are silently omitted.
 //!

@@ -1,9 +1,10 @@
-//! AFSOSD: what clients that know objects ask, administrators of object storage, and other file servers.
+//! AFSOSD: the calls of clients that support objects, of administrators of object storage, and of
+//! other file servers.
 //!
-//! Rights are those of the calls of RXAFS that do the same: BeginFetch is a FetchData, BeginStore a StoreData,
-//! SetPolicy needs what StoreACL needs. What a client may do is sealed into capabilities, which the devices
-//! honour for a few minutes, or to store for one; a store is remembered here until it ends or nobody has
-//! renewed it ([`leases`]).
+//! The needed rights are those of the corresponding RXAFS calls: BeginFetch of FetchData,
+//! BeginStore of StoreData, SetPolicy of StoreACL. The permissions of a client are sealed into
+//! capabilities. Devices honour them for a few minutes, or for one minute to store. A store is
+//! remembered here until it ends or is no longer renewed ([`leases`]).
 
 mod fetch;
 pub(crate) mod leases;
@@ -71,14 +72,14 @@ fn dispatched<'a>(
 /// The bytes of the file are on this server.
 const NOT_IN_OBJECTS: Refusal = Refusal::Code(AbortCode::ENODATA);
 
-/// What a client may do with objects.
+/// The permissions of a client on objects.
 #[derive(Clone, Copy)]
 struct Grant {
-    /// `MAY_*`.
+    /// The `MAY_*` rights.
     rights: u32,
-    /// The version that may be written; 0: none.
+    /// The version that may be written; 0 for none.
     version: u64,
-    /// The length that the file may have.
+    /// The largest permitted length of the file.
     length: u64,
 }
 
@@ -97,7 +98,7 @@ fn access(
         _ => STORE_CAPABILITY_LIFE,
     };
     let expires = server.wall().as_secs() + life.as_secs();
-    // The local administrator's socket has no address: any will do.
+    // The socket of the local administrator has no address: every address is permitted.
     let clients = call.port().map(|_| client_address(call));
     let seal = |place: usize, placed: &Placed| {
         let object = layout.object(fid.vnode, fid.uniquifier, placed);
@@ -136,7 +137,7 @@ fn access(
     }
 }
 
-/// What is known of the devices of a layout.
+/// The entries of the devices of a layout.
 fn devices(
     storage: &Storage,
     layout: &Layout,
@@ -151,7 +152,7 @@ fn client_address(call: &IncomingCall) -> [u32; 4] {
     cellar_objects::words_of(call.peer().address.ip().to_canonical())
 }
 
-/// The right to read, and for the other objects of an erasure code's row to write.
+/// The rights to store: to write, and with an erasure code also to read the other objects of a row.
 fn store_rights(layout: &Layout) -> u32 {
     match layout.shape.scheme {
         Scheme::Striped => cellar_wire::object::MAY_WRITE,
@@ -159,7 +160,7 @@ fn store_rights(layout: &Layout) -> u32 {
     }
 }
 
-/// A vnode that somebody asks about or changes, if `may` says so of his rights and the volume's owner.
+/// A vnode to read or change, if `may` permits it for the caller's rights and the volume's owner.
 fn judged(
     server: &Server,
     session: &Session,
@@ -176,7 +177,7 @@ fn judged(
     }
 }
 
-/// Refused to everybody but superusers.
+/// Refuses all callers except superusers.
 fn superuser(server: &Server, call: &IncomingCall) -> Answered {
     if server.identify(call.caller()).is_superuser() {
         Ok(())

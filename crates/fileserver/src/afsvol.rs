@@ -1,10 +1,11 @@
-//! AFSVol: volumes made, listed, removed, for administrators. One file a group of procedures.
+//! AFSVol: volumes are created, listed and removed, for administrators. One file for each group of
+//! procedures.
 //!
-//! This server is its own volume server: a transaction changes what clients see of a volume through
-//! [`crate::volumes`], with nobody in between. Changes are for the superuser (the local
-//! administrator, or a holder of the cell's key); what only looks is for everybody.
+//! The volume server is part of this server: a transaction changes the state of a volume for
+//! clients directly through [`crate::volumes`]. Changes need a superuser (the local administrator,
+//! or a holder of the cell's key). Any caller may read.
 //!
-//! SplitVolume is refused: a volume of ours is not split by vnode.
+//! SplitVolume is refused, because volumes of this format are not split by vnode.
 
 mod change;
 mod contents;
@@ -110,19 +111,19 @@ fn handle<'a>(
     } else Box::pin(std::future::ready(Err(AbortCode::RXGEN_OPCODE))))
 }
 
-/// As every volume server.
+/// Same answer as every volume server.
 async fn get_nth_volume(_server: &Arc<Server>, _call: &mut IncomingCall) -> Answered {
     Err(AbortCode::VOLSERNO_OP)
 }
 
-/// As a volume server that is built without it.
+/// Same answer as a volume server built without it.
 async fn split_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let afsvol::SplitVolume { .. } = call.arguments().await?;
     superuser(server, call).map_err(|_| AbortCode::EPERM)?;
     Err(AbortCode::VOLSERBADOP)
 }
 
-/// An administrative act: refused to everybody but superusers, and audited.
+/// An administrative act: refused to all callers except superusers, and audited.
 fn superuser(server: &Server, call: &IncomingCall) -> Answered {
     audit::act();
     if server.identify(call.caller()).is_superuser() {
@@ -132,8 +133,8 @@ fn superuser(server: &Server, call: &IncomingCall) -> Answered {
     }
 }
 
-/// Work that nearly always finds what it needs in memory: it is done here, and only where it would wait
-/// on the pool. So it may begin twice.
+/// Runs work that nearly always finds its data in memory. It runs on this thread, and on the pool
+/// only if it would block. So it may start twice.
 async fn in_memory<T, F>(work: F) -> Result<T, AbortCode>
 where
     F: Fn() -> cellar_volume::Result<T> + Send + 'static,
@@ -146,7 +147,7 @@ where
     done.map_err(code)
 }
 
-/// Work that may wait for the disk, or for others: it runs on the pool.
+/// Runs work that may wait for the disk, or for other threads, on the pool.
 async fn on_disk<T, F>(work: F) -> Result<T, AbortCode>
 where
     F: FnOnce() -> Result<T, AbortCode> + Send + 'static,

@@ -1,8 +1,7 @@
 //! Callbacks: the server's promises to notify hosts of changes to files that they cache.
 //!
-//! **Invariant.** As long as a host believes in a promise and has received no break, the server
-//! still has the data that it sent with that promise. The argument, against which the code can be
-//! checked:
+//! **Invariant.** As long as a host believes in a promise and has received no break, the data sent
+//! with that promise is still current. The argument, against which the code can be checked:
 //!
 //! 1. *Giving* (`rxafs::promise`): take the shard's stamp and read the status. Give the promise
 //!    only if the stamp is unchanged ([`CallbackTable::promise`]); otherwise read again.

@@ -30,7 +30,7 @@ pub struct Config {
     /// Identifies callers with tickets. `None`: every caller except the local administrator is
     /// anonymous.
     pub authority: Option<Authority>,
-    /// Where administrative acts are recorded. Default: nowhere.
+    /// The log of administrative acts. Default: none.
     pub audit: Audit,
     /// The file in which callback state is saved over a clean restart. `None` saves nothing.
     pub callback_state: Option<std::path::PathBuf>,

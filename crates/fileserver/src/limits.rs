@@ -210,8 +210,8 @@ pub const REGISTER_RETRY_MAX: Duration = Duration::from_secs(300);
 /// `local_disk`.
 pub const LOCAL_SIZE_DEFAULT: u64 = 1 << 20;
 
-/// A file on the file server that is larger than this is not moved to objects by a store, because
-/// its bytes are copied while the client waits.
+/// A store moves no file larger than this from the file server to objects, because the bytes are
+/// copied while the client waits.
 pub const OBJECT_MOVE_MAX: u64 = 64 << 20;
 
 /// Bytes of a store into objects that must have arrived before the store waits for the file's turn.
@@ -231,9 +231,9 @@ pub const OBJECT_PATIENCE: Duration = Duration::from_secs(1);
 /// How often the list of devices and the policies are loaded.
 pub const DEVICES_INTERVAL: Duration = Duration::from_secs(3);
 
-/// How long a store of a file that a policy may send to devices waits for the list of devices, the
-/// policies and the devices' states, if they are not known since the start. After that the client
-/// must retry (VBUSY). A database that has just started knows all states after 8 s.
+/// How long a store waits for the list of devices, the policies and the devices' states, if they
+/// are not known since the start. Applies to files that a policy may send to devices. After that
+/// the client must retry (VBUSY). A database that has just started knows all states after 8 s.
 pub const STATES_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Time after the start from which such stores fail (EIO), if the list or the policies could never

@@ -1,15 +1,19 @@
-//! Files whose bytes are in objects: this server as the one who knows where they are.
+//! Files whose bytes are in objects. This server knows their layouts.
 //!
-//! * For clients that know nothing of objects it reads and writes them ([`fetch`], [`store`]): a store
-//!   writes new versions and is made by one change of the vnode, so readers see all or nothing of it.
-//! * For clients that do it gives out layouts and capabilities ([`crate::afsosd`]).
-//! * [`policies`] says which files these are; [`layouts`] makes new layouts; [`turns`] keeps writers of one
-//!   file apart; [`reading`] knows which versions are in use; [`prune`] gives up those that nobody needs.
-//! * Volumes take their layouts with them ([`lending`]); who may write to these objects says [`ownership`].
-//! * [`repair`] makes objects anew that are lost, damaged or to be moved; [`collect`] removes what no volume of the
-//!   cell names.
+//! * For clients without support for objects, it reads and writes the objects ([`fetch`],
+//!   [`store`]). A store writes new versions and takes effect by one change of the vnode, so
+//!   readers see all or nothing of it.
+//! * For clients with support, it hands out layouts and capabilities ([`crate::afsosd`]).
+//! * [`policies`] decides which files are in objects; [`layouts`] makes new layouts. [`turns`]
+//!   serialises the writers of one file; [`reading`] knows the versions in use; [`prune`] removes
+//!   versions that are no longer needed.
+//! * Volumes take their layouts with them ([`lending`]). [`ownership`] decides which volume may
+//!   write to the objects.
+//! * [`repair`] repairs objects that are lost, damaged or to be moved. [`collect`] removes objects
+//!   that no volume of the cell names.
 //!
-//! Without [`ObjectConfig`] a server has no objects: files stay here, whatever policies say.
+//! Without [`ObjectConfig`] a server has no objects: its files stay on the local disk, whatever the
+//! policies say.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -69,12 +73,12 @@ const LOCAL_DISK: u32 = 1;
 /// Seals capabilities with the cell's key.
 pub type Seal = Arc<dyn Fn(&CapabilityBody) -> Capability + Send + Sync>;
 
-/// The revision of the cell's policies and all of them; `None` if nothing has changed.
+/// The revision of the cell's policies and the full list; `None` if nothing has changed.
 pub type PolicyAnswer = Result<Option<(u64, Vec<PolicyEntry>)>, CallError>;
 
-/// Where the cell's policies come from.
+/// The source of the cell's policies.
 pub trait PolicyList: Send + Sync + 'static {
-    /// The policies and their revision; `None` if it is still `known`.
+    /// The policies and their revision; `None` if the revision is still `known`.
     fn policies(&self, known: u64) -> BoxFuture<'_, PolicyAnswer>;
 }
 
@@ -91,10 +95,10 @@ impl PolicyList for Connection {
     }
 }
 
-/// How a file server reaches the object storage of its cell.
+/// Access of a file server to the object storage of its cell.
 #[derive(Clone)]
 pub struct ObjectConfig {
-    /// The cell, as capabilities name it.
+    /// The cell's name in capabilities.
     pub cell: AfsString<256>,
     /// The list of devices.
     pub devices: Arc<dyn DeviceList>,
@@ -102,9 +106,9 @@ pub struct ObjectConfig {
     pub policies: Arc<dyn PolicyList>,
     /// The cell's key for capabilities.
     pub seal: Seal,
-    /// Where this server is, `site/room/rack/host` or less of it; empty: not known.
+    /// The location of this server, `site/room/rack/host` or a prefix of it; empty if not known.
     pub location: String,
-    /// Whose it is; empty: nobody's.
+    /// The owner of this server, for the placement of objects; empty for none.
     pub owner: String,
 }
 
@@ -114,7 +118,7 @@ impl std::fmt::Debug for ObjectConfig {
     }
 }
 
-/// What a file server knows and does about objects.
+/// The state of object storage on a file server.
 #[derive(Default)]
 pub(crate) struct Objects {
     storage: OnceLock<Storage>,
@@ -142,13 +146,13 @@ pub(crate) struct ObjectFigures {
     /// Reads from objects by this server, and those that failed.
     pub(crate) fetched: AtomicU64,
     pub(crate) fetches_failed: AtomicU64,
-    /// Files whose bytes went from here to objects.
+    /// Files whose bytes were moved from this server to objects.
     pub(crate) moved_out: AtomicU64,
-    /// Objects that could not be used and were done without.
+    /// Objects that could not be used and were skipped.
     pub(crate) problems: AtomicU64,
-    /// Versions were given up so often.
+    /// How often old versions were removed.
     pub(crate) pruned: AtomicU64,
-    /// Garbage was removed so often.
+    /// How often garbage was removed.
     pub(crate) collections: AtomicU64,
 }
 
@@ -162,20 +166,20 @@ impl ObjectFigures {
 pub(crate) struct Storage {
     pub(crate) config: ObjectConfig,
     pub(crate) devices: Devices,
-    /// Capabilities that allow everything, one for each device, with the end of their life.
+    /// Capabilities for every operation, one for each device, with the end of their lifetime.
     own: Arc<Mutex<std::collections::HashMap<u32, (Capability, u64)>>>,
     clock: crate::config::WallClock,
-    /// When the list of devices came last.
+    /// When the list of devices was last loaded.
     listed: Mutex<Option<Instant>>,
 }
 
 impl Storage {
-    /// This server's own right to do everything, for use with a device.
+    /// This server's own capability for every operation on a device.
     pub(crate) fn capability(&self, osd: u32) -> Capability {
         own_capability(&self.config, &self.own, &self.clock, osd)
     }
 
-    /// Objects of a file, with this server's own right to use them.
+    /// The objects of a file, with this server's own capabilities.
     pub(crate) fn set(&self, fid: Fid, layout: Layout) -> ObjectSet {
         let (config, own, clock) = (self.config.clone(), self.own.clone(), self.clock.clone());
         ObjectSet {
@@ -188,15 +192,15 @@ impl Storage {
         }
     }
 
-    /// Asks for the list of devices.
+    /// Loads the list of devices.
     async fn ask(&self) -> Result<(), CallError> {
         self.devices.refresh(&*self.config.devices).await?;
         *self.listed.lock() = Some(Instant::now());
         Ok(())
     }
 
-    /// Asks for the list of devices now, for a moment, unless it is new; without an answer the old
-    /// one stays.
+    /// Loads the list of devices, with a short timeout, unless it is recent. Without an answer the
+    /// old list stays.
     pub(crate) async fn look(&self) {
         let listed = *self.listed.lock();
         if listed.is_some_and(|listed| listed.elapsed() < STATES_INTERVAL) {
@@ -256,13 +260,14 @@ impl Objects {
         self.storage.get()
     }
 
-    /// The same for a call that needs it.
+    /// The cell's object storage, for a call that needs it.
     pub(crate) fn needed(&self) -> Result<&Storage, Refusal> {
         self.storage()
             .ok_or(Refusal::Objects(cellar_wire::AbortCode::EIO))
     }
 
-    /// A version that no object has had, higher than `last`: microseconds since 1970, if that is higher.
+    /// A version number that no object has had. It is higher than `last`, and normally the time in
+    /// microseconds since 1970.
     pub(crate) fn next_version(&self, now: Duration, last: u64) -> u64 {
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         let above = |before: u64| {
@@ -284,7 +289,8 @@ impl Objects {
         }
     }
 
-    /// Uses object storage from now on; the first call counts. The devices, for who wants to change the list.
+    /// Uses object storage from now on. Only the first call has an effect. Returns the devices, for
+    /// callers that want to change the list.
     pub(crate) fn start(
         server: &Arc<Server>,
         runtime: &Runtime,
@@ -331,7 +337,7 @@ impl Objects {
 }
 
 impl Objects {
-    /// Collects garbage and repairs from now on; the first call counts.
+    /// Collects garbage and repairs from now on. Only the first call has an effect.
     pub(crate) fn keep(server: &Arc<Server>, runtime: &Runtime, upkeep: Upkeep) {
         if server.objects.upkeep.set(upkeep.clone()).is_err() {
             return;
@@ -373,7 +379,8 @@ impl Server {
                         known = revision;
                         heard.has_policies();
                     }
-                    // The database has checked them: what it holds is older or newer than we are.
+                    // The database has checked the policies, so its format is older or newer than
+                    // that of this server.
                     Err(cause) => {
                         warn!(%cause, "the cell's policies are not understood; the old ones stay");
                         known = revision;

@@ -1,4 +1,4 @@
-//! BeginFetch: where the bytes of a file are, and the right to read them, with the file's promise.
+//! BeginFetch: the layout of a file and the capabilities to read it, with the file's promise.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::status::vol_sync;
 use crate::volumes::Want;
 
 pub(super) async fn begin_fetch(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
-    // What is promised is the version; which part of it is read is not asked twice.
+    // The reply covers the whole version, so the requested range does not matter.
     let BeginFetch { fid, .. } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
@@ -39,7 +39,7 @@ pub(super) async fn begin_fetch(server: &Arc<Server>, call: &mut IncomingCall) -
                     if !server.objects.readings.lend(fid, &layout, until) {
                         return Err(NOT_IN_OBJECTS);
                     }
-                    // Still the same: whoever gives up versions from now on sees that we read.
+                    // The layout is unchanged, so a later removal of versions sees this reader.
                     if volume.layout(fid)?.as_ref() == Some(&layout) {
                         return Ok((layout, server.show(&session, &status, access)));
                     }

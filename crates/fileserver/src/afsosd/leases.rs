@@ -1,8 +1,9 @@
 //! Stores that clients make directly: begun, and not ended yet.
 //!
-//! Each has the turn to write its file until it ends, is given up, or nobody renews it for
-//! [`STORE_LEASE`] seconds. What it wrote is named by no vnode then, and the devices are told so; the next store of
-//! the file takes its place there. A restart forgets all of them, and their clients begin again.
+//! Each has the turn to write its file until it ends, is aborted, or was not renewed for
+//! [`STORE_LEASE`] seconds. In the last two cases no vnode names the written data, and the devices
+//! are told to remove it. The next store of the file then gets the turn. A restart forgets all
+//! direct stores, and their clients begin again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,34 +20,34 @@ use crate::limits::STORE_LEASES_MAX;
 use crate::objects::making::Making;
 use crate::objects::turns::Turn;
 
-/// A store that a client makes.
+/// A direct store of a client.
 pub(crate) struct Lease {
     pub(crate) fid: Fid,
     pub(crate) volume: Arc<Volume>,
-    /// Whose it is.
+    /// The user that makes it.
     pub(crate) user: ViceId,
-    /// The file as the store found it.
+    /// The file before the store.
     pub(crate) before: VnodeStatus,
-    /// The layout then; `None`: the file is empty, and not in objects yet.
+    /// The layout before the store. `None` if the file is empty and not in objects yet.
     pub(crate) old: Option<Arc<Layout>>,
-    /// The objects with the versions that they have, and the version that is written.
+    /// The objects with their present versions, and the version that is written.
     pub(crate) next: Layout,
-    /// The length that the file may get.
+    /// The largest length that the file may get.
     pub(crate) length: u64,
     /// In seconds since 1970.
     pub(crate) expires: u64,
-    /// Nobody else may write the file.
+    /// Keeps other writers from the file.
     pub(crate) turn: Turn,
-    /// What is written is no garbage.
+    /// Keeps garbage collection from the written data.
     pub(crate) making: Making,
 }
 
-/// All of them, by number.
+/// All direct stores, by number.
 #[derive(Default)]
 pub(crate) struct Leases(Mutex<HashMap<u64, Lease>>);
 
 impl Leases {
-    /// Remembers a store, and gives it a number.
+    /// Adds a store and returns its number.
     pub(crate) fn add(&self, lease: Lease) -> Result<u64, Refusal> {
         let mut leases = self.0.lock();
         if leases.len() >= STORE_LEASES_MAX {
@@ -61,7 +62,7 @@ impl Leases {
         }
     }
 
-    /// Looks at a store, which must be that user's, of that file, and not expired.
+    /// Looks at a store. It must be of that user and file, and not expired.
     pub(crate) fn with<T>(
         &self,
         number: u64,
@@ -77,7 +78,7 @@ impl Leases {
         }
     }
 
-    /// Takes a store out, to be ended.
+    /// Removes a store from the table, to end it.
     pub(crate) fn take(
         &self,
         number: u64,
@@ -95,7 +96,7 @@ impl Leases {
         leases.remove(&number).ok_or(GONE)
     }
 
-    /// Takes out the stores that nobody has renewed, to be given up.
+    /// Removes the stores that were not renewed, to abort them.
     pub(crate) fn sweep(&self, now: u64) -> Vec<Lease> {
         let mut leases = self.0.lock();
         let expired = leases.extract_if(|_, lease| lease.expires < now);
@@ -107,14 +108,14 @@ impl Leases {
     }
 }
 
-/// There is no such store, any more or of that caller.
+/// The store does not exist, or no longer, or belongs to another caller.
 const GONE: Refusal = Refusal::Code(AbortCode::ESTALE);
 
 fn is(lease: &Lease, fid: Fid, user: ViceId, now: u64) -> bool {
     lease.fid == fid && lease.user == user && lease.expires >= now
 }
 
-/// When a lease that is renewed now ends.
+/// The end of a lease that is renewed now.
 pub(crate) fn end(now: u64) -> u64 {
     now + u64::from(STORE_LEASE)
 }

@@ -1,4 +1,4 @@
-//! GetPieces: where the bytes of a file are, for `fs osd`.
+//! GetPieces: the places of a file's bytes, for `fs osd`.
 
 use std::sync::Arc;
 

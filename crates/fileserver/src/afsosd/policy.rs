@@ -1,4 +1,4 @@
-//! GetPolicy, SetPolicy, SetVolumePolicy: which policies decide where files lie.
+//! GetPolicy, SetPolicy, SetVolumePolicy: the policies that decide about the places of files.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ pub(super) async fn set_volume_policy(server: &Arc<Server>, call: &mut IncomingC
     Ok(())
 }
 
-/// That the cell has such a policy.
+/// Checks that the cell has such a policy.
 fn check_policy(server: &Server, policy: u32) -> Result<(), Refusal> {
     if server.objects.policies.get().contains(policy) {
         Ok(())

@@ -1,4 +1,4 @@
-//! ListReferences and ListOnDevice: which objects the volumes of this server name.
+//! ListReferences and ListOnDevice: the objects that the volumes of this server name.
 
 use std::sync::Arc;
 
@@ -15,11 +15,12 @@ use crate::abort_map::Refusal;
 use crate::server::Server;
 use crate::service::Answered;
 
-/// References in one answer, and files.
+/// The largest number of references, or of files, in one answer.
 const ANSWER_MAX: usize = 4096;
-/// References of all vnodes but the last of an answer: that one comes as a whole.
+/// The largest number of references of all vnodes except the last one of an answer, which is always
+/// complete.
 const REFERENCES_MOST: usize = 2048;
-/// Files in objects looked at for one answer.
+/// Files in objects that are examined for one answer.
 const LOOKS_MAX: usize = 64 << 10;
 
 pub(super) async fn list_references(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -49,9 +50,9 @@ pub(super) async fn list_references(server: &Arc<Server>, call: &mut IncomingCal
     Ok(())
 }
 
-/// What fits into an answer of references by ascending vnodes, and whether there are more: several partitions can
-/// have much of the same vnodes. All objects of a vnode have to be told together, or its file would seem to
-/// need fewer.
+/// The references that fit into an answer, by ascending vnodes, and whether there are more. The
+/// bound is needed because several partitions can have many references of the same vnodes. All
+/// objects of a vnode must be in one answer; otherwise its file would seem to need fewer.
 fn fitting(mut found: Vec<Referenced>, more: bool) -> Result<(Vec<Referenced>, bool), Refusal> {
     let Some(first_left) = found.get(ANSWER_MAX) else {
         return Ok((found, more));
@@ -65,16 +66,18 @@ fn fitting(mut found: Vec<Referenced>, more: bool) -> Result<(Vec<Referenced>, b
 }
 
 impl Server {
-    /// What all volumes of this server name of a volume's objects, of the vnodes behind `after`. The second:
-    /// up to which vnode that is all, if there is more.
+    /// The references of all volumes of this server to a volume's objects, for the vnodes after
+    /// `after`. The second value is the last vnode for which the list is complete, if there is
+    /// more.
     pub(crate) fn references(
         &self,
         volume: VolumeId,
         after: VnodeId,
         limit: usize,
     ) -> Result<(Vec<Referenced>, Option<VnodeId>), Refusal> {
-        // What is being made is named by a record before it is no longer told here; who begins to read
-        // looks again after it was noted. So the one is asked before the records, the other after.
+        // A version in the making gets its record before it leaves the list of makings, so the
+        // makings are read before the records. A reader checks the layout again after it has
+        // registered, so the readings are read after the records.
         let mut all = self.objects.makings.of(volume);
         let mut end: Option<VnodeId> = None;
         for (_, partition) in self.volumes.partitions() {
@@ -114,7 +117,7 @@ pub(super) async fn list_on_device(server: &Arc<Server>, call: &mut IncomingCall
 }
 
 impl Server {
-    /// Files with objects on a device, behind `after`.
+    /// Files with objects on a device, after `after`.
     fn on_device(&self, osd: u32, after: Fid, limit: usize) -> Result<(Vec<Fid>, bool), Refusal> {
         let partitions = self.volumes.partitions();
         let (mut number, mut from) = (0, Some(0));
@@ -125,7 +128,7 @@ impl Server {
             from = Some(attached.volume.place_of(after.vnode) + 1);
         }
         let mut files: Vec<Fid> = Vec::new();
-        // A number is a volume's own: other volumes have the same.
+        // The place of a vnode is unique only together with its partition.
         let place_of = |fid: Fid| {
             let found = self.volumes.find(fid.volume).ok().flatten();
             let place = found.map(|(id, attached)| (id, attached.volume.place_of(fid.vnode)));
@@ -138,7 +141,7 @@ impl Server {
                 };
                 let (found, next) = partition.holders(place, LOOKS_MAX, named)?;
                 for holder in found {
-                    // Clones with other objects of the same file are told once.
+                    // Clones with different objects of the same file are listed once.
                     let same = |last: &Fid| place_of(*last) == place_of(holder.fid);
                     if files.last().is_some_and(same) {
                         continue;
@@ -163,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// References of vnodes 2, 4, 6..., so many of each.
+    /// References of vnodes 2, 4, 6..., with the given number for each.
     fn named(of_each: &[usize]) -> Vec<Referenced> {
         let mut all = Vec::new();
         for (number, count) in of_each.iter().enumerate() {

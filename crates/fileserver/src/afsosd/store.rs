@@ -1,11 +1,12 @@
 //! BeginStore, ExtendStore, EndStore, AbortStore: a store that a client makes directly.
 //!
-//! 1. BeginStore takes the turn to write the file, as the server's own stores do, and says which versions of
-//!    which objects may be written. Bytes that the file has here, or in objects that are not its own, are
-//!    moved to objects of its own first: the same contents, so no promise is broken.
-//! 2. EndStore is told what was written, what was not touched, and what failed. If of every part of the file
-//!    an object is left that has it all, one change of the vnode makes it so; those that failed are
-//!    stale from then on, and repaired. Else nothing has changed (EIO).
+//! 1. BeginStore takes the turn to write the file, as the server's own stores do, and returns the
+//!    objects and versions that may be written. Bytes on this server, or in objects that belong to
+//!    another volume, are first moved to new objects of this volume. The contents stay the same, so
+//!    no promise is broken.
+//! 2. EndStore reports which objects were not touched and which failed. If every part of the file
+//!    has an object with all its data, one change of the vnode makes the store effective. Failed
+//!    objects are stale from then on, and repaired. Otherwise the file is unchanged (EIO).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,10 +45,10 @@ use crate::volumes::{Attached, Want};
 
 /// How long BeginStore waits for another store of the file.
 const TURN_WAIT: Duration = Duration::from_secs(2);
-// Not in vain behind one that was given up.
+// Long enough to outlast the cleanup of an aborted store.
 const _: () = assert!(UNMAKE_PATIENCE.as_millis() <= TURN_WAIT.as_millis());
 
-/// Who may store, and what the file is.
+/// A permitted store, with the present status of the file.
 struct Allowed {
     attached: Attached,
     status: VnodeStatus,
@@ -70,7 +71,7 @@ fn check(server: &Server, session: &Session, fid: Fid) -> Result<Allowed, Refusa
     })
 }
 
-/// That the volume's quota allows a file to become that long.
+/// Checks that the volume's quota allows a file of that length.
 fn check_quota(volume: &Volume, status: &VnodeStatus, length: u64) -> Result<(), Refusal> {
     let info = volume.info();
     let grown = cellar_volume::blocks_of(length).saturating_sub(status.blocks());
@@ -81,7 +82,7 @@ fn check_quota(volume: &Volume, status: &VnodeStatus, length: u64) -> Result<(),
     Ok(())
 }
 
-/// The end of a range, if a file can be so long.
+/// The end of a range, if a file can have that length.
 fn end_of(position: u64, length: u64) -> Result<u64, Refusal> {
     let end = position.checked_add(length);
     end.filter(|end| *end <= i64::MAX as u64)
@@ -203,7 +204,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
     Ok(())
 }
 
-/// Where the file is to be; whoever may administer can say how.
+/// The wanted place of the file. A caller with the administer right can choose the layout.
 fn wanted(
     server: &Server,
     session: &Session,
@@ -280,7 +281,8 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
     } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let now = server.wall().as_secs();
-    // Looked at before the store is taken out: who may not end it any more can still give it up.
+    // Checked before the store leaves the table. A caller that may no longer end it can still abort
+    // it.
     let allowed = {
         let (server, session) = (server.clone(), session.clone());
         run(&server.clone(), move || check(&server, &session, fid)).await?
@@ -364,7 +366,7 @@ pub(super) async fn abort_store(server: &Arc<Server>, call: &mut IncomingCall) -
     Ok(())
 }
 
-/// The layout after a store, from what its client says of it.
+/// The layout after a store, by its client's report.
 fn after(next: &Layout, failed: &[Failed]) -> Result<Layout, Refusal> {
     let mut layout = next.clone();
     let version = layout.version;
@@ -376,7 +378,7 @@ fn after(next: &Layout, failed: &[Failed]) -> Result<Layout, Refusal> {
     }
     for (placed, said) in objects.iter_mut().zip(&said) {
         match said {
-            // It was not touched.
+            // The object was not touched.
             Some(0) => {}
             Some(_) => {
                 placed.version = version;
@@ -385,7 +387,7 @@ fn after(next: &Layout, failed: &[Failed]) -> Result<Layout, Refusal> {
             None => placed.version = version,
         }
     }
-    // Of what was written all copies have to be, and the parity: one that was left out lacks the store.
+    // A write must reach all copies and the parity. An object that was omitted lacks the store.
     let touched: Vec<usize> = (0..objects.len())
         .filter(|&at| said[at] != Some(0))
         .collect();
@@ -408,7 +410,7 @@ fn after(next: &Layout, failed: &[Failed]) -> Result<Layout, Refusal> {
     }
 }
 
-/// Whether all bytes of a file are in objects that lack nothing.
+/// Whether all bytes of a file are in objects that are not stale.
 fn holds_everything(layout: &Layout) -> bool {
     let objects: &[Placed] = &layout.objects;
     let (stripes, copies) = (layout.shape.stripes as usize, layout.shape.copies as usize);
@@ -427,7 +429,7 @@ mod tests {
 
     use super::*;
 
-    /// Which objects are stale after a store of version 9 over version 8.
+    /// The objects that are stale after a store of version 9 over version 8.
     fn stale(
         scheme: Scheme,
         stripes: u32,

@@ -1,5 +1,5 @@
-//! RepairStatus, MoveObject, HaveVolumes, CollectGarbage: what administrators and other file servers ask of the work
-//! that this one does with objects by itself.
+//! RepairStatus, MoveObject, HaveVolumes, CollectGarbage: requests of administrators and other file
+//! servers about this server's maintenance of objects.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -48,8 +48,8 @@ pub(super) async fn nuke_volume(server: &Arc<Server>, call: &mut IncomingCall) -
     Ok(())
 }
 
-/// Deletes a volume, and tells everybody who was promised anything in it. A transaction that it
-/// happens in is told, too.
+/// Deletes a volume, and breaks all promises for it. If this happens in a transaction, the
+/// transaction notes the deletion.
 async fn delete(
     server: &Arc<Server>,
     place: PartitionId,
@@ -66,7 +66,7 @@ async fn delete(
                 used.set_deleted();
             }
             server.volumes.forget(volume);
-            // Locks and promises are by id: of another copy here they are kept by nobody's need.
+            // Locks and promises are by id. Another copy on this server does not need them.
             server.locks.forget_volume(volume);
             let pending = server.breaker.collect_volume(volume, server.now_secs());
             Ok((pending, deleted.durable))
@@ -84,7 +84,7 @@ pub(super) async fn set_flags(server: &Arc<Server>, call: &mut IncomingCall) -> 
     superuser(server, call)?;
     audit::about("flags", format_args!("{flags:#x}"));
     let used = InUse::enter(server, trans, "SetFlags")?;
-    // As TransCreate takes the flags: the strongest counts.
+    // As for the flags of TransCreate, the strongest one counts.
     if special_of(used.attach_flags()) == Some(Special::ReadOnly) {
         return Err(AbortCode::EROFS);
     }
@@ -92,7 +92,7 @@ pub(super) async fn set_flags(server: &Arc<Server>, call: &mut IncomingCall) -> 
     let in_service = flags & VT_OUT_OF_SERVICE == 0;
     edit(server, used.clone(), move |info| {
         info.destroy_me = destroy;
-        // What is to be destroyed is never shown to clients.
+        // A volume that is to be destroyed is never shown to clients.
         info.in_service = in_service && !destroy;
     })
     .await?;
@@ -108,7 +108,7 @@ pub(super) async fn set_flags(server: &Arc<Server>, call: &mut IncomingCall) -> 
 pub(super) async fn set_info(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let SetInfo { trans, info: new } = call.arguments().await?;
     superuser(server, call)?;
-    // A field of -1 stays as it is.
+    // A field of -1 leaves the value unchanged.
     let word = |word: i32| (word != -1).then_some(word as u32);
     let date = |date: AfsTime| (date.0 != u32::MAX).then_some(date);
     if new.max_quota < -1 {
@@ -139,7 +139,7 @@ pub(super) async fn set_date(server: &Arc<Server>, call: &mut IncomingCall) -> A
     Ok(())
 }
 
-/// Name, type and related ids of a volume.
+/// Sets name, type and related ids of a volume.
 pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let SetIdsTypes {
         trans,
@@ -171,7 +171,7 @@ pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall)
             if before.kind == kind {
                 return Ok(Pending::default());
             }
-            // What clients may do with it is another thing now.
+            // The access of clients to the volume has changed.
             server.volumes.forget(used.id());
             Ok(server.breaker.collect_volume(used.id(), server.now_secs()))
         })
@@ -182,8 +182,8 @@ pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall)
     Ok(())
 }
 
-/// A read-only volume becomes the read-write volume of its group, on the spot; EXDEV if this server has
-/// that, on whichever partition.
+/// Converts a read-only volume to the read-write volume of its group, in place. EXDEV if this
+/// server has the read-write volume, on any partition.
 pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let ConvertROtoRWvolume { partition, volume } = call.arguments().await?;
     superuser(server, call)?;
@@ -231,8 +231,8 @@ pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> An
     Ok(())
 }
 
-/// From now on clients that ask for the volume here, where it is no more, learn that it moved,
-/// until the next restart.
+/// Clients that ask for the volume, which is no longer here, learn from now on that it moved. The
+/// note lasts until the next restart.
 pub(super) async fn set_forwarding(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let SetForwarding { trans, new_site } = call.arguments().await?;
     superuser(server, call)?;
@@ -252,7 +252,7 @@ pub(super) async fn signal_restore(server: &Arc<Server>, call: &mut IncomingCall
 }
 
 /// Changes the header of a transaction's volume, durably. The date of the last change of the
-/// contents stays, unless it is what is set.
+/// contents stays, unless the change sets it.
 async fn edit(
     server: &Arc<Server>,
     used: InUse,

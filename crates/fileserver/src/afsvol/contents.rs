@@ -1,8 +1,8 @@
-//! What the store says of volumes and vnodes, in the words of dumps and deltas, and back.
+//! Conversion of volumes and vnodes between the store and the forms of dumps and deltas.
 //!
 //! A restored volume has the name, type and clone that its caller gives, and the dates, quota and
-//! owner of the stream. Its id, parent and copy date stay, and so does whether it is in service:
-//! that is for SetFlags, so that what a caller leaves behind is not shown to clients.
+//! owner of the stream. Its id, parent and copy date stay unchanged. Its service state also stays,
+//! because SetFlags sets it. So a volume that a caller abandons is not shown to clients.
 
 use std::sync::Arc;
 
@@ -20,10 +20,11 @@ use super::create::checked_name;
 use super::list::file_count;
 use super::status::kind_of;
 
-/// What OpenAFS's dumps say of a volume that is on line, because a dump takes it off.
+/// The message in OpenAFS's dumps of a volume that is on line, because a dump takes the volume off
+/// line.
 const DUMP_MESSAGE: &[u8] = b"A volume utility is running.";
 
-/// Numbers of a dump have 32 bits; more is said as the most they can.
+/// Numbers in a dump have 32 bits. Larger ones become the largest value.
 fn word(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
@@ -32,7 +33,7 @@ fn text<const N: usize>(text: &[u8]) -> WordString<N> {
     WordString::new(text).unwrap_or_default()
 }
 
-/// A dump's head: of changes since `from`.
+/// The head of a dump of changes since `from`.
 pub(super) fn dump_header(info: &VolumeInfo, from: AfsTime) -> DumpHeader {
     let to = match info.kind {
         VolumeKind::ReadWrite => info.updated,
@@ -46,7 +47,7 @@ pub(super) fn dump_header(info: &VolumeInfo, from: AfsTime) -> DumpHeader {
     }
 }
 
-/// The volume's head.
+/// The head of a volume in a dump.
 pub(super) fn volume_header(info: &VolumeInfo, uniquifier: u32) -> VolumeHeader {
     VolumeHeader {
         volume: info.id,
@@ -78,7 +79,7 @@ pub(super) fn volume_header(info: &VolumeInfo, uniquifier: u32) -> VolumeHeader 
     }
 }
 
-/// A vnode's record; without attributes when it did not change.
+/// A vnode's record, without attributes if it did not change.
 pub(super) fn record(
     vnode: VnodeId,
     uniquifier: Uniquifier,
@@ -107,7 +108,7 @@ pub(super) fn record(
     }
 }
 
-/// Says in the record of a file where its contents are, in the place of these.
+/// Replaces the contents in the record of a file by its layout.
 pub(super) fn with_objects(
     attributes: &mut VnodeAttributes,
     cell: &AfsString<256>,
@@ -182,7 +183,7 @@ pub(super) fn image(
     })
 }
 
-/// A vnode for a delta; of its contents in the base the first `kept` bytes may stay.
+/// A vnode for a delta. The first `kept` bytes of its contents in the base may stay.
 pub(super) fn delta_vnode(image: &VnodeImage, kept: u64) -> DeltaVnode {
     let list = image.acl.as_ref().map(|list| list.to_bytes().to_vec());
     DeltaVnode {
@@ -231,7 +232,7 @@ pub(super) fn image_of_delta(vnode: &DeltaVnode) -> Result<VnodeImage, AbortCode
     })
 }
 
-/// What a restore makes of the volume `target`, whose dump has this head.
+/// The header of the volume `target` after a restore from a dump with this head.
 pub(super) fn restored_from_dump(
     target: VolumeInfo,
     header: &VolumeHeader,
@@ -253,7 +254,7 @@ pub(super) fn restored_from_dump(
     restored(info, cookie)
 }
 
-/// What a restore makes of the volume `target`, whose delta has this head.
+/// The header of the volume `target` after a restore from a delta with this head.
 pub(super) fn restored_from_delta(
     target: VolumeInfo,
     head: &DeltaHead,
@@ -293,7 +294,7 @@ fn restored(info: VolumeInfo, cookie: &RestoreCookie) -> Result<VolumeInfo, Abor
         clone: cookie.clone,
         backup: VolumeId(0),
         restored_from: VolumeId(0),
-        // Accesses are those of the contents that were there before.
+        // The accesses were to the earlier contents.
         day_use: 0,
         day_use_date: AfsTime(0),
         week_use: [0; 7],
@@ -302,7 +303,7 @@ fn restored(info: VolumeInfo, cookie: &RestoreCookie) -> Result<VolumeInfo, Abor
     })
 }
 
-/// A delta's head: what is the same whatever the base is.
+/// The part of a delta's head that does not depend on the base.
 pub(super) fn delta_head(info: &VolumeInfo, uniquifier: u32, state: Option<StateId>) -> DeltaHead {
     let short = |text: &Bytes| AfsString::new(text.clone()).unwrap_or_default();
     DeltaHead {
@@ -330,7 +331,7 @@ pub(super) fn delta_head(info: &VolumeInfo, uniquifier: u32, state: Option<State
     }
 }
 
-/// A state as it travels.
+/// The wire form of a state.
 pub(super) fn to_wire(state: StateId) -> VolumeState {
     let mut lineage = [0; 4];
     for (word, bytes) in lineage.iter_mut().zip(state.lineage.as_chunks().0) {
@@ -342,7 +343,7 @@ pub(super) fn to_wire(state: StateId) -> VolumeState {
     }
 }
 
-/// A state that has travelled; `None` if it names nothing.
+/// A state from the wire; `None` if it names no state.
 pub(super) fn from_wire(state: VolumeState) -> Option<StateId> {
     let mut lineage = [0; 16];
     for (bytes, word) in lineage.as_chunks_mut().0.iter_mut().zip(state.lineage) {

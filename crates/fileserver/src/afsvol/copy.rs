@@ -1,6 +1,6 @@
-//! A read-write clone: what `vos clone -readwrite` makes. Two volumes that are changed each on its
-//! own cannot share a group's vnodes, so this one is a copy, made on the spot as a delta from nothing. Of
-//! files in objects it names the same objects, until it stores into them.
+//! A read-write clone, as `vos clone -readwrite` makes it. Two volumes that change independently
+//! cannot share the vnodes of a group. So this clone is a copy, made locally as a delta from
+//! nothing. For files in objects it names the same objects, until it stores into them.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use super::transaction::InUse;
 use crate::objects::lending::Lender;
 use crate::server::Server;
 
-/// Copies the volume of a transaction. The copy is out of service, and to be destroyed, until
-/// SetFlags(0).
+/// Copies the volume of a transaction. Until SetFlags(0), the copy is out of service and marked to
+/// be destroyed.
 pub(super) fn copy(
     server: &Arc<Server>,
     source: &InUse,

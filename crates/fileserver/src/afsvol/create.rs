@@ -19,13 +19,14 @@ use crate::audit;
 use crate::server::Server;
 use crate::volumes::{Attached, Special};
 
-/// Quota of a new volume until SetInfo says another, KiB.
+/// Quota of a new volume before SetInfo changes it, in KiB.
 const FIRST_QUOTA: u32 = 5000;
 /// The longest name of a volume.
 const NAME_MAX: usize = 31;
 
-/// A new volume: read-write with an empty root directory, or one that a restore will fill. Until its
-/// transaction is told SetFlags(0) it is out of service, and removed if the transaction is forgotten.
+/// Creates a volume: read-write with an empty root directory, or one that a restore will fill.
+/// Before its transaction receives SetFlags(0), it is out of service. It is removed if the
+/// transaction is abandoned.
 pub(super) async fn create_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let CreateVolume {
         partition,
@@ -49,7 +50,7 @@ pub(super) async fn create_volume(server: &Arc<Server>, call: &mut IncomingCall)
         volume,
         name,
         kind,
-        // Without a root directory: what is restored brings it.
+        // Without a root directory: the restore brings one.
         root: !(parent == volume && kind == VolumeKind::ReadWrite),
         parent: if parent.0 == 0 { volume } else { parent },
     };
@@ -59,7 +60,7 @@ pub(super) async fn create_volume(server: &Arc<Server>, call: &mut IncomingCall)
     Ok(())
 }
 
-/// A volume as it is asked for.
+/// The parameters of a new volume.
 struct Wanted {
     volume: VolumeId,
     name: String,
@@ -92,14 +93,15 @@ fn create(server: &Arc<Server>, place: PartitionId, wanted: Wanted) -> Result<i3
         Err(error) => {
             info!(%volume, partition = %place, %error, "volume not created");
             begun.end();
-            // What goes wrong in making a volume has always been EIO: callers try another id.
+            // Every failure to create a volume has always been EIO: callers try another id.
             Err(AbortCode::EIO)
         }
     }
 }
 
-/// That no other partition of this server has a volume of the id. Only a read-write volume may be
-/// on two, while it moves: of clones and read-only volumes the second would hide the first.
+/// Checks that no other partition of this server has a volume of the id. Only a read-write volume
+/// may be on two partitions, while it moves. Of two clones or read-only volumes, the second would
+/// hide the first.
 pub(super) fn check_elsewhere(
     server: &Server,
     place: PartitionId,
@@ -119,7 +121,8 @@ fn make(
     wanted: Wanted,
     now: AfsTime,
 ) -> cellar_volume::Result<()> {
-    // A move between partitions of this server asks for one that a restore will fill.
+    // For a move between partitions of this server, the caller creates a volume that a restore will
+    // fill.
     if wanted.root || wanted.parent != wanted.volume {
         check_elsewhere(server, place, wanted.volume)?;
     }
@@ -137,12 +140,12 @@ fn make(
     partition.create_volume(&spec)?.wait().map(drop)
 }
 
-/// A name that a volume may have.
+/// Checks the name of a volume.
 pub(super) fn volume_name(name: &VolumeNameArgument) -> Result<String, AbortCode> {
     checked_name(name.as_bytes())
 }
 
-/// The same, as bytes.
+/// As [`volume_name`], for bytes.
 pub(super) fn checked_name(name: &[u8]) -> Result<String, AbortCode> {
     let text = std::str::from_utf8(name).map_err(|_| AbortCode::VOLSERBADNAME)?;
     let allowed = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
@@ -152,7 +155,8 @@ pub(super) fn checked_name(name: &[u8]) -> Result<String, AbortCode> {
     Ok(text.to_owned())
 }
 
-/// A clone beside its volume. Out of service, and to be destroyed, until SetFlags(0).
+/// Creates a clone beside its volume. Until SetFlags(0), it is out of service and marked to be
+/// destroyed.
 pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let Clone {
         trans,
@@ -187,7 +191,7 @@ pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) 
     Ok(())
 }
 
-/// Keeps others from the id of a clone while it is made.
+/// Reserves the id of a clone while the clone is made.
 fn reserve(
     server: &Arc<Server>,
     source: &InUse,
@@ -206,7 +210,7 @@ fn reserve(
     )
 }
 
-/// A source that may be cloned: in service, and not to be destroyed.
+/// Checks that a source may be cloned: it must be in service, and not marked to be destroyed.
 fn cloneable(source: &InUse) -> Result<(Attached, VolumeInfo), AbortCode> {
     let attached = source.volume()?;
     let info = attached.volume.info();
@@ -262,7 +266,7 @@ fn clone(
     made.map(drop).map_err(code)
 }
 
-/// A clone is made anew in its place: same id and type, contents of now.
+/// Recreates a clone in its place, with the same id and type, and the present contents.
 pub(super) async fn re_clone(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let ReClone { trans, clone } = call.arguments().await?;
     superuser(server, call)?;
@@ -302,14 +306,14 @@ fn clone_anew(server: &Server, source: &InUse, clone: VolumeId) -> Result<(), Ab
     if clone == source.id() || old.kind == VolumeKind::ReadWrite {
         return Err(AbortCode::EINVAL);
     }
-    // The clone was there since long; it is on line again at once.
+    // The clone existed before; it is on line again at once.
     let name = name_of_clone(&info.name, old.kind);
     let spec = SnapshotSpec::new(source.id(), clone, name, old.kind, server.now());
     let made = attached.partition.snapshot(&spec);
     made.and_then(|made| made.wait()).map(drop).map_err(code)
 }
 
-/// The name of a clone, as it follows from its volume's.
+/// The name of a clone, derived from that of its volume.
 fn name_of_clone(name: &str, kind: VolumeKind) -> String {
     let suffix = match kind {
         VolumeKind::Backup => ".backup",

@@ -1,4 +1,5 @@
-//! Taking deltas: GetState, RestoreDelta, GetCapabilities and GetObjectCell, which are ours alone.
+//! Receiving deltas: GetState, RestoreDelta, GetCapabilities and GetObjectCell, calls of this
+//! project.
 
 use std::sync::Arc;
 
@@ -52,7 +53,7 @@ pub(super) async fn get_state(server: &Arc<Server>, call: &mut IncomingCall) -> 
     Ok(())
 }
 
-/// The state that a transaction's volume is in, if it has a name.
+/// The state of a transaction's volume, if it has a name.
 pub(super) async fn state_of(used: &InUse) -> Result<VolumeState, AbortCode> {
     let used = used.clone();
     let found = in_memory(move || {
@@ -83,28 +84,28 @@ pub(super) async fn restore_delta(server: &Arc<Server>, call: &mut IncomingCall)
     Ok(())
 }
 
-/// Takes a delta.
+/// Receives a delta.
 pub(super) struct DeltaSink {
     target: Target,
     head: DeltaHead,
     reader: Reader,
     body: Option<Place>,
     borrower: Borrower,
-    /// It comes from within this server.
+    /// Whether the delta comes from this server.
     is_local: bool,
     origin: Option<Origin>,
-    /// The source may not write the objects either.
+    /// Whether the source itself may not write the objects.
     is_borrowed: bool,
-    /// Of the next vnode.
+    /// The layout of the next vnode.
     layout: Option<Arc<Layout>>,
     policy: u32,
 }
 
-/// Where the contents of the last vnode are, and how they go on.
+/// The position in the contents of the last vnode.
 #[derive(Clone, Copy)]
 struct Place {
     at: u64,
-    /// Up to here, what does not come stays as it was.
+    /// Contents before this position that are not sent stay unchanged.
     kept: u64,
     length: u64,
 }
@@ -125,13 +126,13 @@ impl DeltaSink {
         .await
     }
 
-    /// Says that the delta comes from within this server: it may have layouts that are of no use here.
+    /// Marks the delta as one from this server: its layouts are always usable here.
     pub(super) fn locally(mut self) -> Self {
         self.is_local = true;
         self
     }
 
-    /// Begins to make a volume what a delta with this head says.
+    /// Begins to bring a volume to the state of a delta with this head.
     pub(super) fn new(
         server: &Arc<Server>,
         partition: &Partition,
@@ -220,7 +221,7 @@ impl DeltaSink {
         Ok(())
     }
 
-    /// Passes over what does not come of the contents: it stays, or is zeros.
+    /// Skips contents that are not sent: they stay, or become zeros.
     fn go_to(&mut self, offset: u64) -> Result<(), Refused> {
         let Some(Place { at, kept, .. }) = self.body else {
             return Ok(());
@@ -251,7 +252,7 @@ impl DeltaSink {
         Ok(())
     }
 
-    /// The delta has ended.
+    /// Finishes the restore at the end of the delta.
     pub(super) fn finish(self) -> Answered {
         let (head, borrower, origin) = (self.head, self.borrower, self.origin);
         let is_borrowed = self.is_borrowed;
@@ -260,7 +261,7 @@ impl DeltaSink {
             if let Some(origin) = origin {
                 info.policy = origin.policy;
             }
-            // Unless something is left of what came from elsewhere.
+            // Unless contents from another source remain.
             let takes_over =
                 head.base_kind == BASE_NOTHING || info.borrowed == 0 || info.takes_over;
             let takes_over = takes_over && origin.is_some() && !is_borrowed;

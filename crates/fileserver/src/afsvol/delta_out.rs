@@ -1,7 +1,8 @@
-//! Making deltas: what another Cellar server needs to have a volume as it is here.
+//! Making deltas: the data that another Cellar server needs to bring its volume to the state of the
+//! one here.
 //!
-//! Files in objects go as their layouts to who reads the same objects, and to others as their bytes, which are
-//! then all sent when anything of the file has changed.
+//! A receiver that reads the same objects gets the layouts of files in objects. Other receivers get
+//! their bytes, and then all bytes of a file if anything in it has changed.
 
 use std::collections::VecDeque;
 
@@ -19,21 +20,21 @@ use crate::abort_map::dump_code;
 use crate::limits::VOLUME_STREAM_PIECE_BYTES;
 use crate::objects::lending::Lender;
 
-/// What the other side has.
+/// The state of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Base {
-    /// Nothing, or nothing that counts.
+    /// No volume, or none that may be used.
     Nothing,
     /// Every change before this date.
     Date(AfsTime),
     /// This state.
     State(VolumeState),
-    /// This state, and a date for the head: it is not known which vnodes are gone since.
+    /// This state, with a date for the head. It is not known which vnodes were removed since.
     Named(VolumeState, AfsTime),
 }
 
-/// The head of a delta, and what to list for it. `None`: that state is not one that this volume
-/// knows the changes since.
+/// The head of a delta, and the list of vnodes for it. `None` if this volume does not know the
+/// changes since that state.
 pub(super) fn plan(frozen: &Frozen, base: Base) -> Result<Option<(DeltaHead, Since)>, AbortCode> {
     let state = frozen.state();
     let mut head = delta_head(frozen.info(), frozen.next_uniquifier().0, state);
@@ -73,17 +74,17 @@ pub(super) struct DeltaSource {
     writer: Writer,
     ready: VecDeque<Bytes>,
     vnodes: Option<Vnodes>,
-    /// The epoch that the changes are since.
+    /// The epoch since which changes are sent.
     epoch: Option<u64>,
-    /// Gives layouts away in the place of bytes.
+    /// Replaces bytes by layouts.
     lender: Option<Lender>,
     body: Option<Body>,
-    /// The contents that are fed: how far they are, and how long.
+    /// Contents from outside that are being added: position and length.
     fed: Option<(u64, u64)>,
 }
 
 impl DeltaSource {
-    /// `lender`: layouts take the place of bytes.
+    /// With `lender`, layouts replace the bytes of files in objects.
     pub(super) fn new(
         frozen: &Frozen,
         since: Since,
@@ -106,7 +107,7 @@ impl DeltaSource {
             _ => None,
         };
         if let Some(epoch) = epoch {
-            // First: their numbers may be used again.
+            // Removals come first, because vnode numbers may be reused.
             let removed = frozen.removed(epoch).map_err(|error| dump_code(&error))?;
             for vnode in removed {
                 writer.remove(vnode);
@@ -125,7 +126,7 @@ impl DeltaSource {
         })
     }
 
-    /// Writes the next item. What it answers is no piece; `None`: go on.
+    /// Writes the next item. Returns `None` to continue, or the next result that is no piece.
     fn step(&mut self) -> Result<Option<Next>, AbortCode> {
         if self.fed.is_some() {
             return Ok(Some(Next::More));
@@ -142,7 +143,7 @@ impl DeltaSource {
                     at,
                     content: Content::Hole(len),
                 }) => {
-                    // Where nothing is kept there are zeros anyway.
+                    // If nothing is kept, there are zeros anyway.
                     if self.epoch.is_some() {
                         self.writer.zeros(at, len);
                     }
@@ -180,7 +181,7 @@ impl DeltaSource {
             }
         }
         if let Some(file) = in_objects(&self.frozen, listed) {
-            // What of them is new since the base is not known here.
+            // The source does not know which bytes of objects are new since the base.
             self.writer.vnode(&delta_vnode(image, 0));
             if file.length == 0 {
                 return Ok(None);

@@ -1,12 +1,12 @@
 //! Dump (109), DumpV2 (65538), GetSize (65537).
 //!
-//! A dump is of one moment: what clients change while it is sent is not in it. It is made in the
-//! order of OpenAFS's: heads, directories, then files and links, each by ascending number, then the
-//! end. Vnodes that did not change since its date have a record without attributes, so that a
-//! restore knows what is gone.
+//! A dump shows one moment: changes by clients during the transfer are not in it. The order is that
+//! of OpenAFS: heads, directories, then files and links, each by ascending number, then the end.
+//! Vnodes that did not change since the date have a record without attributes. So a restore knows
+//! which vnodes are gone.
 //!
-//! Files in objects have their bytes in it, unless the caller wants their layouts instead
-//! ([`DUMP_OSD_METADATA`]): such a dump is small, and of use where these objects are.
+//! Files in objects have their bytes in the dump, unless the caller wants their layouts instead
+//! ([`DUMP_OSD_METADATA`]). Such a dump is small, and usable only in the cell of these objects.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,7 +33,8 @@ use crate::limits::VOLUME_STREAM_PIECE_BYTES;
 use crate::objects::lending::Lender;
 use crate::server::Server;
 
-/// Contents up to this are gathered with the records around them; longer ones are sent as they are.
+/// Contents up to this length are gathered with the records around them. Longer ones are sent
+/// separately.
 const GATHERED_BYTES: usize = 32 * 1024;
 
 static ZEROS: [u8; VOLUME_STREAM_PIECE_BYTES] = [0; VOLUME_STREAM_PIECE_BYTES];
@@ -78,13 +79,13 @@ async fn send(
     stream.send(source, call).await
 }
 
-/// The volume of a transaction as it is now.
+/// The volume of a transaction in its present state.
 pub(super) fn freeze(used: &InUse) -> Result<Frozen, AbortCode> {
     let volume = used.volume()?.volume;
     volume.freeze().map_err(|error| dump_code(&error))
 }
 
-/// What to list for a dump of what has changed since a date.
+/// The vnodes to list for a dump of the changes since a date.
 pub(super) fn since(from: AfsTime) -> Since {
     if from.0 == 0 {
         Since::Everything
@@ -97,27 +98,27 @@ pub(super) fn since(from: AfsTime) -> Since {
 pub(super) struct DumpSource {
     frozen: Frozen,
     out: BytesMut,
-    /// Made, and not yet taken.
+    /// Pieces that are complete and not yet taken.
     ready: VecDeque<Bytes>,
     /// `None` after the end.
     vnodes: Option<Vnodes>,
     every_directory: bool,
-    /// Gives layouts away in the place of bytes.
+    /// Replaces bytes by layouts.
     lender: Option<Lender>,
-    /// The contents that are being sent, and how much of them is left.
+    /// The contents that are being sent, and the number of bytes left.
     body: Option<(Contents, u64)>,
 }
 
-/// Where contents come from.
+/// The source of contents.
 enum Contents {
     Here(Box<Body>),
-    /// They are fed.
+    /// The caller feeds the bytes.
     Objects,
 }
 
 impl DumpSource {
-    /// A dump of all that has changed from a date on; 0 is a full one. `every_directory`: of
-    /// directories also those that did not change. `lender`: layouts take the place of bytes.
+    /// A dump of all changes since a date; 0 makes a full dump. With `every_directory`, unchanged
+    /// directories are included too. With `lender`, layouts replace the bytes of files in objects.
     pub(super) fn new(
         frozen: &Frozen,
         from: AfsTime,
@@ -147,8 +148,8 @@ impl DumpSource {
         })
     }
 
-    /// Adds the next record, or the next of the contents that are here, or the end. What it answers is no
-    /// piece; `None`: go on.
+    /// Adds the next record, the next part of local contents, or the end. Returns `None` to
+    /// continue, or the next result that is no piece.
     fn step(&mut self) -> Result<Option<Next>, AbortCode> {
         if let Some((contents, _)) = &self.body {
             if matches!(contents, Contents::Objects) {
@@ -176,7 +177,7 @@ impl DumpSource {
         Ok(None)
     }
 
-    /// Adds the next record, and answers the vnode and the length of its contents, which follow; or
+    /// Adds the next record, and returns the vnode and the length of its contents, which follow; or
     /// adds the end.
     fn record(&mut self) -> Result<Option<(Listed, u64)>, AbortCode> {
         let Some(vnodes) = &mut self.vnodes else {
@@ -208,14 +209,14 @@ impl DumpSource {
         Ok(Some((next, length)))
     }
 
-    /// Adds the next of the contents.
+    /// Adds the next part of the contents.
     fn contents(&mut self) -> Result<(), AbortCode> {
         let Some((Contents::Here(body), left)) = &mut self.body else {
             return Ok(());
         };
         let next = body.next(VOLUME_STREAM_PIECE_BYTES);
         let Some(Part { content, .. }) = next.map_err(|error| dump_code(&error))? else {
-            // Shorter than its record says.
+            // The contents are shorter than their record says.
             return Err(AbortCode::VOLSERDUMPERROR);
         };
         let len = match &content {
@@ -229,7 +230,8 @@ impl DumpSource {
         match content {
             Content::Bytes(bytes) => self.add(bytes),
             Content::Hole(mut len) => {
-                // Pieces of the same zeros: a hole costs memory for naming them only.
+                // Every piece refers to the same zeros, so a hole needs memory only for the
+                // references.
                 while len > 0 {
                     let piece = usize::try_from(len).unwrap_or(ZEROS.len()).min(ZEROS.len());
                     self.add(Bytes::from_static(&ZEROS[..piece]));
@@ -276,7 +278,7 @@ impl Source for DumpSource {
 
     fn feed(&mut self, bytes: Bytes) {
         if let Some((Contents::Objects, left)) = &mut self.body {
-            // More than the record says never comes: that is how much was asked for.
+            // More bytes than in the record never arrive, because only so many were requested.
             *left = left.saturating_sub(bytes.len() as u64);
             if *left == 0 {
                 self.body = None;
@@ -313,7 +315,7 @@ pub(super) async fn get_size(server: &Arc<Server>, call: &mut IncomingCall) -> A
     Ok(())
 }
 
-/// Bytes that a Dump would send: with all directories.
+/// The number of bytes that a Dump would send, with all directories.
 fn size(frozen: &Frozen, from: AfsTime) -> Result<u64, AbortCode> {
     let mut source = DumpSource::new(frozen, from, true, None)?;
     let mut size = source.out.len() as u64;

@@ -1,18 +1,22 @@
-//! Forward (103) and ForwardMultiple (128): a volume is sent to other volume servers, into
-//! transactions that the caller has there.
+//! Forward (103) and ForwardMultiple (128): this server sends a volume to other volume servers,
+//! into transactions that the caller has there.
 //!
-//! 1. Each destination is a stream of its own from the same moment of the volume, so that none waits
-//!    for another: one that is slow or dead costs its own time.
-//! 2. A destination is first asked which state of the volume it has. One of OpenAFS's knows no such
-//!    question and is sent a dump from the caller's date. A Cellar server is sent a delta: from the
-//!    state that it has if this volume knows that; from the caller's date if not, and if that fits
-//!    what it has; else everything. A restore brings old dates, so where the state is known they do
-//!    not count. With date 0, everything: who asks for that does not trust what is there.
-//! 3. This server calls as a holder of the cell's key, encrypted if its caller does so.
-//! 4. A destination that uses the object storage of this server's cell gets the layouts of files in objects:
-//!    no device is asked anything, and none need be there. To all others go the bytes.
-//! 5. What is sent to this server itself, as in a move between its partitions, does not leave the
-//!    process; it is a delta like any other.
+//! 1. Each destination gets its own stream of the same moment of the volume. So a slow or dead
+//!    destination delays no other.
+//! 2. A destination is first asked for the state of its volume. An OpenAFS server does not know
+//!    this question, and gets a dump from the caller's date. A Cellar server gets a delta, by the
+//!    first rule that applies:
+//!    - with date 0: everything, because such a caller does not trust the present contents;
+//!    - from the state that it has, if this volume knows that state;
+//!    - from the caller's date, if that fits its state;
+//!    - everything.
+//!
+//!    A restore brings old dates, so dates do not count if the state is known.
+//! 3. This server calls as a holder of the cell's key, encrypted if its caller uses encryption.
+//! 4. A destination that uses the object storage of this server's cell gets the layouts of files in
+//!    objects. No device is asked, so devices may be missing. All other destinations get the bytes.
+//! 5. A transfer to this server itself, as in a move between its partitions, stays in the process.
+//!    It is a delta like any other.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -82,7 +86,7 @@ pub(super) async fn forward_multiple(server: &Arc<Server>, call: &mut IncomingCa
         let outgoing = outgoing.clone();
         sending.spawn(async move { (index, outgoing.send(replica).await) });
     }
-    // What panics has failed.
+    // A task that panics counts as failed.
     let mut results = vec![AbortCode::VOLSERFAILEDOP.0; destinations.len()];
     while let Some(sent) = sending.join_next().await {
         if let Ok((index, outcome)) = sent {
@@ -103,11 +107,11 @@ fn address(server: &DestServer) -> SocketAddr {
     (Ipv4Addr::from(server.host), port).into()
 }
 
-/// A moment of a volume, on its way to others.
+/// A moment of a volume that is being sent.
 #[derive(Clone)]
 struct Outgoing {
     server: Arc<Server>,
-    /// The transaction lasts as long as this.
+    /// Keeps the transaction open.
     used: InUse,
     frozen: Frozen,
     from: AfsTime,
@@ -117,7 +121,7 @@ struct Outgoing {
     port: cellar_rpc::Port,
 }
 
-/// Where a volume is sent.
+/// The destination of a transfer.
 enum Destination {
     /// Another server, and the transaction there.
     There(Connection, i32),
@@ -125,9 +129,9 @@ enum Destination {
     Here(InUse),
 }
 
-/// What a destination said of the volume that it has.
+/// The answer of a destination about the state of its volume.
 enum Known {
-    /// It is no Cellar server.
+    /// It is not a Cellar server.
     Nothing,
     State(VolumeState),
 }
@@ -218,7 +222,7 @@ impl Outgoing {
         Err(WRONG_BASE)
     }
 
-    /// Ends a stream, and waits for what the destination says of it.
+    /// Ends a stream, and waits for the result of the destination.
     async fn end<R: Decode>(&self, mut call: OutgoingCall) -> Result<R, AbortCode> {
         call.finish();
         let answer = async { call.results().await.map_err(failed) };
@@ -238,7 +242,7 @@ impl Outgoing {
         self.end::<RestoreReply>(call).await.map(drop)
     }
 
-    /// Whether a Cellar server reads the objects that this one reads.
+    /// Whether a Cellar server reads the same objects as this one.
     async fn is_of_the_cell(&self, connection: &Connection) -> Result<bool, AbortCode> {
         let own = self.server.object_cell();
         if own.as_bytes().is_empty() {
@@ -257,8 +261,8 @@ impl Outgoing {
         self.stream.within_patience(asked).await
     }
 
-    /// False: this volume does not know the changes since that state. `lends`: files in objects go as their
-    /// layouts.
+    /// Sends a delta. Returns `false` if this volume does not know the changes since that state.
+    /// With `lends`, layouts replace the bytes of files in objects.
     async fn send_delta(
         &self,
         to: &Destination,
@@ -304,7 +308,7 @@ fn failed(error: CallError) -> AbortCode {
     error.code()
 }
 
-/// Asks a destination what it has.
+/// Asks a destination for the state of its volume.
 async fn known(connection: &Connection, trans: i32) -> Result<Known, AbortCode> {
     let options = CallOptions {
         timeout: Some(VOLUME_QUESTION_PATIENCE),
@@ -316,7 +320,7 @@ async fn known(connection: &Connection, trans: i32) -> Result<Known, AbortCode> 
     }
 }
 
-/// How this server calls others: as a holder of the cell's key.
+/// The security of calls to other servers: as a holder of the cell's key.
 fn security(server: &Server, call: &IncomingCall) -> Result<Security, AbortCode> {
     let Some(authority) = &server.config.authority else {
         return Ok(Security::null());

@@ -1,9 +1,9 @@
-//! Volumes that somebody began and nobody finished before the server stopped: clones for a move,
-//! targets of a restore. Their transactions went with the server; what they had marked to be
-//! destroyed goes a while after the next start, when whoever made it had time to come back.
+//! Removal of unfinished volumes of an earlier run: clones for a move, and targets of a restore.
+//! Their transactions ended with the server. Volumes marked to be destroyed are removed some time
+//! after the next start, so that their creators have time to continue.
 //!
-//! The volumes are looked through in the background, a page at a time with pauses: nothing waits
-//! for it.
+//! The volumes are examined in the background, one page at a time with pauses, so nothing waits for
+//! it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use tracing::{info, warn};
 use crate::limits::VOLUME_TRANSACTION_IDLE;
 use crate::server::Server;
 
-/// Volumes looked at between two pauses.
+/// Volumes examined between two pauses.
 const PAGE: usize = 256;
 /// A pause.
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Server {
-    /// Removes what earlier runs of this server left unfinished, after a while.
+    /// Removes unfinished volumes of earlier runs of this server, after a while.
     pub(crate) async fn remove_leftovers_later(self: Arc<Self>) {
         tokio::time::sleep(VOLUME_TRANSACTION_IDLE).await;
         self.remove_leftovers().await;
     }
 
-    /// Removes what earlier runs of this server left unfinished.
+    /// Removes unfinished volumes of earlier runs of this server.
     pub(crate) async fn remove_leftovers(self: &Arc<Self>) {
         let started = AfsTime::after_1970(self.started);
         for (place, partition) in self.volumes.partitions() {
@@ -50,7 +50,7 @@ impl Server {
         }
     }
 
-    /// Looks through a page of volumes. Answers the last of them, if there are more.
+    /// Examines one page of volumes. Returns the last of them, if there are more.
     pub(super) fn remove_leftovers_of(
         &self,
         place: PartitionId,

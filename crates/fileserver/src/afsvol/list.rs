@@ -1,7 +1,7 @@
 //! ListVolumes (116), XListVolumes (124), ListOneVolume (121), XListOneVolume (125).
 //!
-//! Of a volume that a transaction works on, only the id is said, and that it is busy. Volumes that
-//! are to be destroyed are left out of lists; asked for by id, they are said not to be sound.
+//! For a volume in a transaction, only the id and the busy status are returned. Volumes marked to
+//! be destroyed are omitted from lists. When requested by id, they are reported as damaged.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::status::kind_number;
 use super::{Answered, code, in_memory, on_disk};
 use crate::server::Server;
 
-/// Volumes asked of the store at a time.
+/// Volumes requested from the store at a time.
 const PAGE: usize = 4096;
 
 pub(super) async fn list_volumes(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -60,10 +60,10 @@ pub(super) async fn x_list_one_volume(server: &Arc<Server>, call: &mut IncomingC
 
 /// One form of a volume in a list.
 trait Entry: Send + 'static {
-    /// Everything that is known.
+    /// The full entry.
     fn of(info: &VolumeInfo) -> Self;
 
-    /// Only a name, an id and a status.
+    /// An entry with only a name, an id and a status.
     fn only(name: VolumeName, volume: VolumeId, status: i32) -> Self;
 }
 
@@ -78,7 +78,7 @@ pub(super) fn partition_of(
     Ok((place, partition))
 }
 
-/// All volumes of a partition. `flags` 0: ids only.
+/// All volumes of a partition. With `flags` 0, only the ids.
 async fn every<E: Entry>(
     server: &Arc<Server>,
     partition: i32,
@@ -126,7 +126,7 @@ async fn one<E: Entry>(
         return Ok(E::only(VolumeName::default(), volume, STATUS_BUSY));
     }
     if info.destroy_me {
-        // The name of the file that OpenAFS keeps a volume's header in.
+        // The name of the file in which OpenAFS keeps a volume's header.
         let name = format!("V{:010}.vol", volume.0);
         let name = VolumeName::new(name.as_bytes()).unwrap_or_default();
         return Ok(E::only(name, volume, 0));
@@ -138,22 +138,22 @@ fn name(info: &VolumeInfo) -> VolumeName {
     VolumeName::new(info.name.as_bytes()).unwrap_or_default()
 }
 
-/// Whether clients can use it: what `vos` shows as "On-line".
+/// Whether clients can use the volume; `vos` shows this as "On-line".
 fn in_use(info: &VolumeInfo) -> u8 {
     u8::from(info.online && info.in_service && info.blessed)
 }
 
-/// Files, directories and links as OpenAFS counts them: without the root directory.
+/// The number of files, directories and links as OpenAFS counts them: without the root directory.
 pub(super) fn file_count(info: &VolumeInfo) -> u64 {
     info.files.saturating_sub(1)
 }
 
-/// Numbers on the wire have 31 bits; more is said as the most they can.
+/// Numbers on the wire have 31 bits. Larger ones become the largest value.
 fn number(count: u64) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// A form of a volume in a list: what all forms have, and the fields that are its own.
+/// Implements a form of a volume in a list: the fields common to all forms, and its own ones.
 macro_rules! entry {
     ($form:ty, |$info:ident| $($own:ident: $value:expr),+ $(,)?) => {
         impl Entry for $form {
@@ -211,7 +211,7 @@ entry!(VolumeInfoX, |info|
     stat_dir_diff_author: counts(info, |traffic| traffic.directory_other_author),
 );
 
-/// Counts of a volume's traffic; zeros if there was none.
+/// Counters of a volume's traffic; zeros if there was none.
 fn counts<const N: usize>(info: &VolumeInfo, of: impl FnOnce(&Traffic) -> [u32; N]) -> [i32; N] {
     let counts = info.traffic.as_deref().map_or([0; N], of);
     counts.map(|count| number(count.into()))

@@ -1,11 +1,12 @@
-//! Bytes of files in objects, for streams to who cannot have the objects themselves.
+//! The bytes of files in objects, for streams to receivers that cannot read the objects.
 //!
-//! A volume that is sent is of one moment, and so are its layouts: they name versions that do not change.
-//! While they are read they are noted as being read, so nobody gives them up. All bytes of the file come, or
-//! an error: a device that fails in the middle, where there is no other copy and no parity, ends the stream.
+//! The transferred volume shows one moment, and so do its layouts: they name versions that do not
+//! change. While they are read, they are registered as being read, so they are not removed. The
+//! stream contains all bytes of a file, or ends with an error. An error occurs if a device fails in
+//! the middle and there is no other copy and no parity.
 //!
-//! A file is read in parts. Who takes the stream may be slow, and let a device wait so long that it seems to have
-//! failed; what is held against it is forgotten with the part.
+//! A file is read in parts. A slow receiver may let a device wait so long that it seems to have
+//! failed. Each part starts without that suspicion.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,24 +23,24 @@ use crate::objects::ObjectFigures;
 use crate::objects::reading::Reading;
 use crate::server::Server;
 
-/// Bytes that are read by one reader.
+/// The number of bytes that one reader reads.
 const PART_BYTES: u64 = 32 << 20;
 
-/// A file in objects whose bytes are wanted.
+/// A file in objects whose bytes are needed.
 pub(super) struct InObjects {
     /// The file.
     pub(super) fid: Fid,
-    /// Where its bytes are.
+    /// The layout of its bytes.
     pub(super) layout: Arc<Layout>,
-    /// How many.
+    /// The number of its bytes.
     pub(super) length: u64,
 }
 
-/// The bytes of a file in objects, as they come.
+/// The bytes of a file in objects, as they arrive.
 pub(super) struct ObjectBytes {
     server: Arc<Server>,
     file: InObjects,
-    /// Where the present part ends.
+    /// The end of the present part.
     end: u64,
     reader: Reader,
     told: usize,
@@ -47,7 +48,7 @@ pub(super) struct ObjectBytes {
 }
 
 impl ObjectBytes {
-    /// Begins to read all of a file.
+    /// Begins to read the whole file.
     pub(super) fn begin(server: &Arc<Server>, file: InObjects) -> Result<Self, AbortCode> {
         let reading = server.objects.readings.begin(file.fid, &file.layout);
         let end = file.length.min(PART_BYTES);

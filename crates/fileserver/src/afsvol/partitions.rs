@@ -15,7 +15,7 @@ use cellar_wire::{AbortCode, List, WordString};
 use super::{Answered, code, on_disk};
 use crate::server::Server;
 
-/// Partitions that the old form has room for.
+/// The number of partitions that fit into the old form.
 const OLD_PARTITIONS: usize = 26;
 
 pub(super) async fn list_partitions(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -59,7 +59,7 @@ pub(super) async fn partition_info(server: &Arc<Server>, call: &mut IncomingCall
             lock_fd: -1,
             total_usable: 0,
             free: blocks(usage.free_blocks),
-            // The size of the partition: that is where clients look for it.
+            // The size of the partition, because clients look for it in this field.
             min_free: blocks(usage.total_blocks),
         },
     });

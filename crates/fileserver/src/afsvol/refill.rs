@@ -1,8 +1,9 @@
-//! Refill: puts bytes back where a file is damaged; ours alone.
+//! Refill: writes bytes back into the damaged places of a file. A call of this project.
 //!
-//! The caller streams the damaged places from a copy of the same version. What is damaged is looked for
-//! anew, and its bytes taken as they come by: nothing is kept but the chunk at hand. A caller that stops
-//! leaves what was put back so far, which is right by its checksum.
+//! The caller streams the damaged places from a copy of the same version. The damaged places are
+//! searched for again, and their bytes are taken from the stream as they pass. So only the present
+//! chunk is kept. If a caller stops, the bytes written so far remain; each was verified by its
+//! checksum.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::server::Server;
 /// Chunks that wait to be used.
 const QUEUE: usize = 4;
 
-/// The most that is put back at a time: the bytes of a record of blocks.
+/// The largest range that is written at a time: the bytes of a record of blocks.
 const RANGE_MAX: u64 = 4 << 20;
 
 pub(super) async fn refill(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -57,7 +58,7 @@ pub(super) async fn refill(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
             if let Some(sender) = &wanted
                 && sender.send(bytes).await.is_err()
             {
-                // All is done that can be; the rest is read and forgotten.
+                // Everything possible is done; the rest of the stream is read and discarded.
                 wanted = None;
             }
         }
@@ -69,13 +70,13 @@ pub(super) async fn refill(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
     Ok(())
 }
 
-/// The bytes of some places of a file, as they come.
+/// The bytes of some places of a file, as they arrive.
 struct Given<const N: usize> {
     places: List<ScrubPlace, N>,
     chunks: mpsc::Receiver<Bytes>,
-    /// The first byte that comes next in the stream of all places.
+    /// The position of the next byte in the stream of all places.
     at: u64,
-    /// What has come of it.
+    /// The received bytes from that position on.
     chunk: Bytes,
 }
 
@@ -89,7 +90,7 @@ impl<const N: usize> Given<N> {
         }
     }
 
-    /// The bytes of a range that is in one of the places, if they have not gone by.
+    /// The bytes of a range within one of the places, unless they have already passed.
     fn bytes(&mut self, range: Range<u64>) -> Option<Bytes> {
         let skipped = self.position(&range)?.checked_sub(self.at)?;
         let length = range.end.checked_sub(range.start)?;
@@ -102,7 +103,7 @@ impl<const N: usize> Given<N> {
         Some(bytes.freeze())
     }
 
-    /// Where in the stream a range begins.
+    /// The position in the stream at which a range begins.
     fn position(&self, range: &Range<u64>) -> Option<u64> {
         let mut before = 0u64;
         for place in self.places.iter() {
@@ -115,7 +116,7 @@ impl<const N: usize> Given<N> {
         None
     }
 
-    /// Goes on in the stream; `None` at its end.
+    /// Advances in the stream. `None` at its end.
     fn take(&mut self, mut count: u64, mut sink: impl FnMut(&[u8])) -> Option<()> {
         while count > 0 {
             if self.chunk.is_empty() {

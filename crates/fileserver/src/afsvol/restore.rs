@@ -1,13 +1,14 @@
 //! Restore (102): a dump becomes the contents of a transaction's volume.
 //!
-//! Full and incremental are one algorithm, whatever the flag says: vnodes with attributes come
-//! anew, vnodes without stay, all others go. Nobody sees anything of it before the end of the dump
-//! was read and checked; what is truncated, damaged or does not fit what the volume holds leaves it
-//! as it was.
+//! Full and incremental restores use one algorithm, whatever the flag says. Vnodes with attributes
+//! are replaced, vnodes without are kept, and all others are removed. Nothing of this is visible
+//! before the end of the dump was read and checked. A dump that is truncated, damaged, or does not
+//! fit the volume leaves the volume unchanged.
 //!
-//! A dump of metadata has layouts in the place of bytes of files in objects. They are taken if the objects are
-//! of this cell; the volume reads them and never writes them, whoever's they are, because a dump may be of any
-//! age. Whether the objects are still there is not asked: their devices need not be reached for a restore.
+//! A dump of metadata has layouts in place of the bytes of files in objects. They are accepted if
+//! the objects are of this cell. The volume reads these objects and never writes them, because a
+//! dump may be of any age. The restore does not check that the objects exist, so their devices may
+//! be out of reach.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ pub(super) async fn restore(server: &Arc<Server>, call: &mut IncomingCall) -> An
     Ok(())
 }
 
-/// Makes a restore's contents those of the volume, and tells everybody who was promised anything.
+/// Makes the restored contents those of the volume, and breaks all promises for it.
 pub(super) async fn finish(
     server: &Arc<Server>,
     used: InUse,
@@ -59,7 +60,7 @@ pub(super) async fn finish(
     let pending = {
         let server = server.clone();
         on_disk(move || {
-            // Until it is done the transaction lasts, whoever hangs up.
+            // The transaction stays open until the work is done, even if the caller hangs up.
             let used = used;
             commit()?;
             used.restored()?;
@@ -73,10 +74,10 @@ pub(super) async fn finish(
     Ok(())
 }
 
-/// A volume that a stream, a dump or a delta, is restored into.
+/// The target volume of a restore from a dump or a delta.
 pub(super) struct Target {
     restoring: Restoring,
-    /// What the volume is before.
+    /// The header of the volume before the restore.
     before: VolumeInfo,
     cookie: RestoreCookie,
 }
@@ -102,7 +103,7 @@ impl Target {
         &mut self.restoring
     }
 
-    /// What was read, unless it is no part of a stream.
+    /// Maps an error in reading the stream to the code of a damaged dump.
     pub(super) fn sound<T, E: Display>(&self, read: Result<T, E>) -> Result<T, AbortCode> {
         read.map_err(|error| {
             info!(volume = %self.before.id, %error, "not restored");
@@ -110,8 +111,9 @@ impl Target {
         })
     }
 
-    /// Makes what has come the contents of the volume, if all of the stream `ended` and what it says
-    /// of the volume can be, and waits until that is durable. The volume is as it was otherwise.
+    /// Makes the received contents those of the volume, and waits until that is durable. Requires
+    /// that the stream `ended` completely and that its header is valid. Otherwise the volume stays
+    /// unchanged.
     pub(super) fn commit<E: Display>(
         self,
         ended: Result<(), E>,
@@ -134,7 +136,7 @@ impl Target {
         Ok(())
     }
 
-    /// Leaves the volume as it was.
+    /// Leaves the volume unchanged.
     pub(super) fn give_up(self) {
         let volume = self.before.id;
         if let Err(error) = self.restoring.abort() {
@@ -143,7 +145,7 @@ impl Target {
     }
 }
 
-/// Why something of a stream is not taken.
+/// The reason why a part of a stream is rejected.
 pub(super) struct Refused(AbortCode);
 
 impl From<Error> for Refused {
@@ -165,13 +167,13 @@ impl From<Refused> for AbortCode {
     }
 }
 
-/// Takes a dump.
+/// Receives a dump.
 struct DumpSink {
     target: Target,
     reader: Reader,
     header: Option<Box<VolumeHeader>>,
     borrower: Borrower,
-    /// Files in objects came as their layouts.
+    /// Whether files in objects came as layouts.
     has_layouts: bool,
 }
 
@@ -191,7 +193,7 @@ impl DumpSink {
         let restoring = self.target.restoring();
         match item {
             Item::Dump(_) | Item::End => {}
-            // Of merged dumps the last one's counts.
+            // In merged dumps the last header counts.
             Item::Volume(header) => self.header = Some(header),
             Item::Vnode(VnodeRecord {
                 vnode,
@@ -213,9 +215,9 @@ impl DumpSink {
         Ok(())
     }
 
-    /// The dump has ended.
+    /// Finishes the restore at the end of the dump.
     fn finish(self) -> Answered {
-        // A dump that has ended has a head.
+        // A complete dump has a header.
         let header = self.header.unwrap_or_default();
         let (borrower, has_layouts) = (self.borrower, self.has_layouts);
         self.target.commit(self.reader.finish(), |before, cookie| {

@@ -1,7 +1,8 @@
-//! Scrub: reads and verifies what is stored, at a pace, while it is in use; ours alone.
+//! Scrub: reads and verifies the stored data at a limited rate, while the volumes are in use. A
+//! call of this project.
 //!
-//! It may take days. It runs on a thread of its own of those that may wait, one for each partition,
-//! and ends when its caller goes away. What it says of its progress is dropped when the caller is slow.
+//! A scrub may take days. It runs on a separate thread of the pool, one for each partition, and
+//! ends when its caller hangs up. Progress reports are dropped when the caller is slow.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ const QUEUE: usize = 4;
 #[derive(Default)]
 pub(crate) struct Scrubs(Mutex<HashSet<PartitionId>>);
 
-/// A partition is being scrubbed for as long as this is there.
+/// Marks a partition as being scrubbed while it exists.
 struct Scrubbing {
     server: Arc<Server>,
     place: PartitionId,
@@ -100,7 +101,7 @@ pub(super) async fn scrub(server: &Arc<Server>, call: &mut IncomingCall) -> Answ
         }
         Ok::<_, AbortCode>(())
     };
-    // A caller that is gone drops the receiver, which ends the work.
+    // When the caller is gone, the receiver is dropped, which ends the work.
     let mut work = std::pin::pin!(work);
     let report = tokio::select! {
         biased;

@@ -64,7 +64,8 @@ pub(super) async fn end_trans(server: &Arc<Server>, call: &mut IncomingCall) -> 
     Ok(())
 }
 
-/// A transaction for a call that only looks. It counts as use when the superuser does it.
+/// A transaction for a call that only reads. The call counts as use of it if the caller is a
+/// superuser.
 fn looked(
     server: &Arc<Server>,
     call: &IncomingCall,
@@ -124,7 +125,7 @@ async fn info_in(
 fn status(info: &VolumeInfo) -> VolserStatus {
     VolserStatus {
         volume: info.id,
-        // Nobody continues this counter but the volume itself.
+        // Only the volume itself uses this counter.
         next_unique: 0,
         volume_type: kind_number(info.kind),
         parent: info.parent,

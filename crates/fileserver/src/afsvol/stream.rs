@@ -1,12 +1,12 @@
 //! Bytes between calls and the store: dumps and deltas, out and in.
 //!
-//! A stream is made or taken in pieces of about [`VOLUME_STREAM_PIECE_BYTES`] by work that may wait
-//! for the disk. No thread is held between two pieces: the next one is made, or the last one taken,
-//! while this one is on its way. So a call holds two pieces and no thread when its peer is slow,
-//! and memory is bounded whatever the volume's size.
+//! A stream is made or consumed in pieces of about [`VOLUME_STREAM_PIECE_BYTES`], by work that may
+//! wait for the disk. No thread is occupied between two pieces: the next piece is made, or the last
+//! one consumed, while this one is being transferred. So a call with a slow peer holds two pieces
+//! and no thread, and memory is bounded whatever the volume's size.
 //!
-//! Where a stream has the bytes of a file in objects, its source says so and is fed with them, as the devices
-//! send them ([`super::object_bytes`]).
+//! If a stream contains the bytes of a file in objects, its source requests them. They are then fed
+//! to it as the devices send them ([`super::object_bytes`]).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,43 +21,43 @@ use super::progress::Progress;
 use crate::limits::{VOLUME_STREAM_PATIENCE, VOLUME_STREAM_PIECE_BYTES};
 use crate::server::Server;
 
-/// Bytes that go from a volume of this server to another before the thread is given back: some
-/// milliseconds' work.
+/// Bytes passed between two volumes of this server before the thread is released: some milliseconds
+/// of work.
 const PASSED_AT_ONCE: usize = 4 << 20;
 
-/// What makes a stream.
+/// A producer of a stream.
 pub(super) trait Source: Send + 'static {
-    /// What comes next. May wait for the disk.
+    /// The next step. May wait for the disk.
     fn next(&mut self) -> Result<Next, AbortCode>;
 
-    /// The next bytes of the file in objects that was asked for.
+    /// Receives the next bytes of the requested file in objects.
     fn feed(&mut self, bytes: Bytes);
 }
 
-/// What comes next of a stream.
+/// The next step of a stream.
 pub(super) enum Next {
     /// A piece of it, never empty.
     Piece(Bytes),
-    /// The bytes of this file in objects are wanted.
+    /// A request for the bytes of this file in objects.
     Objects(InObjects),
-    /// More of these bytes are wanted.
+    /// A request for more of these bytes.
     More,
-    /// Nothing.
+    /// The end of the stream.
     End,
 }
 
-/// What takes a stream.
+/// A consumer of a stream.
 pub(super) trait Sink: Send + 'static {
-    /// Takes the next bytes. May wait for the disk.
+    /// Consumes the next bytes. May wait for the disk.
     fn take(&mut self, bytes: Bytes) -> Result<(), AbortCode>;
 
-    /// Undoes all that was taken. May wait for the disk.
+    /// Undoes everything that was consumed. May wait for the disk.
     fn give_up(self);
 }
 
-/// A call that a stream is written to.
+/// A call to which a stream is written.
 pub(super) trait Writing {
-    /// Waits until there is room.
+    /// Waits until there is room, and writes the bytes.
     async fn write(&mut self, bytes: Bytes) -> Result<(), AbortCode>;
 }
 
@@ -73,7 +73,7 @@ impl Writing for OutgoingCall {
     }
 }
 
-/// A stream of a call in a transaction: its clock, and what is shown of it.
+/// A stream of a call in a transaction, with its clock and its progress.
 #[derive(Clone)]
 pub(super) struct Stream {
     server: Arc<Server>,
@@ -88,7 +88,7 @@ impl Stream {
         }
     }
 
-    /// Writes everything that `source` makes.
+    /// Writes the whole stream of `source`.
     pub(super) async fn send<S: Source>(
         &self,
         source: S,
@@ -120,8 +120,9 @@ impl Stream {
         }
     }
 
-    /// Hands everything that `source` makes to `sink`, both of this server: [`PASSED_AT_ONCE`] bytes in
-    /// one piece of work. What it took is undone when that fails. `to` is shown of the receiving side.
+    /// Passes the whole stream of `source` to `sink`, both of this server: [`PASSED_AT_ONCE`] bytes
+    /// in one piece of work. If that fails, everything that `sink` consumed is undone. `to` is the
+    /// progress of the receiving side.
     pub(super) async fn pass<A: Source, B: Sink>(
         &self,
         mut source: A,
@@ -155,7 +156,8 @@ impl Stream {
         }
     }
 
-    /// Hands all that is left of a request to `sink`; what it took is undone when that fails.
+    /// Passes the rest of a request to `sink`. If that fails, everything that `sink` consumed is
+    /// undone.
     pub(super) async fn receive<S: Sink>(
         &self,
         call: &mut IncomingCall,
@@ -191,7 +193,7 @@ impl Stream {
         }
     }
 
-    /// The next bytes of a request, a piece of them; and whether it has ended.
+    /// The next piece of a request, and whether the request has ended.
     async fn gather(&self, call: &mut IncomingCall) -> Result<(Bytes, bool), AbortCode> {
         let mut piece = BytesMut::new();
         loop {
@@ -212,7 +214,7 @@ impl Stream {
         }
     }
 
-    /// Waits for the peer, but not for ever, and not when the transaction was ended.
+    /// Waits for the peer, with a timeout, and fails when the transaction was ended.
     pub(super) async fn within_patience<T>(
         &self,
         moving: impl Future<Output = Result<T, AbortCode>>,
@@ -227,13 +229,13 @@ impl Stream {
     }
 }
 
-/// What went from a source to a sink.
+/// The result of passing data from a source to a sink.
 pub(super) struct Passed {
     bytes: usize,
     ended: bool,
 }
 
-/// Hands to `sink` what `source` makes, to the end or until `most` bytes have gone.
+/// Passes the stream of `source` to `sink`, to the end or until at least `most` bytes were passed.
 pub(super) fn pass(
     source: &mut impl Source,
     sink: &mut impl Sink,
@@ -244,7 +246,7 @@ pub(super) fn pass(
         let piece = match source.next()? {
             Next::Piece(piece) => piece,
             Next::End => return Ok(Passed { bytes, ended: true }),
-            // Within a server layouts go, and no bytes.
+            // Transfers within a server use layouts, and never bytes of objects.
             Next::Objects(_) | Next::More => return Err(AbortCode::VOLSERDUMPERROR),
         };
         bytes += piece.len();

@@ -1,15 +1,17 @@
-//! Volume transactions: who works on a volume, and what clients may do meanwhile.
+//! Volume transactions: exclusive work on a volume, and the restrictions on clients meanwhile.
 //!
-//! 1. One transaction for each volume of a partition. Every call that works in it holds an
-//!    [`InUse`]; one that nobody used for ten minutes, or as long as is configured, and in which no
-//!    call is running, is ended by the server. Looking at a transaction, which everybody may, is no use of it.
-//! 2. A transaction that is ended while a call is running in it ends with that call, as OpenAFS's
-//!    do; a call that moves data gives up then.
-//! 3. One that ends keeps others from the volume until clients see that as its header says: the next
-//!    transaction would lose what it keeps clients from otherwise.
-//! 4. A volume that is marked to be destroyed stays when its transaction is ended: `vos` goes on
-//!    with it in another one. When its transaction is forgotten instead, it was never finished, and
-//!    is deleted.
+//! 1. There is one transaction for each volume of a partition. Every call that works in it holds an
+//!    [`InUse`]. The server ends a transaction without running calls that was not used for ten
+//!    minutes, or the configured time. Reading a transaction, which any caller may do, does not
+//!    count as use.
+//! 2. A transaction that is ended while a call is running in it ends with that call, as in OpenAFS.
+//!    A call that transfers data then gives up.
+//! 3. A transaction that ends blocks others from the volume until clients see the state in the
+//!    volume's header. Otherwise the end of this transaction would cancel the restrictions of the
+//!    next one.
+//! 4. A volume that is marked to be destroyed stays when its transaction is ended, because `vos`
+//!    continues with it in another one. If the server ends the transaction as abandoned, the volume
+//!    was never finished, and is deleted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,23 +37,24 @@ pub(super) struct Transaction {
     pub(super) volume: VolumeId,
     pub(super) partition: PartitionId,
     pub(super) attach_flags: i32,
-    /// `VT_*`: as SetFlags set them, and whether the volume was deleted.
+    /// `VT_*` flags: as SetFlags set them, and whether the volume was deleted.
     pub(super) volume_flags: u8,
     pub(super) began: u32,
     pub(super) used: u32,
     pub(super) last_procedure: &'static str,
-    /// Somebody ended it while calls were running.
+    /// Whether it was ended while calls were running.
     pub(super) ended: bool,
-    /// Calls running in it.
+    /// The number of calls running in it.
     running: u32,
-    /// The calls that move data, if any do.
+    /// The progress of calls that transfer data, if any.
     pub(super) progress: Option<Arc<Progress>>,
-    /// The volume that takes no changes meanwhile: held, because only an attached one knows it.
+    /// The volume that takes no changes meanwhile. The reference keeps it attached, because the
+    /// restriction exists only in memory.
     held: Option<Arc<Volume>>,
 }
 
 impl Transaction {
-    /// Nothing runs in it any more but its end.
+    /// Marks it as ended; only its end is still running in it.
     fn ending(&mut self) -> Self {
         self.ended = true;
         self.running = 1;
@@ -74,7 +77,7 @@ struct Inner {
     volumes: HashMap<(PartitionId, VolumeId), i32>,
 }
 
-/// What a new transaction is about.
+/// The parameters of a new transaction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Beginning {
     pub(super) volume: VolumeId,
@@ -87,12 +90,12 @@ pub(super) struct Beginning {
 }
 
 impl Transactions {
-    /// Transactions open.
+    /// The number of open transactions.
     pub(crate) fn count(&self) -> usize {
         self.0.lock().open.len()
     }
 
-    /// Opens one, with one call running in it.
+    /// Opens a transaction, with one call running in it.
     fn begin(&self, beginning: Beginning) -> Result<i32, AbortCode> {
         let Beginning {
             volume,
@@ -108,7 +111,7 @@ impl Transactions {
         if inner.open.len() >= VOLUME_TRANSACTIONS {
             return Err(AbortCode::VOLSERNO_MEMORY);
         }
-        // Numbers are above 0, and those of long ago may come again.
+        // Numbers are positive, and are reused after they wrap.
         let number = loop {
             inner.last = inner.last.checked_add(1).unwrap_or(1);
             if !inner.open.contains_key(&inner.last) {
@@ -133,14 +136,14 @@ impl Transactions {
         Ok(number)
     }
 
-    /// A transaction to look at. An unknown number, or one whose volume was deleted: ENOENT.
+    /// A transaction for reading. ENOENT for an unknown number, or if its volume was deleted.
     pub(super) fn look(&self, number: i32) -> Result<Transaction, AbortCode> {
         let inner = self.0.lock();
         let open = inner.open.get(&number).filter(|open| !open.is_deleted());
         open.cloned().ok_or(AbortCode::ENOENT)
     }
 
-    /// As [`Self::look`], and a call runs in it until [`Self::leave`].
+    /// As [`Self::look`]; in addition a call runs in it until [`Self::leave`].
     fn enter(
         &self,
         number: i32,
@@ -157,8 +160,8 @@ impl Transactions {
         Ok(open.clone())
     }
 
-    /// A call has ended. Answers the transaction if that was the last thing that kept it: it is to be
-    /// closed.
+    /// Ends a call. Returns the transaction if it was already ended and this was its last call. The
+    /// caller must then close it.
     fn leave(&self, number: i32, now: u32) -> Option<Transaction> {
         let mut inner = self.0.lock();
         let open = inner.open.get_mut(&number)?;
@@ -171,8 +174,8 @@ impl Transactions {
         open.ended.then(|| open.ending())
     }
 
-    /// Ends one, now or with the call that runs in it: that is when the transaction is answered, and
-    /// is to be closed.
+    /// Ends a transaction, now or with the call that runs in it. Returns it if it ends now; the
+    /// caller must then close it.
     fn end(&self, number: i32) -> Result<Option<Transaction>, AbortCode> {
         let mut inner = self.0.lock();
         let open = inner.open.get_mut(&number).ok_or(AbortCode::ENOENT)?;
@@ -186,7 +189,7 @@ impl Transactions {
         Ok(Some(open.ending()))
     }
 
-    /// Takes out one that has ended: the volume may have another.
+    /// Removes an ended transaction, so that the volume may have another one.
     fn close(&self, number: i32) {
         let mut inner = self.0.lock();
         if let Some(closed) = inner.open.remove(&number) {
@@ -205,7 +208,7 @@ impl Transactions {
         self.0.lock().volumes.contains_key(&(partition, volume))
     }
 
-    /// Ends those that nobody used for the longest time that is allowed: they are to be closed.
+    /// Ends transactions that were not used for `longest`. The caller must close them.
     fn end_idle(&self, now: u32, longest: Duration) -> Vec<(i32, Transaction)> {
         let longest = longest.as_secs();
         let mut inner = self.0.lock();
@@ -227,7 +230,8 @@ impl Transactions {
     }
 }
 
-/// A call that runs in a transaction. The transaction lasts at least as long as the last clone.
+/// A call that runs in a transaction. The transaction stays open at least until the last clone is
+/// dropped.
 #[derive(Clone)]
 pub(super) struct InUse(Arc<Held>);
 
@@ -240,7 +244,7 @@ struct Held {
 }
 
 impl InUse {
-    /// Begins a transaction, in which the call runs.
+    /// Begins a transaction in which the call runs.
     pub(super) fn begin(server: &Arc<Server>, beginning: Beginning) -> Result<Self, AbortCode> {
         let number = server.transactions.begin(beginning)?;
         Ok(Self(Arc::new(Held {
@@ -252,7 +256,7 @@ impl InUse {
         })))
     }
 
-    /// Runs the call in a transaction that is there. An unknown number: ENOENT.
+    /// Runs the call in an existing transaction. ENOENT for an unknown number.
     pub(super) fn enter(
         server: &Arc<Server>,
         number: i32,
@@ -263,7 +267,8 @@ impl InUse {
         Ok(entered)
     }
 
-    /// The same for a second transaction of a call, which is not what the call is about.
+    /// The same for a second transaction of a call, which is not audited as the subject of the
+    /// call.
     pub(super) fn enter_quietly(
         server: &Arc<Server>,
         number: i32,
@@ -292,12 +297,12 @@ impl InUse {
         self.0.partition
     }
 
-    /// `IT_*`.
+    /// The `IT_*` flags.
     pub(super) fn attach_flags(&self) -> i32 {
         self.0.attach_flags
     }
 
-    /// The volume, if it is there.
+    /// The volume, if it exists.
     pub(super) fn find(&self) -> cellar_volume::Result<Option<Attached>> {
         let Held {
             server,
@@ -313,9 +318,9 @@ impl InUse {
         self.find().map_err(code)?.ok_or(AbortCode::VNOVOL)
     }
 
-    /// Attaches the volume: clients are kept from it as the transaction needs it. Changes that have
-    /// begun are over when this returns, done or refused, and none begins: what is dumped from now
-    /// on has all that clients were told is done.
+    /// Attaches the volume, with the restrictions on clients that the transaction needs. When this
+    /// returns, changes that had begun are done or refused, and no new one begins. So a dump from
+    /// now on contains all changes that were acknowledged to clients.
     pub(super) fn attach(&self, special: Special) -> Result<(), AbortCode> {
         let volume = self.volume()?.volume;
         let Held { server, number, .. } = &*self.0;
@@ -332,7 +337,7 @@ impl InUse {
         Ok(())
     }
 
-    /// The volume was restored, and so replaced by another opening of it: from now on that one takes
+    /// After a restore, another volume object has replaced the held one. From now on that one takes
     /// no changes.
     pub(super) fn restored(&self) -> Result<(), AbortCode> {
         let volume = self.volume()?.volume;
@@ -345,7 +350,8 @@ impl InUse {
         Ok(())
     }
 
-    /// The call moves data: `vos status` is shown how far it is, together with the others that do.
+    /// Registers the call as one that transfers data. `vos status` shows its progress, together
+    /// with that of the others.
     pub(super) fn progress(&self) -> Arc<Progress> {
         let Held { server, number, .. } = &*self.0;
         let begun = || Arc::new(Progress::new(server.now_secs()));
@@ -356,7 +362,7 @@ impl InUse {
         shared.unwrap_or_else(begun)
     }
 
-    /// `VT_*` as SetFlags says.
+    /// Sets the `VT_*` flags, as SetFlags requires.
     pub(super) fn set_flags(&self, flags: u8) {
         let Held { server, number, .. } = &*self.0;
         server
@@ -364,7 +370,7 @@ impl InUse {
             .edit(*number, |open| open.volume_flags = flags);
     }
 
-    /// The volume is no more.
+    /// Notes that the volume was deleted.
     pub(super) fn set_deleted(&self) {
         let Held { server, number, .. } = &*self.0;
         server
@@ -372,7 +378,7 @@ impl InUse {
             .edit(*number, |open| open.volume_flags |= VT_DELETED as u8);
     }
 
-    /// Ends the transaction with this call: it did not come about, or was only for the call.
+    /// Ends the transaction with this call: it failed to begin, or was only for the call.
     pub(super) fn end(self) {
         let Held { server, number, .. } = &*self.0;
         let _running = server.transactions.end(*number);
@@ -389,7 +395,7 @@ impl Drop for Held {
 }
 
 impl Server {
-    /// Ends a transaction as its owner asks.
+    /// Ends a transaction at its owner's request.
     pub(super) fn end_transaction(&self, number: i32) -> Result<(), AbortCode> {
         if let Some(transaction) = self.transactions.end(number)? {
             self.close_transaction(number, &transaction);
@@ -397,7 +403,7 @@ impl Server {
         Ok(())
     }
 
-    /// Clients see the volume as its header says, and it may have another transaction.
+    /// Removes the restrictions on clients, and lets the volume have another transaction.
     fn close_transaction(&self, number: i32, transaction: &Transaction) {
         let Transaction {
             volume, partition, ..
@@ -410,7 +416,7 @@ impl Server {
         self.transactions.close(number);
     }
 
-    /// Ends transactions that nobody uses any more.
+    /// Ends transactions that are no longer used.
     pub(crate) fn expire_transactions(self: &Arc<Self>, now: u32) {
         for (number, transaction) in self
             .transactions
@@ -445,7 +451,7 @@ impl Server {
     }
 }
 
-/// What clients may do while a volume is attached with these flags.
+/// The restrictions on clients while a volume is attached with these flags.
 pub(super) fn special_of(flags: i32) -> Option<Special> {
     [
         (IT_CREATE, Special::Secret),

@@ -1,6 +1,6 @@
-//! Traverse: what the files of a volume are, by size and by place; ours alone.
+//! Traverse: statistics of the files of a volume, by size and by place. A call of this project.
 //!
-//! It reads the records of the volume as it is now, and asks no device anything.
+//! It reads the records of the volume in its present state, and asks no device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -105,7 +105,8 @@ impl Sum {
     }
 }
 
-/// Whether bytes are lost with the object at a place: no other copy has them all, or no parity is left.
+/// Whether bytes are lost with the object at a place, because no other copy has them all, or no
+/// parity is left.
 fn is_single(layout: &Layout, place: usize) -> bool {
     let sound = |placed: &Placed| placed.version > 0 && !placed.stale;
     let shape = &layout.shape;

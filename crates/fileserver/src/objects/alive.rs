@@ -1,8 +1,9 @@
-//! Whether devices are there at this moment, before an object is placed where nothing stands in for it.
+//! Checks that devices are alive before an object is placed on them without a copy or parity.
 //!
-//! The database calls a device dead after some seconds of silence. What has copies or parity is stored all the same in that
-//! time; a new file without would fail, though there are other devices. So its devices are asked, unless
-//! they have answered a moment ago: then it costs nothing.
+//! The database calls a device dead after some seconds of silence. In that time a file with copies
+//! or parity can be stored nevertheless. A new file without them would fail, although there are
+//! other devices. So its devices are asked, unless they answered recently; then the check costs
+//! nothing. No device has room for the file, and no missing device would have.
 
 use std::collections::HashMap;
 
@@ -25,7 +26,7 @@ const NO_PLACE: Refusal = Refusal::Store(cellar_volume::Error::DiskFull);
 /// How often other devices are chosen.
 const TRIES: usize = 4;
 
-/// When devices answered last.
+/// The time of each device's last answer.
 #[derive(Debug, Default)]
 pub(crate) struct Alive(Mutex<HashMap<u32, Instant>>);
 
@@ -40,11 +41,12 @@ impl Alive {
     }
 }
 
-/// A layout for a new file: as it is wanted, or with what is left where devices are away. `None`:
-/// the cell has no devices for a file of that size, and only its size had it wanted there.
+/// A layout for a new file: in the wanted shape, or a degraded one while devices are missing.
+/// `None` if the cell has no devices for a file of that size, and only its size made it a file for
+/// objects.
 ///
-/// Before less is made of it than is wanted the list is asked for once more, and devices that the
-/// database has not heard since its start are waited for.
+/// Before a degraded layout is used, the list is loaded again. The function also waits for devices
+/// that the database has not heard from since its start.
 pub(crate) async fn fresh(server: &Server, file: &NewFile<'_>) -> Result<Option<Layout>, Refusal> {
     let storage = server.objects.needed()?;
     let wanted = file.wanted;
@@ -71,7 +73,7 @@ pub(crate) async fn fresh(server: &Server, file: &NewFile<'_>) -> Result<Option<
             Err(_) => break,
         }
     }
-    // Those that failed a moment ago last: they may be there again.
+    // The last attempt includes devices that failed recently, because they may be back.
     for attempt in 0..=TRIES {
         match layouts::degraded(server, storage, file, attempt == TRIES) {
             Ok(layout) if !alone || all_answer(server, storage, &layout).await => {
@@ -80,12 +82,12 @@ pub(crate) async fn fresh(server: &Server, file: &NewFile<'_>) -> Result<Option<
             _ => {}
         }
     }
-    // Not "full", and not the local disk: it comes back with its devices.
+    // Not "disk full", and not the local disk: room returns with the missing devices.
     Err(Refusal::Objects(AbortCode::EIO))
 }
 
-/// Asks the devices of a layout; those that do not answer, or take no changes, are suspect from
-/// then on, and not chosen again.
+/// Asks the devices of a layout. Devices that do not answer, or take no changes, are suspect from
+/// then on and not chosen again.
 async fn all_answer(server: &Server, storage: &Storage, layout: &Layout) -> bool {
     let alive = &server.objects.alive;
     let mut all = true;

@@ -1,5 +1,4 @@
-//! The cell, as this server needs it for what it does with objects by itself: collecting garbage and
-//! repairing.
+//! The view of the cell that this server needs to collect garbage and to repair objects.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,29 +12,30 @@ use crate::protection::BoxFuture;
 /// A file server that the volume location database knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellServer {
-    /// Its identity; `None`: it has not registered.
+    /// Its UUID; `None` if it has not registered.
     pub uuid: Option<AfsUuid>,
-    /// Its addresses, not none.
+    /// Its addresses; at least one.
     pub addresses: Vec<IpAddr>,
 }
 
-/// A place of a volume of a family.
+/// A site of the volumes of a family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FamilySite {
     /// An address of the file server.
     pub server: IpAddr,
-    /// Volumes that must be there.
+    /// Volumes that must be on this site.
     pub volumes: Vec<VolumeId>,
-    /// The RW volume is there.
+    /// Whether the RW volume is on this site.
     pub read_write: bool,
 }
 
-/// What the volume location database says of an RW volume, its backup and its read-only volumes.
+/// The entry of the volume location database for an RW volume, its backup and its read-only
+/// volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// Where they are, in the order of the entry.
+    /// The sites, in the order of the entry.
     pub sites: Vec<FamilySite>,
-    /// Somebody works on it: it is moved, released, dumped.
+    /// Whether an operation is in progress: the volume is moved, released or dumped.
     pub locked: bool,
 }
 
@@ -43,34 +43,35 @@ pub struct Family {
 pub trait CellServers: Send + Sync + 'static {
     /// All file servers of the cell.
     fn servers(&self) -> BoxFuture<'_, Result<Vec<CellServer>, CallError>>;
-    /// Where the volumes of a family are, by the RW volume's id; `None`: there is no entry.
+    /// The sites of the volumes of a family, by the RW volume's id; `None` if there is no entry.
     fn family(&self, volume: VolumeId) -> BoxFuture<'_, Result<Option<Family>, CallError>>;
-    /// A way to the object service (AFSOSD) of the file server at an address, as a superuser.
+    /// A connection to the object service (AFSOSD) of the file server at an address, as a
+    /// superuser.
     fn connection(&self, server: IpAddr) -> Connection;
 }
 
-/// What a file server does with objects by itself, and how fast.
+/// Settings for the maintenance of objects.
 #[derive(Clone)]
 pub struct Upkeep {
     /// The cell.
     pub servers: Arc<dyn CellServers>,
-    /// Garbage is collected that has not been written for so long.
+    /// Least age of garbage at which it is collected, from its last write.
     pub grace: Duration,
-    /// Time between two rounds of collecting; zero: only when somebody asks for it.
+    /// Time between two rounds of garbage collection; zero: only on request.
     pub collect_interval: Duration,
-    /// How long a device may be away before what it had is made anew elsewhere.
+    /// How long a device may be missing before its objects are rebuilt elsewhere.
     pub repair_delay: Duration,
-    /// Bytes a second that repairs copy; 0: no limit.
+    /// Bytes per second that repairs copy; 0: no limit.
     pub repair_rate: u64,
-    /// Time between two looks at what devices have found damaged.
+    /// Time between two questions to devices about damaged objects.
     pub damage_interval: Duration,
-    /// Time between two looks through all files.
+    /// Time between two examinations of all files.
     pub look_interval: Duration,
 }
 
 impl Upkeep {
-    /// The usual settings: a day of grace, hourly rounds; ten minutes before anything is made anew, at up to
-    /// 64 MiB a second.
+    /// The default settings: a grace of one day, hourly rounds, ten minutes before a rebuild, and
+    /// up to 64 MiB per second.
     #[must_use]
     pub fn new(servers: Arc<dyn CellServers>) -> Self {
         Self {

@@ -1,26 +1,30 @@
-//! Collecting garbage: objects, and versions of them, that no volume of the cell names.
+//! Garbage collection: objects, and versions of objects, that no volume of the cell names.
 //!
-//! What a file server names is in its records; what is on the devices it does not own. So one server for each
-//! RW volume, the one that has it, compares: what devices have in the name of that volume, with what all
-//! file servers of the cell name of it. Nothing is removed unless that is certain:
+//! The records of a file server contain the versions that it names. The devices, and the objects on
+//! them, do not belong to one file server. So for each RW volume, the server that has it compares
+//! two lists. One has the objects on the devices in the name of that volume. The other has the
+//! references to them on all file servers of the cell. Nothing is removed unless it is certainly
+//! garbage:
 //!
-//! 1. *The devices are listed first.* What is made after that is not judged.
-//! 2. *All file servers are asked*, not only those of the volume's family: a copy under another id names the
-//!    same objects. One that does not answer, or has not a volume that the location database says it
-//!    has (a partition is missing), stops it.
-//! 3. *They are asked twice.* A name on its way from one server to another (a move, a release) may be
-//!    missed by one round, having left the first before it was asked and reached the second after.
-//!    It is there in the next round.
-//! 4. *The entry in the location database* must not be locked, nor change from before the first round until
-//!    after the second: nobody moves, releases or restores the family meanwhile.
-//! 5. What stores and repairs make, here or elsewhere, is told with the references ([`super::making`]), and so is
-//!    what is being read ([`super::reading`]). *In the turn of the file*, as stores take it, what this server
-//!    names is read once more, and then devices are told: nobody makes a version meanwhile that is older, by
-//!    a clock that was set back, than what goes.
-//! 6. *Grace*: what was written a short while ago is left alone in any case.
+//! 1. *The devices are listed first.* Objects made after that are not judged.
+//! 2. *All file servers are asked*, not only those of the volume's family: a copy under another id
+//!    names the same objects. The collection stops if a server does not answer. It also stops if a
+//!    server lacks a volume that the location database lists there (a partition is missing).
+//! 3. *They are asked twice.* A reference that moves from one server to another (a move, a release)
+//!    may be missed by one round. It left the first server before the question, and reached the
+//!    second one after it. The next round finds it.
+//! 4. *The entry in the location database* must not be locked, nor change from before the first
+//!    round until after the second. So the family is not moved, released or restored in the
+//!    meantime.
+//! 5. The references of a server include the versions that stores and repairs are making
+//!    ([`super::making`]), and those that are being read ([`super::reading`]). *In the turn of the
+//!    file*, which stores also take, this server's references are read once more. Only then are the
+//!    devices told. So no store makes a version in between that is older than the garbage, by a
+//!    clock that was set back.
+//! 6. *Grace*: objects that were written recently are never removed.
 //!
-//! Nothing that is named by nobody can come to be named again, so what was certain once stays so: a crash at
-//! any point leaves garbage, which the next round finds. Devices that are away are passed over.
+//! A version that no volume names cannot be named again. So a certain decision remains valid: a
+//! crash at any point leaves garbage, which the next round finds. Missing devices are skipped.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -46,34 +50,34 @@ use crate::abort_map::Refusal;
 use crate::limits::{COLLECT_FILES, COLLECT_OBJECTS, COLLECT_PAUSE, COLLECT_TURN_PATIENCE};
 use crate::server::Server;
 
-/// References asked for at once.
+/// References requested in one call.
 const REFERENCES: u32 = 2048;
-/// The last vnode there can be.
+/// The largest vnode number.
 const LAST: VnodeId = VnodeId(u32::MAX);
-/// Another server has to do it.
+/// The collection is the task of another server.
 const NOT_HERE: Refusal = Refusal::Code(AbortCode::EXDEV);
 
 /// Objects of some vnodes of a volume, on all devices that answer.
 #[derive(Default)]
 struct Listed {
     found: Vec<(u32, ObjectInfo)>,
-    /// Up to which vnode.
+    /// The last vnode for which the list is complete.
     end: Option<VnodeId>,
     away: Vec<u32>,
 }
 
-/// A file, and what devices have of it.
+/// A file and its objects on devices.
 type FileObjects = ((VnodeId, Uniquifier), Vec<(u32, ObjectInfo)>);
 
-/// Why nothing is certain.
+/// The reason why the result is not certain.
 enum Doubt {
     Silent(Vec<IpAddr>),
     Failed(Refusal),
 }
 
 impl Server {
-    /// Collects, or with `dry` lists, what nobody needs of the objects of an RW volume, of some vnodes behind
-    /// `after`.
+    /// Collects the garbage among the objects of an RW volume, for some vnodes after `after`. With
+    /// `dry`, only lists it.
     pub(crate) async fn collect_garbage(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -154,7 +158,7 @@ impl Server {
         Ok(collected)
     }
 
-    /// Whether garbage of a family is collected by this server.
+    /// Whether this server collects the garbage of a family.
     fn collects(&self, servers: &[CellServer], family: Option<&Family>) -> bool {
         let Some(me) = servers
             .iter()
@@ -173,7 +177,7 @@ impl Server {
         }
     }
 
-    /// Adds what all file servers name.
+    /// Adds the references of all file servers.
     async fn ask_all(
         self: &Arc<Self>,
         servers: &[CellServer],
@@ -232,7 +236,7 @@ impl Server {
         Ok(answered)
     }
 
-    /// `false`: it has not answered all.
+    /// Adds the references of another file server. Returns `false` if its answers are not complete.
     async fn ask_other(
         &self,
         server: &CellServer,
@@ -254,7 +258,7 @@ impl Server {
         };
         match connection.call(&have).await {
             Ok(reply) if reply.here.len() == have.volumes.len() => {}
-            // A file server that is no Cellar knows no objects, and has none.
+            // A file server that is not Cellar knows no objects and has no references.
             Err(cause) if is_unknown_there(cause.code()) => return true,
             Ok(_) => {
                 warn!(server = %address, %volume, "a file server lacks a volume that the VLDB says it has");
@@ -290,14 +294,15 @@ impl Server {
                 return true;
             }
             if last <= after {
-                // It says that there is more and does not go on.
+                // It reports more references but makes no progress.
                 return false;
             }
             after = last;
         }
     }
 
-    /// What this server names of the vnodes in a range: behind the first, up to the last.
+    /// This server's references for the vnodes in a range: after the first, up to and including the
+    /// last.
     fn references_in(
         &self,
         volume: VolumeId,
@@ -314,7 +319,7 @@ impl Server {
         }
     }
 
-    /// Which of these volumes are here, in whatever state.
+    /// The given volumes that are on this server, in any state.
     pub(crate) fn have(&self, volumes: &[VolumeId]) -> Result<Vec<VolumeId>, Refusal> {
         let mut here = Vec::new();
         for volume in volumes {
@@ -325,7 +330,7 @@ impl Server {
         Ok(here)
     }
 
-    /// Removes what nobody needs of some files, in their turns.
+    /// Removes the garbage of some files, in their turns.
     #[expect(clippy::too_many_arguments, reason = "all that is known of the volume")]
     async fn remove_garbage(
         self: &Arc<Self>,
@@ -399,12 +404,12 @@ impl Server {
         }
         let figures = &self.objects.figures;
         ObjectFigures::count(&figures.collections);
-        // Stores go on.
+        // Other stores may continue.
         drop(turns);
         Ok(())
     }
 
-    /// Collects, now and then, what is ours to collect.
+    /// Collects periodically the garbage for which this server is responsible.
     pub(crate) async fn collect_in_background(self: Arc<Self>, upkeep: Upkeep) {
         if upkeep.collect_interval.is_zero() {
             return;
@@ -446,7 +451,7 @@ impl Server {
         }
     }
 
-    /// The volumes in whose names there are objects.
+    /// The volumes in whose names there are objects on devices.
     async fn volumes_on_devices(&self) -> Vec<VolumeId> {
         let mut volumes = std::collections::BTreeSet::new();
         let Some(storage) = self.objects.storage() else {
@@ -466,7 +471,7 @@ impl Server {
     }
 }
 
-/// Whether a server does not know the call at all.
+/// Whether a server does not implement the call.
 fn is_unknown_there(code: AbortCode) -> bool {
     matches!(
         code.to_plain(),
@@ -474,7 +479,7 @@ fn is_unknown_there(code: AbortCode) -> bool {
     )
 }
 
-/// Adds a verdict to what is told.
+/// Adds a verdict to the reply.
 fn note(collected: &mut Collected, verdict: &Verdict) {
     let garbage: &[Garbage] = match verdict {
         Verdict::Stays(_) => &[],
@@ -482,7 +487,7 @@ fn note(collected: &mut Collected, verdict: &Verdict) {
         Verdict::Remove(garbage) => std::slice::from_ref(garbage),
     };
     for one in garbage {
-        // Of more than an answer holds the rest is not told.
+        // The reply has a bound; further garbage is omitted.
         let _fits = collected.garbage.push(*one);
     }
 }
@@ -500,7 +505,7 @@ fn in_use(storage: &Storage) -> Vec<u32> {
     devices
 }
 
-/// Behind all objects of a vnode.
+/// The position after all objects of a vnode.
 fn behind(volume: VolumeId, vnode: VnodeId) -> ObjectId {
     ObjectId {
         volume,
@@ -537,7 +542,7 @@ async fn page(
     }
 }
 
-/// What devices have in the name of a volume, of some vnodes.
+/// The objects on devices in the name of a volume, for some vnodes.
 async fn list(storage: &Storage, volume: VolumeId, after: VnodeId) -> Listed {
     let mut listed = Listed::default();
     for osd in in_use(storage) {
@@ -559,7 +564,8 @@ async fn list(storage: &Storage, volume: VolumeId, after: VnodeId) -> Listed {
                 break;
             };
             if here.len() >= COLLECT_OBJECTS {
-                // Of the last vnode there may be more: that comes next time, unless there is no other.
+                // The last vnode may have more objects. It is left for the next call, unless it is
+                // the only one.
                 let has_others = here.first().is_some_and(|f| f.object.vnode < last.vnode);
                 let whole = VnodeId(last.vnode.0 - u32::from(has_others));
                 listed.end = Some(listed.end.unwrap_or(LAST).min(whole));

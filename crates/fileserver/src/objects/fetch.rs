@@ -1,9 +1,10 @@
-//! FetchData of a file in objects, for clients that know nothing of objects.
+//! FetchData of a file in objects, for clients without support for objects.
 //!
-//! The layout that was read with the status names versions that do not change, so the bytes are of
-//! that status, whatever is stored meanwhile; they are held on to until the last byte was sent. Devices
-//! that are silent are done without where there is another copy or parity. Where there is none the
-//! call fails before anything was sent: the first bytes are waited for before the answer begins.
+//! The layout that was read with the status names versions that do not change. So the bytes match
+//! that status, despite later stores. These versions are kept until the last byte was sent.
+//!
+//! Silent devices are skipped if there is another copy or parity. Otherwise the call fails before
+//! any byte was sent, because the answer does not begin before the first bytes have arrived.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub(crate) struct Fetching {
     reader: Reader,
     fid: Fid,
     layout: Arc<Layout>,
-    /// Of the file.
+    /// Length of the file.
     whole: u64,
     length: u64,
     first: Option<Bytes>,
@@ -36,7 +37,7 @@ pub(crate) struct Fetching {
 }
 
 impl Fetching {
-    /// Begins to read; waits for the first bytes.
+    /// Begins to read, and waits for the first bytes.
     pub(crate) async fn begin(
         server: &Arc<Server>,
         status: &VnodeStatus,
@@ -72,7 +73,7 @@ impl Fetching {
         Ok(fetching)
     }
 
-    /// Bytes that come in all.
+    /// The number of bytes that will be sent.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
@@ -102,7 +103,7 @@ impl Fetching {
         }
     }
 
-    /// Passes on what had to be done without.
+    /// Reports objects that could not be read.
     fn report(&mut self) {
         let problems = self.reader.problems();
         for problem in problems.get(self.told..).unwrap_or_default() {
@@ -116,7 +117,7 @@ impl Fetching {
     }
 }
 
-/// The part of a range that a file has.
+/// The part of a range that lies within the file.
 fn clip(file: u64, position: u64, length: u64) -> Range<u64> {
     let begin = position.min(file);
     begin..begin.saturating_add(length).min(file)

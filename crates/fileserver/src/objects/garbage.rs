@@ -1,4 +1,5 @@
-//! What of an object nobody needs: judged from what a device has and what all file servers name.
+//! Decides which parts of an object are garbage, from the device's list and the references of all
+//! file servers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -11,12 +12,12 @@ use cellar_wire::osd::{Needed, ObjectInfo};
 /// A version of an object on a device.
 pub(crate) type Named = (u32, ObjectId, u64);
 
-/// When something is old enough to be garbage.
+/// The age from which an object or version may be garbage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Age {
     /// Time since 1970.
     pub(crate) now: Duration,
-    /// What was written since is left alone.
+    /// Objects and versions written within this time are kept.
     pub(crate) grace: Duration,
 }
 
@@ -25,25 +26,25 @@ impl Age {
         self.grace.is_zero() || Duration::from_secs(seconds) + self.grace <= self.now
     }
 
-    /// The number of a version is the time of its store, in microseconds, on the clock of the file server.
+    /// A version number is the time of its store, in microseconds, by the clock of the file server.
     fn is_old_version(&self, version: u64, written: u64) -> bool {
         let begun = Duration::from_micros(version);
         self.is_old(written) && (self.grace.is_zero() || begun + self.grace <= self.now)
     }
 }
 
-/// What is to become of an object.
+/// The decision on an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It stays as it is. `true`: nobody names some of it, but that is too young.
+    /// It stays. `true`: parts of it have no reference, but are too young.
     Stays(bool),
-    /// Some versions go.
+    /// Some versions are removed.
     Prune(Needed, Vec<Garbage>),
-    /// All of it goes.
+    /// The whole object is removed.
     Remove(Garbage),
 }
 
-/// Judges an object of the device `osd`, by what is named in any of `references`.
+/// Decides on an object of the device `osd`, by all `references`.
 pub(crate) fn judge(osd: u32, info: &ObjectInfo, references: &[&References], age: Age) -> Verdict {
     let object = info.object;
     let (mut keep, mut garbage, mut young) = (Vec::new(), Vec::new(), false);
@@ -66,7 +67,7 @@ pub(crate) fn judge(osd: u32, info: &ObjectInfo, references: &[&References], age
             keep.push(known.version);
         }
     }
-    // Whoever names another version of it, one that was made since it was listed, needs the object.
+    // A reference to another version of the object, made after the list, also needs the object.
     let is_named = references.iter().any(|all| all.has_any(osd, object));
     if keep.is_empty() && !is_named {
         if !age.is_old(info.created) {
@@ -83,15 +84,15 @@ pub(crate) fn judge(osd: u32, info: &ObjectInfo, references: &[&References], age
     let Some(newest) = garbage.iter().map(|one| one.version).max() else {
         return Verdict::Stays(young);
     };
-    // What was not listed is not judged: a version that was begun since is newer than all of these, or, by a
-    // clock that was set back, named by now.
+    // A version that was not listed is not judged. If it was begun since, it is newer than all of
+    // these. With a clock that was set back it may be older, but then it has a reference by now.
     for version in references.iter().flat_map(|all| all.of(osd, object)) {
         if !keep.contains(version) {
             keep.push(*version);
         }
     }
     let Ok(keep) = List::try_from(keep) else {
-        // Not all that is needed can be said.
+        // The list of needed versions does not fit into the call.
         return Verdict::Stays(young);
     };
     let needed = Needed {
@@ -102,7 +103,7 @@ pub(crate) fn judge(osd: u32, info: &ObjectInfo, references: &[&References], age
     Verdict::Prune(needed, garbage)
 }
 
-/// What all file servers name.
+/// The references of all file servers.
 #[derive(Debug, Default)]
 pub(crate) struct References(HashMap<(u32, ObjectId), BTreeSet<u64>>);
 
@@ -186,7 +187,8 @@ mod tests {
         assert_eq!(gone, [100, 300]);
     }
 
-    /// A store named 300 after the object was listed: what was listed goes, the object does not.
+    /// A store named version 300 after the object was listed. The listed versions are removed, the
+    /// object is not.
     #[test]
     fn an_object_with_a_version_that_was_not_listed_does_not_go() {
         let Verdict::Prune(needed, garbage) = verdict(&[100, 200], 100, &[300], 100) else {
@@ -197,7 +199,8 @@ mod tests {
         assert_eq!(garbage.len(), 2);
     }
 
-    /// A store failed at 200; then the clock was set back, and one at 150 came after the object was listed.
+    /// A store failed at 200. Then the clock was set back, and a store at 150 came after the object
+    /// was listed.
     #[test]
     fn a_version_that_was_not_listed_stays_though_an_older_one_is_garbage() {
         let Verdict::Prune(needed, garbage) = verdict(&[100, 200], 100, &[150], 100) else {
@@ -208,7 +211,8 @@ mod tests {
         assert_eq!(garbage.len(), 2);
     }
 
-    /// What cannot be said in one call is not cut: that would let go what is needed.
+    /// A list that does not fit into one call is not truncated, because that would remove needed
+    /// versions.
     #[test]
     fn an_object_of_which_too_much_is_needed_stays() {
         let all: Vec<u64> = (1..=VERSIONS_MAX as u64).collect();

@@ -1,13 +1,13 @@
 //! Whether this server knows the cell's devices and policies yet.
 //!
-//! 1. After a start it knows neither: a file that a policy sends to devices must not lie on the
-//!    local disk because of that. Its store waits for [`STATES_PATIENCE`]; then the client is told
-//!    to come again (VBUSY), and from [`STATES_DEADLINE`] after the start on that it failed (EIO).
-//! 2. Volumes without a policy wait for nothing.
-//! 3. What was known once counts until something newer is heard, however long the database is
+//! 1. After a start it knows neither. A file that a policy sends to devices must not go to the
+//!    local disk for that reason. Its store waits for [`STATES_PATIENCE`]. After that the client
+//!    must retry (VBUSY); from [`STATES_DEADLINE`] after the start, the store fails (EIO).
+//! 2. Volumes without a policy do not wait.
+//! 3. A list that was loaded once is used until a newer one arrives, however long the database is
 //!    away.
-//! 4. A cell whose database has no object storage has no devices and no policies: that is known
-//!    too.
+//! 4. A cell whose database has no object storage has no devices and no policies. That also counts
+//!    as known.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -21,10 +21,10 @@ use tokio::time::{Instant, timeout_at};
 use crate::abort_map::Refusal;
 use crate::limits::{STATES_DEADLINE, STATES_INTERVAL, STATES_PATIENCE};
 
-/// What has been heard since the start.
+/// The lists that were loaded since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// Object storage is used, or will be in a moment.
+    /// Object storage is used, or will be soon.
     expected: AtomicBool,
     devices: AtomicBool,
     policies: AtomicBool,
@@ -33,7 +33,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// From now on stores under a policy wait for what is not known.
+    /// Makes stores under a policy wait, from now on, until devices and policies are known.
     pub(crate) fn expect(&self) {
         self.expected.store(true, Ordering::Release);
         self.since.lock().get_or_insert_with(Instant::now);
@@ -44,20 +44,19 @@ impl Known {
         self.expected.load(Ordering::Acquire)
     }
 
-    /// The list of devices is there.
+    /// Notes that the list of devices was loaded.
     pub(crate) fn has_devices(&self) {
         self.devices.store(true, Ordering::Release);
         self.heard.notify_waiters();
     }
 
-    /// The policies are there.
+    /// Notes that the policies were loaded.
     pub(crate) fn has_policies(&self) {
         self.policies.store(true, Ordering::Release);
         self.heard.notify_waiters();
     }
 
-    /// How long to wait before the list or the policies are asked for again; `usual` when all is
-    /// known.
+    /// The time before the list or the policies are loaded again; `usual` if both are known.
     pub(crate) fn pause(&self, usual: Duration) -> Duration {
         match self.is_all() {
             true => usual,
@@ -69,11 +68,10 @@ impl Known {
         self.devices.load(Ordering::Acquire) && self.policies.load(Ordering::Acquire)
     }
 
-    /// That a file can be placed.
+    /// Checks that devices and policies are known, so that a file can be placed.
     ///
     /// # Errors
-    /// [`Refusal::NotKnownYet`], for which [`when_known`] waits; EIO when that has lasted too
-    /// long.
+    /// [`Refusal::NotKnownYet`], for which [`when_known`] waits. EIO if that has lasted too long.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         if !self.is_expected() || self.is_all() {
             return Ok(());
@@ -96,7 +94,7 @@ impl Known {
     }
 }
 
-/// Tries; where it is not known yet what is needed, waits for it and tries once more.
+/// Makes an attempt. If devices or policies are not known yet, waits for them and tries once more.
 pub(crate) async fn when_known<T>(
     known: &Known,
     attempt: impl AsyncFn() -> Result<T, Refusal>,
@@ -146,7 +144,7 @@ mod tests {
         let (told, ()) = tokio::join!(waits, heard);
         told.unwrap();
         assert_eq!(begun.elapsed(), STATES_PATIENCE + STATES_PATIENCE / 2);
-        // What was known once is known.
+        // Known lists stay known.
         tokio::time::advance(STATES_DEADLINE).await;
         assert_eq!(code(&known), 0);
     }

@@ -1,9 +1,12 @@
-//! New layouts: which devices, which serial numbers, which version.
+//! New layouts: the choice of devices, serial numbers and version.
 //!
-//! A serial number that a file's record has known is never given to another object of the file, nor is a version given
-//! twice: both are above the last that the record knows, and above the clock, which also counts where the record is
-//! not known (a file that came from elsewhere). Of a store that failed no record knows, so the objects that it made
-//! may be the next one's too, with a newer version: what it left is given up by version, never by object.
+//! A serial number in a file's record is never given to another object of the file, and no version
+//! is given twice. Both are above the last ones in the record, and above the clock. The clock also
+//! covers files whose earlier record is not known (a volume from another server).
+//!
+//! No record contains the objects of a store that failed. The next store may use the same objects,
+//! with a newer version. Therefore the data of a failed store is removed by version, never by
+//! object.
 
 use cellar_objects::placement::{self, NoPlace, Wish};
 use cellar_objects::{Condition, Devices};
@@ -22,15 +25,15 @@ use crate::server::Server;
 /// Why a new file has no place in objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
-    /// The cell has too few devices for such a file, or those that it has are full.
+    /// The cell has too few devices for such a file, or its devices are full.
     NoDevices,
-    /// Devices are away, and some of them the database has not heard since its start.
+    /// Devices are missing, and the database has not heard from some of them since its start.
     Unheard,
-    /// Devices are away.
+    /// Devices are missing.
     Away,
 }
 
-/// What a new file is, and what of the old one its layout must be above.
+/// The properties of a new file, and lower bounds from the old one for its layout.
 #[derive(Clone, Copy)]
 pub(crate) struct NewFile<'a> {
     pub(crate) volume: VolumeId,
@@ -38,13 +41,13 @@ pub(crate) struct NewFile<'a> {
     pub(crate) size: u64,
     /// The last serial number that the file had.
     pub(crate) serial: u32,
-    /// The last version that the volume knows from elsewhere.
+    /// The last version that the volume knows from another server.
     pub(crate) borrowed: u64,
 }
 
-/// A layout whose objects are not made yet: all versions are 0, and `version` is that to write. It
-/// is the shape that is wanted, on devices that are there. Devices that failed a moment ago are
-/// used if too few others are left, unless `trusts_suspects` is false.
+/// A layout in the wanted shape, on devices that are alive. Its objects are not made yet: all
+/// versions are 0, and `version` is the one to write. Devices that failed recently are used if too
+/// few others are left, unless `trusts_suspects` is false.
 pub(crate) fn whole(
     server: &Server,
     storage: &Storage,
@@ -59,8 +62,9 @@ pub(crate) fn whole(
     Ok(layout_on(server, file, file.wanted.shape, &chosen))
 }
 
-/// The same where devices are away: with fewer stripes, or copies and parity on devices that are
-/// away. Devices that failed a moment ago are away too, unless `trusts_suspects`.
+/// The same while devices are missing: with fewer stripes, or with copies and parity assigned to
+/// missing devices. Devices that failed recently count as missing, unless `trusts_suspects` is
+/// true.
 pub(crate) fn degraded(
     server: &Server,
     storage: &Storage,
@@ -82,8 +86,8 @@ pub(crate) fn degraded(
     Ok(layout_on(server, file, made.shape, &made.devices))
 }
 
-/// The devices that a way to choose finds. A file that is to be in objects whatever its
-/// size goes to devices for other sizes too.
+/// The devices that the function `way` chooses. A file that must be in objects whatever its size
+/// may also go to devices for other sizes.
 fn choose<T>(
     storage: &Storage,
     file: &NewFile<'_>,
@@ -128,14 +132,14 @@ fn layout_on(server: &Server, file: &NewFile<'_>, shape: Shape, devices: &[u32])
     }
 }
 
-/// Whether the cell's database was started a moment ago, and its device has not told it yet that it is there.
+/// Whether the database has not heard from the device since it started recently.
 fn not_heard_yet(listed: &OsdListed) -> bool {
     listed.entry.id != LOCAL_DISK && !listed.dead && listed.state.silence == u32::MAX
 }
 
-/// The layout for the next store of a file: a new version, made from those that are there, and above
-/// `borrowed`, the last that its volume knows from elsewhere. Objects that were never written and whose devices
-/// have died since go to others.
+/// The layout for the next store of a file. Its version is new, is made from the present versions,
+/// and is above `borrowed`, the last that the volume knows from another server. Objects that were
+/// never written, and whose devices have died since, move to other devices.
 pub(crate) fn next(
     server: &Server,
     fid: Fid,
@@ -181,7 +185,7 @@ fn replace_missing(server: &Server, storage: &Storage, fid: Fid, layout: &mut La
     }
 }
 
-/// What is wished of devices for a file of that size.
+/// The requirements for devices for a file of that size.
 pub(crate) fn wish(storage: &Storage, wanted: &Wanted, size: u64) -> Wish {
     Wish {
         shape: wanted.shape,
@@ -193,7 +197,7 @@ pub(crate) fn wish(storage: &Storage, wanted: &Wanted, size: u64) -> Wish {
     }
 }
 
-/// Devices that failed a moment ago, as long as enough others are left.
+/// Devices that failed recently. Empty if too few others are left.
 fn suspects(devices: &Devices, needed: usize) -> Vec<u32> {
     let (mut suspects, well) = all_suspects(devices);
     if well < needed {
@@ -202,7 +206,7 @@ fn suspects(devices: &Devices, needed: usize) -> Vec<u32> {
     suspects
 }
 
-/// Devices that failed a moment ago, and how many others there are.
+/// Devices that failed recently, and the number of others.
 fn all_suspects(devices: &Devices) -> (Vec<u32>, usize) {
     let all = devices.list();
     let (mut suspects, mut well) = (Vec::new(), 0);
@@ -215,15 +219,15 @@ fn all_suspects(devices: &Devices) -> (Vec<u32>, usize) {
     (suspects, well)
 }
 
-/// The first of so many new serial numbers.
+/// The first of `count` new serial numbers.
 fn first_serial(server: &Server, last: u32, count: usize) -> u32 {
     let most = u32::MAX - count as u32;
     last.saturating_add(1).max(server.now_secs()).min(most)
 }
 
 impl Objects {
-    /// Whether a file's objects were made for the RW volume `volume`, by this server or another: those that
-    /// came from another volume are not, and are never written.
+    /// Whether a file's objects were made for the RW volume `volume`, by any server. Objects that
+    /// came from another volume are never written.
     pub(crate) fn are_own(layout: &Layout, volume: VolumeId) -> bool {
         layout.volume == volume
     }

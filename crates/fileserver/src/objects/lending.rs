@@ -1,15 +1,17 @@
-//! Layouts that leave this server with a volume, and those that come with one.
+//! Layouts that leave this server with a volume, and layouts that arrive with one.
 //!
-//! Whoever receives a layout names the same versions of the same objects, and nobody here hears when that
-//! ends. So the RW volume remembers, durably and before the first layout leaves, the last version that may
-//! be known elsewhere (`VolumeInfo::shared`): what is not newer is given up by garbage collection only,
-//! which asks every file server of the cell. No device is asked anything, so volumes travel while devices
-//! are away.
+//! The receiver of a layout names the same versions of the same objects, and this server does not
+//! learn when that ends. So the RW volume stores, durably and before the first layout leaves, the
+//! last version that other servers may know (`VolumeInfo::shared`). Versions that are not newer are
+//! removed only by garbage collection, which asks every file server of the cell. No device is
+//! asked, so volumes can move while devices are missing.
 //!
-//! An object may be replaced by a repair while a volume travels, and then the record that was read before names one
-//! that is not needed here any more. So where objects are in use that is noted before the first record is read.
+//! A repair may replace an object while a volume moves. A record that was read before then names an
+//! object that this server no longer needs. So if objects are in use, the version is stored before
+//! the first record is read.
 //!
-//! What came is *borrowed* (`VolumeInfo::borrowed`): read at once, written when [`super::ownership`] allows it.
+//! Received layouts are *borrowed* (`VolumeInfo::borrowed`): they can be read at once, and written
+//! when [`super::ownership`] allows it.
 
 use std::sync::Arc;
 
@@ -22,11 +24,11 @@ use tracing::{info, warn};
 use crate::abort_map::store_code;
 use crate::server::Server;
 
-/// Objects that are not of this cell, or of a server without object storage.
+/// The objects are of another cell, or this server has no object storage.
 const NOT_OUR_OBJECTS: AbortCode = AbortCode::ENODEV;
 
 impl Server {
-    /// The cell whose object storage this server uses; empty: none.
+    /// The cell whose object storage this server uses; empty if none.
     pub(crate) fn object_cell(&self) -> AfsString<256> {
         let storage = self.objects.storage();
         storage.map_or_else(AfsString::default, |storage| storage.config.cell.clone())
@@ -38,7 +40,7 @@ impl Server {
     }
 }
 
-/// Gives the layouts of one volume away.
+/// Hands out the layouts of one volume.
 pub(crate) struct Lender {
     server: Arc<Server>,
     cell: Option<AfsString<256>>,
@@ -55,7 +57,7 @@ impl Lender {
         }
     }
 
-    /// The cell of the objects, for who is to know it.
+    /// The cell of the objects.
     pub(crate) fn cell(&self) -> Result<&AfsString<256>, AbortCode> {
         self.cell.as_ref().ok_or(NOT_OUR_OBJECTS)
     }
@@ -65,8 +67,8 @@ impl Lender {
         self.server.version_now()
     }
 
-    /// Before the first record of a volume is read that is to leave. May wait for the disk. A volume without layouts
-    /// can leave also where it cannot be noted.
+    /// Call this before the first record of a volume that leaves is read. May wait for the disk. A
+    /// failure is only logged, because a volume without layouts can leave anyway.
     pub(crate) fn begin(&mut self, volume: &VolumeInfo) {
         if self.cell.is_some()
             && let Err(code) = self.lend(volume)
@@ -75,7 +77,8 @@ impl Lender {
         }
     }
 
-    /// Before the first layout of a volume leaves: notes that it does. May wait for the disk.
+    /// Call this before the first layout of a volume leaves: stores the last version that others
+    /// may know. May wait for the disk.
     pub(crate) fn lend(&mut self, volume: &VolumeInfo) -> Result<(), AbortCode> {
         if self.is_noted {
             return Ok(());
@@ -107,10 +110,10 @@ impl Lender {
     }
 }
 
-/// The layouts that come with a volume.
+/// The layouts that arrive with a volume.
 pub(crate) struct Borrower {
     server: Arc<Server>,
-    /// The highest version that came; 0: no layout did.
+    /// The highest version that arrived; 0 if no layout did.
     highest: u64,
 }
 
@@ -122,18 +125,18 @@ impl Borrower {
         }
     }
 
-    /// Takes a layout from a server that knows that this one reads the same objects.
+    /// Takes a layout from a server which knows that this one reads the same objects.
     pub(crate) fn take(&mut self, layout: &Layout) {
         let versions = layout.objects.iter().map(|placed| placed.version);
         let highest = versions.fold(layout.version, u64::max);
         self.highest = self.highest.max(highest).max(1);
     }
 
-    /// Takes a layout from a dump, which may be from anywhere.
+    /// Takes a layout from a dump of any origin.
     ///
     /// # Errors
-    /// ENODEV: the objects are of another cell, on devices that this cell does not have, or this server uses
-    /// no object storage.
+    /// ENODEV: the objects are of another cell, on devices that this cell does not have, or this
+    /// server uses no object storage.
     pub(crate) fn take_of(&mut self, cell: &[u8], layout: &Layout) -> Result<(), AbortCode> {
         let Some(storage) = self.server.objects.storage() else {
             warn!("a dump has files in objects, and this server uses no object storage");
@@ -157,7 +160,7 @@ impl Borrower {
         Ok(())
     }
 
-    /// A file of objects comes to a server that has none.
+    /// Checks that this server has object storage for an arriving file.
     pub(crate) fn check_storage(&self) -> Result<(), AbortCode> {
         match self.server.objects.storage() {
             Some(_) => Ok(()),
@@ -165,8 +168,8 @@ impl Borrower {
         }
     }
 
-    /// Notes in a restored volume what came. `takes_over`: all that it has came from a volume server's volume,
-    /// which had been given no version above `last`.
+    /// Stores the borrowed version in a restored volume. With `takes_over`, all its contents came
+    /// from the volume of a volume server, which had given no version above `last`.
     pub(crate) fn note(&self, info: &mut VolumeInfo, takes_over: bool, last: u64) {
         if self.highest == 0 && info.borrowed == 0 {
             return;

@@ -1,8 +1,9 @@
-//! Versions of objects that are being made, and that no record names yet: by stores and by repairs.
+//! Versions of objects that stores and repairs are making, and that no record names yet.
 //!
-//! Who collects garbage has the turns of the RW volume's files only where that is; a read-only volume that is
-//! repaired elsewhere, or a shadow that is stored into, is on servers that collect nothing. So what is being
-//! made is told with the references: whoever asks sees it here until the record names it.
+//! The turns of files protect against garbage collection only on the server of the RW volume. A
+//! read-only volume that is repaired on another server, or a shadow that is stored into, is not
+//! protected by them. So each server includes the versions in the making in its references, until a
+//! record names them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,11 +13,11 @@ use cellar_wire::ids::{Fid, ViceId, VolumeId};
 use cellar_wire::object::Layout;
 use parking_lot::Mutex;
 
-/// All that are being made.
+/// All versions in the making.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Makings(Arc<Mutex<HashMap<u64, Vec<Referenced>>>>);
 
-/// Some of them; ends when this is dropped.
+/// Some versions in the making. Ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Making {
     makings: Makings,
@@ -24,7 +25,8 @@ pub(crate) struct Making {
 }
 
 impl Makings {
-    /// A version of these objects is needed from now on. To be called before a device hears of it.
+    /// Registers versions of objects that are needed from now on. Call this before a device learns
+    /// of them.
     pub(crate) fn begin(&self, made: Vec<Referenced>) -> Making {
         let mut all = self.0.lock();
         let mut number = rand::random();
@@ -38,7 +40,7 @@ impl Makings {
         }
     }
 
-    /// A store makes the version of that layout, of any of its objects.
+    /// Registers the new version of a store, for all objects of its layout.
     pub(crate) fn store(&self, fid: Fid, next: &Layout) -> Making {
         let made = next.objects.iter().map(|placed| Referenced {
             object: next.object(fid.vnode, fid.uniquifier, placed),
@@ -49,7 +51,7 @@ impl Makings {
         self.begin(made.collect())
     }
 
-    /// Those in the name of a volume (0: of all).
+    /// The versions in the making in the name of a volume (0: of all volumes).
     pub(crate) fn of(&self, owner: VolumeId) -> Vec<Referenced> {
         let all = self.0.lock();
         let of_owner = |made: &&Referenced| owner.0 == 0 || made.object.volume == owner;

@@ -1,16 +1,18 @@
-//! Whether the objects of a file may be written, or only read. Decision 0013.
+//! Decides whether the objects of a file may be written, or only read. Decision 0013.
 //!
-//! A store in place makes a new version from the one that the file names, and the device lets go what is newer:
-//! a version that was begun and never named. That is right only for the one volume whose files have the
-//! newest versions. So a volume that came from elsewhere reads its objects and copies a file at its first
-//! store, unless both are sure:
+//! A store in place makes a new version from the one that the file names. The device then removes
+//! newer versions, which it takes for the remains of stores that never ended. That is right only
+//! for the one volume whose files have the newest versions. So a volume that came from another
+//! server reads its objects and copies a file at its first store, unless all of these are certain:
 //!
-//! 1. It came from the RW volume of its own id, to go on with it here, as in a move (not from a file, which
-//!    may be of any age, and not by a conversion of an RO volume: the RW volume may come back).
-//! 2. The location database says that the RW volume is here. A shadow is in no entry.
+//! 1. The volume came from the RW volume of its own id, to replace it, as in a move. A restore from
+//!    a file does not count, because the file may be of any age. Nor does a conversion of an RO
+//!    volume, because the RW volume may come back.
+//! 2. The location database lists the RW volume on this server. A shadow is in no entry.
 //! 3. The devices have no newer version of any object of the file.
 //!
-//! If any of it cannot be told, the file is copied: that is never wrong, and what was borrowed is not touched.
+//! If any of these is not known, the file is copied. That is always right, and does not touch the
+//! borrowed objects.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,8 +29,8 @@ use super::{Objects, Storage};
 use crate::limits::CLAIMS_MAX;
 use crate::server::Server;
 
-/// RW volumes that came from elsewhere and are known to be here now, with what they had borrowed then. One that
-/// is forgotten is asked for again.
+/// RW volumes from other servers that are known to be on this server now, with their `borrowed`
+/// version at that time. A forgotten entry is looked up again.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(Mutex<HashMap<VolumeId, u64>>);
 
@@ -47,7 +49,7 @@ impl Claims {
 }
 
 impl Server {
-    /// Whether a store into a file may write new versions of the objects that it has.
+    /// Whether a store into a file may write new versions of its present objects.
     pub(crate) async fn writes_in_place(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
@@ -69,7 +71,7 @@ impl Server {
         is_own
     }
 
-    /// Whether the location database says that an RW volume is where it is.
+    /// Whether the location database lists an RW volume on this server.
     async fn is_here(&self, volume: &Arc<Volume>, info: &VolumeInfo) -> bool {
         if self.objects.claims.has(info) {
             return true;
@@ -105,7 +107,8 @@ impl Server {
     }
 }
 
-/// Whether no device has a newer version of any object of a layout than the layout names.
+/// Whether the devices have no version of any object of a layout that is newer than the one in the
+/// layout.
 async fn is_newest(storage: &Storage, fid: Fid, layout: &Layout) -> bool {
     for placed in layout.objects.iter().filter(|placed| placed.version > 0) {
         let Some(connection) = storage.devices.connection(placed.osd) else {

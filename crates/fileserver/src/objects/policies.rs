@@ -1,11 +1,13 @@
-//! Where the bytes of a file are to lie: here, or in objects, and in which shape.
+//! Decides whether the bytes of a file are on this server or in objects, and in which layout.
 //!
-//! 1. The volume's policy 0, which is what volumes begin with, means here: nothing is asked at all.
-//! 2. Else the policies of volume and directory are asked at each store of a file that lies here, with the
-//!    length that it will have. A file that is in objects stays there: nothing is asked any more.
-//! 3. The name is known best when the file is made: it is remembered until it is another, if any policy asks
-//!    for names. Otherwise it is looked for in the file's directory.
-//! 4. By size means: more than the file server keeps itself, and some device takes such files.
+//! 1. Policy 0 of a volume, the initial one, means: on this server. No policy is evaluated.
+//! 2. Otherwise the policies of volume and directory are evaluated at each store of a file that is
+//!    on this server, with its resulting length. A file in objects stays there, and no policy is
+//!    evaluated any more.
+//! 3. The name is known at the creation of the file. If any policy tests names, it is remembered
+//!    until the file is renamed. Otherwise it is looked up in the file's directory.
+//! 4. A decision by size sends a file to objects if it is larger than the file server's limit and
+//!    some device takes such files.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,12 +19,12 @@ use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::object::Shape;
 use parking_lot::{Mutex, RwLock};
 
-/// Names remembered.
+/// Names that are remembered.
 const NAMES_MAX: usize = 16 << 10;
-/// Directories of a path, at most.
+/// Most directories in a path.
 const DEPTH_MAX: usize = 256;
 
-/// Where the bytes of a file shall be.
+/// The place for the bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// On this server.
@@ -31,18 +33,19 @@ pub(crate) enum Place {
     Objects(Wanted),
 }
 
-/// What the objects of a file shall be like.
+/// The properties wanted for the objects of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// How the bytes are spread.
+    /// The distribution of the bytes.
     pub(crate) shape: Shape,
-    /// Devices of this class only.
+    /// If set, only devices of this class.
     pub(crate) class: Option<String>,
-    /// The size of the file decided: devices that take no files of that size are not asked.
+    /// Whether the size of the file decided. Devices that take no files of that size are then
+    /// excluded.
     pub(crate) by_size: bool,
 }
 
-/// The policies of the cell, and what is remembered of files.
+/// The policies of the cell, and the remembered names of files.
 #[derive(Default)]
 pub(crate) struct PolicyBook {
     policies: RwLock<Arc<Policies>>,
@@ -50,7 +53,7 @@ pub(crate) struct PolicyBook {
 }
 
 impl PolicyBook {
-    /// These are the policies now.
+    /// Replaces the policies.
     pub(crate) fn set(&self, policies: Policies) {
         *self.policies.write() = Arc::new(policies);
     }
@@ -59,7 +62,7 @@ impl PolicyBook {
         self.policies.read().clone()
     }
 
-    /// A file was made under that name.
+    /// Remembers the name of a new file, if a policy needs it.
     pub(crate) fn made(&self, volume: &Volume, dir: Fid, fid: Fid, name: &[u8]) {
         let policy = volume.policy();
         if policy == 0 {
@@ -77,13 +80,13 @@ impl PolicyBook {
         }
     }
 
-    /// A file has another name now.
+    /// Forgets the name of a renamed file.
     pub(crate) fn renamed(&self, fid: Fid) {
         self.names.lock().remove(&fid);
     }
 
-    /// Where a file that will have `length` bytes shall be. `ids`: the caller's id and groups. `threshold`:
-    /// the size up to which files are kept here.
+    /// The place of a file that will have `length` bytes. `ids` are the caller's id and groups.
+    /// `threshold` is the size up to which files stay on this server.
     pub(crate) fn place(
         &self,
         volume: &Volume,

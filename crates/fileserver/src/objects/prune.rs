@@ -1,17 +1,21 @@
-//! Giving up versions of objects that nobody needs any more.
+//! Removal of versions of objects that are no longer needed.
 //!
-//! Every store leaves the versions before it on the devices, and a file that is removed its objects. What of them is
-//! still needed is known here: the versions that this volume and its clones name, and those that are being read.
-//! So after a store or removal, once that is durable, the devices are told, in the background, one call for each device and many files. Nothing depends on it: what
-//! is not told, because a device is away or too much is waiting, is found by garbage collection.
+//! Every store leaves the earlier versions on the devices, and a removed file leaves its objects.
+//! This server knows which of them are still needed: the versions that the volume and its clones
+//! name, and those that are being read. So after a store or removal is durable, the devices are
+//! told in the background. One call to a device covers many files. Nothing depends on these calls.
+//! Garbage collection finds the versions that remain because a device is missing or the queue is
+//! full.
 //!
-//! What volumes on other servers name is not known here, nor what copies under other ids do. A volume whose
-//! layouts went elsewhere remembers when that was (`VolumeInfo::shared`, set by [`super::lending`] before they
-//! leave), and versions that are not newer are left to garbage collection, which asks everybody. So a release
-//! pins what its RO sites read, and each release leaves at most one version of a file behind.
+//! This server does not know the references of volumes on other servers, nor those of copies under
+//! other ids. A volume whose layouts went to another server remembers the last version at that time
+//! (`VolumeInfo::shared`, set by [`super::lending`] before they leave). Versions that are not newer
+//! are left to garbage collection, which asks all servers. So a release keeps the versions that its
+//! RO sites read, and each release leaves at most one version of a file behind.
 //!
-//! What is still needed is asked of the very volume that had the layout. One of the same id that came since, as when a
-//! volume is moved away and back, knows nothing yet of files that are on their way to it: for it, nothing is needed.
+//! The needed versions are taken from the same volume object that had the layout. A newer volume
+//! with the same id, as after a move away and back, does not yet know files that still have to
+//! arrive. It would report that nothing is needed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -33,17 +37,17 @@ use super::{ObjectFigures, Storage};
 use crate::limits::{PRUNE_PAUSE, PRUNES_MAX, UNMAKE_PATIENCE};
 use crate::server::Server;
 
-/// Files whose old versions are to be given up.
+/// Files whose old versions are to be removed.
 #[derive(Debug, Default)]
 pub(crate) struct Prunes {
     waiting: Mutex<BTreeMap<Fid, Former>>,
     more: Notify,
 }
 
-/// Layouts that a file had.
+/// Layouts that a file had earlier.
 #[derive(Debug)]
 struct Former {
-    /// The file's volume then.
+    /// The file's volume at that time.
     volume: Weak<Volume>,
     layouts: Vec<Arc<Layout>>,
 }
@@ -61,11 +65,12 @@ impl Former {
     }
 }
 
-/// Layouts of one file that are remembered; the objects of more are found by garbage collection.
+/// Layouts of one file that are remembered. Objects of further layouts are found by garbage
+/// collection.
 const LAYOUTS_MAX: usize = 8;
 
 impl Prunes {
-    /// A file of a volume that can be written has another layout than this one now.
+    /// Queues the old layout of a file in a writable volume, after the file got another one.
     pub(crate) fn later(&self, volume: &Arc<Volume>, fid: Fid, old: Arc<Layout>) {
         let mut waiting = self.waiting.lock();
         if waiting.len() >= PRUNES_MAX && !waiting.contains_key(&fid) {
@@ -78,7 +83,7 @@ impl Prunes {
         let layouts = &mut former.layouts;
         let same = |known: &Arc<Layout>| objects(known) == objects(&old);
         match layouts.iter().position(same) {
-            // The newer one says more.
+            // The newer layout has more information.
             Some(place) => layouts[place] = old,
             None if layouts.len() < LAYOUTS_MAX => layouts.push(old),
             None => {}
@@ -92,24 +97,25 @@ impl Prunes {
     }
 }
 
-/// What tells layouts with the same objects.
+/// The objects by which layouts are compared.
 fn objects(layout: &Layout) -> Vec<(u32, u32)> {
     let placed = layout.objects.iter();
     placed.map(|placed| (placed.osd, placed.serial)).collect()
 }
 
-/// What is needed of an object, and whether older versions may be needed elsewhere.
+/// The needed versions of an object, and whether other servers may need older ones.
 struct Wanted {
     osd: u32,
     needed: Needed,
-    /// Versions up to this one are not ours alone.
+    /// Versions up to this one may be known to other servers.
     shared: u64,
-    /// The file has this object no more: if nothing of it is needed, all of it goes.
+    /// The file no longer has this object. If no version of it is needed, the whole object is
+    /// removed.
     is_gone: bool,
 }
 
 impl Server {
-    /// Tells devices what is not needed any more, until the server stops.
+    /// Tells devices which versions are no longer needed, until the server stops.
     pub(crate) async fn prune_in_background(self: Arc<Self>) {
         while !self.is_stopping() {
             let more = self.objects.prunes.more.notified();
@@ -119,7 +125,8 @@ impl Server {
                 continue;
             }
             self.prune(files).await;
-            // Stores of one file come one after the other: many are told of together.
+            // Several stores of one file often follow each other; the pause lets one call cover
+            // them.
             tokio::time::sleep(PRUNE_PAUSE).await;
         }
     }
@@ -142,7 +149,8 @@ impl Server {
         .await;
         let mut needs: HashMap<u32, Vec<Needed>> = HashMap::new();
         let mut gone: HashMap<u32, Vec<(ObjectId, u64)>> = HashMap::new();
-        // Devices that did not answer in this round: others' objects do not wait for them again and again.
+        // Devices that did not answer in this round, so that objects of other files do not wait for
+        // them again.
         let mut silent = HashSet::new();
         for mut wanted in all {
             let osd = wanted.osd;
@@ -177,7 +185,7 @@ impl Server {
         ObjectFigures::count(&self.objects.figures.pruned);
     }
 
-    /// Lets versions go on all these devices at a time: one that is silent keeps no other from being told.
+    /// Removes versions on all these devices in parallel, so that a silent device delays no other.
     async fn prune_at(self: &Arc<Self>, needs: HashMap<u32, Vec<Needed>>) {
         let mut told = JoinSet::new();
         for (osd, needed) in needs {
@@ -191,9 +199,9 @@ impl Server {
         while told.join_next().await.is_some() {}
     }
 
-    /// A store to these objects of a file has failed, and nobody names what it wrote. That is given up, also on
-    /// devices that keep what is removed: most likely one of them is full. The store's turn lasts so long, since
-    /// the next one may take the same objects.
+    /// Removes the data of a failed store, which no record names, even on devices that keep removed
+    /// objects. Most likely one of the devices is full. The store keeps its turn for so long,
+    /// because the next store may use the same objects.
     pub(crate) fn unmake(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
@@ -205,7 +213,7 @@ impl Server {
         let former = Former::of(volume);
         drop(making);
         tokio::task::spawn_local(async move {
-            // What is not told in that time is collected.
+            // The rest is left to garbage collection.
             let unmade = server.unmake_now(former, fid, next);
             let _late = tokio::time::timeout(UNMAKE_PATIENCE, unmade).await;
             drop(turn);
@@ -219,14 +227,16 @@ impl Server {
             Ok::<_, Error>(found.map(|_| former))
         });
         let Ok(Some(found)) = found.await else {
-            // It went to another server, which may write the same objects, in versions by its own clock.
+            // The volume went to another server, which may write the same objects, with versions by
+            // its own clock.
             return;
         };
         former = found;
         let mut made: HashMap<u32, Vec<Needed>> = HashMap::new();
         for placed in next.objects.iter().filter(|placed| placed.version == 0) {
-            // It was made by this store, and goes with the last version. Not by a removal: a device may do what it is
-            // told when nobody waits any more, and the next store have made the same object, in a newer version.
+            // The object was made by this store, and disappears with its last version. It is not
+            // removed as an object. A device may execute a call after the caller gave up. By then
+            // the next store may have made the same object in a newer version.
             let needed = Needed {
                 object: next.object(fid.vnode, fid.uniquifier, placed),
                 keep: List::default(),
@@ -247,7 +257,7 @@ impl Server {
         tokio::join!(self.prune_at(made), written);
     }
 
-    /// The volume of a file that had those layouts, if it is here to be written.
+    /// The volume of a file that had those layouts, if it is still on this server and writable.
     fn still_here(&self, fid: Fid, former: &Former) -> cellar_volume::Result<Option<Arc<Volume>>> {
         let found = self.volumes.find(fid.volume)?;
         let volume = found.map(|(_, attached)| attached.volume);
@@ -256,7 +266,7 @@ impl Server {
         }))
     }
 
-    /// What is still needed of the objects of those layouts, which a file had.
+    /// The versions that are still needed, for the objects of layouts that a file had.
     fn wanted_of(&self, fid: Fid, former: &Former) -> cellar_volume::Result<Vec<Wanted>> {
         let Some(volume) = self.still_here(fid, former)? else {
             return Ok(Vec::new());
@@ -264,12 +274,13 @@ impl Server {
         let present = present(&volume, fid)?;
         let seen = volume.layouts_seen(fid.vnode)?;
         if volume.is_restoring() {
-            // It began meanwhile: files that are to come back are not there.
+            // A restore has begun: files that it will bring back are not there.
             return Ok(Vec::new());
         }
-        // Asked after the layouts: who gives layouts away holds on to them until it has noted that.
+        // Read after the layouts: a task that hands out layouts keeps them until it has stored
+        // `shared`.
         let info = volume.info();
-        // Asked after the layouts: who begins to read looks again after it was noted.
+        // Read after the layouts: a reader checks the layout again after it has registered.
         let read = self.objects.readings.of(
             Fid {
                 volume: info.id,
@@ -279,7 +290,7 @@ impl Server {
         );
         let mut done = HashSet::new();
         let mut all = Vec::new();
-        // Of what is borrowed nobody here knows what is newer.
+        // For borrowed objects, this server does not know the newer versions.
         let all_known = former.layouts.iter().chain(present.iter());
         let is_ours =
             |layout: &&Arc<Layout>| layout.volume == info.id && layout.version > info.borrowed;
@@ -300,10 +311,10 @@ impl Server {
                 keep.sort_unstable();
                 keep.dedup();
                 let Ok(keep) = List::try_from(keep) else {
-                    // Not all that is needed can be said.
+                    // The list of needed versions does not fit into the call.
                     continue;
                 };
-                // A store that is under way writes a newer version than the file has.
+                // A store in progress writes a newer version than the file has.
                 let below = match &present {
                     Some(present) => present.version.max(layout.version),
                     None => layout.version,
@@ -333,7 +344,7 @@ impl Server {
     }
 }
 
-/// The layout that a file has now, if it is there and in objects.
+/// The present layout of a file, if it exists and is in objects.
 fn present(volume: &Volume, fid: Fid) -> cellar_volume::Result<Option<Arc<Layout>>> {
     match volume.layout(fid) {
         Ok(layout) => Ok(layout),
@@ -342,7 +353,8 @@ fn present(volume: &Volume, fid: Fid) -> cellar_volume::Result<Option<Arc<Layout
     }
 }
 
-/// Adds the versions that may be needed on other servers to those that stay; `false`: more than can be said.
+/// Adds the versions that other servers may need to those that stay. Returns `false` if they do not
+/// fit into the call.
 async fn keep_shared(storage: &Storage, wanted: &mut Wanted) -> Result<bool, CallError> {
     let connection = reachable(storage, wanted.osd).ok_or(CallError::Dead)?;
     let call = Examine {
@@ -362,7 +374,7 @@ async fn keep_shared(storage: &Storage, wanted: &mut Wanted) -> Result<bool, Cal
     Ok(true)
 }
 
-/// Lets versions go; answers the bytes that it gave back.
+/// Removes versions. Returns the number of freed bytes.
 pub(crate) async fn prune(storage: &Storage, osd: u32, needed: &[Needed]) -> u64 {
     let mut freed = 0;
     for part in needed.chunks(NAMED_MAX) {
@@ -382,8 +394,8 @@ pub(crate) async fn prune(storage: &Storage, osd: u32, needed: &[Needed]) -> u64
     freed
 }
 
-/// Removes objects; a device of which that is set keeps them for a while, unless `flags` (`REMOVE_*`) say
-/// otherwise. Answers their bytes.
+/// Removes objects. A device may be configured to keep them for a while, unless `flags`
+/// (`REMOVE_*`) override that. Returns the number of their bytes.
 pub(crate) async fn remove(
     storage: &Storage,
     osd: u32,
@@ -409,14 +421,14 @@ pub(crate) async fn remove(
     freed
 }
 
-/// A way to a device that is not known to be away.
+/// A connection to a device that is not known to be dead.
 fn reachable(storage: &Storage, osd: u32) -> Option<cellar_rpc::Connection> {
     let away = storage.devices.condition(osd) == cellar_objects::Condition::Dead;
     storage.devices.connection(osd).filter(|_| !away)
 }
 
-/// Whether a device that could not be told of what nobody needs does not answer at all. That stays until it is
-/// collected.
+/// Whether a device failed to answer at all. Its unneeded versions stay until garbage collection
+/// finds them.
 fn is_silent(storage: &Storage, osd: u32, cause: &CallError) -> bool {
     debug!(osd, %cause, "what nobody needs stays until it is collected");
     let is_silent = cause.is_unreachable();

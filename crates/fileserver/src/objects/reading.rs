@@ -1,7 +1,7 @@
-//! Which versions of objects are being read, so that they are not given up meanwhile.
+//! The versions of objects that are being read, so that they are not removed in the meantime.
 //!
-//! A reader holds on to the layout that it began with: one of this server until it ends, a client that
-//! reads directly until its capabilities have expired.
+//! A reader keeps the layout with which it began. A reader of this server keeps it until it ends. A
+//! client that reads directly keeps it until its capabilities have expired.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::limits::{LENT_LAYOUTS_MAX, READ_FILES_MAX};
 
-/// Files with readers, whom only this server knows.
+/// Files with readers, which only this server knows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Readings(Arc<Mutex<HashMap<Fid, Vec<Held>>>>);
 
@@ -26,7 +26,7 @@ struct Held {
     until: u64,
 }
 
-/// Somebody reads; ends when this is dropped.
+/// A reader; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reading {
     readings: Readings,
@@ -34,7 +34,7 @@ pub(crate) struct Reading {
     layout: Arc<Layout>,
 }
 
-/// The head's name of a file, whichever of its volumes is read: their objects are the same.
+/// The fid of a file in its RW volume. All volumes of a family have the same objects.
 fn family(fid: Fid, layout: &Layout) -> Fid {
     Fid {
         volume: layout.volume,
@@ -64,7 +64,7 @@ fn hold(
 }
 
 impl Readings {
-    /// Holds on to a layout until the answer is dropped.
+    /// Keeps a layout until the returned value is dropped.
     pub(crate) fn begin(&self, fid: Fid, layout: &Arc<Layout>) -> Reading {
         let fid = family(fid, layout);
         hold(&mut self.0.lock(), fid, layout, |held| held.readers += 1);
@@ -75,9 +75,10 @@ impl Readings {
         }
     }
 
-    /// Holds on to a layout until a time; `false`: to too many files already. Of one file the layouts that were
-    /// lent last are held: a device has so many versions of an object and no more, so who reads one
-    /// that was stored over many times since has to ask again.
+    /// Keeps a layout until a time. Returns `false` if layouts of too many files are kept already.
+    /// Of one file the layouts that were lent last are kept, because a device has a bounded number
+    /// of versions of an object. So a client that reads a file must ask again after many later
+    /// stores.
     pub(crate) fn lend(&self, fid: Fid, layout: &Arc<Layout>, until: u64) -> bool {
         let fid = family(fid, layout);
         let mut files = self.0.lock();
@@ -99,8 +100,8 @@ impl Readings {
         true
     }
 
-    /// Objects, by serial number, and versions that are read of a file; `volume` in the fid is the RW
-    /// volume's id.
+    /// The serial numbers and versions of objects that are being read, for a file. `volume` in the
+    /// fid is the RW volume's id.
     pub(crate) fn of(&self, fid: Fid, now: u64) -> HashSet<(u32, u64)> {
         let mut files = self.0.lock();
         let Some(all) = files.get_mut(&fid) else {
@@ -117,7 +118,7 @@ impl Readings {
         versions
     }
 
-    /// The versions of objects in the name of a volume (0: of all) that are read.
+    /// The versions of objects that are being read, in the name of a volume (0: of all volumes).
     pub(crate) fn named(&self, owner: VolumeId, now: u64) -> Vec<Referenced> {
         let files = self.0.lock();
         let mut all = Vec::new();
@@ -141,7 +142,7 @@ impl Readings {
         all
     }
 
-    /// Forgets whose time is over.
+    /// Forgets expired entries.
     pub(crate) fn sweep(&self, now: u64) {
         self.0.lock().retain(|_, all| {
             all.retain(|held| held.readers > 0 || held.until > now);
@@ -191,7 +192,8 @@ mod tests {
         })
     }
 
-    /// A log that is appended to and read all the time: a device has 256 versions of an object at most.
+    /// A log file that is appended to and read all the time. A device has at most 256 versions of
+    /// an object.
     #[test]
     fn who_reads_directly_does_not_keep_more_versions_than_a_device_has() {
         let readings = Readings::default();

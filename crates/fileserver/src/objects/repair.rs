@@ -1,18 +1,22 @@
-//! The repair queue: objects that are made anew, because theirs lack a store, are damaged, or are on a device
-//! that is away for long or is to be emptied.
+//! The repair queue: objects to rebuild. They lack a store, are damaged, or are on a device that
+//! has been missing for long or is being emptied.
 //!
-//! 1. What is to be done follows from what is there: *stale* marks in layouts, the list of devices, what devices
-//!    and readers found damaged. So nothing of it is kept over a restart: all files are looked through
-//!    when the server starts, when a device is away for too long or is marked for draining, and now and
-//!    then ([`watch`]). Stores and reads that had to do without an object enter it at once.
-//! 2. A device that is *down* is not *dead*: only after a while ([`super::cell::Upkeep::repair_delay`]) what it had is
-//!    made elsewhere. When it returns, nobody names that any more, and it is collected as garbage.
-//! 3. An object is copied, or computed, while others store and read: the versions that are named do not
-//!    change. Only then the turn of the file is taken, as by a store, and one change names the new
-//!    place in all versions of the file that the RW volume and its clones see ([`mend`]). A store that came
-//!    between has made the copy worthless; after some tries it is made in the turn.
-//! 4. Each server repairs what its own volumes name: a read-only volume elsewhere is its server's affair.
-//! 5. Bytes per second are bounded over all repairs of a server.
+//! 1. The needed repairs follow from existing state: *stale* marks in layouts, the list of devices,
+//!    and the damage that devices and readers found. So nothing is kept over a restart. All files
+//!    are examined when the server starts, when a device is missing for too long or is marked for
+//!    draining, and periodically ([`watch`]). Stores and reads that had to skip an object enter it
+//!    at once.
+//! 2. A device that is *down* is not *dead*. Its objects are rebuilt elsewhere only after a delay
+//!    ([`super::cell::Upkeep::repair_delay`]). When it returns, its objects have no references any
+//!    more, and are collected as garbage.
+//! 3. An object is copied, or computed, while others store and read, because the named versions do
+//!    not change. Only then the turn of the file is taken, as by a store. One change then names the
+//!    new place in all versions of the file that the RW volume and its clones see ([`mend`]). A
+//!    store in between makes the copy useless. After some such attempts the object is copied within
+//!    the turn.
+//! 4. Each server repairs the objects that its own volumes name. A read-only volume on another
+//!    server is that server's task.
+//! 5. The bytes per second are bounded over all repairs of a server.
 
 mod mend;
 mod queue;
@@ -30,8 +34,8 @@ use cellar_wire::object::Layout;
 use crate::server::Server;
 
 impl Server {
-    /// A file has that layout since a store: what the store had to do without is made anew, and what it put on a
-    /// device that is being emptied since it began.
+    /// Queues repairs after a store: of objects that the store skipped, and of those on a device
+    /// that is being emptied since the store began.
     pub(crate) fn repair_after_store(self: &Arc<Self>, fid: Fid, layout: &Layout, length: u64) {
         for (place, placed) in layout.objects.iter().enumerate() {
             let object = layout.object(fid.vnode, fid.uniquifier, placed);
@@ -41,7 +45,8 @@ impl Server {
         }
     }
 
-    /// Somebody read an object and it was not what it should be. One that did not answer may yet.
+    /// Queues a repair after a read that found damage. A silent device is no damage, because it may
+    /// still answer.
     pub(crate) fn repair_after_read(
         self: &Arc<Self>,
         fid: Fid,

@@ -1,21 +1,27 @@
 //! StoreData into a file that is in objects, or goes there with this store.
 //!
-//! 1. Whoever stores waits for the turn: one writer at a time of a file. Readers are not affected, they
-//!    read the versions that their layout names.
-//! 2. The layout of the store has a new version. A file that is in objects gets the new bytes only; the
-//!    devices share the rest. One that lies here, whose objects belong to another volume, or of which
-//!    nothing is kept, gets new objects: what is kept is copied to them before or behind the new bytes. Where
-//!    too few devices are up for new ones, a file of which nothing is kept goes on with those it has.
-//! 3. When all devices have answered, one change of the vnode makes it so, if the data version is still
-//!    the one that the store began with. A store of the ordinary kind may have come between, begun when
-//!    the file was still here: then the client is told to come again (VBUSY), and nothing is lost.
-//!    A volume that goes to another server takes no changes from then on, and its next server's versions are above
-//!    all that were given before (`super::lending`). So after the version was given, and before a device hears
-//!    of it, it is asked once more whether the volume takes changes: a store that came before, and whose bytes or turn
-//!    took their time, would write a version above those of the next server, and the device let those go.
-//! 4. New objects whose device fails under the store are made on other devices, once, from the
-//!    bytes that were kept ([`Replayed`]).
-//! 5. The answer waits for the change to be durable and for everybody to be told, as of any store.
+//! 1. A store waits for the turn of the file, so there is one writer of a file at a time. Readers
+//!    are not affected, because they read the versions in their layout.
+//! 2. The layout of the store has a new version.
+//!    - A file that is in objects gets only the new bytes; the devices share the rest.
+//!    - A file on this server gets new objects. So does a file whose objects belong to another
+//!      volume, and one of which no byte is kept. Kept bytes are copied to the new objects, before
+//!      or after the new bytes.
+//!    - If too few devices are up for new objects, a file of which no byte is kept continues with
+//!      its present ones.
+//! 3. When all devices have answered, one change of the vnode makes the store effective. It
+//!    requires that the data version is still the one with which the store began. An ordinary store
+//!    may have come in between, begun while the file was still on this server. Then the client must
+//!    retry (VBUSY), and nothing is lost.
+//!
+//!    A volume that moves to another server takes no changes from then on. The versions of its next
+//!    server are above all that were given before (`super::lending`). Consider a store that began
+//!    before the move, and whose bytes or turn took long. It would write a version above those of
+//!    the next server, and the device would then remove those. Therefore the store checks again
+//!    that the volume takes changes, after its version was given and before a device learns of it.
+//! 4. If a device fails during a store to new objects, the objects are made on other devices, once,
+//!    from the bytes that were kept ([`Replayed`]).
+//! 5. The answer waits until the change is durable and all hosts were notified, as for any store.
 
 use std::sync::Arc;
 
@@ -38,20 +44,20 @@ use crate::limits::{FETCH_PIECE_BYTES, OBJECT_MOVE_MAX, OBJECT_PATIENCE, OBJECT_
 use crate::rxafs::common::run_apart;
 use crate::server::Server;
 
-/// Where the bytes of a store come from.
+/// The source of the bytes of a store.
 pub(crate) trait Source {
-    /// The next bytes; never empty. `None` when all announced bytes have come.
+    /// The next bytes, never empty. `None` when all announced bytes have arrived.
     async fn next(&mut self) -> Result<Option<Bytes>, Refusal>;
 }
 
-/// The bytes of a store, of which the first [`OBJECT_REPLAY_MAX`] can be had once more.
+/// The bytes of a store. The first [`OBJECT_REPLAY_MAX`] can be read a second time.
 pub(crate) struct Replayed<'a, S> {
     source: &'a mut S,
     taken: Vec<Bytes>,
     bytes: usize,
-    /// How many of those taken were given out since the last return.
+    /// The number of kept pieces that were returned since the last restart.
     given: usize,
-    /// All that were taken are still here.
+    /// Whether all pieces taken so far are kept.
     is_whole: bool,
 }
 
@@ -66,7 +72,7 @@ impl<'a, S: Source> Replayed<'a, S> {
         }
     }
 
-    /// Returns to the beginning; `false`: more was taken than is kept.
+    /// Restarts from the beginning. Returns `false` if more was taken than is kept.
     pub(crate) fn again(&mut self) -> bool {
         self.given = 0;
         self.is_whole
@@ -93,36 +99,36 @@ impl<S: Source> Source for Replayed<'_, S> {
     }
 }
 
-/// A store into objects that is allowed and waits for its bytes.
+/// A permitted store into objects that waits for its bytes.
 pub(crate) struct Storing {
     server: Arc<Server>,
     volume: Arc<Volume>,
     fid: Fid,
-    /// The file as the store found it.
+    /// The file before the store.
     pub(crate) before: VnodeStatus,
     old: Option<Arc<Layout>>,
     next: Layout,
-    /// The objects are those that the file has; only what comes is written.
+    /// The file keeps its objects; only the new bytes are written.
     pub(crate) goes_on: bool,
     turn: Turn,
     making: Making,
 }
 
-/// What a store into objects came to; one change of the vnode is still to be made.
+/// The result of a store into objects, before the change of the vnode.
 pub(crate) struct Stored {
     volume: Arc<Volume>,
     fid: Fid,
     pub(crate) before: VnodeStatus,
     old: Option<Arc<Layout>>,
-    /// As it was begun.
+    /// The layout with which it began.
     next: Layout,
     written: Written,
     length: u64,
-    /// Held until the change is made, or what was written is given up.
+    /// Held until the change is made, or the written data is removed.
     held: Mutex<Option<(Turn, Making)>>,
 }
 
-/// Where the bytes of a file are to be after a store that leaves it `length` bytes long.
+/// The place of the file's bytes after a store that leaves it `length` bytes long.
 pub(crate) fn place(
     server: &Server,
     volume: &Volume,
@@ -132,7 +138,7 @@ pub(crate) fn place(
     kept: u64,
 ) -> Result<Place, Refusal> {
     let Some(storage) = server.objects.storage() else {
-        // At the start, where storage will be used, for a moment.
+        // Shortly after the start, if object storage will be used.
         if volume.policy() != 0 {
             server.objects.known.check()?;
         }
@@ -146,7 +152,7 @@ pub(crate) fn place(
     if let Some(layout) = &layout
         && kept > 0
     {
-        // What is there stays there.
+        // A file in objects stays there.
         return Ok(Place::Objects(Wanted {
             shape: layout.shape,
             class: None,
@@ -162,8 +168,8 @@ pub(crate) fn place(
 }
 
 impl Storing {
-    /// Waits for the turn, and decides on the objects. `None`: no devices are for files of that size, and
-    /// the file shall stay here.
+    /// Waits for the turn, and chooses the objects. `None` if no devices take files of that size
+    /// and the file must stay on this server.
     pub(crate) async fn begin(
         server: &Arc<Server>,
         volume: &Arc<Volume>,
@@ -196,7 +202,8 @@ impl Storing {
             0 => Some(fresh().await),
             _ => None,
         };
-        // New objects need more devices than may be up: then those that are there lose what they have.
+        // New objects may need more devices than are up. Then the file keeps its objects, and their
+        // contents are replaced.
         let is_made = matches!(anew, Some(Ok(_)));
         let own = match &old {
             Some(old) if !is_made && server.writes_in_place(volume, fid, old).await => Some(old),
@@ -222,7 +229,8 @@ impl Storing {
         }))
     }
 
-    /// A file is to be moved to objects of its own, with the contents that it has. The caller has its turn.
+    /// Prepares to move a file to objects of its own, with its present contents. The caller has its
+    /// turn.
     pub(crate) async fn moving(
         server: &Arc<Server>,
         volume: &Arc<Volume>,
@@ -255,8 +263,8 @@ impl Storing {
         }))
     }
 
-    /// Copies the file, and says where it is now. Whoever has a promise for it need not be told: the
-    /// contents are the same.
+    /// Copies the file, and returns its new layout. No promise is broken, because the contents are
+    /// the same.
     pub(crate) async fn move_out(self) -> Result<(Arc<Layout>, Turn), Refusal> {
         let (volume, fid, old) = (self.volume.clone(), self.fid, self.old.clone());
         let server = self.server.clone();
@@ -280,7 +288,7 @@ impl Storing {
         Ok((Arc::new(stored.written.layout), turn))
     }
 
-    /// Writes what comes, and what the file keeps, to objects.
+    /// Writes the arriving bytes, and those that the file keeps, to objects.
     pub(crate) async fn write(
         self,
         spec: &StoreSpec,
@@ -315,8 +323,8 @@ impl Storing {
         }
     }
 
-    /// The refusal of a store that failed. A device that failed a new file gets none for a moment,
-    /// whatever it answered: the next try goes elsewhere.
+    /// The refusal of a failed store. A device that failed for a new file gets no new files for a
+    /// while, whatever it answered. So the next attempt uses other devices.
     fn told(&self, failure: Failure) -> Refusal {
         match failure {
             Failure::Other(refusal) => refusal,
@@ -332,7 +340,7 @@ impl Storing {
         }
     }
 
-    /// What was written, and how long the file is then.
+    /// Writes the data. Returns what was written, and the new length of the file.
     async fn written(
         &self,
         spec: &StoreSpec,
@@ -359,7 +367,7 @@ impl Storing {
             let mut kept_bytes = Kept::of(self, kept).await?;
             let (head, tail) = (kept.min(spec.position), kept.max(end));
             if spec.position <= kept {
-                // What is kept and what is new touch: one run.
+                // The kept and the new bytes are adjacent: one run.
                 writer.begin(0, tail).await?;
                 kept_bytes.copy(&mut writer, 0..head).await?;
                 pass_on(&mut writer, source, announced).await?;
@@ -385,7 +393,7 @@ impl Storing {
 }
 
 impl Stored {
-    /// Makes the change: the file has the new contents. `spec` brings the attributes.
+    /// Makes the change that gives the file the new contents. `spec` has the attributes.
     pub(crate) fn commit(
         &self,
         spec: &StoreSpec,
@@ -402,14 +410,15 @@ impl Stored {
         self.volume.set_layout(self.fid, expected, &change, context)
     }
 
-    /// The change was refused, so nothing was changed: what was written is given up.
+    /// The change was refused: removes the written data.
     pub(crate) fn give_up(&self, server: &Arc<Server>) {
         if let Some(held) = self.held.lock().take() {
             server.unmake(&self.volume, self.fid, self.next.clone(), held);
         }
     }
 
-    /// After the change: what nobody needs any more is given up, later, and what lacks the store is repaired.
+    /// After the change: queues the removal of old versions, and the repair of objects that lack
+    /// the store.
     pub(crate) fn settle(&self, server: &Arc<Server>) {
         if let Some(old) = &self.old {
             server
@@ -421,14 +430,15 @@ impl Stored {
     }
 }
 
-/// That the volume takes changes, asked after a version was given.
+/// Checks that the volume takes changes. Called after a version was given.
 pub(crate) async fn still_taken(volume: &Arc<Volume>) -> Result<(), Refusal> {
     let volume = volume.clone();
     run_apart(move || Ok(volume.check_takes_changes()?)).await
 }
 
-/// Whether the change that ends a store was refused where the file still is: nobody else writes its objects before
-/// what this store left there was given up. Of a volume that went away while it was stored into, another server may.
+/// Whether the change that ends a store was refused while the file still is on this server. Then no
+/// other writer uses its objects before the data of this store was removed. For a volume that went
+/// away during the store, another server may write them.
 pub(crate) fn is_refused_here(error: &Error) -> bool {
     matches!(error, Error::Stale(_) | Error::OverQuota | Error::DiskFull)
 }
@@ -442,7 +452,7 @@ impl Source for Nothing {
     }
 }
 
-/// Why a store did not come to its end: where it writes, or otherwise.
+/// The reason why a store failed: an error of the writer, or another one.
 enum Failure {
     Writing(cellar_objects::Error),
     Other(Refusal),
@@ -466,12 +476,12 @@ impl From<Error> for Failure {
     }
 }
 
-/// Why the objects that a file has cannot be read.
+/// The refusal if the present objects of a file cannot be read.
 fn failed(error: cellar_objects::Error) -> Refusal {
     Refusal::Objects(error.code())
 }
 
-/// Hands the announced bytes of a store to a run.
+/// Passes the announced bytes of a store to the writer.
 async fn pass_on(
     writer: &mut Writer,
     source: &mut impl Source,
@@ -486,7 +496,7 @@ async fn pass_on(
     Ok(())
 }
 
-/// The bytes that a file keeps and that are to be copied.
+/// The bytes that a file keeps and that must be copied.
 enum Kept {
     Nothing,
     Here(Arc<Volume>, Fid),
@@ -529,7 +539,7 @@ impl Kept {
                     })
                     .await;
                     reader = back;
-                    // Cut off meanwhile: the store would not count anyhow.
+                    // The file was truncated in the meantime, so the store would be refused anyway.
                     let piece = piece?.ok_or(Refusal::Busy)?;
                     left = left.saturating_sub(piece.len() as u64);
                     writer.push(piece).await?;

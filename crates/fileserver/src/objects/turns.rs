@@ -1,8 +1,8 @@
-//! One writer at a time of each file in objects.
+//! Serialises the writers of each file in objects.
 //!
-//! A store of such a file writes new versions of objects while others may read the old ones, and counts
-//! only if nobody else's store came between. Two at the same time would undo each other, so they
-//! take turns: whoever stores through this server, or was given leave to store directly.
+//! A store of such a file writes new versions of objects while others may read the old ones. It is
+//! effective only if no other store came in between. Two at the same time would undo each other, so
+//! they take turns. This covers stores through this server and direct stores that it permitted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use tokio::time::timeout;
 
 use crate::limits::OBJECT_TURN_PATIENCE;
 
-/// The files that somebody writes, or waits to.
+/// The files with a writer or a waiting writer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns(Arc<Mutex<HashMap<Fid, Arc<tokio::sync::Mutex<()>>>>>);
 
-/// Leave to write a file; ends when it is dropped.
+/// Permission to write a file. Ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn {
     turns: Turns,
@@ -27,7 +27,7 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
-    /// Waits for the turn; `None` if the others take too long.
+    /// Waits for the turn. `None` if the other writers take too long.
     pub(crate) async fn wait(&self, fid: Fid) -> Option<Turn> {
         let waiting = Waiting::new(self, fid);
         let lock = waiting.lock.clone();
@@ -44,7 +44,7 @@ impl Turns {
         }
     }
 
-    /// Forgets a file that nobody writes and nobody waits for.
+    /// Forgets a file without a writer and without waiting writers.
     fn tidy(&self, fid: Fid) {
         let mut files = self.0.lock();
         if files
@@ -55,7 +55,7 @@ impl Turns {
         }
     }
 
-    /// Files that somebody writes, or waits to.
+    /// The number of files with a writer or a waiting writer.
     #[cfg(test)]
     fn count(&self) -> usize {
         self.0.lock().len()
@@ -69,7 +69,7 @@ impl Drop for Turn {
     }
 }
 
-/// Somebody who waits, and may give up.
+/// A waiting writer, which may give up.
 struct Waiting<'a> {
     turns: &'a Turns,
     fid: Fid,
@@ -85,7 +85,7 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        // Our own share goes first.
+        // Drops its own reference first.
         self.lock = Arc::default();
         self.turns.tidy(self.fid);
     }

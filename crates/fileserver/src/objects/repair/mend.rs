@@ -1,9 +1,10 @@
-//! One object of a file made anew.
+//! Repair of one object of a file.
 //!
-//! The file may have several versions here, and the object may have several versions that these name. Each is
-//! made as an object of its own, with one version, on a device that has no other object of that layout, or
-//! where it was, if that device does well. Its serial number is drawn from the upper half of the numbers, which
-//! stores do not use: a store that runs beside cannot choose the same.
+//! This server may have several versions of the file, and these may name several versions of the
+//! object. Each is rebuilt as a separate object with one version. Its device has no other object of
+//! that layout; a healthy device of the old object may be used again. The serial number is drawn
+//! from the upper half of the numbers, which stores do not use. So a concurrent store cannot choose
+//! the same one.
 
 use std::sync::Arc;
 
@@ -23,13 +24,13 @@ use super::queue::{Broken, Outcome};
 use crate::abort_map::Refusal;
 use crate::server::Server;
 
-/// Tries after which the turn of the file is taken before the object is copied, not after.
+/// Attempts after which the turn of the file is taken before the copy and not after it.
 const PATIENT_TRIES: u32 = 2;
 
-/// Where an object shall be.
+/// The wanted place of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// Where it is best, if it has to be made anew.
+    /// The best place, if the object must be rebuilt.
     IfBroken,
     /// On another device; 0: any.
     On(u32),
@@ -43,12 +44,12 @@ struct Work {
     length: u64,
 }
 
-/// The volume of a file, and what is to be done.
+/// The volume of a file, and the needed work.
 type Found = (Arc<Volume>, Vec<Work>);
 
 impl Server {
-    /// Makes an object anew as far as it has to be, in all versions of the file. Says on which device, of the
-    /// last, it is now.
+    /// Rebuilds an object as far as needed, in all versions of the file. Returns the device that
+    /// the last of them is on now.
     pub(crate) async fn mend(
         self: &Arc<Self>,
         broken: Broken,
@@ -91,7 +92,8 @@ impl Server {
             let condition = storage.devices.condition(work.placed.osd);
             let waits = condition != Condition::Well && repairs.stays(work.placed.osd);
             if wish == Wish::IfBroken && waits {
-                // It lacks a store because it is down, and is made where it is when it is back.
+                // The object lacks a store because its device is down. It is rebuilt on that device
+                // when the device is back.
                 worst = Outcome::Away;
                 continue;
             }
@@ -141,7 +143,8 @@ impl Server {
                     (bytes, done, now) = (bytes + length, done + 1, made.osd);
                     healed |= damaged;
                     if damaged {
-                        // It stays known as damaged: other versions of the file may name it.
+                        // It stays in the list of damaged objects, because other versions of the
+                        // file may name it.
                         warn!(%fid, %object, osd = work.placed.osd, to = made.osd,
                             "a damaged object was healed");
                     } else {
@@ -163,7 +166,7 @@ impl Server {
         Ok((outcome, now))
     }
 
-    /// The versions of an object, with the volume and what they can be made from.
+    /// The versions of an object, with the volume and the layouts from which they can be rebuilt.
     fn versions_with(&self, broken: Broken) -> Result<Option<Found>, Refusal> {
         let Some((_, attached)) = self.volumes.find(broken.volume)? else {
             return Ok(None);
@@ -204,8 +207,8 @@ impl Server {
         Ok(Some((attached.volume, works)))
     }
 
-    /// Names the new object in the turn of the file; `false`: somebody stores, or nobody names the old one
-    /// any more.
+    /// Names the new object in the turn of the file. Returns `false` if a store is in progress, or
+    /// the old object has no reference any more.
     async fn put_in_place(
         &self,
         volume: &Arc<Volume>,
@@ -237,14 +240,14 @@ impl Server {
         Ok(changed.outcome > 0)
     }
 
-    /// What was made is of no use.
+    /// Removes the new object, which is of no use.
     async fn give_up(&self, storage: &Storage, layout: &Layout, fid: Fid, made: &Placed) {
         let object = layout.object(fid.vnode, fid.uniquifier, made);
         remove(storage, made.osd, &[(object, 0)], REMOVE_HARD).await;
     }
 }
 
-/// A device for an object, and a number that its file does not have.
+/// A device for an object, and a serial number that its file does not use.
 fn target(
     server: &Server,
     storage: &Storage,
@@ -295,7 +298,7 @@ fn target(
     let mut rng = rand::rng();
     let chosen = placement::choose_one(&devices, &wish, work.place, &present, &mut rng);
     let chosen = chosen.or_else(|_| {
-        // Whatever sizes the devices are for: it is somewhere already.
+        // Ignores the size limits of devices, because the object must be somewhere.
         wish.size = 0;
         placement::choose_one(&devices, &wish, work.place, &present, &mut rng)
     });

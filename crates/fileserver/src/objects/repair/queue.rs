@@ -1,4 +1,4 @@
-//! The objects that wait to be made anew, and what is known of devices that makes it necessary.
+//! The objects that wait for repair, and the state of devices that makes the repairs necessary.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +16,14 @@ use crate::limits::{DAMAGED_MAX, REPAIR_AGAIN, REPAIR_AGAIN_MOST, REPAIRS_MAX};
 /// Time over which the rate is measured.
 const RATE_TIME: Duration = Duration::from_secs(10);
 
-/// An object of a file here: of all volumes that share the vnode.
+/// An object of a file on this server, for all volumes that share the vnode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Broken {
     /// A volume through which the file is found: the RW volume if it is here.
     pub(crate) volume: VolumeId,
     pub(crate) vnode: VnodeId,
     pub(crate) uniquifier: Uniquifier,
-    /// Where it is, and which.
+    /// The device and serial number of the object.
     pub(crate) osd: u32,
     pub(crate) serial: u32,
 }
@@ -34,7 +34,7 @@ impl Broken {
     }
 }
 
-/// One that waits.
+/// A waiting repair.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     not_before: Instant,
@@ -42,38 +42,39 @@ struct Waiting {
     bytes: u64,
 }
 
-/// What became of one.
+/// The outcome of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It is somewhere else now, so many bytes; it was damaged or not.
+    /// It was rebuilt, with so many bytes; `true` if it was damaged.
     Made(u64, bool),
-    /// Nothing is to be done (any more).
+    /// Nothing is to be done, or no longer.
     Nothing,
-    /// Somebody stores into the file, or it changed meanwhile.
+    /// A store into the file is in progress, or the file has changed in the meantime.
     Busy,
     /// Its device does not answer, and may come back.
     Away,
-    /// It cannot be made now.
+    /// It cannot be rebuilt now.
     Failed,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: BTreeMap<Broken, Waiting>,
-    /// Their files, each once: two objects of a file are not made at the same time.
+    /// The files in work, each once: two objects of a file are not rebuilt at the same time.
     running: HashSet<(VolumeId, VnodeId)>,
-    /// More than can wait was found.
+    /// More repairs were found than the queue holds.
     overflowed: bool,
-    /// The devices that do not answer, those of them that are away for too long, and those to be emptied.
+    /// Devices that do not answer; those of them that have been missing for too long; and those to
+    /// be emptied.
     down: HashSet<u32>,
     gone: HashSet<u32>,
     leaving: HashSet<u32>,
-    /// What devices or readers found damaged.
+    /// Objects that devices or readers found damaged.
     damaged: HashSet<(u32, ObjectId)>,
     recent: VecDeque<(Instant, u64)>,
 }
 
-/// A repair that somebody asked for; ends when this is dropped.
+/// A requested repair. Ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Begun<'a> {
     repairs: &'a Repairs,
@@ -81,7 +82,7 @@ pub(crate) struct Begun<'a> {
 }
 
 impl Begun<'_> {
-    /// What became of it.
+    /// Counts the outcome.
     pub(crate) fn end(self, outcome: Outcome) {
         if let Outcome::Made(bytes, healed) = outcome {
             self.repairs
@@ -102,7 +103,7 @@ impl Drop for Begun<'_> {
 pub(crate) struct Repairs {
     state: Mutex<State>,
     pub(super) more: Notify,
-    /// All files are to be looked through.
+    /// Requests an examination of all files.
     pub(super) look: Notify,
     pub(super) looking: std::sync::atomic::AtomicBool,
     repaired: AtomicU64,
@@ -111,7 +112,7 @@ pub(crate) struct Repairs {
 }
 
 impl Repairs {
-    /// Whether an object that a layout names is to be made anew.
+    /// Whether an object in a layout must be rebuilt.
     pub(super) fn is_broken(&self, placed: &Placed, object: ObjectId) -> bool {
         let state = self.state.lock();
         placed.stale
@@ -120,7 +121,7 @@ impl Repairs {
             || state.damaged.contains(&(placed.osd, object))
     }
 
-    /// Whether any object of a layout may be.
+    /// Whether any object of a layout may have to be rebuilt.
     pub(super) fn may_be_broken(&self, layout: &Layout) -> bool {
         let state = self.state.lock();
         layout.objects.iter().any(|placed| {
@@ -135,19 +136,20 @@ impl Repairs {
         self.state.lock().damaged.contains(&(osd, object))
     }
 
-    /// Whether any device is away for long or to be emptied.
+    /// Whether any device has been missing for long or is to be emptied.
     pub(super) fn has_leaving(&self) -> bool {
         let state = self.state.lock();
         !state.gone.is_empty() || !state.leaving.is_empty()
     }
 
-    /// A device does well, as far as is known here.
+    /// Whether a device is neither missing for long nor to be emptied.
     pub(super) fn stays(&self, osd: u32) -> bool {
         let state = self.state.lock();
         !state.gone.contains(&osd) && !state.leaving.contains(&osd)
     }
 
-    /// Notes how devices are; `true`: one is away or to be emptied that was not, or the other way round.
+    /// Sets the state of devices. Returns `true` if the set of devices that are missing for long or
+    /// to be emptied has changed.
     pub(super) fn set_devices(
         &self,
         down: HashSet<u32>,
@@ -158,7 +160,7 @@ impl Repairs {
         let mut new = gone.difference(&state.gone).next().is_some()
             || leaving.difference(&state.leaving).next().is_some();
         if (&down, &gone, &leaving) != (&state.down, &state.gone, &state.leaving) {
-            // What waited because of how they were is tried at once, or looked for anew.
+            // Repairs that waited because of the old state are retried at once.
             let now = Instant::now();
             for waiting in state.waiting.values_mut() {
                 waiting.not_before = now;
@@ -183,18 +185,19 @@ impl Repairs {
         new
     }
 
-    /// An object was found damaged; `false`: that was known.
+    /// Notes a damaged object. Returns `false` if it was known.
     pub(super) fn note_damaged(&self, osd: u32, object: ObjectId) -> bool {
         let mut state = self.state.lock();
         state.damaged.len() < DAMAGED_MAX && state.damaged.insert((osd, object))
     }
 
-    /// All that are known to be damaged.
+    /// All objects known to be damaged.
     pub(super) fn damaged(&self) -> HashSet<(u32, ObjectId)> {
         self.state.lock().damaged.clone()
     }
 
-    /// All files were looked through: what was known to be damaged before, and that none of them has, is forgotten.
+    /// Called after an examination of all files. Forgets objects that were known as damaged before
+    /// it and that no file names.
     pub(super) fn keep_damaged(
         &self,
         before: &HashSet<(u32, ObjectId)>,
@@ -205,7 +208,7 @@ impl Repairs {
         state.damaged.retain(stays);
     }
 
-    /// Enters an object of about so many bytes.
+    /// Queues an object of about `bytes` bytes.
     pub(super) fn add(&self, broken: Broken, bytes: u64) {
         let mut state = self.state.lock();
         if state.waiting.len() >= REPAIRS_MAX && !state.waiting.contains_key(&broken) {
@@ -221,7 +224,7 @@ impl Repairs {
         self.more.notify_waiters();
     }
 
-    /// The next one whose time has come; or how long to wait for one.
+    /// The next repair that is due, or the time to wait for one.
     pub(super) fn next(&self) -> Result<(Broken, u32), Duration> {
         let mut state = self.state.lock();
         let now = Instant::now();
@@ -239,7 +242,8 @@ impl Repairs {
         Err(wait.min(RATE_TIME))
     }
 
-    /// Takes the turn to repair a file for somebody who asks for it; `None`: it is being repaired.
+    /// Marks a file as in repair for a requested repair. Returns `None` if it is being repaired
+    /// already.
     pub(crate) fn begin(&self, broken: &Broken) -> Option<Begun<'_>> {
         let is_first = self.state.lock().running.insert(broken.file());
         is_first.then_some(Begun {
@@ -248,7 +252,7 @@ impl Repairs {
         })
     }
 
-    /// What became of one that was begun.
+    /// Notes the outcome of a repair that was begun.
     pub(super) fn done(&self, broken: &Broken, outcome: Outcome) {
         let mut state = self.state.lock();
         state.running.remove(&broken.file());
@@ -256,7 +260,7 @@ impl Repairs {
         match outcome {
             Outcome::Made(bytes, healed) => {
                 self.count(&mut state, bytes, healed);
-                // Looked at once more: a store may have come between.
+                // Checked once more, because a store may have come in between.
                 if let Some(waiting) = state.waiting.get_mut(broken) {
                     *waiting = Waiting {
                         not_before: now,
@@ -305,7 +309,7 @@ impl Repairs {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// How far it is.
+    /// The progress of the repairs.
     pub(crate) fn status(&self) -> Repairing {
         let mut state = self.state.lock();
         let now = Instant::now();
@@ -358,7 +362,7 @@ mod tests {
         };
         assert!(repairs.note_damaged(2, object(1)) && repairs.note_damaged(2, object(2)));
         let before = repairs.damaged();
-        // Found while files are looked through.
+        // Found during the examination of the files.
         assert!(repairs.note_damaged(2, object(3)));
         repairs.keep_damaged(&before, &HashSet::from([(2, object(2))]));
         let left = [1, 2, 3].map(|serial| repairs.is_damaged(2, object(serial)));
@@ -376,7 +380,7 @@ mod tests {
         assert_eq!((first, second), (broken(2, 1), broken(4, 1)));
         assert!(repairs.next().is_err(), "the file of the third is busy");
         repairs.done(&first, Outcome::Made(10, true));
-        // Once more: a store may have come between.
+        // Once more, because a store may have come in between.
         assert_eq!(repairs.next().unwrap().0, first);
         repairs.done(&first, Outcome::Nothing);
         assert_eq!(repairs.next().unwrap().0, broken(2, 2));
@@ -385,7 +389,7 @@ mod tests {
         let status = repairs.status();
         assert_eq!((status.waiting, status.failed, status.running), (1, 1, 0));
         assert_eq!((status.repaired, status.healed, status.bytes), (1, 1, 10));
-        // Not at once again; but when a device has come back.
+        // Not again at once, but when a device has come back.
         assert!(repairs.next().is_err());
         assert!(repairs.set_devices(HashSet::new(), HashSet::from([7]), HashSet::new()));
         assert!(repairs.next().is_ok());

@@ -1,5 +1,5 @@
-//! What is to be repaired, found: devices that are away or to be emptied, what devices found damaged, and files with
-//! objects that lack a store.
+//! Finds the needed repairs: devices that are missing or to be emptied, damage that devices found,
+//! and files with objects that lack a store.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::limits::{LOOK_AGAIN, REPAIR_LOOKS, REPAIRS_AT_ONCE, WATCH_INTERVAL};
 use crate::server::Server;
 
 impl Server {
-    /// Starts all of it.
+    /// Starts the repair tasks.
     pub(crate) fn start_repairs(self: &Arc<Self>, runtime: &cellar_rpc::Runtime, upkeep: &Upkeep) {
         let pace = Arc::new(Pace::new(upkeep.repair_rate));
         for _ in 0..REPAIRS_AT_ONCE {
@@ -58,7 +58,7 @@ impl Server {
                 blocking(move || server.by_head(broken)).await
             };
             if canonical != broken {
-                // By the name that all of its group have in common.
+                // Uses the fid that all volumes of the group have in common.
                 repairs.done(&broken, Outcome::Nothing);
                 repairs.add(canonical, 0);
                 continue;
@@ -74,7 +74,8 @@ impl Server {
         }
     }
 
-    /// Names a file by its RW volume, if that is here in the same group, else by the first of its clones.
+    /// Names a file by its RW volume if that is in the same group, or else by the first of its
+    /// clones.
     pub(crate) fn by_head(&self, broken: Broken) -> Broken {
         let found = self.volumes.find(broken.volume).ok().flatten();
         let head = found.and_then(|(_, found)| first_of(&found.partition, &found.volume));
@@ -84,7 +85,7 @@ impl Server {
         }
     }
 
-    /// Follows which devices are away, and which are to be emptied.
+    /// Tracks which devices are missing, and which are to be emptied.
     async fn watch_devices(self: Arc<Self>, upkeep: &Upkeep) {
         let mut away: HashMap<u32, Instant> = HashMap::new();
         while !self.is_stopping() {
@@ -106,7 +107,7 @@ impl Server {
                     }
                     down.insert(id);
                     let since = away.entry(id).or_insert(now);
-                    // The database may have missed it for longer than we run.
+                    // The database may have missed the device for longer than this server has run.
                     let silent = match listed.state.silence {
                         u32::MAX => 0,
                         seconds => u64::from(seconds),
@@ -125,10 +126,11 @@ impl Server {
         }
     }
 
-    /// Asks devices what they found damaged: by their scrubs, and when somebody read.
+    /// Asks devices for the damage that they found, in their scrubs and during reads.
     async fn watch_damage(self: Arc<Self>, upkeep: &Upkeep) {
-        // What each device said last: it says the same until the object is gone. Now and then all of it is
-        // taken for new, for a volume may have come with such an object.
+        // The last answer of each device. A device repeats its answer until the object is removed.
+        // Periodically the whole answer is treated as new, because a volume with such an object may
+        // have arrived.
         let mut said: HashMap<u32, HashSet<ObjectId>> = HashMap::new();
         let mut since = Instant::now();
         while !self.is_stopping() {
@@ -185,13 +187,13 @@ impl Server {
                     warn!(osd, %object, "a device says that an object is damaged");
                     self.objects.repairs.add(broken, 0);
                 }
-                // A read-only volume whose RW volume is elsewhere.
+                // A read-only volume whose RW volume is on another server.
                 _ => self.objects.repairs.look.notify_one(),
             }
         }
     }
 
-    /// Looks through all files when somebody has asked for it, at the start, and now and then.
+    /// Examines all files at the start, on request, and periodically.
     async fn look_in_background(self: Arc<Self>, upkeep: &Upkeep) {
         while !self.is_stopping() {
             let repairs = &self.objects.repairs;
@@ -202,7 +204,7 @@ impl Server {
             if found > 0 {
                 info!(found, took = ?begun.elapsed(), "objects are to be made anew");
             }
-            // A volume may come with objects on a device that is being emptied.
+            // A volume may arrive with objects on a device that is being emptied.
             let rest = match repairs.has_leaving() {
                 true => (begun.elapsed() * 10)
                     .max(LOOK_AGAIN)
@@ -243,7 +245,7 @@ impl Server {
                         break;
                     }
                 }
-                // Between two parts others have their turn.
+                // Lets other tasks run between two parts.
                 tokio::task::yield_now().await;
             }
         }
@@ -253,7 +255,7 @@ impl Server {
         found
     }
 
-    /// Enters what is broken of a version of a file, and says what is damaged.
+    /// Queues the broken objects of a version of a file, and adds the damaged ones to `damaged`.
     fn enter_broken(
         &self,
         partition: &Arc<Partition>,
@@ -296,7 +298,7 @@ impl Server {
     }
 }
 
-/// The RW volume of a group, or else the first of its clones.
+/// The RW volume of a group, or the first of its clones.
 fn first_of(partition: &Partition, volume: &Volume) -> Option<VolumeId> {
     partition.group_of(volume).into_iter().next()
 }
