@@ -1,5 +1,5 @@
-//! The consistency check of a whole partition: what a salvager would examine, and find nothing to
-//! repair.
+//! The consistency check of a whole partition. It examines everything that a salvager would
+//! examine, and should find nothing to repair.
 //!
 //! For each volume:
 //!

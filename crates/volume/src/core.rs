@@ -286,7 +286,7 @@ impl Core {
     }
 
     /// Forgets an attached volume that another one replaces. Threads that still hold it can read
-    /// what it saw. The caller has the group's state locked.
+    /// its old contents. The caller has the group's state locked.
     pub(crate) fn supersede(self: &Arc<Self>, id: VolumeId) {
         if let Some(volume) = self.attached.write().remove(&id) {
             let hold = Hold::of(self, &volume.group, volume.view());

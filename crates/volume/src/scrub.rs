@@ -215,7 +215,7 @@ impl<'s> Scrub<'s> {
                     .then_some((EPOCH_MAX, state.record.head));
                 let clones = state.record.clones.iter().map(|c| (c.epoch, c.id));
                 let pin = state.record.pin();
-                // During a restore the head sees what its pin does.
+                // During a restore the head sees the epoch of its pin.
                 clones.chain(head.filter(|_| pin.is_none())).collect()
             };
             if self.walk_group(&group, viewers)?.is_break() {

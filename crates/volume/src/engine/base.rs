@@ -40,7 +40,7 @@ const PARTIAL: &str = "partial";
 const JOURNAL: &str = "journal";
 const FILES: &str = "files";
 const FILE_BYTES: &str = "file bytes";
-/// About what an entry takes beside its value, rounded up.
+/// About the bytes that an entry takes beside its value, rounded up.
 const ENTRY_BYTES: u64 = 48;
 /// Pages are at least this full (one third). redb merges emptier pages with others.
 const FULL_PART: u64 = 3;

@@ -193,7 +193,7 @@ impl Engine {
             None => self.reopen_base()?,
         };
         let next = match apply_part(&base, table, from, budget) {
-            // The damage is in what the base had before. It is still used for reads; nothing more
+            // The damage is in older contents of the base. It is still used for reads; nothing more
             // is written.
             Err(error @ Error::Partition(_)) => {
                 *slot = Some(base);

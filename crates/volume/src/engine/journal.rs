@@ -6,7 +6,7 @@
 //!
 //! Groups are numbered without a gap across files. A recycled file still holds older groups, whose
 //! numbers are smaller. Each group carries the random id of the journal, which the base table has
-//! too (`base::Mark`), so data that a user stored cannot pass for a group.
+//! too (`base::Mark`). So data that a user stored cannot pass for a group.
 //!
 //! Files are filled with zeros once, when they are made. Syncs then change no metadata of the file
 //! system. `found` reads groups back.
@@ -58,7 +58,7 @@ impl JournalFile {
         Ok(Self { number, name, file })
     }
 
-    /// Makes what was written durable.
+    /// Makes all writes durable.
     pub(crate) fn sync(&self) -> Result<()> {
         let synced = self.file.sync();
         synced.map_err(|error| Error::Partition(format!("syncing {}: {error}", self.name)))

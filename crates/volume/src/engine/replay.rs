@@ -308,7 +308,8 @@ fn give_up(
     Ok(())
 }
 
-/// Describes an opening for the caller. Logs what a kill may have cut off.
+/// Describes an opening for the caller. Logs the place at which a kill may have cut the journal
+/// off.
 fn describe(found: &Found, files: &[JournalFile], view: &View) -> Opening {
     let named = |(file, offset): (usize, u64)| (files[file].name.clone(), offset);
     let opening = Opening {

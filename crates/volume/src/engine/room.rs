@@ -17,9 +17,8 @@
 //!   room is promised before they are allocated and until they are there ([`Room::grow`]).
 //!
 //! Tables may use the free room of the file system, and the part of the base's file that no entry
-//! needs: removed names and small bodies leave their room there. This part is the size of the file
-//! beyond three times the bytes of all entries, because pages that are less than a third full are
-//! merged.
+//! needs. Removed names and small bodies leave their room there. This part is the size of the file
+//! beyond three times the bytes of all entries: pages that are less than a third full are merged.
 //!
 //! Each thread first adds its promise and then reads the free space. So of two threads at the same
 //! time at least one sees the other's promise. Let F be the free bytes and P the promised bytes,
@@ -39,9 +38,10 @@
 //! Promises are upper bounds; a flush uses less. So no change is refused because of promises that a
 //! flush would redeem: the flush is begun, and the change waits for it ([`Fit::AfterFlush`]). This
 //! wait ends, for two reasons. The waiting thread holds no lock of a vnode or volume yet. And the
-//! flush does not depend on the committer, which may itself wait for a journal file: a frozen table
-//! has its whole journal on the disk. When room is short, tables are frozen while they are small,
-//! so that promises remain a part of the free room.
+//! flush does not depend on the committer, which may itself wait for a journal file. The flush
+//! needs only the journal of its table, and a frozen table has its whole journal on the disk. When
+//! room is short, tables are frozen while they are small, so that promises remain a part of the
+//! free room.
 //!
 //! Other programs use the same file system outside of this ledger. The room that they take may make
 //! a flush fail. Then the reserve is given up and the flush is tried again until it succeeds.

@@ -3,9 +3,9 @@
 //! Blocks of 4 KiB are numbered consecutively. A region has 16,384 of them, and its bitmap is one
 //! value of the table. A region in memory has two bitmaps:
 //!
-//! * The *image* is what the table is to hold. Only batches change it, in the order in which they
-//!   enter the journal. It is written with the changes of its journal file, so the map and the
-//!   vnodes are always of the same moment.
+//! * The *image* has the bits that the table is to hold. Only batches change it, in the order in
+//!   which they enter the journal. It is written with the changes of its journal file, so the map
+//!   and the vnodes are always of the same moment.
 //! * *Taken* are the blocks that may not be handed out. These are the blocks of the image, and the
 //!   blocks handed out for changes that are not in a batch yet. Released blocks stay taken until
 //!   their batch is durable and no reader uses them.
@@ -59,7 +59,7 @@ pub(crate) struct Space {
     room: Arc<Room>,
     inner: Mutex<Inner>,
     files: Mutex<HashMap<u64, BlockFile>>,
-    /// Free regions whose room was given back to the file system.
+    /// Free regions without room on the file system.
     unbacked: Mutex<BTreeSet<u32>>,
 }
 
