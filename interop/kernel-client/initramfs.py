@@ -13,12 +13,13 @@ import sys
 HERE = os.path.dirname(os.path.realpath(__file__))
 BUSYBOX = "/usr/bin/busybox" if os.path.exists("/usr/bin/busybox") else "/bin/busybox"
 DIRECTORIES = "bb dev proc sys run tmp etc etc/request-key.d usr exchange afs mnt root home opt srv var var/lib var/tmp".split()
-# /bin and its like lead into /usr on every Debian and Ubuntu since 2023.
+# /bin and similar directories are links into /usr on every Debian and Ubuntu since 2023.
 LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64", "var/run": "../run"}
 ETC = ("passwd", "group", "nsswitch.conf", "ld.so.cache", "ld.so.conf", "protocols", "services", "alternatives",
        "debian_version", "request-key.conf")
-# The kernel asks for a cell's servers even when it has been told them, and believes the answer: a reply prepared for
-# each configured cell, in the kernel's binary form, and a refusal for any other.
+# The kernel asks for the servers of a cell even if they are configured, and uses the answer. The
+# resolver has a prepared reply for each configured cell, in the kernel's binary form, and refuses
+# any other.
 RESOLVER = """#!/bb/sh
 cell=${2#*:}
 if [ -e "/exchange/cells/$cell" ]; then

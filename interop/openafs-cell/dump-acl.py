@@ -12,14 +12,15 @@ import sys
 IDS = {"administrators": -204, "anyuser": -101, "authuser": -102}
 RIGHTS = dict(zip("rwilkda", (1, 2, 4, 8, 32, 16, 64)))
 ACL_BYTES = 192
-# Items before the list, by length: type; link count and mode; version, times, people, group and parent.
+# The lengths of the items before the list: type; link count and mode; version, times, owners, group
+# and parent.
 FIXED = {ord(tag): length for tags, length in (("t", 1), ("lb", 2), ("vmaogps", 4)) for tag in tags}
 
 
 def acl_bytes(entries):
     pairs = (e.split("=") for e in entries)
     rights = [(IDS[who] if who in IDS else int(who), sum(RIGHTS[r] for r in given)) for who, given in pairs]
-    # A file server keeps them in the order of their ids.
+    # A file server keeps the entries in the order of their ids.
     body = b"".join(struct.pack(">ii", *pair) for pair in sorted(rights))
     count = len(rights)
     return struct.pack(">5i", 20 + len(body), 1, count, count, 0) + body

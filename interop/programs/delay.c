@@ -1,11 +1,11 @@
 /*
- * delay MILLISECONDS ONE OTHER LOG: a wire between two Ethernet devices of this network namespace that takes its time.
+ * delay MILLISECONDS ONE OTHER LOG: a link with a delay between two Ethernet devices of this network namespace.
  *
- * For systems whose kernel has no netem. Every frame that comes in at ONE leaves from OTHER so much later, and the other
- * way round, in order and none lost unless more than ROOM bytes are under way in one direction. The devices have no
- * addresses and answer nothing themselves (`ip link set DEVICE arp off`). Frames that the sender's kernel has not cut yet
- * (GSO) stay whole, as between namespaces without a delay: so one core moves more than a gigabyte a second.
- * LOG says "ready", and at SIGTERM what went through in each direction and what was lost.
+ * For systems whose kernel has no netem. Every frame that arrives at ONE leaves from OTHER after the delay, and the
+ * reverse. The order is kept, and no frame is lost unless more than ROOM bytes are under way in one direction. The
+ * devices have no addresses and answer nothing themselves (`ip link set DEVICE arp off`). Frames that the sender's
+ * kernel has not segmented yet (GSO) stay whole, as between namespaces without a delay. Therefore one core moves more
+ * than a gigabyte per second. LOG gets "ready", and at SIGTERM the numbers of forwarded and lost frames per direction.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -26,22 +26,22 @@
 #include <time.h>
 
 #define ROOM ((uint64_t)256 << 20)
-/* The header before a frame, the frame, and what may be before it. */
+/* The virtio header, the largest frame, and room for its link-layer header. */
 #define LARGEST (sizeof(struct virtio_net_hdr) + 65536 + 64)
 #define SOCKET_ROOM (64 << 20)
 
 struct frame {
     uint64_t due;
-    uint32_t length; /* 0: the next one is at the beginning of the ring */
+    uint32_t length; /* 0: the next frame is at the start of the ring */
     uint32_t pad;
     char bytes[];
 };
 
-/* One direction: frames one after the other in a ring. */
+/* One direction: a ring of frames. */
 struct line {
     int from, to;
     char *ring;
-    uint64_t head, tail; /* where the next one is put, and taken; only ever grow */
+    uint64_t head, tail; /* the places of the next write and read; they only grow */
     uint64_t frames, bytes, dropped, most;
 };
 
@@ -64,13 +64,13 @@ static int open_device(const char *name) {
     int one = 1, room = SOCKET_ROOM;
     if (address.sll_ifindex == 0)
         die(name);
-    /* No protocol before it is bound: nothing of other devices comes in. */
+    /* No protocol before the bind, so that no frames of other devices arrive. */
     int s = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK, 0);
     if (s < 0)
         die("socket");
     if (setsockopt(s, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) < 0)
         die("PACKET_VNET_HDR");
-    /* What we send ourselves does not come in. */
+    /* Frames that this program sends do not come back. */
     if (setsockopt(s, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one) < 0)
         die("PACKET_IGNORE_OUTGOING");
     setsockopt(s, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
@@ -84,7 +84,7 @@ static uint64_t size_of(uint32_t length) { return (sizeof(struct frame) + length
 
 static struct frame *at(struct line *line, uint64_t place) { return (struct frame *)(line->ring + place % ROOM); }
 
-/* Takes in what has come, some at a time. */
+/* Receives the waiting frames, some at a time. */
 static void take(struct line *line, uint64_t delay) {
     static char scratch[LARGEST];
     for (int i = 0; i < 64; i++) {
@@ -115,7 +115,7 @@ static void take(struct line *line, uint64_t delay) {
     }
 }
 
-/* Lets out what is due; answers when the next one is, 0 when there is none. */
+/* Sends the frames that are due; returns the time of the next one, or 0 if there is none. */
 static uint64_t let_out(struct line *line) {
     while (line->tail != line->head) {
         struct frame *frame = at(line, line->tail);

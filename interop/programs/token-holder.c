@@ -1,13 +1,13 @@
 /*
  * Lets OpenAFS's aklog, tokens, unlog, vos, pts and bos keep tokens on a machine without an AFS kernel module.
  *
- * They hand a token to the cache manager, and ask for it, by an ioctl on /proc/fs/openafs/afs_ioctl. Preloaded
- * (LD_PRELOAD), this library answers that file from $CELLAR_TEST_TOKENS, a directory with a file a cell that holds the
- * token as it was handed over. Nothing else of a cache manager is here: any other request gets EINVAL.
+ * They hand a token to the cache manager, and ask for it, by an ioctl on /proc/fs/openafs/afs_ioctl. As a preloaded
+ * library (LD_PRELOAD), this program serves that file from $CELLAR_TEST_TOKENS, a directory with one file per cell. The
+ * file has the token in the form in which it was handed over. Any other request to a cache manager gets EINVAL.
  *
  * The request's layout: struct afsprocdata { param4, param3, param2, param1, syscall }, longs; syscall 20 is pioctl
  * (path, command, struct ViceIoctl { in, out, in_size, out_size }, follow); commands 'V' 3 set, 8 get the n-th,
- * 9 and 21 forget all; 'O' 3 forget a cell's. As seen in OpenAFS 1.8 (src/config/afs_args.h, vioc.h, src/auth/ktc.c).
+ * 9 and 21 forget all; 'O' 3 forget a cell's. Source: OpenAFS 1.8 (src/config/afs_args.h, vioc.h, src/auth/ktc.c).
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -63,7 +63,7 @@ static int open_as(const char *name, const char *path, int flags, mode_t mode) {
 OPEN(open)
 OPEN(open64)
 
-/* Where the cell's name begins in a token: behind the ticket, the clear part and a flag, each with its length. */
+/* The offset of the cell's name in a token: after the ticket, the clear part and a flag, each with its length. */
 static const char *cell_of(const char *token, int size) {
     int ticket, clear;
     if (size < 8)
@@ -101,7 +101,7 @@ static int set(struct vice_ioctl *io) {
     return fclose(file) == 0 ? 0 : -1;
 }
 
-/* The n-th token, in the order of their names. */
+/* The n-th token, in the order of the names. */
 static int get(struct vice_ioctl *io) {
     struct dirent **names;
     char path[4096];
