@@ -97,7 +97,7 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
             names[1]
         );
         outln!(
-            "    Rights: you {}, anybody {}",
+            "    Rights: you {}, system:anyuser {}",
             rights(&status.caller_access.to_string()),
             rights(&status.anonymous_access.to_string())
         );

@@ -56,7 +56,7 @@ pub(super) async fn check(cell: &Cell, ticket: &Ticket, token: &Token, register:
         ),
         Ok(Ok(Answer::Unknown)) => eprintln!("cellar login: {nobody}"),
         Ok(Ok(Answer::Refused(error))) => {
-            eprintln!("cellar login: {nobody}, and cannot enter yourself: {error}");
+            eprintln!("cellar login: {nobody}, and the cell does not register you: {error}");
         }
         Ok(Err(Error::Database { cause, .. })) if token_sentence(&cause).is_some() => {
             let why = match has_dot(ticket) {

@@ -73,7 +73,7 @@ fn show(collected: &CollectedView, dry: bool) {
     match dry {
         true => outln!("Volume {volume}: {looked} objects, {count} pieces of garbage"),
         false => outln!(
-            "Volume {volume}: {looked} objects, {count} pieces of garbage collected, {} given back",
+            "Volume {volume}: {looked} objects, {count} pieces of garbage collected, {} freed",
             short_size(collected.freed)
         ),
     }
