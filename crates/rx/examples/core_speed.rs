@@ -1,8 +1,8 @@
-//! How fast the core is by itself: two endpoints in one thread, datagrams handed over in memory.
+//! Speed of the core alone: two endpoints in one thread exchange datagrams in memory.
 //!
-//! Prints packets a second and nanoseconds a packet for bulk transfer (both ends together: divide by
-//! two for one end), and microseconds for a small call. One copy of each run stands for the kernel's.
-//! `cargo run --profile dist -p cellar-rx --example core_speed`
+//! Prints packets per second and nanoseconds per packet for bulk transfer (for both ends together;
+//! divide by two for one end), and microseconds for a small call. One copy of each run stands in
+//! for the kernel's copy. `cargo run --profile dist -p cellar-rx --example core_speed`
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -53,7 +53,7 @@ impl Pair {
         Time::from_micros(self.now)
     }
 
-    /// Carries what one end has to say to the other; true if there was anything.
+    /// Carries the output of one end to the other; returns whether there was any.
     fn carry(&mut self, from: usize) -> bool {
         let mut any = false;
         while self.ends[from].poll_transmit(Time::from_micros(self.now), &mut self.buffer) {
@@ -154,8 +154,8 @@ fn bulk(megabytes: usize) {
     );
 }
 
-/// A call with a reply of some packets: the server knows the client's address from then on, and
-/// takes as many calls from it as it takes from any.
+/// Makes a call with a reply of several packets. After it the client's address is verified, and the
+/// server accepts its full number of calls.
 fn prove_address(pair: &mut Pair, connection: ConnectionId) {
     let now = pair.time();
     let call = pair.ends[0].start_call(now, connection).expect("channel");

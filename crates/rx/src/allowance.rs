@@ -1,43 +1,47 @@
-//! What may leave towards an address that has not shown that it receives: design D13.
+//! Limits what is sent to an address that has not proved that it receives: design D13.
 //!
-//! A datagram's sender address proves nothing, and a reply to a forged one goes to a stranger.
-//! Until an address is verified, each datagram from it therefore buys
+//! The sender address of a datagram may be forged, and a reply to a forged address hits a third
+//! party. Until an address is verified, each datagram from it therefore permits
 //!
 //! 1. one reply packet of any size: DATA, ABORT, BUSY or CHALLENGE. A reply of one packet so needs
-//!    no further round trip; of a longer one the first packet leaves, and asks for an
+//!    no further round trip. Of a longer reply the first packet is sent, and it requests an
 //!    acknowledgement;
-//! 2. one extra packet of at most three times the datagram: an ACK, a ping, a repetition.
+//! 2. one extra packet of at most three times the size of the datagram: an ACK, a ping or a
+//!    retransmission.
 //!
-//! Nothing else leaves, however often timers run out. An address is verified by what it cannot know
-//! without having received a packet: the serial of a packet of ours in an ACK (serials of a server
-//! connection begin at a random number), or the answer to a challenge. The proof lasts
-//! [`PROOF_LIFE`] and each further one renews it, so a peer that is in use never falls back.
+//! Nothing else is sent, however many timers expire. An address is verified when it presents a
+//! value from a packet that it received. That value is the serial of one of our packets in an ACK
+//! (the serials of a server connection begin at a random number), or the answer to a challenge. The
+//! proof is valid for [`PROOF_LIFE`] and each further proof renews it, so a peer in use stays
+//! verified.
 //!
-//! A sender that forges the address *and port* of a verified peer gets what that peer gets.
+//! A sender that forges the address *and port* of a verified peer causes as many packets as that
+//! peer.
 
 use crate::packet::HEADER_SIZE;
 use crate::time::Time;
 
-/// A proof that an address receives is good for this long, microseconds.
+/// Lifetime of a proof that an address receives, microseconds.
 pub(crate) const PROOF_LIFE: u64 = 600_000_000;
-/// How far back the serial in an ACK may lie to prove an address, packets. One in 2^31 guesses names
-/// a certain packet.
+/// The serial in an ACK proves an address if it is at most this many packets old. One in 2^31
+/// guesses hits a given packet.
 pub(crate) const PROOF_WINDOW: u32 = 256;
-/// The same for an address that is verified and has a large window open.
+/// The same limit for an address that is already verified, which may have a large window open.
 pub(crate) const RENEWAL_WINDOW: u32 = 65_536;
 
-/// IP and UDP headers of a datagram: both directions are counted as the network carries them.
+/// Size of the IP and UDP headers of a datagram; sizes are counted as on the wire, in both
+/// directions.
 const DATAGRAM_HEADERS: u32 = 28;
-/// Least size of an ACK with its headers: less is not worth an extra packet.
+/// Smallest ACK with its headers. With fewer bytes left, no extra packet is sent.
 const EXTRA_LEAST: u32 = DATAGRAM_HEADERS + HEADER_SIZE as u32 + 37;
-/// Bytes of extra packets for each byte received.
+/// Bytes of extra packets permitted for each received byte.
 const EXTRA_FACTOR: u32 = 3;
-/// Packets of either kind that may be saved up.
+/// Most packets of each kind that may accumulate.
 const SAVED_MAX: u16 = 64;
-/// Bytes that may be saved up for extra packets.
+/// Most bytes that may accumulate for extra packets.
 const SAVED_BYTES_MAX: u32 = 16_384;
 
-/// What one address has left.
+/// The remaining allowance of one address.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Allowance {
     replies: u16,
@@ -46,7 +50,7 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
-    /// A datagram with `length` bytes of UDP payload came.
+    /// Records a received datagram with `length` bytes of UDP payload.
     pub(crate) fn received(&mut self, length: usize) {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         let wire = length.saturating_add(DATAGRAM_HEADERS);
@@ -56,23 +60,23 @@ impl Allowance {
         self.bytes = self.bytes.saturating_add(bytes).min(SAVED_BYTES_MAX);
     }
 
-    /// Reply packets that may leave.
+    /// Number of reply packets that may be sent.
     pub(crate) const fn replies(&self) -> u16 {
         self.replies
     }
 
-    /// So many reply packets left.
+    /// Deducts sent reply packets.
     pub(crate) fn sent_replies(&mut self, packets: usize) {
         let packets = u16::try_from(packets).unwrap_or(u16::MAX);
         self.replies = self.replies.saturating_sub(packets);
     }
 
-    /// Whether an extra packet may leave.
+    /// Whether an extra packet may be sent.
     pub(crate) const fn has_extra(&self) -> bool {
         self.extras > 0 && self.bytes >= EXTRA_LEAST
     }
 
-    /// An extra packet of `length` bytes left.
+    /// Deducts a sent extra packet of `length` bytes.
     pub(crate) fn sent_extra(&mut self, length: usize) {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         self.extras = self.extras.saturating_sub(1);
@@ -80,7 +84,8 @@ impl Allowance {
         self.bytes = self.bytes.saturating_sub(wire);
     }
 
-    /// Takes what a packet of `length` bytes costs that is complete as it is; false: it must not leave.
+    /// Deducts the cost of a complete packet of `length` bytes. Returns false if the packet must
+    /// not be sent.
     pub(crate) fn take(&mut self, length: usize) -> bool {
         if self.replies > 0 {
             self.sent_replies(1);
@@ -97,17 +102,17 @@ impl Allowance {
     }
 }
 
-/// When an address last proved that it receives.
+/// The time of the last proof that an address receives, plus [`PROOF_LIFE`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Proof(Option<Time>);
 
 impl Proof {
-    /// The address has just proved it.
+    /// Records a proof at `now`.
     pub(crate) fn renew(&mut self, now: Time) {
         self.0 = Some(now.plus_micros(PROOF_LIFE));
     }
 
-    /// Whether it is known to receive.
+    /// Whether the proof is still valid at `now`.
     pub(crate) fn holds(self, now: Time) -> bool {
         self.0.is_some_and(|until| now <= until)
     }
@@ -132,7 +137,7 @@ mod tests {
     #[test]
     fn an_extra_packet_is_at_most_three_times_what_came() {
         let mut allowance = Allowance::default();
-        // 29 bytes with headers of 28: 171 on the wire.
+        // 29 bytes plus 28 of headers, times three: 171 bytes on the wire.
         allowance.received(29);
         assert!(allowance.take(1444));
         assert!(!allowance.take(144));

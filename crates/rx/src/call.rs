@@ -1,7 +1,7 @@
-//! One call: two halves, and when what is due.
+//! State of one call: both halves, pending acknowledgements and timers.
 //!
-//! A call lives in the slot of its channel, which outlasts it: queues keep their memory, and the timer
-//! stays armed, so that short calls one after the other cost neither.
+//! A call uses the slot of its channel, which outlives it. Queues keep their memory and the timer
+//! stays armed, so consecutive short calls pay for neither.
 
 use crate::congestion::Congestion;
 use crate::packet::AckReason;
@@ -12,35 +12,36 @@ use crate::time::Time;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallState {
-    /// Server: not yet given to the driver (packets, authentication or reachability missing).
+    /// Server: not yet given to the driver (packets, authentication or a proof of the address are
+    /// missing).
     Waiting,
-    /// With the driver.
+    /// The driver works on it.
     Active,
-    /// Server: the driver is done, the reply is not acknowledged yet.
+    /// Server: the driver is done, the reply is not fully acknowledged.
     Hold,
-    /// Over; kept to answer repeated packets until the channel's next call.
+    /// Finished; kept to answer repeated packets until the channel's next call.
     Dally,
 }
 
-/// Acknowledgements that are due.
+/// Pending acknowledgements.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PendingAck {
-    /// To be sent with the next transmission: reason and serial.
+    /// ACK to send with the next transmission: reason and serial.
     pub(crate) now: Option<(AckReason, u32)>,
-    /// How many of them: a stock sender counts those that report a hole.
+    /// Number of copies to send: a stock sender counts the ACKs that report a hole.
     pub(crate) repeat: u8,
-    /// To be sent by then.
+    /// Latest time to send an ACK.
     pub(crate) deadline: Option<Time>,
-    /// Packets in order since the last ACK.
+    /// Packets received in order since the last ACK.
     pub(crate) unacked: u32,
     /// Packets read since the last ACK.
     pub(crate) consumed: u32,
-    /// Serial of a ping to be answered.
+    /// Serial of a ping to answer.
     pub(crate) pong: Option<u32>,
 }
 
 impl PendingAck {
-    /// An ACK is wanted at once. Of several, the one that tells the peer most wins.
+    /// Requests an ACK at once. If several are requested, the most informative reason wins.
     pub(crate) fn want(&mut self, reason: AckReason, serial: u32) {
         let rank = |reason: AckReason| match reason {
             AckReason::REQUESTED => 5,
@@ -61,7 +62,7 @@ impl PendingAck {
         }
     }
 
-    /// An ACK is wanted by then.
+    /// Requests an ACK at `deadline` at the latest.
     pub(crate) fn want_by(&mut self, deadline: Time) {
         self.deadline = Some(
             self.deadline
@@ -69,7 +70,8 @@ impl PendingAck {
         );
     }
 
-    /// The reply went out: only who asked for an ACK, or sent what we had, still needs one.
+    /// Records that the reply was sent, which acknowledges implicitly. Explicitly requested and
+    /// duplicate ACKs stay pending.
     pub(crate) fn implied(&mut self) {
         self.deadline = None;
         self.unacked = 0;
@@ -82,7 +84,7 @@ impl PendingAck {
         }
     }
 
-    /// An ACK went out.
+    /// Records that an ACK was sent.
     pub(crate) fn sent(&mut self) {
         self.now = None;
         self.repeat = 0;
@@ -92,7 +94,7 @@ impl PendingAck {
     }
 }
 
-/// A ping of ours.
+/// A ping that we sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ping {
     pub(crate) serial: u32,
@@ -105,49 +107,50 @@ pub(crate) struct Call {
     pub(crate) channel: u8,
     pub(crate) server: bool,
     pub(crate) number: u32,
-    /// Of the id that the driver has, or last had.
+    /// Generation of the id that the driver holds or held last.
     pub(crate) generation: u32,
-    /// The driver holds the id.
+    /// Whether the driver holds the id.
     pub(crate) attached: bool,
     pub(crate) state: CallState,
-    /// Counted as a server call in progress.
+    /// Whether it counts as a server call in progress.
     pub(crate) admitted: bool,
-    /// Of a connection whose address has not proved that it receives: counted with those.
+    /// Whether its connection's address is unverified, so that it counts with those.
     pub(crate) unverified: bool,
-    /// With the driver before its address was verified: such calls are few.
+    /// Whether the driver got it before its address was verified; the number of such calls is
+    /// limited.
     pub(crate) early: bool,
     /// Code with which the call failed; 0: none.
     pub(crate) code: i32,
-    /// Code with which we aborted it, to be repeated when the peer goes on; 0: none.
+    /// Code with which we aborted it, repeated if the peer continues; 0: none.
     pub(crate) abort: i32,
-    /// When the ABORT went out last.
+    /// Time of the last ABORT sent.
     pub(crate) aborted_at: Time,
     pub(crate) receive: ReceiveWindow,
     pub(crate) send: SendWindow,
     pub(crate) congestion: Option<Box<Congestion>>,
-    /// In the peer's count of calls that are side by side.
+    /// Its counters in the peer's shared estimate of the path.
     pub(crate) counted: Counted,
-    /// Received data is of no interest (server: reply begun; driver gone).
+    /// Whether received data is dropped (server: reply begun; or the driver is gone).
     pub(crate) deaf: bool,
-    /// Client: the reply began, nothing more can be written. Server: wrote something.
+    /// Client: the reply began, nothing more can be written. Server: it wrote data.
     pub(crate) turned: bool,
     pub(crate) ack: PendingAck,
     pub(crate) started_at: Time,
     pub(crate) heard_at: Time,
-    /// When it was last asked about.
+    /// Time of the last ping.
     pub(crate) pinged_at: Time,
-    /// How many pings in a row were not answered; by a peer that was heard meanwhile.
+    /// Unanswered pings in a row; below, those during which the peer was otherwise heard.
     pub(crate) pings_missed: u8,
     pub(crate) pings_lost: u8,
     pub(crate) sent_at: Time,
     pub(crate) progress_at: Time,
-    /// When the peer last took something of what was written, or there was first something to take.
+    /// Time when the peer last accepted written data, or when data first became available to it.
     pub(crate) taken_at: Time,
-    /// Last data sent or progress acknowledged: where the retransmission time starts.
+    /// Time of the last data sent or progress acknowledged: start of the retransmission timeout.
     pub(crate) resend_base: Time,
     pub(crate) backoff: u8,
     pub(crate) tail_probed: bool,
-    /// Something of it was sent more than once.
+    /// Whether any packet was sent more than once.
     pub(crate) resent: bool,
     pub(crate) rack_at: Option<Time>,
     pub(crate) pace_at: Option<Time>,
@@ -158,11 +161,12 @@ pub(crate) struct Call {
     pub(crate) ping: Option<Ping>,
     pub(crate) want_read: bool,
     pub(crate) want_write: bool,
-    /// Packets too large for the path may be why nothing is acknowledged.
+    /// Whether packets that are too large for the path may be the reason for missing
+    /// acknowledgements.
     pub(crate) blackholed: bool,
-    /// Earliest entry in the timer queue.
+    /// Time of its earliest entry in the timer queue.
     pub(crate) armed: Time,
-    /// In the queue of calls that have something to send.
+    /// Whether it is in the queue of calls with data to send.
     pub(crate) queued: bool,
 }
 
@@ -215,7 +219,7 @@ impl Call {
         }
     }
 
-    /// Makes the slot ready for the next call of the channel.
+    /// Resets the slot for the next call of the channel.
     pub(crate) fn begin(&mut self, now: Time, number: u32, receive: (u32, u32), send_window: u32) {
         self.number = number;
         self.code = 0;
@@ -247,22 +251,22 @@ impl Call {
         self.blackholed = false;
     }
 
-    /// Whether the peer must show life.
+    /// Whether the peer is expected to answer.
     pub(crate) const fn alive(&self) -> bool {
         !matches!(self.state, CallState::Dally)
     }
 
-    /// Whether the peer knows of the call: only then can it answer.
+    /// Whether the peer knows of the call; only then can it answer.
     pub(crate) const fn known_to_peer(&self) -> bool {
         self.server || self.send.packets() > 0
     }
 
-    /// Whether the last ping is not answered.
+    /// Whether the last ping is unanswered.
     pub(crate) fn is_missed(&self) -> bool {
         self.pinged_at > self.heard_at
     }
 
-    /// Nothing needs to be sent again.
+    /// Cancels retransmission and pacing.
     pub(crate) fn stops_sending(&mut self) {
         self.rack_at = None;
         self.pace_at = None;

@@ -1,9 +1,9 @@
-//! The end that makes a call, as its security class knows it.
+//! Identity of the caller, as its security class reports it.
 
 use std::any::Any;
 use std::sync::Arc;
 
-/// The maker of a call, as far as the transport knows.
+/// Identity of the caller of a call.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Caller {
@@ -11,7 +11,7 @@ pub enum Caller {
     Anonymous,
     /// The administrator of this machine, or a server that holds the cell's key.
     Superuser,
-    /// A caller that a security class has identified; the class decides on the type.
+    /// A caller that a security class has identified; the class defines the type.
     Principal(Arc<dyn Any + Send + Sync>),
 }
 

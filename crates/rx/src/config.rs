@@ -1,4 +1,4 @@
-//! What the driver decides about an endpoint, and the bounds of everything that can grow.
+//! Settings of an endpoint, and bounds for everything that can grow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,113 +10,116 @@ use crate::time::Time;
 /// Settings of an [`crate::Endpoint`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Epoch of our client connections: random, the same for all endpoints of one process.
-    /// Bit 31 is set and bit 30 cleared when used, as OpenAFS does for random epochs.
+    /// Epoch of our client connections: random, and equal for all endpoints of a process. Bit 31 is
+    /// set and bit 30 cleared when used, as OpenAFS does for random epochs.
     pub epoch: u32,
-    /// Where the serials of server connections begin: random, from a generator whose numbers cannot
-    /// be told from earlier ones, as an ACK that names one proves that its sender has received it.
-    /// `None`: from the endpoint's seed, for simulations.
+    /// First serial of a server connection: an ACK that names a serial proves that its sender
+    /// received it. It comes from a random generator whose numbers cannot be predicted from earlier
+    /// ones. `None`: from the endpoint's seed, for simulations.
     pub serial_base: Option<fn() -> u32>,
-    /// Our client connections get cids with `(cid >> 2) % cid_shards == cid_shard`.
+    /// Selects the cids of our client connections: `(cid >> 2) % cid_shards == cid_shard`.
     pub cid_shard: u32,
     /// Number of endpoints that share one port; at least 1.
     pub cid_shards: u32,
-    /// Unix time, in microseconds, at [`crate::Time::ZERO`]: for ticket life times and `rxdebug`.
+    /// Unix time at [`crate::Time::ZERO`], microseconds; for ticket lifetimes and `rxdebug`.
     pub unix_start_micros: u64,
     /// Receive window offered to stock peers, packets, 1..=255.
     pub receive_window: u32,
-    /// Receive window offered to Cellar peers, packets, at most [`MAX_EXTENDED_WINDOW`].
-    /// Below 256 the extension is not offered.
+    /// Receive window offered to Cellar peers, packets, at most [`MAX_EXTENDED_WINDOW`]. With less
+    /// than 256 the extension is not offered.
     pub extended_window: u32,
-    /// Send window used at most towards stock peers, packets, 1..=255.
+    /// Largest send window towards stock peers, packets, 1..=255.
     pub send_window: u32,
-    /// Packet size, with the 28 bytes of header, that the local interfaces carry unfragmented.
+    /// Packet size, including the 28 bytes of header, that the local interfaces carry unfragmented.
     pub mtu: u16,
-    /// Largest datagram that the driver can receive, 1444..=16384. Path MTU discovery stays below.
+    /// Largest datagram that the driver can receive, 1444..=16384. Limits path MTU discovery.
     pub max_datagram: u16,
-    /// Look for larger packets than `mtu` by probes. Only sensible when the socket forbids fragmentation.
+    /// Whether probes look for packets larger than `mtu`. Only useful if the socket forbids
+    /// fragmentation.
     pub probe_mtu: bool,
-    /// Whether calls to a Cellar peer on a long path divide what the path carries, and start with
-    /// their part. Without, each call looks for the rate alone.
+    /// Whether calls to a Cellar peer on a long path divide its capacity and start with their
+    /// share. Otherwise each call measures the rate for itself.
     pub path_share: bool,
-    /// How many packets a jumbogram may carry towards us (advertised); 1: none, please.
+    /// Most packets of a jumbogram that we announce to accept; 1: no jumbograms.
     pub jumbo_receive: u8,
-    /// Send jumbograms to peers that ask for them, where the path proved large enough.
+    /// Whether to send jumbograms to peers that accept them, if the path carries them.
     pub jumbo_send: bool,
-    /// Silence after which a peer is dead; at least 6 s.
+    /// Silence after which a peer counts as dead; at least 6 s.
     pub dead_time: Duration,
-    /// Longest time without progress of the application at either end of a call.
+    /// Longest time without progress by the application at either end of a call.
     pub idle_dead_time: Option<Duration>,
-    /// Longest life of a call.
+    /// Longest duration of a call.
     pub hard_dead_time: Option<Duration>,
-    /// Longest time that the peer of a server call may take nothing of what is written for it,
-    /// alive or not.
+    /// Longest time that the peer of a server call may accept none of the written data, even if it
+    /// answers pings.
     pub stall_dead_time: Duration,
-    /// Idle server connections are forgotten after this.
+    /// Time after which idle server connections are dropped.
     pub connection_idle: Duration,
     /// Bounds.
     pub limits: Limits,
-    /// Where the bounds that are one figure for the process are counted. `None`: this endpoint alone.
+    /// Shared counters of the bounds for the process. `None`: they apply to this endpoint alone.
     pub shared: Option<Arc<Shared>>,
-    /// What VERSION answers; at most 64 bytes are sent.
+    /// Answer to VERSION; at most 64 bytes are sent.
     pub version: String,
-    /// Who answers `rxdebug`.
+    /// Receiver of `rxdebug` queries.
     pub debug: DebugMode,
 }
 
-/// Bounds of what peers can make us hold. Those of tables are figures for the process, if the
+/// Bounds of the memory that peers can make us use. Bounds of tables apply to the process if the
 /// endpoint shares them ([`Config::shared`]).
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Server connections, for the process; when reached, those of unverified addresses and then
-    /// idle ones make room, then new ones get a raw abort `VBUSY`.
+    /// Server connections, for the process. At the bound, connections of unverified addresses are
+    /// dropped first, then idle ones; after that, new ones get a raw abort `VBUSY`.
     pub connections: usize,
-    /// Server connections that were not used for a minute, for the process; of more those idle
-    /// longest are forgotten. Their clients make them again, and authenticate again, when they call.
+    /// Server connections not used for a minute, for the process. Beyond, those idle longest are
+    /// dropped. Their clients create and authenticate them again at the next call.
     pub idle_connections: usize,
-    /// Server calls in progress (waiting or with the driver) of verified addresses, for the process;
-    /// further ones get a raw abort `VBUSY`.
+    /// Server calls in progress (waiting or with the driver) of verified addresses, for the
+    /// process. Further ones get a raw abort `VBUSY`.
     pub calls: usize,
-    /// The same of one peer address (without port); further ones get BUSY.
+    /// The same for one peer address (without port). Further ones get BUSY.
     pub calls_per_host: usize,
-    /// Server connections of addresses that have not proved that they receive, for the process. The
-    /// oldest makes room for the next one; its calls fail, and nothing is sent.
+    /// Server connections of unverified addresses, for the process. The oldest is dropped to make
+    /// room for the next; its calls fail, and nothing is sent.
     pub unverified_connections: usize,
-    /// The same of one address (without port), at each endpoint.
+    /// The same for one address (without port), at each endpoint.
     pub unverified_per_host: usize,
-    /// Calls on such connections that are with the driver, for the process. Beyond, an address must
-    /// prove that it receives before its call begins: handlers are not kept busy by forged requests.
+    /// Calls on such connections that the driver works on, for the process. Beyond, an address must
+    /// prove that it receives before its call begins, so forged requests cannot occupy the
+    /// handlers.
     pub unverified_calls: usize,
     /// Bytes received and unread, or written and unacknowledged, on such connections, for the
-    /// process. The oldest connections make room.
+    /// process. The oldest connections are dropped to make room.
     pub unverified_bytes: usize,
-    /// Bytes written by our application and not yet acknowledged, per call, at least 65,536;
-    /// `write` answers `Full` beyond.
+    /// Bytes written by our application and not yet acknowledged, per call, at least 65,536.
+    /// Beyond, `write` returns `Full`.
     pub send_buffer: usize,
-    /// The same on a path whose bandwidth and round trip ask for more: two congestion windows, up
-    /// to this. A reader that stalls on a short path is not worth as much memory.
+    /// The same on a path whose bandwidth and round trip need more: two congestion windows, up to
+    /// this bound. On a short path a stalled reader does not get that much memory.
     pub send_buffer_long_path: usize,
-    /// Bytes written and not yet acknowledged over all calls. A call may hold as many as are free,
-    /// but always 65,536, and one write beyond either: `n` calls whose peers take nothing hold at
-    /// most this and `n` times that.
+    /// Bytes written and not yet acknowledged, over all calls. A call may use what is free, but
+    /// always 65,536 bytes, and one write beyond either bound. If the peers of `n` calls accept
+    /// nothing, they use at most this bound plus `n` times that.
     pub send_buffers: usize,
-    /// Bytes received and not yet read, over all calls; windows shrink as this is approached, and
-    /// packets that are not the next one of their call are dropped beyond.
+    /// Bytes received and not yet read, over all calls. Windows shrink as the total approaches this
+    /// bound. Beyond it, packets that are not the next one of their call are dropped.
     pub receive_buffer: usize,
-    /// Peers remembered, for the process.
+    /// Peers, for the process.
     pub peers: usize,
-    /// Answers without a call (raw aborts, debug answers) waiting to be sent; more are dropped.
+    /// Packets without a call (raw aborts, debug answers) that wait to be sent; further ones are
+    /// dropped.
     pub control_packets: usize,
 }
 
-/// Who answers DEBUG and VERSION packets.
+/// Answering of DEBUG and VERSION packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DebugMode {
-    /// The endpoint, from what it knows itself.
+    /// The endpoint answers from its own state.
     Answer,
-    /// The driver, upon [`crate::Event::Debug`]; for several endpoints behind one port.
+    /// The driver answers, upon [`crate::Event::Debug`]; for several endpoints on one port.
     Event,
-    /// Nobody.
+    /// Queries are ignored.
     Silent,
 }
 
@@ -177,7 +180,7 @@ impl Default for Config {
     }
 }
 
-/// Largest extended window, packets: what one ACK can describe, packet for packet.
+/// Largest extended window, packets: as many as one ACK can describe individually.
 pub const MAX_EXTENDED_WINDOW: u32 = 8_192;
 
 const _: () = assert!(
@@ -185,26 +188,27 @@ const _: () = assert!(
         >= MAX_EXTENDED_WINDOW as usize
 );
 
-/// A service that this endpoint answers.
+/// A service that this endpoint provides.
 #[derive(Clone)]
 pub struct ServiceConfig {
     /// Service id in the packets.
     pub id: u16,
     /// Security classes by index.
     pub security: Vec<(u8, Arc<dyn ServerSecurity>)>,
-    /// Hold calls of a peer back until it has answered a ping (or authenticated) within 60 s.
+    /// Whether calls of a peer wait until it has answered a ping (or authenticated), for at most 60
+    /// s.
     pub reach_check: bool,
     /// Overrides [`Config::idle_dead_time`] for calls to this service.
     pub idle_dead_time: Option<Duration>,
 }
 
-/// Time-outs of one client connection; what is `None` follows [`Config`].
+/// Time-outs of one client connection; `None` selects the value of [`Config`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnectionOptions {
-    /// Silence after which the peer is dead.
+    /// Silence after which the peer counts as dead.
     pub dead_time: Option<Duration>,
     /// Longest time without progress.
     pub idle_dead_time: Option<Duration>,
-    /// Longest life of a call.
+    /// Longest duration of a call.
     pub hard_dead_time: Option<Duration>,
 }

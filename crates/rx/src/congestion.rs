@@ -1,65 +1,69 @@
-//! How much may be in flight, and how fast it goes out: a model of the path in the manner of BBR.
+//! Congestion control and pacing: a model of the path in the manner of BBR.
 //!
 //! 1. Each acknowledgement gives a delivery-rate sample: bytes delivered between the sending of a
-//!    packet and its acknowledgement, over the longer of the sending and the acknowledging time
-//!    (draft-cheng-iccrg-delivery-rate-estimation). The maximum over ten round trips is the path's
-//!    bandwidth, the minimum round trip over ten seconds its length.
-//! 2. Start-up doubles the rate each round trip until three rounds in a row did not gain 25 %; then the queue
-//!    that this built is drained; then the rate is the bandwidth with a probe of +25 % and -25 % in
-//!    two of eight phases, one round trip each.
-//! 3. The window is twice bandwidth times length, plus some runs for batching. Once in ten seconds without a new
-//!    minimum, four packets for 200 ms look for one.
-//! 4. Single losses mean nothing here, because on long paths they are not congestion and halving would starve
-//!    the path (Reno needs a loss rate under 10^-6 for 100 Mbit/s at 100 ms). More than a tenth of a round lost
-//!    means that the bottleneck's queue is shallower than the model thinks: the window is then cut by 30 %, and
-//!    allowed to grow again by 25 % each clean round.
-//! 5. A probe that found at least 10 % more is followed by another one, so a path that got faster, or whose
-//!    start-up was cut short, is filled within seconds.
-//! 6. A call on a path of which all calls together know what it carries ([`crate::share`]) starts with its share of
-//!    that as window, sent evenly over the first round trip, and goes on from there as in start-up.
+//!    packet and its acknowledgement, divided by the longer of the sending and the acknowledging
+//!    time (draft-cheng-iccrg-delivery-rate-estimation). The bandwidth of the path is the maximum
+//!    over ten round trips; its length is the minimum round trip over ten seconds.
+//! 2. Start-up doubles the rate each round trip until three rounds in a row gain less than 25 %.
+//!    Next, the queue built by start-up is drained. From then on the rate is the bandwidth, with a
+//!    probe of +25 % and -25 % in two of eight phases, one round trip each.
+//! 3. The window is twice the bandwidth times the length, plus some runs for batching. After ten
+//!    seconds without a new minimum, the sender limits itself to four packets for 200 ms to measure
+//!    one.
+//! 4. Single losses are ignored: on long paths they are not congestion, and halving the window
+//!    would leave the path idle (Reno needs a loss rate under 10^-6 for 100 Mbit/s at 100 ms). A
+//!    loss of more than a tenth of a round means that the bottleneck's queue is shorter than the
+//!    model assumes. The window is then cut by 30 %, and may grow by 25 % in each round without
+//!    such losses.
+//! 5. A probe that found at least 10 % more bandwidth is followed by another one. A path that
+//!    became faster, or whose start-up was cut short, is so filled within seconds.
+//! 6. If the capacity of a path is known from all its calls together ([`crate::share`]), a new call
+//!    starts with its share as the window, sent evenly over the first round trip, and continues as
+//!    in start-up.
 //!
-//! Samples taken while the sender had nothing to send, or the peer's receive window stopped it, can only
-//! raise the estimate. A stock peer with its 32 packets is so limited all the time: start-up simply never ends.
+//! A sample is limited if the sender had nothing to send or the peer's receive window stopped it.
+//! Such samples can only raise the estimate. A stock peer with its 32 packets is always limited, so
+//! its start-up never ends.
 
 use crate::time::Time;
 
-/// Gain that doubles the rate each round: 2/ln 2, in 1/256.
+/// Gain that doubles the rate each round: 2/ln 2, in units of 1/256.
 const STARTUP_GAIN: u64 = 739;
 const DRAIN_GAIN: u64 = 88;
 const UNITY: u64 = 256;
 const CYCLE: [u64; 8] = [320, 192, 256, 256, 256, 256, 256, 256];
-/// Rounds over which the bandwidth is the maximum.
+/// Rounds over which the maximum of the bandwidth is taken.
 const BANDWIDTH_ROUNDS: u64 = 10;
-/// How long a minimum round trip is believed, microseconds.
+/// Lifetime of a minimum round trip, microseconds.
 const MIN_RTT_LIFE: u64 = 10_000_000;
 const PROBE_RTT_TIME: u64 = 200_000;
-/// Paths shorter than this are not paced: timers are coarser than their round trips.
+/// Paths with a shorter round trip are not paced, because timers are too coarse. Microseconds.
 pub(crate) const UNPACED_RTT: u64 = 1_000;
-/// Packets that are always allowed.
+/// Smallest window, packets.
 const MIN_PACKETS: u64 = 4;
-/// Largest part of a round that may be lost before it counts as congestion: 1/10.
+/// The part of a round that may be lost without counting as congestion: 1/10.
 const LOSS_TOLERANCE: u64 = 10;
 
-/// More packets than this must be lost in a round before it counts as congestion, in start-up and later.
+/// A round must lose more packets than this before it counts as congestion, in start-up and later.
 const STARTUP_LOSS: u64 = 20;
 const MIN_LOSS: u64 = 3;
 
-/// Bytes a second: so many bytes in so many microseconds.
+/// Rate in bytes per second of `bytes` in `micros`.
 pub(crate) fn rate(bytes: u64, micros: u64) -> u64 {
     let rate = u128::from(bytes) * 1_000_000 / u128::from(micros.max(1));
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// What one acknowledgement says.
+/// The information of one acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RateSample {
-    /// Bytes newly known to have arrived.
+    /// Bytes newly acknowledged.
     pub(crate) acked: u64,
-    /// Bytes newly believed lost.
+    /// Bytes newly considered lost.
     pub(crate) lost: u64,
-    /// Bytes once believed lost that arrived after all.
+    /// Bytes considered lost earlier that arrived after all.
     pub(crate) found: u64,
-    /// Delivery rate, bytes a second; 0: no sample.
+    /// Delivery rate, bytes per second; 0: no sample.
     pub(crate) rate: u64,
     /// Round trip, microseconds; 0: no sample.
     pub(crate) rtt: u64,
@@ -67,7 +71,7 @@ pub(crate) struct RateSample {
     pub(crate) prior_delivered: u64,
     /// Bytes delivered now.
     pub(crate) delivered: u64,
-    /// The rate was limited by something else than the path.
+    /// Whether something else than the path limited the rate.
     pub(crate) limited: bool,
     /// Bytes in flight now.
     pub(crate) in_flight: u64,
@@ -81,7 +85,7 @@ enum Mode {
     ProbeRtt,
 }
 
-/// What a finished call leaves to the next one to the same peer.
+/// Path estimate that a finished call leaves to the next call to the same peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathModel {
     pub(crate) bandwidth: u64,
@@ -89,10 +93,10 @@ pub(crate) struct PathModel {
     pub(crate) at: Time,
 }
 
-/// What a call starts with on a path that is known.
+/// Start parameters of a call on a path with a known capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Start {
-    /// Bytes of the first round trip.
+    /// Bytes to send in the first round trip.
     pub(crate) window: u64,
     /// Round trip, microseconds.
     pub(crate) rtt: u64,
@@ -101,7 +105,7 @@ pub(crate) struct Start {
 #[derive(Debug)]
 pub(crate) struct Congestion {
     mode: Mode,
-    /// (round, rate): best, and candidates for after it expires.
+    /// (round, rate): the best sample, and the candidates that follow when it expires.
     best: [(u64, u64); 3],
     round: u64,
     round_end: u64,
@@ -122,15 +126,15 @@ pub(crate) struct Congestion {
     round_lost: u64,
     packet: u64,
     initial: u64,
-    /// The first round trip goes as evenly as [`Start`] says.
+    /// Whether the first round trip is sent evenly as [`Start`] says.
     even: bool,
-    /// Bytes that may go now; negative while waiting.
+    /// Bytes that pacing permits now; negative after a burst.
     credit: i64,
     credit_at: Time,
 }
 
 impl Congestion {
-    /// `initial`: window to start with, bytes. `packet`: usual packet size.
+    /// `initial`: initial window, bytes. `packet`: usual packet size.
     pub(crate) fn new(now: Time, initial: u64, packet: u64, path: Option<PathModel>) -> Self {
         let mut new = Self {
             mode: Mode::Startup,
@@ -165,19 +169,19 @@ impl Congestion {
         new
     }
 
-    /// A call that starts with its share of a path.
+    /// Controller of a call that starts with its share of a path.
     pub(crate) fn with_share(now: Time, packet: u64, start: Start) -> Self {
         let mut new = Self::new(now, start.window, packet, None);
         let rate = rate(start.window, start.rtt);
         new.min_rtt = start.rtt;
         new.best = [(0, rate); 3];
         new.even = true;
-        // The first packets wait for nothing.
+        // The first packets are sent without waiting.
         new.credit = i64::try_from(2 * Self::burst(rate, packet)).unwrap_or(i64::MAX);
         new
     }
 
-    /// What the next call to this peer may start from; `None` before there is an estimate.
+    /// Returns the estimate for the next call to this peer; `None` if there is none yet.
     pub(crate) fn model(&self, now: Time) -> Option<PathModel> {
         (self.bandwidth() > 0 && self.min_rtt > 0).then(|| PathModel {
             bandwidth: self.bandwidth(),
@@ -186,12 +190,12 @@ impl Congestion {
         })
     }
 
-    /// Packets became larger or smaller.
+    /// Sets the packet size.
     pub(crate) fn set_packet(&mut self, packet: u64) {
         self.packet = packet;
     }
 
-    /// Bytes that may be in flight.
+    /// Congestion window, bytes.
     pub(crate) fn window(&self) -> u64 {
         self.window.min(self.loss_cap).min(self.share_cap)
     }
@@ -216,7 +220,7 @@ impl Congestion {
         }
     }
 
-    /// Bytes a second; `None`: as fast as the window allows.
+    /// Pacing rate, bytes per second; `None`: only the window limits.
     pub(crate) fn pacing_rate(&self) -> Option<u64> {
         if self.min_rtt < UNPACED_RTT || self.bandwidth() == 0 {
             return None;
@@ -230,7 +234,7 @@ impl Congestion {
         )
     }
 
-    /// How many bytes pacing lets go now.
+    /// Returns the bytes that pacing permits now.
     pub(crate) fn allowance(&mut self, now: Time) -> u64 {
         let Some(rate) = self.pacing_rate() else {
             return u64::MAX;
@@ -252,7 +256,7 @@ impl Congestion {
             .saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// When pacing lets a worthwhile burst go.
+    /// Time at which pacing permits a burst of useful size.
     pub(crate) fn next_burst(&self, now: Time) -> Time {
         let Some(rate) = self.pacing_rate() else {
             return now;
@@ -262,21 +266,24 @@ impl Congestion {
         now.plus_micros((missing.saturating_mul(1_000_000) / rate.max(1)).max(1))
     }
 
-    /// A millisecond's worth, at least two packets.
+    /// The bytes of a millisecond, at least two packets.
     fn burst(rate: u64, packet: u64) -> u64 {
         (rate / 1_000).max(2 * packet)
     }
 
-    /// The path carries no more than is known, of which this call has a share: start-up ends there.
-    /// A call that has far less, since others ended or its packets were lost, has it from now on.
+    /// Sets this call's share of the known capacity of the path, and ends start-up when it is
+    /// reached.
+    ///
+    /// A call that has less than half of its share, because others ended or its packets were lost,
+    /// gets the whole share at once.
     pub(crate) fn shares(&mut self, now: Time, bytes: Option<u64>) {
         self.share_cap = u64::MAX;
         let Some(bytes) = bytes.filter(|_| self.round > 0 && self.min_rtt >= UNPACED_RTT) else {
             return;
         };
-        // Room for a probe: what each finds for itself adds up to more than the path carries.
+        // Room for probes: the sum of what the calls find may exceed the capacity of the path.
         self.share_cap = (bytes + bytes / 4 + self.runs()).max(MIN_PACKETS * self.packet);
-        // What was delivered is a round trip behind: half of what is on its way.
+        // Deliveries lag by one round trip, so a call is compared with half of its share.
         let starts = !self.filled && self.window >= bytes;
         let has_little = self.mode == Mode::Probe && self.bdp(UNITY) < bytes / 2;
         if starts || has_little {
@@ -315,7 +322,7 @@ impl Congestion {
     fn judge_losses(&mut self, in_flight: u64) {
         let all = self.round_acked + self.round_lost;
         let floor = MIN_PACKETS * self.packet;
-        // The first bursts are too few packets to tell loss from reordering.
+        // The first bursts have too few packets to distinguish loss from reordering.
         let least = if self.mode == Mode::Startup {
             STARTUP_LOSS
         } else {
@@ -389,7 +396,8 @@ impl Congestion {
             self.window_before_probe = self.window;
             self.probe_rtt_end = None;
         } else if stale && self.min_rtt < UNPACED_RTT {
-            // Short paths: queues there are the hosts' own, and four packets would stall them.
+            // On short paths the queues are inside the hosts, and a window of four packets would
+            // stall them.
             self.min_rtt = sample.rtt;
             self.min_rtt_at = now;
         }
@@ -421,8 +429,8 @@ impl Congestion {
         }
     }
 
-    /// The answer to a probe arrives in the phase after it: if that found much more, probe again at once
-    /// instead of six phases later.
+    /// The result of a probe arrives in the phase after it. If the bandwidth grew by more than 10
+    /// %, the next probe follows at once instead of six phases later.
     fn next_phase(&mut self, now: Time) {
         self.cycle_at = now;
         if self.cycle == 1 && self.bandwidth() * 10 > self.bandwidth_before_probe * 11 {
@@ -441,7 +449,7 @@ impl Congestion {
         self.cycle_at = now;
     }
 
-    /// Bytes that are on their way because packets go and come in runs.
+    /// Bytes in flight because packets are sent and received in runs.
     fn runs(&self) -> u64 {
         3 * (self.bandwidth() / 1_000).clamp(2 * self.packet, 65_536)
     }
@@ -467,12 +475,12 @@ impl Congestion {
         self.window = self.window.max(floor);
     }
 
-    /// Everything in flight was given up.
+    /// Resets the window when everything in flight is given up.
     pub(crate) fn on_timeout(&mut self) {
         self.window = MIN_PACKETS * self.packet;
         self.credit = 0;
     }
 }
 
-/// On short paths the window is at least this: their round trip is mostly the batching of the hosts.
+/// Smallest window on short paths, whose round trip is mostly batching in the hosts. Packets.
 const SHORT_PATH_PACKETS: u64 = 256;

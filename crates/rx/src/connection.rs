@@ -1,4 +1,4 @@
-//! A connection: who the two ends are, its four channels, its security.
+//! A connection: its two ends, its four channels, its security.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use crate::security::{
 use crate::table::NONE;
 use crate::time::Time;
 
-/// The security state of one end.
+/// Security state of one end.
 #[derive(Debug)]
 pub(crate) enum SecurityState {
     Client(Box<dyn ClientSecurity>),
@@ -22,20 +22,20 @@ pub(crate) enum SecurityState {
 /// A channel carries one call at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Channel {
-    /// Call slot; `NONE` if the channel has none (yet, or any more).
+    /// Call slot; `NONE` if the channel has no call.
     pub(crate) call: u32,
     /// Number of the last call.
     pub(crate) number: u32,
-    /// The server said BUSY: prefer other channels until then.
+    /// Until this time other channels are preferred, since the server sent BUSY.
     pub(crate) busy_until: Time,
 }
 
-/// Challenge being repeated until the client answers.
+/// A challenge that is repeated until the client answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Challenge {
-    /// How often it was due.
+    /// Number of times it was due.
     pub(crate) sent: u8,
-    /// It has really gone out, once at least: the class may have withheld it.
+    /// Whether it was really sent at least once; the class may have withheld it.
     pub(crate) out: bool,
     pub(crate) next_at: Time,
 }
@@ -51,35 +51,35 @@ pub(crate) struct Connection {
     pub(crate) service: u16,
     pub(crate) security_index: u8,
     pub(crate) security: SecurityState,
-    /// Packets pass unchanged.
+    /// Whether packets pass unchanged.
     pub(crate) plain: bool,
     pub(crate) authenticated: bool,
-    /// Counted among those of addresses that have not proved that they receive.
+    /// Whether it counts among those of unverified addresses.
     pub(crate) unverified: bool,
     pub(crate) reach_check: bool,
     pub(crate) first_checksum: u16,
     pub(crate) serial: u32,
-    /// The serial before our first packet's.
+    /// The serial before that of our first packet.
     pub(crate) serial_base: u32,
     pub(crate) channels: [Channel; 4],
     pub(crate) error: Option<i32>,
     pub(crate) used_at: Time,
     pub(crate) challenge: Option<Challenge>,
-    /// When the abort for a failed authentication goes out.
+    /// Time to send the abort for a failed authentication.
     pub(crate) abort_at: Option<Time>,
     pub(crate) armed: Time,
     /// Next connection with the same epoch and cid but another address.
     pub(crate) same_key: u32,
-    /// What the peer said in its extension, if it is one of us.
+    /// Values of the peer's extension, if it is a Cellar peer.
     pub(crate) cellar: Option<CellarPeer>,
     pub(crate) wants_channel: bool,
-    /// What the driver asked for instead of the endpoint's settings.
+    /// Time-outs that the driver set instead of the endpoint's.
     pub(crate) options: ConnectionOptions,
-    /// Packets received, sent; bytes received, sent.
+    /// Packets received, packets sent, bytes received, bytes sent.
     pub(crate) traffic: [u32; 4],
 }
 
-/// What a Cellar peer promised for the whole connection.
+/// Values that a Cellar peer announced for the whole connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CellarPeer {
     pub(crate) initial_window: u16,
@@ -94,7 +94,7 @@ impl CellarPeer {
 }
 
 impl Connection {
-    /// A connection that has carried nothing yet, with the peer in that slot.
+    /// Creates an unused connection to the peer in that slot.
     pub(crate) fn new(
         now: Time,
         identity: &ConnectionIdentity,
@@ -145,8 +145,8 @@ impl Connection {
         connection_key(self.epoch, self.cid, self.server)
     }
 
-    /// Whether its calls heed those beside them on a path of this round trip (microseconds): a stock peer's window bounds each
-    /// of its calls, and on short paths nobody is paced.
+    /// Whether its calls share the path with concurrent ones, for a round trip in microseconds.
+    /// Calls to a stock peer are limited by its window, and short paths are not paced.
     pub(crate) const fn shares_path(&self, rtt: u64) -> bool {
         self.cellar.is_some() && rtt >= UNPACED_RTT
     }
@@ -162,7 +162,7 @@ impl Connection {
         serial != 0 && age < window && age < self.serial.wrapping_sub(self.serial_base)
     }
 
-    /// A header towards the peer; takes a serial.
+    /// Creates a header for a packet to the peer, with the next serial.
     pub(crate) fn header(
         &mut self,
         packet_type: PacketType,
@@ -236,7 +236,7 @@ impl Connection {
     }
 }
 
-/// Key of the connection table: epoch, cid, and which end we are in a bit that cids leave free.
+/// Key of the connection table: epoch, cid, and our end in a bit that cids leave free.
 pub(crate) const fn connection_key(epoch: u32, cid: u32, server: bool) -> u64 {
     ((epoch as u64) << 32) | (cid & !3) as u64 | server as u64
 }

@@ -1,9 +1,9 @@
-//! The endpoint: every connection, call and peer behind one UDP port.
+//! The endpoint: all connections, calls and peers behind one UDP port.
 //!
-//! `input` takes datagrams apart and finds their connection; `data` and `acknowledge` treat what belongs to
-//! calls; `secure` authenticates; `unverified` is what addresses get that have proved nothing;
-//! `calls` and `connections` are what the driver does; `transmit` and `run` make packets;
-//! `timeout` does what is due; `show` answers `rxdebug`.
+//! `input` parses datagrams and finds their connection; `data` and `acknowledge` process the
+//! packets of calls; `secure` authenticates; `unverified` limits what unverified addresses get;
+//! `calls` and `connections` are the driver's operations; `transmit` and `run` build packets;
+//! `timeout` handles timers; `show` answers `rxdebug`.
 
 mod acknowledge;
 mod aging;
@@ -43,33 +43,34 @@ use crate::table::{SeededHash, Slots};
 use crate::time::Time;
 use crate::timers::{Target, Timers};
 
-/// What `read` found.
+/// Result of `read`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadOutcome {
     /// The next user bytes, in order; never empty.
     Chunk(Bytes),
-    /// Nothing yet; [`Event::Readable`] will follow.
+    /// No data yet; [`Event::Readable`] follows.
     Pending,
-    /// The peer's last byte was read before. At the client end the call is over and its id means
-    /// nothing from now on.
+    /// The peer's last byte was read before. At the client end the call is over and its id is
+    /// invalid from now on.
     End,
-    /// The call failed with this code, and its id means nothing from now on.
+    /// The call failed with this code, and its id is invalid from now on.
     Failed(i32),
 }
 
-/// What `write` did.
+/// Result of `write`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// All taken.
+    /// All data was accepted.
     Accepted,
-    /// Nothing taken (the bytes come back): the send buffer is full; [`Event::Writable`] will follow.
+    /// Nothing was accepted (the data is returned), since the send buffer is full;
+    /// [`Event::Writable`] follows.
     Full(Bytes),
 }
 
-/// Why a call cannot be used.
+/// Reason why a call cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The id names no call (any more).
+    /// The id refers to no call (any more).
     #[error("no such call")]
     Gone,
     /// The call failed with this abort code.
@@ -80,35 +81,35 @@ pub enum CallError {
     NotWriting,
 }
 
-/// Why a call cannot start.
+/// Reason why a call cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartCallError {
-    /// The id names no client connection (any more).
+    /// The id refers to no client connection (any more).
     #[error("no such connection")]
     Gone,
-    /// The connection is in error with this code; close it and make another.
+    /// The connection failed with this code; close it and create another.
     #[error("connection failed with code {0}")]
     Failed(i32),
-    /// All four channels are in use; [`Event::ChannelFree`] will follow.
+    /// All four channels are in use; [`Event::ChannelFree`] follows.
     #[error("all four channels are in use")]
     NoChannel,
 }
 
-/// How a server turns a new call away.
+/// How a server rejects a new call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// BUSY: the client tries again by retransmission, nothing is remembered here.
+    /// BUSY: the client retries by retransmission, and no state is kept here.
     Busy,
-    /// ABORT with this code (say [`crate::code::BUSY`]), repeated for repeated packets.
+    /// ABORT with this code (for instance [`crate::code::BUSY`]), repeated for repeated packets.
     Abort(i32),
 }
 
-/// Who is at the other end of a connection.
+/// The two ends of a connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
-    /// Its address, to which we send.
+    /// Address of the peer, to which we send.
     pub peer: SocketAddr,
-    /// Our address that it used (server end), if known.
+    /// Our address that the peer used (server end), if known.
     pub local: Option<IpAddr>,
     /// Epoch.
     pub epoch: u32,
@@ -120,21 +121,21 @@ pub struct ConnectionInfo {
     pub security_index: u8,
     /// Whether we are the server end.
     pub server: bool,
-    /// The maker of its calls, as the security class says it (server end).
+    /// Identity of the caller, as the security class reports it (server end).
     pub caller: Caller,
 }
 
-/// An address without port: what shares of server slots are counted by.
+/// An address without port, for limits per host.
 #[derive(Debug)]
 struct Host {
     address: IpAddr,
     peers: u32,
     calls: usize,
-    /// Server connections of its peers that are counted as unverified, the oldest first.
+    /// Server connections of its peers that count as unverified, the oldest first.
     unverified: Aging,
 }
 
-/// A packet that is ready as it is.
+/// A packet that is complete and needs no call.
 #[derive(Debug)]
 struct ControlPacket {
     to: SocketAddr,
@@ -142,7 +143,8 @@ struct ControlPacket {
     bytes: Vec<u8>,
 }
 
-/// Every connection, call and peer behind one UDP port. See the crate's head for how to drive it.
+/// All connections, calls and peers behind one UDP port. The crate's head describes how to drive
+/// it.
 pub struct Endpoint {
     config: Config,
     random: Random,
@@ -156,17 +158,17 @@ pub struct Endpoint {
     calls: Slots<Call>,
     timers: Timers,
     events: VecDeque<Event>,
-    /// Call slots with something to send.
+    /// Call slots with data to send.
     ready: Ready,
     control: VecDeque<ControlPacket>,
     statistics: Statistics,
     now: Time,
     buffered: Buffered,
-    /// What of the process's bounds is held here.
+    /// This endpoint's use of the bounds of the process.
     counts: Held,
     /// Server connections of unverified addresses, the oldest first.
     unverified: Aging,
-    /// A sweep gave much memory back.
+    /// Whether a sweep released much memory.
     freed: bool,
     next_generation: u32,
     next_connection: u32,
@@ -184,8 +186,8 @@ impl std::fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// A new endpoint; all its random choices follow from `seed`. Settings out of range are
-    /// brought into it.
+    /// Creates an endpoint; all its random choices follow from `seed`. Settings out of range are
+    /// clamped.
     #[must_use]
     pub fn new(mut config: Config, seed: u64) -> Self {
         config.epoch = (config.epoch | 0x8000_0000) & !0x4000_0000;
@@ -232,24 +234,24 @@ impl Endpoint {
         }
     }
 
-    /// Answers calls to a service from now on (in place of what was said of it before).
+    /// Adds a service, replacing an earlier one with the same id.
     pub fn add_service(&mut self, service: ServiceConfig) {
         self.services.retain(|other| other.id != service.id);
         self.services.push(service);
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Whether [`Endpoint::poll_event`] has something to tell.
+    /// Whether [`Endpoint::poll_event`] has an event.
     #[must_use]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// Entries that the tables have memory for.
+    /// Number of entries that the tables have allocated.
     #[cfg(test)]
     pub(crate) fn table_entries(&self) -> usize {
         let slots = [
@@ -266,13 +268,13 @@ impl Endpoint {
         slots.iter().chain(&keys).sum()
     }
 
-    /// Whether tables have given much memory back since this was last asked: what a flood has made
-    /// them hold. The allocator may keep it unless it is told.
+    /// Returns whether tables released much memory, for instance after a flood, since the last call
+    /// of this function. The allocator may keep that memory until it is told to trim.
     pub fn take_freed(&mut self) -> bool {
         std::mem::take(&mut self.freed)
     }
 
-    /// Time never goes back.
+    /// Sets the time, which never goes back.
     fn advance(&mut self, now: Time) -> Time {
         self.now = self.now.max(now);
         self.now
@@ -282,7 +284,7 @@ impl Endpoint {
         self.config.unix_seconds(at)
     }
 
-    /// Queues a packet that is ready as it is; drops it when too many wait.
+    /// Queues a complete packet; drops it if too many wait.
     fn send_control(
         &mut self,
         to: SocketAddr,
@@ -299,7 +301,7 @@ impl Endpoint {
         self.control.push_back(ControlPacket { to, local, bytes });
     }
 
-    /// Puts a call into the queue of those that have something to send.
+    /// Puts a call into the queue of those with data to send.
     fn queue(&mut self, slot: u32) {
         if let Some(call) = self.calls.get_mut(slot)
             && !call.queued
@@ -312,7 +314,7 @@ impl Endpoint {
     }
 }
 
-/// How often idle connections and peers are looked at.
+/// Interval at which idle connections and peers are checked.
 const SWEEP_INTERVAL: std::time::Duration = std::time::Duration::from_secs(60);
-/// Connection numbers are 30 bits of the cid.
+/// Mask: connection numbers are 30 bits of the cid.
 const CONNECTION_NUMBERS: u32 = 0x3fff_ffff;

@@ -1,7 +1,7 @@
-//! Names of connections and calls, as the driver holds them.
+//! Identifiers of connections and calls for the driver.
 //!
-//! Each is a slot number and the generation of that slot, so a name kept too long names nothing
-//! instead of something else.
+//! Each consists of a slot number and the generation of that slot. An identifier that is kept too
+//! long so refers to nothing, rather than to another connection or call.
 
 use std::fmt;
 
@@ -15,8 +15,8 @@ macro_rules! slot_id {
         }
 
         impl $name {
-            /// Slot number: small, reused after the thing is gone. Good as an index into a table
-            /// beside the endpoint, if [`Self::generation`] is compared too.
+            /// Slot number: small, and reused after the object is gone. Usable as an index into a
+            /// table beside the endpoint, if [`Self::generation`] is compared too.
             #[must_use]
             pub const fn slot(self) -> usize {
                 self.slot as usize
@@ -38,11 +38,12 @@ macro_rules! slot_id {
 }
 
 slot_id! {
-    /// A connection of this endpoint, client or server end.
+    /// Identifies a connection of this endpoint, client or server end.
     ConnectionId
 }
 slot_id! {
-    /// A call of this endpoint, client or server end. It stands for the driver's interest in the
-    /// call: it ends as [`crate::Endpoint`] says, which may be before the last packet is acknowledged.
+    /// Identifies a call of this endpoint, client or server end. It represents the driver's
+    /// interest in the call, which may end before the last packet is acknowledged; see
+    /// [`crate::Endpoint`].
     CallId
 }

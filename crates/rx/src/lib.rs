@@ -1,25 +1,27 @@
 //! Rx as a deterministic state machine without sockets, clocks or threads.
 //!
-//! [`Endpoint`] is everything behind one UDP port: it takes datagrams and the time, and gives
-//! datagrams, [`Event`]s and the time at which it wants to be called again. The loop of a driver:
+//! [`Endpoint`] holds all state behind one UDP port. Its input is datagrams and the time. Its
+//! output is datagrams, [`Event`]s and the time of the next timeout. A driver runs this loop:
 //!
-//! 1. for each received datagram [`Endpoint::handle_datagram`]; when [`Endpoint::poll_timeout`] has
-//!    passed, [`Endpoint::handle_timeout`];
-//! 2. [`Endpoint::poll_event`] until `None`, working on calls with `read`, `write`, `finish`, `abort`;
-//! 3. [`Endpoint::poll_transmit`] until it answers false. Only here packets are made: whatever steps 1
-//!    and 2 had to say to one peer about one call goes out together, so a reply carries the
-//!    acknowledgement of its request and a batch of received packets costs one ACK.
+//! 1. Call [`Endpoint::handle_datagram`] for each received datagram. When the time of
+//!    [`Endpoint::poll_timeout`] has passed, call [`Endpoint::handle_timeout`].
+//! 2. Call [`Endpoint::poll_event`] until it returns `None`, and use `read`, `write`, `finish` and
+//!    `abort` on calls.
+//! 3. Call [`Endpoint::poll_transmit`] until it returns false. Packets are built only here, so
+//!    everything that steps 1 and 2 produced for one peer about one call leaves together: a reply
+//!    carries the acknowledgement of its request, and a batch of received packets costs one ACK.
 //!
-//! A call is half duplex, as Rx has it: the client writes, finishes, reads; the server reads, writes,
-//! finishes. The driver's interest in a call, and with it the [`CallId`], ends
-//! - for a server with `finish` (delivery goes on without it), `abort` or `refuse`,
-//! - for a client with `read` answering `End`, or `abort`,
-//! - for both with `read` or `write` answering `Failed`, or [`Event::CallFailed`].
+//! A call is half duplex, as in Rx: the client writes, finishes, then reads; the server reads,
+//! writes, then finishes. The driver's interest in a call, and with it the [`CallId`], ends
+//! - for a server with `finish` (the endpoint still delivers the reply), `abort` or `refuse`,
+//! - for a client when `read` returns `End`, or with `abort`,
+//! - for both when `read` or `write` returns `Failed`, or with [`Event::CallFailed`].
 //!
-//! What a stock peer sees is what OpenAFS 1.8 would send, with the better manners that rx-wire facts
-//! 2.2 and 2.3 ask for; what two Cellar endpoints do beyond is in `docs/protocol/rx-extensions.md`.
+//! A stock peer sees the packets that OpenAFS 1.8 would send, with the improvements of rx-wire
+//! facts 2.2 and 2.3. `docs/protocol/rx-extensions.md` describes what two Cellar endpoints do
+//! beyond that.
 
-// Bytes of strangers are parsed here: nothing may panic on them.
+// This crate parses bytes from unauthenticated peers, so no input may cause a panic.
 #![cfg_attr(
     not(test),
     deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)

@@ -1,18 +1,19 @@
-//! Packet size towards a peer: what is proven, what to try next.
+//! Packet size towards a peer: the proven size and the next size to probe.
 //!
-//! The size starts at what every Ethernet carries (1444). Larger ones are tried by PING ACKs padded with zeros:
-//! the answer that names the ping's serial proves the path (rx-wire facts 2.8). Sizes fall back to the
-//! base when packets larger than it are retransmitted in vain; they cannot be cut up again, since a seq once
-//! sent keeps its bytes, so the call that met the hole may die with -8, and the next one works.
+//! The size starts at 1444, which every Ethernet carries. PING ACKs padded with zeros probe larger
+//! sizes: a response that names the serial of the ping proves the path (rx-wire facts 2.8). If
+//! retransmissions of larger packets fail, the size falls back to the base. Such packets cannot be
+//! split, since a sequence number keeps its bytes once sent. The call that hit the problem may
+//! therefore fail with -8, and the next one works.
 
 use crate::time::Time;
 
-/// UDP payloads worth trying: IPv6 and IPv4 on Ethernet, jumbograms of two to four packets, IPv6 and IPv4 on
-/// 9000-byte Ethernet, and a quarter of the largest segmented send.
+/// UDP payloads to probe: IPv6 and IPv4 on Ethernet, jumbograms of two to four packets, IPv6 and
+/// IPv4 on 9000-byte Ethernet, and a quarter of the largest segmented send.
 const CANDIDATES: [u16; 9] = [1452, 1472, 2856, 4272, 5688, 8192, 8952, 8972, 16_376];
-/// A size that failed is tried again after this, microseconds.
+/// Time before a size that failed is probed again, microseconds.
 const RETRY: u64 = 600_000_000;
-/// Probes of one size before it counts as too large.
+/// Unanswered probes of one size before it counts as too large.
 const TRIES: u8 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +28,7 @@ struct Probe {
 pub(crate) struct PathMtu {
     base: u16,
     proven: u16,
-    /// Smallest size known not to pass.
+    /// Smallest size known to be lost.
     too_big: u16,
     probe: Option<Probe>,
     tries: u8,
@@ -46,7 +47,7 @@ impl PathMtu {
         }
     }
 
-    /// Largest datagram known to pass.
+    /// Largest datagram known to arrive.
     pub(crate) const fn proven(&self) -> u16 {
         self.proven
     }
@@ -55,7 +56,7 @@ impl PathMtu {
         self.base
     }
 
-    /// The size to probe now, if any, for a peer that takes `limit`.
+    /// Returns the size to probe now, if any, for a peer that accepts `limit`.
     pub(crate) fn wanted(&mut self, now: Time, limit: u16, rto: u64) -> Option<u16> {
         if let Some(probe) = self.probe {
             if now.micros_since(probe.sent_at) < rto {
@@ -86,7 +87,7 @@ impl PathMtu {
         });
     }
 
-    /// A PING_RESPONSE came; true if it proved a larger size.
+    /// Processes a PING_RESPONSE; returns true if it proved a larger size.
     pub(crate) fn answered(&mut self, connection: u32, serial: u32) -> bool {
         match self.probe {
             Some(probe) if probe.connection == connection && probe.serial == serial => {
@@ -99,7 +100,7 @@ impl PathMtu {
         }
     }
 
-    /// Datagrams of `size` do not pass; true if that is news.
+    /// Records that datagrams of `size` are lost; returns true if the proven size fell.
     pub(crate) fn shrink(&mut self, now: Time, size: u16) -> bool {
         if size <= self.base {
             return false;

@@ -1,7 +1,7 @@
-//! Packets as bytes: everything that both ends of Rx must agree on.
+//! Encoding and decoding of packets: the wire format of Rx.
 //!
-//! Decoders take `&[u8]`, never panic, never allocate more than the input's size, and say `None`
-//! or an error for what is not there. Source: rx-wire facts 1, 2 and 4.
+//! Decoders take `&[u8]`, never panic, never allocate more than the size of the input, and return
+//! `None` or an error for missing or invalid parts. Source: rx-wire facts 1, 2 and 4.
 
 mod ack;
 mod debug;

@@ -1,4 +1,4 @@
-//! What is known of an address at the other end: shared by all connections to it.
+//! State of a remote address and port, shared by all connections to it.
 
 use std::net::SocketAddr;
 
@@ -10,45 +10,45 @@ use crate::rtt::Rtt;
 use crate::share::Share;
 use crate::time::Time;
 
-/// No call is expected to be faster, bytes a microsecond.
+/// Highest rate expected of a call, bytes per microsecond.
 const FASTEST: u64 = 2_000;
-/// The least that a call may have under way, bytes.
+/// Smallest receive window of a call, bytes.
 const LEAST_WINDOW: u64 = 512 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    /// Entry of the address without port.
+    /// Slot of the host: the address without port.
     pub(crate) host: u32,
     pub(crate) connections: u32,
-    /// Of these, counted as unverified.
+    /// The number of these that count as unverified.
     pub(crate) unverified: u32,
     pub(crate) rtt: Rtt,
     pub(crate) mtu: PathMtu,
-    /// Largest datagram that the peer takes, as it said.
+    /// Largest datagram that the peer announced to accept.
     pub(crate) takes: u16,
-    /// Largest datagram it lets path MTU discovery try.
+    /// Largest datagram that path MTU discovery may try.
     pub(crate) probe_limit: u16,
-    /// Packets per jumbogram that it takes.
+    /// Most packets in a jumbogram that the peer accepts.
     pub(crate) jumbo_max: u8,
     pub(crate) path: Option<PathModel>,
     pub(crate) share: Share,
     pub(crate) heard_at: Time,
-    /// When it was last asked for its version.
+    /// Time of the last version query to it.
     pub(crate) asked_at: Time,
-    /// That the address receives.
+    /// Proof that the address receives.
     pub(crate) proof: Proof,
-    /// What may be sent to it without.
+    /// Limit of what may be sent without such a proof.
     pub(crate) allowance: Allowance,
-    /// Calls that wait for the proof: slot and number.
+    /// Calls that wait for the proof: slot and call number.
     pub(crate) waiting: Vec<(u32, u32)>,
     pub(crate) packets_sent: u32,
     pub(crate) packets_resent: u32,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
-    /// Largest datagram that it has sent, bytes.
+    /// Largest datagram received from it, bytes.
     pub(crate) largest_received: u16,
-    /// Congestion window last used, packets.
+    /// Congestion window used last, packets.
     pub(crate) window_packets: u16,
 }
 
@@ -80,11 +80,13 @@ impl Peer {
         }
     }
 
-    /// The packets that a call from this peer may have under way, at most `limit`: as many as
-    /// [`FASTEST`] brings in a round trip, and [`LEAST_WINDOW`] at least.
+    /// Returns the receive window for a call from this peer, in packets, at most `limit`.
     ///
-    /// A larger window lets bursts of a near peer overflow our socket: the calls of all peers share
-    /// that buffer, and each peer sends as if it were alone.
+    /// The window holds as many bytes as [`FASTEST`] delivers in one round trip, and at least
+    /// [`LEAST_WINDOW`].
+    ///
+    /// With a larger window, bursts of a nearby peer overflow our socket. The calls of all peers
+    /// share its buffer, and each peer sends as if it were alone.
     pub(crate) fn receive_window(&self, limit: u32) -> u32 {
         if self.rtt.samples == 0 {
             return limit;
@@ -94,24 +96,25 @@ impl Peer {
         limit.min(u32::try_from(packets).unwrap_or(limit))
     }
 
-    /// A call goes on when the address is proven to receive.
+    /// Registers a call to continue when the address is proved to receive.
     pub(crate) fn awaits_proof(&mut self, slot: u32, number: u32) {
         if self.waiting.contains(&(slot, number)) {
             return;
         }
         if self.waiting.len() >= WAITING_MAX {
-            // Those whose calls are long over.
+            // The oldest entries belong to calls that ended long ago.
             self.waiting.remove(0);
         }
         self.waiting.push((slot, number));
     }
 
-    /// Largest packet (not jumbogram) to send.
+    /// Largest packet (not jumbogram) to send, bytes.
     pub(crate) fn packet_size(&self) -> u16 {
         self.mtu.proven().min(self.takes)
     }
 
-    /// Takes in the sizes of an ACK's trailer; without one, OpenAFS's fallback: Ethernet, no jumbograms.
+    /// Applies the sizes of an ACK's trailer. Without a trailer, uses OpenAFS's fallback: Ethernet
+    /// size, no jumbograms.
     pub(crate) fn learn_sizes(&mut self, trailer: Option<&Trailer>, cellar_max: Option<u16>) {
         if let Some(max) = cellar_max {
             self.takes = max.clamp(MIN_DATAGRAM, MAX_DATAGRAM);
@@ -130,7 +133,8 @@ impl Peer {
         };
         let max = clamp(trailer.max_datagram);
         let told = trailer.interface_mtu.map_or(max, |mtu| clamp(mtu).min(max));
-        // Linux names its loopback's MTU here; single packets that large are for Cellar peers only.
+        // Linux reports the MTU of its loopback here; single packets of that size are for Cellar
+        // peers only.
         self.takes = told.min(self.mtu.base());
         let jumbo = trailer
             .jumbo_max
@@ -141,15 +145,15 @@ impl Peer {
     }
 }
 
-/// Calls of one peer that wait for its address to be proven. One pushed out goes on by its own next
-/// packet.
+/// Calls of one peer that may wait for the proof. A call that is dropped from the list continues
+/// with its own next packet.
 const WAITING_MAX: usize = 256;
 /// Most packets in a jumbogram.
 pub(crate) const MAX_JUMBO: u8 = 6;
 const ETHERNET: u16 = 1444;
-/// Smallest datagram size that is believed of a peer, bytes.
+/// Smallest datagram size that is accepted from a peer's ACK, bytes.
 const MIN_DATAGRAM: u16 = 520;
-/// Largest datagram size that is believed of a peer, bytes.
+/// Largest datagram size that is accepted from a peer's ACK, bytes.
 const MAX_DATAGRAM: u16 = 16_384;
 
 #[cfg(test)]

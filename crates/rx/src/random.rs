@@ -1,4 +1,4 @@
-//! Random numbers from a seed (SplitMix64): repeatable, not for keys.
+//! Seeded random numbers (SplitMix64): reproducible, not for keys.
 
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);

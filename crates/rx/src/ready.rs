@@ -1,22 +1,24 @@
-//! Calls with something to send, in the order of their turns.
+//! Queue of the calls with data to send, in the order of their turns.
 //!
-//! 1. Hosts (addresses) take turns, the peers (ports) of a host within its turns, and the calls of a peer within
-//!    those. A turn is [`TURN_BYTES`]. So what a peer is sent waits for at most one turn of each other host, or of
-//!    each other peer behind its own address, however many calls these have open and however much is waiting for them.
-//! 2. Replies of a few bytes to one peer stay together: they leave in one segmented send.
-//! 3. Everything is by slot number. A slot that is used anew while its old entry waits gives the new one an early
-//!    turn, or one with nothing to send; no entry is ever lost.
+//! 1. Hosts (addresses) take turns, the peers (ports) of a host within its turns, and the calls of
+//!    a peer within those. A turn is [`TURN_BYTES`]. Data for a peer therefore waits for at most
+//!    one turn of each other host, or of each other peer at its own address, however many calls
+//!    those have open and however much data they have queued.
+//! 2. Short replies to one peer stay together and leave in one segmented send.
+//! 3. Queues are indexed by slot number. If a slot is reused while its old entry still waits, the
+//!    new occupant gets an early turn, or a turn with nothing to send; no entry is ever lost.
 
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
 pub(crate) struct Ready {
     hosts: VecDeque<u32>,
-    /// By host: those of its peers that have calls here.
+    /// By host: its peers that have calls in the queue.
     peers: Vec<VecDeque<u32>>,
-    /// By peer.
+    /// By peer: its calls in the queue.
     calls: Vec<VecDeque<u32>>,
-    /// Bytes sent in the turn of the first host's first peer, if the last call was its.
+    /// Bytes sent so far in the turn of the first host's first peer; `None` if its turn has not
+    /// begun.
     turn: Option<usize>,
 }
 
@@ -35,7 +37,8 @@ impl Ready {
         }
     }
 
-    /// Gives back the memory of hosts and peers that are not there, nor have calls here.
+    /// Releases memory of hosts and peers with slots above the given bounds that have no calls
+    /// here.
     pub(crate) fn shrink(&mut self, hosts: u32, peers: u32) {
         shrink(&mut self.peers, hosts);
         shrink(&mut self.calls, peers);
@@ -49,7 +52,7 @@ impl Ready {
         let calls = at(&mut self.calls, peer);
         let call = calls.pop_front();
         if calls.is_empty() {
-            // Whatever it gets now comes after the others.
+            // The peer has no calls left; if it gets new ones now, they queue behind the others.
             self.next_peer(false);
         } else {
             self.turn.get_or_insert(0);
@@ -57,7 +60,7 @@ impl Ready {
         call
     }
 
-    /// So many bytes were sent for the call that [`Ready::pop`] gave last.
+    /// Records that `bytes` were sent for the call that [`Ready::pop`] returned last.
     pub(crate) fn sent(&mut self, bytes: usize) {
         if let Some(turn) = &mut self.turn {
             *turn += bytes;
@@ -67,7 +70,7 @@ impl Ready {
         }
     }
 
-    /// Ends the turn of the first host and its first peer; `again`: the peer has more calls.
+    /// Ends the turn of the first host and its first peer. `again`: the peer has more calls.
     fn next_peer(&mut self, again: bool) {
         self.turn = None;
         let Some(host) = self.hosts.pop_front() else {
@@ -103,14 +106,14 @@ fn shrink(queues: &mut Vec<VecDeque<u32>>, bound: u32) {
     }
 }
 
-/// Bytes of one turn: what leaves as one segmented send.
+/// Bytes of one turn: about one segmented send.
 const TURN_BYTES: usize = 65_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Pops everything, each call sending `bytes` once.
+    /// Pops all calls; each sends `bytes` once.
     fn order(ready: &mut Ready, bytes: usize) -> Vec<u32> {
         std::iter::from_fn(|| {
             let call = ready.pop();

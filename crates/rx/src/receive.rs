@@ -1,14 +1,15 @@
-//! The receiving half of a call: what arrived, what the application took, what to acknowledge.
+//! Receive half of a call: received packets, what the application read, what to acknowledge.
 //!
-//! 1. `first` is the lowest seq that the application has not read: everything below is
-//!    hard-acknowledged. Packets at and above it are kept until read; none is ever dropped again,
-//!    so a soft acknowledgement of ours never turns back.
-//! 2. `next` is the lowest seq that is missing; `first..next` can be read.
-//! 3. `previous`, which ACKs report, is the highest seq ever seen, even if that packet was refused:
-//!    it never falls (OpenAFS ignores ACKs where it does), and it is never 0 in an ACK that a DATA
-//!    packet provoked (kAFS ends the call on some of those). Rx-wire facts 2.3.
+//! 1. `first` is the lowest sequence number that the application has not read; all below are
+//!    hard-acknowledged. Packets from `first` on are kept until read. None is ever dropped again,
+//!    so our soft acknowledgements are never taken back.
+//! 2. `next` is the lowest missing sequence number; `first..next` can be read.
+//! 3. `previous`, which ACKs report, is the highest sequence number ever seen, even if that packet
+//!    was refused. It never falls, since OpenAFS ignores ACKs in which it does. It is never 0 in an
+//!    ACK that a DATA packet caused, since kAFS ends the call on some of those. Rx-wire facts 2.3.
 //! 4. The right edge of the window, once offered, is kept even if memory gets scarce. A new call
-//!    takes what any peer may have been told of new calls, also where this peer is told less.
+//!    accepts as many packets as any peer may have been offered for new calls, even if this peer
+//!    was offered fewer.
 
 use std::collections::VecDeque;
 
@@ -16,7 +17,7 @@ use bytes::Bytes;
 
 use crate::packet::MAX_ACKS;
 
-/// A packet as it came, security not yet taken off.
+/// A packet as received, before the security class processed it.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) payload: Bytes,
@@ -25,17 +26,17 @@ pub(crate) struct Received {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Insert {
-    /// It was the next one.
+    /// It was the next packet.
     InOrder,
-    /// It was the next one, and others were waiting for it.
+    /// It was the next packet, and later ones had already arrived.
     FilledHole,
     /// A predecessor is missing.
     OutOfOrder,
-    /// It was here before.
+    /// It had arrived before.
     Duplicate,
-    /// From beyond the window.
+    /// It is beyond the window.
     Exceeds,
-    /// Contradicts which packet is the last.
+    /// It contradicts an earlier packet about which packet is the last.
     Nonsense,
 }
 
@@ -44,9 +45,9 @@ pub(crate) struct ReceiveWindow {
     first: u32,
     next: u32,
     previous: u32,
-    /// First seq that may not be taken.
+    /// First sequence number that is not accepted.
     edge: u32,
-    /// First seq beyond what the peer is told; at most `edge`.
+    /// First sequence number beyond the window offered to the peer; at most `edge`.
     offered: u32,
     last: Option<u32>,
     packets: VecDeque<Option<Received>>,
@@ -54,7 +55,8 @@ pub(crate) struct ReceiveWindow {
 }
 
 impl ReceiveWindow {
-    /// Starts over for a new call that takes `window` packets; the peer is told `offered` of them.
+    /// Resets the window for a new call that accepts `window` packets; the peer is offered
+    /// `offered` of them.
     pub(crate) fn reset(&mut self, window: u32, offered: u32) {
         self.packets.clear();
         if self.packets.capacity() > KEPT_CAPACITY {
@@ -77,7 +79,7 @@ impl ReceiveWindow {
         self.previous
     }
 
-    /// Bytes held.
+    /// Bytes of received, unread packets.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -92,7 +94,7 @@ impl ReceiveWindow {
         self.previous != 0
     }
 
-    /// Whether something can be read.
+    /// Whether a packet can be read.
     pub(crate) const fn readable(&self) -> bool {
         self.first < self.next
     }
@@ -108,14 +110,14 @@ impl ReceiveWindow {
     }
 
     /// Widens the window to `window` packets from what the application has read; never narrows it.
-    /// Answers what the peer is told.
+    /// Returns the window to announce to the peer.
     pub(crate) fn offer(&mut self, window: u32) -> u32 {
         self.offered = self.offered.max(self.first.saturating_add(window));
         self.edge = self.edge.max(self.offered);
         self.offered - self.first
     }
 
-    /// The window that the peer was last told.
+    /// The window announced to the peer last.
     pub(crate) const fn offered(&self) -> u32 {
         self.offered.saturating_sub(self.first)
     }
@@ -177,7 +179,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// Takes the next packet in order, with its seq.
+    /// Removes and returns the next packet in order, with its sequence number.
     pub(crate) fn take(&mut self) -> Option<(u32, Received)> {
         if !self.readable() {
             return None;
@@ -189,7 +191,7 @@ impl ReceiveWindow {
         Some((seq, received))
     }
 
-    /// Drops what is held; returns how many bytes that were.
+    /// Drops all held packets; returns their bytes.
     pub(crate) fn discard(&mut self) -> usize {
         let bytes = self.bytes;
         self.packets.clear();
@@ -210,7 +212,7 @@ impl ReceiveWindow {
         );
     }
 
-    /// Runs of received packets past the first 255, for the extension.
+    /// Returns the runs of received packets beyond the first 255, for the extension.
     pub(crate) fn ranges(&self) -> Vec<(u16, u16)> {
         let mut runs = Vec::new();
         let mut at = MAX_ACKS;
@@ -239,5 +241,5 @@ impl ReceiveWindow {
 
 /// Queue capacity kept between calls of a channel, packets.
 const KEPT_CAPACITY: usize = 64;
-/// A seq further ahead than this is not even remembered as seen.
+/// A sequence number further ahead than this is not recorded as seen.
 const MAX_SEEN: u32 = 1 << 16;

@@ -1,24 +1,24 @@
-//! Round-trip time of a peer and the retransmission time that follows from it.
+//! Round-trip time of a peer and the retransmission timeout derived from it.
 //!
-//! srtt and deviation as in RFC 6298 §2 (gains 1/8 and 1/4), shared by all calls to a peer, so a
-//! short call profits from earlier ones. The margin of 200 ms on top is OpenAFS's: its receivers
-//! delay acknowledgements by 100 ms (rx-wire facts 2.5).
+//! The smoothed round trip and its deviation follow RFC 6298 §2 (gains 1/8 and 1/4). All calls to
+//! a peer share them, so a short call profits from earlier ones. OpenAFS's margin of 200 ms is
+//! added: its receivers delay acknowledgements by 100 ms (rx-wire facts 2.5).
 
-/// Before the first sample, microseconds (RFC 6298 §2.1).
+/// Timeout before the first sample, microseconds (RFC 6298 §2.1).
 const INITIAL_RTO: u64 = 1_000_000;
-/// For delayed acknowledgements.
+/// Added for acknowledgements that the receiver delays, microseconds.
 const ACK_MARGIN: u64 = 200_000;
-/// Least spread assumed.
+/// Lower bound of the round trip plus four deviations, microseconds.
 const MIN_SPREAD: u64 = 20_000;
-/// Largest, also after doubling.
+/// Longest timeout, also after doubling, microseconds.
 pub(crate) const MAX_RTO: u64 = 60_000_000;
 
-/// All in microseconds.
+/// Round-trip estimate; all times in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt {
     pub(crate) smoothed: u64,
     pub(crate) deviation: u64,
-    /// Smallest ever; the congestion controller has its own, which forgets.
+    /// Smallest sample ever. The congestion controller keeps its own minimum, which expires.
     pub(crate) least: u64,
     pub(crate) samples: u32,
 }

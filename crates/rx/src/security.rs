@@ -1,14 +1,16 @@
-//! What a security class does for a connection. The null class is here; rxkad is in `auth`.
+//! Interface between a connection and its security class. The null class is here; rxkad is in
+//! `auth`.
 //!
-//! 1. A client connection owns a [`ClientSecurity`]; a server connection one made by the service's
-//!    [`ServerSecurity`] when the first packet came.
-//! 2. A server connection that is not authenticated is sent the CHALLENGE; its calls wait. The
-//!    RESPONSE is judged once; then calls go to the driver. A refusal ends the connection with an
-//!    abort, sent one second later so that guessing stays slow.
-//! 3. DATA packets pass `protect` each time they are sent (also again), `unprotect` once, in order, when
-//!    the application reads. Both see the identity of the packet, which classes bind into checksums.
-//!    A class may leave part of its work on packets to `seal`, which sees all packets of a run.
-//! 4. A failing `unprotect` ends the whole connection with its code.
+//! 1. A client connection owns a [`ClientSecurity`]. A server connection owns the object that the
+//!    service's [`ServerSecurity`] made when the first packet arrived.
+//! 2. The endpoint sends the CHALLENGE to an unauthenticated server connection, and its calls wait.
+//!    The RESPONSE is checked once; then calls go to the driver. A refusal ends the connection with
+//!    an abort, sent one second later to slow down guessing.
+//! 3. DATA packets pass `protect` each time they are sent (also when retransmitted), and
+//!    `unprotect` once, in order, when the application reads. Both see the identity of the packet,
+//!    which classes bind into checksums. A class may leave part of the work to `seal`, which sees
+//!    all packets of a run.
+//! 4. If `unprotect` fails, the whole connection fails with its code.
 
 use std::fmt::{self, Debug};
 use std::net::SocketAddr;
@@ -19,7 +21,7 @@ use bytes::Bytes;
 
 use crate::Caller;
 
-/// Which packet a class protects.
+/// Identity of the packet to protect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketIdentity {
     /// Epoch of the connection.
@@ -41,7 +43,7 @@ pub struct PacketIdentity {
 /// The connection that a CHALLENGE or RESPONSE is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionIdentity {
-    /// The other end.
+    /// Address of the other end.
     pub peer: SocketAddr,
     /// Epoch of the connection.
     pub epoch: u32,
@@ -51,25 +53,25 @@ pub struct ConnectionIdentity {
     pub service: u16,
     /// Security index.
     pub security_index: u8,
-    /// For each channel the number of its last call; at a client's `respond`, of the oldest call that
-    /// may still run: one more if the last is over. 0: none yet.
+    /// For each channel the number of its last call; 0: none yet. In a client's `respond`, the
+    /// number of the oldest call that may still run: one more if the last call is over.
     pub call_numbers: [u32; 4],
-    /// Header checksum of the packet that created the connection (server end; else 0).
+    /// Header checksum of the packet that created the connection (server end; otherwise 0).
     pub first_checksum: u16,
     /// Seconds since 1970.
     pub unix_seconds: u64,
 }
 
-/// Room that a class needs in each DATA packet.
+/// Bytes that a class adds to each DATA packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Overhead {
-    /// Bytes in front of the user's.
+    /// Bytes before the user's data.
     pub header: u16,
-    /// Most bytes behind them.
+    /// Most bytes after the user's data.
     pub trailer: u16,
 }
 
-/// What `rxdebug` shows of a connection's security.
+/// Security state of a connection as `rxdebug` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SecurityDetails {
     /// 0 unknown, 1 null, 3 rxkad, 4 rxgk.
@@ -82,16 +84,19 @@ pub struct SecurityDetails {
     pub expires: u32,
 }
 
-/// The part that both ends do for each DATA packet.
+/// Processing of DATA packets, the same at both ends.
 pub trait PacketSecurity: Send + Debug {
-    /// Room needed; asked again for each packet, so it may change with the level agreed on.
+    /// Returns the room needed. Called for each packet, so the value may change with the negotiated
+    /// level.
     fn overhead(&self) -> Overhead;
 
-    /// Protects a packet in place: `payload[start..]` is `overhead().header` zero bytes and the
-    /// user's bytes; it may grow by `overhead().trailer`. Returns the header's checksum field.
+    /// Protects a packet in place and returns the checksum field of the header.
+    ///
+    /// `payload[start..]` contains `overhead().header` zero bytes followed by the user's data. It
+    /// may grow by `overhead().trailer`.
     ///
     /// # Errors
-    /// An abort code (say, the ticket expired); the connection fails with it.
+    /// An abort code (for instance, the ticket has expired); the connection fails with it.
     fn protect(
         &mut self,
         packet: &PacketIdentity,
@@ -99,13 +104,15 @@ pub trait PacketSecurity: Send + Debug {
         start: usize,
     ) -> Result<u16, i32>;
 
-    /// Finishes the packets that `protect` has just seen, before they are sent: `bodies` are the places of
-    /// their payloads in `run`. For classes that work faster on several packets at a time.
+    /// Finishes the packets that `protect` has just processed, before they are sent.
+    ///
+    /// `bodies` are the ranges of their payloads in `run`. For classes that are faster on several
+    /// packets at a time.
     fn seal(&mut self, run: &mut [u8], bodies: &[Range<usize>]) {
         let _ = (run, bodies);
     }
 
-    /// Checks and opens a packet; returns the user's bytes.
+    /// Checks and decrypts a packet; returns the user's data.
     ///
     /// # Errors
     /// The abort code for the connection.
@@ -116,21 +123,21 @@ pub trait PacketSecurity: Send + Debug {
         payload: Bytes,
     ) -> Result<Bytes, i32>;
 
-    /// What `rxdebug` shows.
+    /// Returns the state that `rxdebug` shows.
     fn details(&self) -> SecurityDetails;
 
-    /// Whether packets pass unchanged and unchecked: saves the calls above on each packet.
+    /// Whether packets pass unchanged and unchecked; if so, the endpoint skips the calls above.
     fn is_null(&self) -> bool {
         false
     }
 }
 
-/// A client connection's security.
+/// Security state of a client connection.
 pub trait ClientSecurity: PacketSecurity {
-    /// Security index to put into the packets.
+    /// Security index of the packets.
     fn index(&self) -> u8;
 
-    /// Answers a challenge with the payload of the RESPONSE.
+    /// Returns the payload of the RESPONSE to a challenge.
     ///
     /// # Errors
     /// The code with which the connection fails locally.
@@ -141,25 +148,29 @@ pub trait ClientSecurity: PacketSecurity {
     ) -> Result<Vec<u8>, i32>;
 }
 
-/// What a service accepts under one security index; makes the state of each new connection.
+/// Server side of a security class for one security index; creates the state of each new
+/// connection.
 pub trait ServerSecurity: Send + Sync {
-    /// State for a new connection.
+    /// Creates the state of a new connection.
     fn accept(&self, connection: &ConnectionIdentity) -> Box<dyn ServerConnectionSecurity>;
 }
 
-/// A server connection's security.
+/// Security state of a server connection.
 pub trait ServerConnectionSecurity: PacketSecurity {
-    /// Whether calls may go ahead. While not, challenges are sent and calls wait.
+    /// Whether calls may proceed. Until then, challenges are sent and calls wait.
     fn authenticated(&self) -> bool;
 
-    /// Payload of the CHALLENGE; asked for again at each repetition (same nonce, please).
-    /// `random` is fresh from the endpoint's seeded source, for a first nonce. Empty: none is sent this
-    /// time, the calls go on waiting.
+    /// Returns the payload of the CHALLENGE. Called again for each repetition, which should use the
+    /// same nonce.
+    ///
+    /// `random` comes from the endpoint's seeded source, for the first nonce. If the result is
+    /// empty, no challenge is sent this time and the calls continue to wait.
     fn challenge(&mut self, connection: &ConnectionIdentity, random: u64) -> Vec<u8>;
 
-    /// Judges a RESPONSE, `checksum` being its header's field. On success returns the call numbers
-    /// that the client claims for its channels (calls before them are refused from then on), and
-    /// `authenticated` must answer true.
+    /// Checks a RESPONSE, whose header has the checksum field `checksum`.
+    ///
+    /// On success returns the call numbers that the client claims for its channels; earlier calls
+    /// are refused from then on. Afterwards `authenticated` must return true.
     ///
     /// # Errors
     /// The abort code for the connection.
@@ -170,11 +181,11 @@ pub trait ServerConnectionSecurity: PacketSecurity {
         response: &[u8],
     ) -> Result<[u32; 4], i32>;
 
-    /// The maker of the connection's calls; anonymous until authenticated.
+    /// Returns the identity of the caller; anonymous until authenticated.
     fn caller(&self) -> Caller;
 }
 
-/// How the connections of a client are secured: makes a security object for each of them.
+/// Security of a client's connections: creates a security object for each of them.
 #[derive(Clone)]
 pub struct Security(Arc<dyn Fn() -> Box<dyn ClientSecurity> + Send + Sync>);
 

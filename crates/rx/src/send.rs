@@ -1,14 +1,17 @@
-//! The sending half of a call: which packet next, what is in flight, what is lost.
+//! Send half of a call: the next packet, packets in flight, lost packets.
 //!
-//! 1. A packet is a range of the stream, fixed when it is first sent: a retransmission must carry the
-//!    same bytes under the same seq, because the peer may have the first one.
-//! 2. `first` is the lowest seq not hard-acknowledged; `first..next` are kept in `sent`. Nothing at or
-//!    beyond `first + window` is sent. Soft-acknowledged packets stay, as a peer may take that back.
-//! 3. `order` lists transmissions in the order of sending. A packet is lost when one sent later has arrived
-//!    and either three did and this path never reordered, or the newest one's round trip plus some
-//!    tolerance for reordering has passed (RACK, RFC 8985 §6.2). Retransmissions enter `order` again, so
-//!    their loss is found the same way.
-//! 4. Each transmission notes what was delivered by then; its acknowledgement gives a rate sample.
+//! 1. A packet is a range of the stream, fixed when it is first sent. A retransmission must carry
+//!    the same bytes under the same sequence number, because the peer may have the first one.
+//! 2. `first` is the lowest sequence number that is not hard-acknowledged; `first..next` are kept
+//!    in `sent`. Nothing from `first + window` on is sent. Soft-acknowledged packets are kept, as a
+//!    peer may take that acknowledgement back.
+//! 3. `order` lists transmissions in the order of sending. A packet is lost when one sent later has
+//!    arrived and either of two conditions holds. Three later ones have arrived and this path never
+//!    reordered, or the newest one's round trip plus a tolerance for reordering has passed (RACK,
+//!    RFC 8985 §6.2). Retransmissions enter `order` again, so their loss is detected in the same
+//!    way.
+//! 4. Each transmission records the bytes delivered until then; its acknowledgement gives a rate
+//!    sample.
 
 use std::collections::VecDeque;
 
@@ -48,15 +51,15 @@ pub(crate) struct Outgoing {
     pub(crate) resend: bool,
 }
 
-/// What an ACK changed.
+/// The effects of an ACK.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckOutcome {
     pub(crate) sample: RateSample,
-    /// Something was newly acknowledged.
+    /// Whether it newly acknowledged a packet.
     pub(crate) progress: bool,
-    /// Round trip for the peer's estimate: the ACK named the packet, microseconds.
+    /// Round trip for the peer's estimate, if the ACK named the packet; microseconds.
     pub(crate) rtt: Option<u64>,
-    /// The window opened.
+    /// Whether the window advanced.
     pub(crate) advanced: bool,
 }
 
@@ -87,12 +90,12 @@ pub(crate) struct SendWindow {
     newest_rtt: u64,
     reordering: bool,
     limited_until: u64,
-    /// Up to here an acknowledgement was asked for.
+    /// Sequence number of the newest packet that requested an acknowledgement.
     asked: u32,
 }
 
 impl SendWindow {
-    /// Starts over for a new call that may send `window` packets until told.
+    /// Resets for a new call that may send `window` packets until the peer announces its window.
     pub(crate) fn reset(&mut self, window: u32) {
         self.drop_packets();
         self.offset = 0;
@@ -112,7 +115,7 @@ impl SendWindow {
         self.asked = 0;
     }
 
-    /// Lets go of all packets and bytes.
+    /// Drops all packets and bytes.
     fn drop_packets(&mut self) {
         self.stream.clear();
         self.sent.clear();
@@ -168,7 +171,7 @@ impl SendWindow {
         self.window = window.max(1);
     }
 
-    /// Packets sent once.
+    /// Number of packets sent (without retransmissions).
     pub(crate) const fn packets(&self) -> u32 {
         self.next - 1
     }
@@ -178,13 +181,13 @@ impl SendWindow {
         (self.acked_packets as usize) < self.sent.len()
     }
 
-    /// Whether everything, with the last packet, is at least soft-acknowledged.
+    /// Whether everything, including the last packet, is at least soft-acknowledged.
     pub(crate) fn all_acked(&self) -> bool {
         self.last_sent && !self.outstanding()
     }
 
-    /// The peer has everything it wants, or the call is over: nothing more is sent. Answers how many
-    /// bytes this let go of.
+    /// Ends sending: the peer has everything it wants, or the call is over. Returns the number of
+    /// bytes dropped.
     pub(crate) fn acknowledge_all(&mut self) -> usize {
         let held = self.buffered();
         self.drop_packets();
@@ -195,7 +198,7 @@ impl SendWindow {
         held
     }
 
-    /// Picks the next packet: lost ones first, then new data, in packets of `most` user bytes.
+    /// Chooses the next packet: lost ones first, then new data, in packets of `most` user bytes.
     pub(crate) fn next_packet(&mut self, most: u16) -> Option<Outgoing> {
         while let Some(&seq) = self.lost.front() {
             if let Some(sent) = self.get(seq)
@@ -222,7 +225,7 @@ impl SendWindow {
         }
         let left = self.stream.end() - self.offset;
         let full = u64::from(most);
-        // A packet that might be the last waits until that is known.
+        // A packet that might be the last one waits until that is certain.
         if !(left > full || self.finished || (left > 0 && self.offset < self.flush)) {
             return None;
         }
@@ -237,25 +240,25 @@ impl SendWindow {
         })
     }
 
-    /// Whether there is anything to send or send again.
+    /// Whether there is anything to send or retransmit.
     pub(crate) fn has_work(&self) -> bool {
         !self.lost.is_empty()
             || (!self.last_sent && (self.finished || self.stream.end() > self.offset))
     }
 
-    /// Whether only the peer's window stands in the way of new data.
+    /// Whether only the peer's window prevents sending new data.
     pub(crate) const fn window_full(&self) -> bool {
         self.next - self.first >= self.window
     }
 
-    /// Appends the packet's bytes.
+    /// Appends the packet's bytes to `out`.
     #[inline]
     pub(crate) fn copy(&mut self, packet: &Outgoing, out: &mut Vec<u8>) {
         self.stream
             .copy(packet.offset, usize::from(packet.length), out);
     }
 
-    /// The packet that `next_packet` gave goes out with this serial.
+    /// Records that the packet from `next_packet` is sent with this serial.
     pub(crate) fn mark_sent(&mut self, now: Time, packet: &Outgoing, serial: u32) {
         if self.in_flight == 0 {
             self.first_sent_at = now;
@@ -291,8 +294,8 @@ impl SendWindow {
         }
     }
 
-    /// Whether it is time to ask for an acknowledgement; notes that it is done. About eight a window
-    /// are asked for, and always one if none is out.
+    /// Whether the next packet should request an acknowledgement; records the request. About eight
+    /// are requested per window, and always one if none is pending.
     pub(crate) fn ask(&mut self) -> bool {
         let share = (self.in_flight_packets / 8).clamp(1, MAX_UNASKED);
         let out =
@@ -304,8 +307,8 @@ impl SendWindow {
         true
     }
 
-    /// The sender stopped for another reason than the path: samples until now is delivered
-    /// say little about it.
+    /// Records that something other than the path limited the sender. Rate samples of what is in
+    /// flight now are marked as limited.
     pub(crate) fn mark_limited(&mut self) {
         self.limited_until = self.delivered + self.in_flight + 1;
     }
@@ -318,7 +321,7 @@ impl SendWindow {
         self.sent.get_mut(seq.checked_sub(self.first)? as usize)
     }
 
-    /// Whether more was acknowledged before, for good.
+    /// Whether an earlier ACK has hard-acknowledged more.
     pub(crate) fn was_beyond(&self, ack: &Ack<'_>) -> bool {
         ack.first_packet < self.first
     }
@@ -333,7 +336,8 @@ impl SendWindow {
             && ack.previous_packet < self.first.saturating_add(self.window)
     }
 
-    /// Takes an ACK in. `least_rtt`: an acknowledgement of a resent packet that comes sooner is for the first copy.
+    /// Processes an ACK. `least_rtt`: an acknowledgement that follows a retransmission sooner than
+    /// this is for the first copy.
     pub(crate) fn on_ack(&mut self, now: Time, ack: &Ack<'_>, least_rtt: u64) -> AckOutcome {
         let mut step = AckStep {
             outcome: AckOutcome::default(),
@@ -350,7 +354,8 @@ impl SendWindow {
             self.previous = 0;
             step.outcome.advanced = true;
         }
-        // A previousPacket past the window is a serial (libafs before 1.6.23): not comparable.
+        // A previousPacket beyond the window is a serial (libafs before 1.6.23) and cannot be
+        // compared.
         if ack.previous_packet < self.next {
             self.previous = self.previous.max(ack.previous_packet);
         }
@@ -397,7 +402,7 @@ impl SendWindow {
         }
     }
 
-    /// The peer dropped what it had: send it again.
+    /// The peer dropped a packet that it had acknowledged: marks it for retransmission.
     fn soft_nack(&mut self, at: usize) {
         let Some(place) = self.sent.get_mut(at) else {
             return;
@@ -409,7 +414,7 @@ impl SendWindow {
         }
     }
 
-    /// Counts a packet as arrived.
+    /// Counts a packet as delivered.
     fn account(&mut self, sent: &Sent, step: &mut AckStep) {
         let size = wire_size(sent.length);
         step.outcome.progress = true;
@@ -424,8 +429,8 @@ impl SendWindow {
             self.reordering = true;
         }
         if sent.flags & RESENT != 0 && step.before(sent.serial, age) {
-            // The first copy arrived: it was late, not lost. Taking it for the second would make
-            // everything sent before that look lost.
+            // The first copy arrived: it was late, not lost. Counting it as the second would mark
+            // everything sent between the two as lost.
             step.outcome.sample.found += size;
             self.reordering = true;
             return;
@@ -467,7 +472,7 @@ impl SendWindow {
         outcome
     }
 
-    /// Marks lost what must be; returns the bytes, and when to look again.
+    /// Marks packets lost that are overdue; returns their bytes, and when to check again.
     pub(crate) fn detect_losses(&mut self, now: Time, smoothed_rtt: u64) -> (u64, Option<Time>) {
         let tolerance = (smoothed_rtt / 4).max(1_000);
         let mut lost = 0;
@@ -510,7 +515,7 @@ impl SendWindow {
         size
     }
 
-    /// The retransmission time ran out: everything unacknowledged is lost.
+    /// Marks everything unacknowledged as lost, since the retransmission timeout expired.
     pub(crate) fn mark_all_lost(&mut self) {
         self.order.clear();
         for seq in self.first..self.next {
@@ -518,7 +523,8 @@ impl SendWindow {
         }
     }
 
-    /// The peer shows that it lacks our first unacknowledged packet, sent at least `age` ago.
+    /// Marks the first unacknowledged packet as lost if it was sent at least `age` ago; the peer
+    /// shows that it lacks it.
     pub(crate) fn mark_first_lost(&mut self, now: Time, age: u64) {
         let due = |s: &Sent| s.flags & (ACKED | LOST) == 0 && now.micros_since(s.sent_at) >= age;
         if let Some(at) = self.sent.iter().position(|s| s.flags & ACKED == 0)
@@ -528,7 +534,8 @@ impl SendWindow {
         }
     }
 
-    /// Resends the newest unacknowledged packet, to learn from its acknowledgement what is missing before it.
+    /// Marks the newest unacknowledged packet for retransmission; its acknowledgement shows which
+    /// packets before it are missing.
     pub(crate) fn mark_tail_lost(&mut self) {
         if let Some(at) = self
             .sent
@@ -539,7 +546,7 @@ impl SendWindow {
         }
     }
 
-    /// Whether packets wait to be sent again.
+    /// Whether packets wait for retransmission.
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
@@ -554,26 +561,27 @@ struct AckStep {
     outcome: AckOutcome,
     newest: Option<Sent>,
     now: Time,
-    /// Serial that a round trip may be taken from.
+    /// Serial of the packet for which a round trip may be measured.
     ack_serial: u32,
-    /// Serial of the packet that provoked the ACK; 0: none.
+    /// Serial of the packet that caused the ACK; 0: none.
     provoked_by: u32,
     least_rtt: u64,
 }
 
 impl AckStep {
-    /// Whether the peer sent the ACK before a transmission with this serial and age can have arrived.
+    /// Whether the peer sent the ACK before a transmission with this serial and age can have
+    /// arrived.
     fn before(&self, serial: u32, age: u64) -> bool {
         age < self.least_rtt || (self.provoked_by != 0 && self.provoked_by < serial)
     }
 }
 
-/// Bytes that a packet counts for in flight.
+/// Size of a packet in the count of bytes in flight.
 pub(crate) fn wire_size(user_bytes: u16) -> u64 {
     u64::from(user_bytes) + HEADER_SIZE as u64
 }
 
-/// Packets after which an acknowledgement is asked for again.
+/// Most packets between two requests for an acknowledgement.
 const MAX_UNASKED: u32 = 32;
 /// Queue capacity kept between calls of a channel, packets.
 const KEPT_CAPACITY: usize = 64;

@@ -1,34 +1,41 @@
-//! What all calls to a peer have together of the path to it: so a call on a known path starts with its share.
+//! Capacity of the path to a peer, measured over all calls, so that a call on a known path starts
+//! with its share.
 //!
-//! 1. A call alone begins with a few packets and doubles them each round trip, so at 100 ms it takes seven round trips to
-//!    send a MiB, whatever the path carries; and the calls of file servers are seldom longer. That calls before have
-//!    found out what the path carries is lost if each looks for itself. Source of the thought: RFC 9040 (what
-//!    connections to the same host share), and "careful resume" (draft-ietf-tsvwg-careful-resume).
-//! 2. Time is cut into rounds of one round trip. What was acknowledged in a round, by all calls, is what the path has
-//!    carried: the most of any round is the estimate. It cannot be more than the path carries, however long its queues are.
-//!    Whether it is all that the path carries shows in a round whose every packet stood in a queue (its smallest round trip
-//!    a quarter longer than the smallest ever), as in HyStart (RFC 9406): calls then end their start-up at their share.
-//! 3. A round in which more than a tenth was lost was more than the path carries: the estimate is then what arrived in it,
-//!    or seven tenths of what it was. It is halved by the retransmission time of a call, and ends after a minute in which nothing was heard.
-//! 4. Calls that are side by side divide it, by the most of them that there were in this round and the one before; one that
-//!    starts, by the most that there were lately, which is forgotten by a quarter each round. Nobody knows how many more will
-//!    start within this round trip: each gets half of what those before it left at most, so all together start with no
-//!    more than the path carries. A share is sent over a round trip, not at once ([`crate::congestion`]).
-//! 5. Not all want an equal part: of what the path carried less than it could, in the round before, each may have as much more as
-//!    it had, in proportion; so a large call among many small ones soon has what they leave. Not where much is lost.
+//! 1. A call alone begins with a few packets and doubles them each round trip. At 100 ms it takes
+//!    seven round trips to send a MiB, whatever the capacity, and most calls of file servers are no
+//!    longer than that. If each call measures for itself, the knowledge of earlier calls is lost.
+//!    Source of the idea: RFC 9040 (state shared by connections to the same host), and "careful
+//!    resume" (draft-ietf-tsvwg-careful-resume).
+//! 2. Time is divided into rounds of one round trip. The estimate of the capacity is the most that
+//!    was acknowledged in any round, for all calls together. It cannot exceed the capacity, however
+//!    long the queues are. The path is full in a round in which every packet stood in a queue: the
+//!    smallest round trip of the round is a quarter longer than the smallest ever, as in HyStart
+//!    (RFC 9406). Calls then end their start-up at their share.
+//! 3. A round with a loss of more than a tenth exceeded the capacity. The estimate then becomes
+//!    what arrived in that round, or seven tenths of the old estimate if that is more. A
+//!    retransmission timeout of a call halves it. It expires after a minute without
+//!    acknowledgements.
+//! 4. Concurrent calls divide the capacity by their largest number in this round and the one
+//!    before. A new call divides by the largest recent number, which decays by a quarter each
+//!    round. The number of calls that will start within this round trip is unknown. Each gets at
+//!    most half of what the calls before it left, so all together start with no more than the
+//!    capacity. A call sends its share over a round trip, not at once ([`crate::congestion`]).
+//! 5. Calls need unequal parts. If the path carried less than its capacity in the round before,
+//!    each call may grow in proportion to its part of that round. A large call among many small
+//!    ones so soon gets what they leave. This does not apply while losses are high.
 
 use std::ops::Range;
 
 use crate::congestion::{RateSample, rate};
 use crate::time::Time;
 
-/// Life of what is known of a path of which nothing is heard, microseconds.
+/// Lifetime of the estimate without acknowledgements, microseconds.
 pub(crate) const LIFE: u64 = 60_000_000;
 /// Largest part of a round that may be lost: 1/10.
 const LOSS_TOLERANCE: u64 = 10;
-/// Part of a round from which on what is left of it is not given away: 1/50.
+/// If a round loses more than 1/50, unused capacity is not given to other calls.
 const LOSSY: u64 = 50;
-/// Bytes that must be lost in a round before it says anything.
+/// Fewer lost bytes in a round have no effect on the estimate.
 const LEAST_LOST: u64 = 20_000;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,38 +43,39 @@ pub(crate) struct Share {
     round: u32,
     round_at: Time,
     acked: u64,
-    /// The same, in the round before.
+    /// Bytes acknowledged in the round before.
     acked_before: u64,
     lost: u64,
-    /// More than [`LOSSY`] was lost in the round before.
+    /// Whether more than [`LOSSY`] was lost in the round before.
     lossy: bool,
-    /// Calls with something acknowledged, or begun, in this round and in the one before.
+    /// Calls with an acknowledgement or a start in this round; below, in the round before.
     calls: u32,
     calls_before: u32,
     /// Smallest round trip in this round, microseconds; 0: none.
     rtt: u64,
-    /// How many of them there were lately.
+    /// Largest number of calls in recent rounds; decays.
     lately: u32,
-    /// Bytes that calls have started with in this round.
+    /// Bytes granted to starting calls in this round.
     started: u64,
-    /// Bytes a second of all calls; 0: not known.
+    /// Estimated capacity for all calls, bytes per second; 0: unknown.
     rate: u64,
-    /// The estimate when the path was found to carry no more; 0: it was not.
+    /// The estimate at which the path was full; 0: it was not full yet.
     full: u64,
 }
 
-/// What was last counted of a call.
+/// The counters of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
-    /// In which round.
+    /// Round in which the call was last counted.
     round: u32,
-    /// Bytes that arrived in it, and in the one before.
+    /// Bytes acknowledged in that round; below, in the round before.
     acked: u64,
     before: u64,
 }
 
 impl Share {
-    /// Bytes that one more call may send in its first round trip, of so many that are worth it. `None`: fewer, or not known.
+    /// Returns the bytes that a new call may send in its first round trip, at most `worth.end`.
+    /// `None`: unknown, or not more than `worth.start`.
     pub(crate) fn start(
         &mut self,
         now: Time,
@@ -88,8 +96,8 @@ impl Share {
         Some(start)
     }
 
-    /// Bytes in a round trip of which a call among others has no hope to get more. `None`: there are no others, or the path
-    /// may carry more than is known.
+    /// Returns the bytes per round trip that a call beside others can expect at most. `None`: there
+    /// are no others, or the path may carry more than the estimate.
     pub(crate) fn bound(&self, rtt: u64, counted: &Counted) -> Option<u64> {
         let sharers = self.sharers();
         if self.full == 0 || self.rate == 0 || sharers < 2 {
@@ -100,7 +108,7 @@ impl Share {
         if self.lossy {
             return Some(part);
         }
-        // All these together are what it carries.
+        // The calls of the last round, scaled up together, fill the path.
         let more = u128::from(counted.before) * u128::from(carries);
         let more = more / u128::from(self.acked_before.max(1));
         Some(part.max(u64::try_from(more).unwrap_or(u64::MAX)))
@@ -115,7 +123,8 @@ impl Share {
         u64::from(self.calls.max(self.calls_before).max(1))
     }
 
-    /// An acknowledgement to a call. `least`: the smallest round trip ever, microseconds.
+    /// Processes an acknowledgement for a call. `least`: the smallest round trip ever,
+    /// microseconds.
     pub(crate) fn on_ack(
         &mut self,
         now: Time,
@@ -134,7 +143,7 @@ impl Share {
         }
     }
 
-    /// A call's retransmission time ran out.
+    /// A call's retransmission timeout expired.
     pub(crate) fn on_timeout(&mut self) {
         self.rate /= 2;
     }
@@ -150,7 +159,7 @@ impl Share {
         self.calls += 1;
     }
 
-    /// Ends the round if it is over.
+    /// Ends the round if its time is over.
     fn turn(&mut self, now: Time, rtt: u64) {
         let passed = now.micros_since(self.round_at);
         if self.round > 0 && passed < rtt.max(1_000) {
@@ -162,7 +171,7 @@ impl Share {
         if self.calls > 0 {
             self.lately = self.calls.max(self.lately - self.lately.div_ceil(4));
         }
-        // Nobody was there in the round before this one.
+        // If the round was long, the round directly before the next one had no calls.
         self.lossy = self.lost * LOSSY > self.acked;
         let now_before = passed <= 2 * rtt;
         self.calls_before = if now_before { self.calls } else { 0 };
@@ -172,7 +181,7 @@ impl Share {
         self.rtt = 0;
         self.acked = 0;
         self.lost = 0;
-        // Zero is of calls that were never counted.
+        // Round 0 stands for calls that were never counted.
         self.round = self.round.wrapping_add(1).max(1);
         self.round_at = now;
     }
@@ -187,7 +196,7 @@ impl Share {
         let too_much = self.lost > LEAST_LOST
             && self.lost * LOSS_TOLERANCE > self.acked.saturating_add(self.lost);
         if too_much {
-            // What was lost is noticed late, when there may be little left to arrive.
+            // Losses are noticed late, when little may still arrive in the round.
             self.full = self.full.max(self.rate);
             self.rate = self.rate.min(carried.max(self.rate / 10 * 7));
             return;
@@ -231,10 +240,10 @@ mod tests {
                 share.on_ack(at(round * 100 + 10), RTT, &arrived(250_000, 0), call);
             }
         }
-        // Four were there in this round: a fifth is none of them.
+        // Four calls were active in this round, and the new one is the fifth.
         let mut new = Counted::default();
         assert_eq!(share.start(at(250), RTT, ANY, &mut new), Some(200_000));
-        // Later there is nobody else, but as many may come as lately, and more.
+        // Later no other call is active, but as many as recently, or more, may start.
         let mut starts = |ms: u64, calls: u64| -> Vec<u64> {
             let mut start = |n| share.start(at(ms + n), RTT, ANY, &mut Counted::default());
             (0..calls).filter_map(&mut start).collect()
@@ -270,7 +279,7 @@ mod tests {
         assert_eq!(share.carries(RTT), 350_000);
     }
 
-    /// What two calls each say at some time.
+    /// Acknowledgements for two calls at one time.
     fn two(share: &mut Share, ms: u64, calls: &mut [Counted; 2], acked: [u64; 2], rtt: u64) {
         for (call, acked) in calls.iter_mut().zip(acked) {
             let arrived = RateSample {
@@ -315,7 +324,7 @@ mod tests {
             );
         }
         assert_eq!(share.bound(RTT, &calls[0]), Some(500_000));
-        // Of a million a round trip both had 550,000.
+        // Of a million bytes per round trip, both calls had 550,000.
         assert_eq!(share.bound(RTT, &calls[1]), Some(909_090));
     }
 }

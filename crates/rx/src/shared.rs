@@ -1,15 +1,15 @@
-//! Bounds of tables that are one figure for the process, however many ports and processors it has.
+//! Table bounds for the whole process, independent of its number of ports and processors.
 //!
-//! All endpoints of a process count into one [`Shared`]. Half of each bound is common to them, the
-//! other half is divided among them: a flood of one port takes the common half and that port's part,
-//! and every other endpoint still has its own.
+//! All endpoints of a process count into one [`Shared`]. Half of each bound is common; the other
+//! half is divided equally among the endpoints. A flood of one port takes the common half and that
+//! port's own part, and every other endpoint keeps its part.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::config::Limits;
 
-/// One bound, and what the endpoints hold of it together.
+/// One bound, and the total that all endpoints use of it.
 #[derive(Debug, Default)]
 struct Pool {
     limit: usize,
@@ -29,7 +29,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Bounds for all endpoints that are given the result: of `limits` those that say so.
+    /// Creates the bounds for all endpoints that receive the result, from those of `limits` that
+    /// apply to the process.
     #[must_use]
     pub fn new(limits: &Limits) -> Arc<Self> {
         let pool = |limit| Pool {
@@ -47,7 +48,7 @@ impl Shared {
         })
     }
 
-    /// Server connections of unverified addresses, and bytes held for them, of all endpoints.
+    /// Server connections of unverified addresses, and bytes held for them, in all endpoints.
     #[must_use]
     pub fn unverified(&self) -> (usize, usize) {
         let used = |pool: &Pool| pool.used.load(Ordering::Relaxed);
@@ -58,7 +59,7 @@ impl Shared {
     }
 }
 
-/// What one endpoint holds of one bound.
+/// The use that one endpoint makes of one bound.
 #[derive(Debug)]
 pub(crate) struct Holding {
     shared: Arc<Shared>,
@@ -79,12 +80,12 @@ impl Holding {
         (self.pool)(&self.shared)
     }
 
-    /// How many are held.
+    /// Number held by this endpoint.
     pub(crate) const fn own(&self) -> usize {
         self.own
     }
 
-    /// Whether one more may be taken.
+    /// Whether one more may be added.
     pub(crate) fn has_room(&self) -> bool {
         let pool = self.pool();
         let divided = pool.limit / 2;
@@ -113,16 +114,16 @@ impl Drop for Holding {
     }
 }
 
-/// What one endpoint holds.
+/// The use that one endpoint makes of all bounds.
 #[derive(Debug)]
 pub(crate) struct Held {
     shared: Arc<Shared>,
     pub(crate) connections: Holding,
     pub(crate) peers: Holding,
-    /// Calls in progress, but for those of unverified connections.
+    /// Calls in progress, except those of unverified connections.
     pub(crate) calls: Holding,
     pub(crate) unverified_connections: Holding,
-    /// Calls with the driver whose address was not verified when they began.
+    /// Calls given to the driver before their address was verified.
     pub(crate) early_calls: Holding,
 }
 
@@ -139,12 +140,12 @@ impl Held {
         }
     }
 
-    /// The bound of bytes for unverified addresses, of which nothing is held yet.
+    /// Returns a new, empty use of the bound of bytes for unverified addresses.
     pub(crate) fn unverified_bytes(&self) -> Holding {
         Holding::new(&self.shared, |shared| &shared.unverified_bytes)
     }
 
-    /// This endpoint's part of a figure for the process.
+    /// Returns this endpoint's equal part of a total for the process.
     pub(crate) fn part(&self, figure: usize) -> usize {
         figure / self.shared.endpoints.load(Ordering::Relaxed).max(1)
     }

@@ -1,29 +1,29 @@
-//! Counters that `rxdebug -rxstats` and our own metrics show.
+//! Counters for `rxdebug -rxstats` and Cellar's own metrics.
 
-/// Counters of one endpoint since it was made. Add those of several with [`Statistics::merge`].
+/// Counters of one endpoint since its creation. [`Statistics::merge`] adds up several endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Statistics {
     /// Datagrams without a valid header.
     pub bogus_packets: u32,
     /// IPv4 address of the last one (network order).
     pub bogus_host: u32,
-    /// Packets received, by type less 1.
+    /// Packets received, by type minus 1.
     pub packets_read: [u32; 13],
-    /// Packets sent, by type less 1.
+    /// Packets sent, by type minus 1.
     pub packets_sent: [u32; 13],
-    /// DATA packets taken.
+    /// DATA packets accepted.
     pub data_read: u32,
-    /// ACK packets taken.
+    /// ACK packets accepted.
     pub acks_read: u32,
-    /// DATA packets that had come before.
+    /// DATA packets received before.
     pub duplicates: u32,
-    /// DATA packets for calls that are over, or from beyond the window.
+    /// DATA packets of finished calls, or beyond the window.
     pub spurious: u32,
-    /// ACKs that said nothing new, or what is impossible.
+    /// ACKs ignored as outdated or impossible.
     pub acks_ignored: u32,
     /// ACKs sent.
     pub acks_sent: u32,
-    /// Of these, pings.
+    /// The number of these that are pings.
     pub pings_sent: u32,
     /// ABORTs sent.
     pub aborts_sent: u32,
@@ -33,33 +33,33 @@ pub struct Statistics {
     pub data_sent: u32,
     /// DATA packets sent again.
     pub data_resent: u32,
-    /// Packets dropped because a finished call's slot got something else.
+    /// Packets dropped because the slot of a finished call received something else.
     pub ignored_in_dally: u32,
     /// Calls refused for load.
     pub overload_aborts: u32,
-    /// Sum of measured round trips, microseconds.
+    /// Sum of the measured round trips, microseconds.
     pub rtt_sum_micros: u64,
-    /// Smallest, microseconds; 0: none yet.
+    /// Smallest round trip, microseconds; 0: no sample yet.
     pub rtt_min_micros: u64,
-    /// Largest, microseconds.
+    /// Largest round trip, microseconds.
     pub rtt_max_micros: u64,
     /// Number of samples.
     pub rtt_samples: u32,
-    /// Server connections now.
+    /// Current number of server connections.
     pub server_connections: u32,
-    /// Client connections now.
+    /// Current number of client connections.
     pub client_connections: u32,
-    /// Peers now.
+    /// Current number of peers.
     pub peers: u32,
-    /// Call slots now.
+    /// Current number of call slots.
     pub calls: u32,
-    /// Of these, free.
+    /// The number of these that are free.
     pub free_calls: u32,
-    /// Server calls that the driver was told of.
+    /// Server calls handed to the driver.
     pub calls_started: u64,
-    /// Server calls waiting for authentication or reachability now.
+    /// Server calls that wait for authentication or a proof of the address now.
     pub calls_waiting: u32,
-    /// Server calls that ever waited for that.
+    /// Server calls that ever waited for it.
     pub calls_waited: u32,
     /// Bytes received and not yet read.
     pub receive_buffered: u64,
@@ -71,15 +71,15 @@ pub struct Statistics {
     pub bytes_sent: u64,
     /// Sends that the driver reported as failed.
     pub send_failures: u32,
-    /// Server connections now of addresses that have not proved that they receive.
+    /// Current number of server connections from unverified addresses.
     pub unverified: u32,
-    /// Server connections of such addresses that have made room for others.
+    /// Server connections from unverified addresses that were dropped to make room.
     pub evicted: u32,
-    /// Packets withheld from addresses that have not proved that they receive.
+    /// Packets withheld from unverified addresses.
     pub withheld: u32,
     /// Path MTU probes that were answered.
     pub mtu_growths: u32,
-    /// Paths on which packets had to become smaller.
+    /// Paths on which the packet size was reduced.
     pub mtu_shrinks: u32,
 }
 
@@ -151,7 +151,7 @@ impl Statistics {
         );
     }
 
-    /// The 284 bytes that RXSTATS answers (rx-wire facts 4.5).
+    /// Encodes the 284-byte answer to RXSTATS (rx-wire facts 4.5).
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut words = [0u32; 71];

@@ -1,7 +1,7 @@
 //! Bytes written by the application, kept until the peer has hard-acknowledged them.
 //!
-//! Chunks stay as they were given (no copy); packets are ranges of the stream and are copied out
-//! each time they are sent.
+//! Chunks are kept without copying. Packets are ranges of the stream and are copied out each time
+//! they are sent.
 
 use std::collections::VecDeque;
 
@@ -17,9 +17,9 @@ struct Chunk {
 pub(crate) struct SendStream {
     chunks: VecDeque<Chunk>,
     end: u64,
-    /// Everything below was let go of.
+    /// Everything below was freed.
     freed: u64,
-    /// Chunk in which the last copy ended: the next one mostly goes on there.
+    /// Chunk in which the last copy ended; the next one usually continues there.
     cursor: usize,
 }
 
@@ -34,12 +34,12 @@ impl SendStream {
         self.cursor = 0;
     }
 
-    /// Bytes ever written.
+    /// Total bytes written.
     pub(crate) const fn end(&self) -> u64 {
         self.end
     }
 
-    /// Bytes not yet let go of.
+    /// Bytes written and not freed.
     pub(crate) const fn held(&self) -> u64 {
         self.end - self.freed
     }
@@ -53,7 +53,7 @@ impl SendStream {
         self.chunks.push_back(Chunk { start, data });
     }
 
-    /// Lets go of everything below `offset`.
+    /// Frees everything below `offset`.
     pub(crate) fn free(&mut self, offset: u64) {
         self.freed = offset.clamp(self.freed, self.end);
         while let Some(chunk) = self.chunks.front() {

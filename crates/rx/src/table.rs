@@ -1,13 +1,13 @@
-//! Slots that are reused, and a hash that is quick, seeded and the same on each run.
+//! A slot table, and a hash that is fast, seeded and reproducible.
 
 use std::hash::{BuildHasher, Hasher};
 
-/// A growable table whose entries keep their number; freed numbers are used again.
+/// A growable table with stable slot numbers; freed numbers are reused.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     entries: Vec<Entry<T>>,
     free: Vec<u32>,
-    /// Generation of numbers that have not been used, or were given back.
+    /// Generation of numbers that were never used or whose memory was released.
     first_generation: u32,
 }
 
@@ -17,10 +17,10 @@ struct Entry<T> {
     value: Option<T>,
 }
 
-/// Tables of so few entries keep their memory.
+/// Tables of at most this many entries keep their memory.
 const KEPT_CAPACITY: usize = 1_024;
 
-/// "No slot", where a link may be missing.
+/// Marks a missing link.
 pub(crate) const NONE: u32 = u32::MAX;
 
 impl<T> Slots<T> {
@@ -71,15 +71,15 @@ impl<T> Slots<T> {
             .map_or(self.first_generation, |entry| entry.generation)
     }
 
-    /// Gives back the memory of numbers at the end that are not in use, if that is much. Answers
-    /// whether it was.
+    /// Releases the memory of unused slots at the end, if they are at least half of a large table.
+    /// Returns whether it did.
     pub(crate) fn shrink(&mut self) -> bool {
         let used = self.entries.iter().rposition(|entry| entry.value.is_some());
         let used = used.map_or(0, |last| last + 1);
         if self.entries.capacity() < KEPT_CAPACITY || used > self.entries.len() / 2 {
             return false;
         }
-        // A number that comes again must not mean what it meant before.
+        // A slot number that is created again must not match an old id.
         let given_back = self.entries.drain(used..).map(|entry| entry.generation);
         let newest = given_back.max().unwrap_or(0);
         self.first_generation = self.first_generation.max(newest.wrapping_add(1));
@@ -94,12 +94,12 @@ impl<T> Slots<T> {
         self.entries.capacity() + self.free.capacity()
     }
 
-    /// Entries in use.
+    /// Number of entries in use.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// Numbers ever used: all entries are below.
+    /// Upper bound of all slot numbers.
     pub(crate) fn bound(&self) -> u32 {
         u32::try_from(self.entries.len()).unwrap_or(NONE - 1)
     }
@@ -112,8 +112,8 @@ impl<T> Slots<T> {
     }
 }
 
-/// Keys come from the network, so the hash must not be guessable; it is seeded, and folds each
-/// word with a 64x64 to 128 bit multiplication.
+/// Hash for keys from the network, which must not be predictable. It is seeded, and folds each word
+/// with a 64x64 to 128 bit multiplication.
 #[derive(Clone, Debug)]
 pub(crate) struct SeededHash(pub(crate) u64);
 

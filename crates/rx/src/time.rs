@@ -1,13 +1,13 @@
-//! Time as the core sees it: microseconds since a start that only the driver knows.
+//! Time in the core: microseconds since a start that only the driver knows.
 //!
-//! Every entry point of [`crate::Endpoint`] takes `now`; nothing here reads a clock, so a test can
-//! run a day in a millisecond and repeat it exactly.
+//! Every entry point of [`crate::Endpoint`] takes `now`. Nothing here reads a clock, so a test can
+//! simulate a day in a millisecond and repeat it exactly.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point in time: microseconds since an arbitrary start. Must never go backwards between calls
-/// into one endpoint (a smaller value is treated as the last one seen).
+/// A point in time: microseconds since an arbitrary start. It must never go backwards between calls
+/// of one endpoint (a smaller value is treated as the last one seen).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(u64);
 

@@ -1,9 +1,9 @@
-//! When to look at what: a heap with lazy deletion.
+//! Timer queue: a heap with lazy deletion.
 //!
-//! Each call, and each connection with something to repeat, has at most one entry that counts: the one
-//! equal to its `armed` time. A deadline that moves later leaves the entry where it is (it fires early, finds nothing
-//! due and is put back); one that moves earlier adds an entry. So a busy channel touches the heap a few
-//! times a second however many calls pass over it.
+//! Each call, and each connection with something to repeat, has at most one valid entry: the one
+//! equal to its `armed` time. If a deadline moves later, the entry stays: it fires early, finds
+//! nothing due and is reinserted. If a deadline moves earlier, a second entry is added. A busy
+//! channel therefore touches the heap a few times per second, however many calls it carries.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -42,7 +42,7 @@ impl Timers {
         self.heap.pop();
     }
 
-    /// Gives back memory that is not needed now.
+    /// Releases unused memory.
     pub(crate) fn shrink(&mut self) {
         self.heap.shrink_to(2 * self.heap.len());
     }

@@ -1,28 +1,30 @@
-//! What the endpoint wants sent: one run of datagrams to one destination.
+//! Output of the endpoint: one run of datagrams to one destination.
 //!
-//! UDP segmentation offload sends a contiguous buffer as datagrams of one size (the last may be
-//! shorter) with one system call; so that is the shape of the buffer here.
+//! UDP segmentation offload sends a contiguous buffer with one system call, as datagrams of one
+//! size (the last may be shorter). The buffer here has that layout.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
-/// A run of datagrams: `bytes` cut every `segment_size` bytes. Reuse one buffer for all calls of
-/// [`crate::Endpoint::poll_transmit`]; it is cleared there and keeps its capacity.
+/// A run of datagrams: `bytes`, cut every `segment_size` bytes.
+///
+/// Reuse one buffer for all calls of [`crate::Endpoint::poll_transmit`], which clears it and keeps
+/// its capacity.
 #[derive(Debug)]
 pub struct TransmitBuffer {
     pub(crate) destination: SocketAddr,
     pub(crate) source: Option<IpAddr>,
     pub(crate) segment_size: usize,
     pub(crate) bytes: Vec<u8>,
-    /// Payloads in `bytes` that the security class is still to seal.
+    /// Payloads in `bytes` that the security class has not sealed yet.
     pub(crate) unsealed: Vec<Range<usize>>,
     pub(crate) max_segments: usize,
     pub(crate) max_bytes: usize,
 }
 
 impl TransmitBuffer {
-    /// A buffer that takes runs of at most `max_segments` datagrams (1 where segmentation offload
-    /// is missing, 64 on Linux) and 65,507 - 65,507 mod segment bytes.
+    /// Creates a buffer for runs of at most `max_segments` datagrams (1 without segmentation
+    /// offload, 64 on Linux). A run has at most 65,507 bytes, rounded down to whole segments.
     #[must_use]
     pub fn new(max_segments: usize) -> Self {
         let max_segments = max_segments.clamp(1, 64);
@@ -41,31 +43,31 @@ impl TransmitBuffer {
         }
     }
 
-    /// Where to send.
+    /// Destination address and port.
     #[must_use]
     pub fn destination(&self) -> SocketAddr {
         self.destination
     }
 
-    /// From which local address; `None` leaves it to the system.
+    /// Local address to send from; with `None` the system chooses.
     #[must_use]
     pub fn source(&self) -> Option<IpAddr> {
         self.source
     }
 
-    /// Bytes in each datagram but the last.
+    /// Size of each datagram but the last, bytes.
     #[must_use]
     pub fn segment_size(&self) -> usize {
         self.segment_size
     }
 
-    /// All datagrams, one after the other.
+    /// All datagrams, concatenated.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Each datagram.
+    /// Iterates over the datagrams.
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
         self.bytes.chunks(self.segment_size.max(1))
     }
@@ -79,5 +81,5 @@ impl TransmitBuffer {
     }
 }
 
-/// Largest UDP payload over IPv4, which is also what the kernel takes as one segmented send.
+/// Largest UDP payload over IPv4, and the most that the kernel takes as one segmented send.
 const MAX_RUN_BYTES: usize = 65_507;

@@ -1,4 +1,4 @@
-//! ACK, ACKALL, BUSY and ABORT: what the other end says about a call.
+//! Processing of ACK, ACKALL, BUSY and ABORT packets.
 
 use super::Endpoint;
 use super::data::UNTOLD_WINDOW;
@@ -10,9 +10,9 @@ use crate::id::CallId;
 use crate::packet::{Ack, AckReason, Flags, Header};
 use crate::time::Time;
 
-/// A channel said to be busy is avoided for this long, microseconds.
+/// Time for which a channel is avoided after BUSY, microseconds.
 const BUSY_TIME: u64 = 2_000_000;
-/// An acknowledgement that others overtook comes at most this much later, microseconds.
+/// A reordered acknowledgement arrives at most this much later, microseconds.
 const OVERTAKEN_TIME: u64 = 2_000_000;
 
 impl Endpoint {
@@ -39,8 +39,8 @@ impl Endpoint {
         }
         if call.send.ignores(&ack) {
             self.statistics.acks_ignored = self.statistics.acks_ignored.wrapping_add(1);
-            // Not one that was overtaken: the server was started again, and has a part of the
-            // request only.
+            // This ACK was not merely reordered: the server was restarted and has only a part of
+            // the request.
             let overtaken = now.micros_since(call.heard_at) <= OVERTAKEN_TIME;
             if !call.server && !overtaken && call.send.was_beyond(&ack) {
                 self.fail_call(now, call_slot, code::GONE);
@@ -59,7 +59,7 @@ impl Endpoint {
         self.arm_call(call_slot);
     }
 
-    /// Windows and sizes that an ACK tells.
+    /// Applies the windows and sizes of an ACK.
     fn learn(&mut self, slot: u32, call_slot: u32, ack: &Ack<'_>) {
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
@@ -122,7 +122,7 @@ impl Endpoint {
         }
     }
 
-    /// What an ACK says about our packets.
+    /// Applies the acknowledgements of our packets.
     fn take_progress(&mut self, now: Time, call_slot: u32, ack: &Ack<'_>) {
         let Some(call) = self.calls.get_mut(call_slot) else {
             return;
@@ -234,7 +234,7 @@ impl Endpoint {
         let Some(bytes) = payload.first_chunk::<4>() else {
             return;
         };
-        // OpenAFS takes 0 for success; whoever sends it means an end.
+        // OpenAFS takes 0 for success, but the sender of an abort wants to end the call.
         let code = match i32::from_be_bytes(*bytes) {
             0 => code::USER_ABORT,
             code => code,

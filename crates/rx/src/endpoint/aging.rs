@@ -1,17 +1,17 @@
-//! Connections in the order of their age, of which any may leave.
+//! Queue of connections by age, with removal from any place.
 
 use std::collections::VecDeque;
 
-/// Slots and generations of connections, the oldest first. Those that have left stay in the queue
-/// until it is looked through.
+/// Slots and generations of connections, the oldest first. Removed connections stay in the queue
+/// until the next cleanup.
 #[derive(Debug, Default)]
 pub(super) struct Aging {
     queue: VecDeque<(u32, u32)>,
-    /// How many are counted.
+    /// Number of connections that were not removed.
     count: usize,
 }
 
-/// How many that have left may be in the queue beside as many that have not.
+/// Number of removed entries that the queue may hold, besides as many as remain.
 const LEFT_MAX: usize = 32;
 
 impl Aging {
@@ -19,7 +19,7 @@ impl Aging {
         self.count
     }
 
-    /// Adds the youngest; `is_there`: whether an entry has not left.
+    /// Adds the youngest. `is_there` returns whether an entry was not removed.
     pub(super) fn push(&mut self, slot: u32, generation: u32, is_there: impl Fn(u32, u32) -> bool) {
         if self.queue.len() >= 2 * self.count + LEFT_MAX {
             self.queue
@@ -30,7 +30,7 @@ impl Aging {
         self.count += 1;
     }
 
-    /// One has left.
+    /// Records that one connection was removed.
     pub(super) fn left(&mut self) {
         self.count = self.count.saturating_sub(1);
         if self.count == 0 {
@@ -38,7 +38,7 @@ impl Aging {
         }
     }
 
-    /// The oldest.
+    /// Returns the oldest that was not removed.
     pub(super) fn oldest(&mut self, is_there: impl Fn(u32, u32) -> bool) -> Option<u32> {
         while let Some(&(slot, generation)) = self.queue.front() {
             if is_there(slot, generation) {
@@ -49,7 +49,7 @@ impl Aging {
         None
     }
 
-    /// All that have not left.
+    /// All entries of the queue.
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
         self.queue.iter().map(|&(slot, _)| slot)
     }

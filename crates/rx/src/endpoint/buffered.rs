@@ -1,4 +1,4 @@
-//! Bytes that an endpoint holds for its calls, and how many of them for unverified addresses.
+//! Bytes that an endpoint holds for its calls, in total and for unverified addresses.
 
 use crate::call::Call;
 use crate::shared::Holding;
@@ -9,7 +9,7 @@ pub(super) struct Buffered {
     pub(super) received: usize,
     /// Written and not acknowledged.
     pub(super) sent: usize,
-    /// Of both: on connections of unverified addresses.
+    /// The part of both on connections of unverified addresses.
     pub(super) unverified: Holding,
 }
 
@@ -50,7 +50,8 @@ impl Buffered {
         }
     }
 
-    /// The call's address is verified, or its connection goes.
+    /// Stops counting the call as unverified: its address is verified, or its connection is
+    /// removed.
     pub(super) fn verified(&mut self, call: &mut Call) {
         if std::mem::take(&mut call.unverified) {
             self.unverified

@@ -1,4 +1,4 @@
-//! What the driver does with calls.
+//! Operations of the driver on calls.
 
 use bytes::Bytes;
 
@@ -14,35 +14,36 @@ use crate::receive::Received;
 use crate::table::NONE;
 use crate::time::Time;
 
-/// A client acknowledges the end of a reply after this, unless its next call did, microseconds.
+/// A client acknowledges the end of a reply after this time, unless its next call has done so;
+/// microseconds.
 const FINAL_ACK_DELAY: u64 = 20_000;
-/// What any call may hold written, however little is free: as much as the smallest send buffer.
+/// Bytes that any call may hold unacknowledged, however little is free: the smallest send buffer.
 const LEAST_SEND_SHARE: usize = 65_536;
-/// The share of a window whose consumption is told at once.
+/// Inverse of the part of a window whose consumption is announced at once.
 const CONSUMED_SHARE: u32 = 8;
-/// Packets whose consumption is told at once, however large the window is.
+/// Consumed packets that are announced at once, however large the window is.
 const CONSUMED_MAX: u32 = 256;
-/// Packets consumed that a stock peer is told of at once.
+/// Consumed packets that are announced to a stock peer at once.
 const STOCK_CONSUMED: u32 = 8;
-/// Consumption below that is told after this, microseconds.
+/// Delay before fewer consumed packets are announced, microseconds.
 const CONSUMED_DELAY: u64 = 100_000;
-/// An abort is repeated at most this often, microseconds.
+/// Shortest time between two aborts of one call, microseconds.
 const ABORT_REPEAT: u64 = 10_000;
-/// Replies longer than this many packets are acknowledged at their end at once.
+/// The end of a reply longer than this many packets is acknowledged at once.
 const SHORT_REPLY: u32 = 2;
 
-/// What one call may hold written and unacknowledged.
+/// Bounds of the bytes that one call may hold written and unacknowledged.
 pub(super) struct SendBounds {
-    /// What all calls together may still take.
+    /// Bytes that all calls together may still take.
     free: usize,
-    /// On any path.
+    /// Bound on any path.
     least: usize,
-    /// On a long path.
+    /// Bound on a long path.
     most: usize,
 }
 
 impl SendBounds {
-    /// For `call`: twice its congestion window keeps the path busy while its writer sleeps.
+    /// Bound for `call`. Twice its congestion window keeps the path busy while its writer sleeps.
     pub(super) fn of(&self, call: &Call) -> usize {
         let window = call
             .congestion
@@ -58,7 +59,7 @@ impl Endpoint {
     /// Starts a call on a free channel.
     ///
     /// # Errors
-    /// No channel is free, or the connection is in error or gone.
+    /// No channel is free, or the connection failed or is gone.
     pub fn start_call(
         &mut self,
         now: Time,
@@ -83,7 +84,8 @@ impl Endpoint {
                 .get(call)
                 .is_none_or(|call| call.state == CallState::Dally)
         };
-        // The lowest free one, so that a channel's next call soon acknowledges the former reply.
+        // The lowest free channel, so that the next call of a channel soon acknowledges the last
+        // reply.
         let candidates = record
             .channels
             .iter()
@@ -121,7 +123,7 @@ impl Endpoint {
         })
     }
 
-    /// The call, if the id still means it.
+    /// Returns the call, if the id is still valid.
     fn held(&mut self, id: CallId) -> Result<&mut Call, CallError> {
         match self.calls.get_mut(id.slot) {
             Some(call) if call.generation == id.generation => {
@@ -137,8 +139,8 @@ impl Endpoint {
         }
     }
 
-    /// Appends to what the peer will read. Whole packets go out with the next `poll_transmit`; the rest
-    /// waits for more, `flush` or `finish`.
+    /// Appends data to send to the peer. Whole packets leave with the next `poll_transmit`; the
+    /// rest waits for more data, `flush` or `finish`.
     ///
     /// # Errors
     /// The call is over, or not in its writing phase.
@@ -176,7 +178,7 @@ impl Endpoint {
         Ok(WriteOutcome::Accepted)
     }
 
-    /// How much a call may hold written and unacknowledged at this moment.
+    /// Returns the current bounds of the bytes that a call may hold unacknowledged.
     pub(super) fn send_bounds(&self, call: u32) -> SendBounds {
         let limits = &self.config.limits;
         let free = limits.send_buffers.saturating_sub(self.buffered.sent);
@@ -188,14 +190,14 @@ impl Endpoint {
             connection.server && !self.is_verified(self.now, connection.peer)
         });
         SendBounds {
-            // Most of a reply waits with its handler until its address is verified.
+            // Until its address is verified, most of a reply waits in its handler.
             free: if held_back { 0 } else { free },
             least: limits.send_buffer,
             most: limits.send_buffer_long_path,
         }
     }
 
-    /// A server that begins to write has no use for the rest of the request.
+    /// A server that begins to write drops the rest of the request.
     fn server_turns(&mut self, slot: u32) {
         if let Some(call) = self.calls.get_mut(slot)
             && call.server
@@ -208,7 +210,7 @@ impl Endpoint {
         }
     }
 
-    /// Lets the bytes written so far go out without waiting for a full packet.
+    /// Sends the bytes written so far without waiting for a full packet.
     pub fn flush(&mut self, now: Time, call: CallId) {
         self.advance(now);
         if let Ok(held) = self.held(call) {
@@ -217,8 +219,8 @@ impl Endpoint {
         }
     }
 
-    /// Nothing more will be written. At the server end this ends the driver's interest in the call:
-    /// what was written is still delivered, and the id means nothing from now on.
+    /// Declares that nothing more will be written. At the server end this ends the driver's
+    /// interest in the call: written data is still delivered, and the id is invalid from now on.
     pub fn finish(&mut self, now: Time, call: CallId) {
         let now = self.advance(now);
         let Ok(held) = self.held(call) else { return };
@@ -236,7 +238,7 @@ impl Endpoint {
         self.arm_call(call.slot);
     }
 
-    /// The next bytes from the peer.
+    /// Returns the next bytes from the peer.
     pub fn read(&mut self, now: Time, call: CallId) -> ReadOutcome {
         let now = self.advance(now);
         loop {
@@ -267,7 +269,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes the security off a packet.
+    /// Passes a received packet through the security class.
     fn open(
         &mut self,
         now: Time,
@@ -293,7 +295,7 @@ impl Endpoint {
         }
     }
 
-    /// `read` found nothing in order: end, or not yet.
+    /// Handles a `read` without a packet in order: the end, or no data yet.
     fn nothing_to_read(&mut self, now: Time, slot: u32) -> ReadOutcome {
         let Some(call) = self.calls.get_mut(slot) else {
             return ReadOutcome::Failed(code::INVALID_OPERATION);
@@ -322,7 +324,7 @@ impl Endpoint {
         ReadOutcome::End
     }
 
-    /// Tells the sender that its window moved, when enough was read.
+    /// Announces the moved window to the sender when enough was read.
     fn note_consumption(&mut self, now: Time, slot: u32) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
@@ -348,7 +350,7 @@ impl Endpoint {
         }
     }
 
-    /// Ends a call with a code that the peer will see (0 is sent as -6). The id means nothing from
+    /// Ends a call with a code that is sent to the peer (0 is sent as -6). The id is invalid from
     /// now on, and no event follows.
     pub fn abort(&mut self, now: Time, call: CallId, code: i32) {
         let now = self.advance(now);
@@ -363,8 +365,8 @@ impl Endpoint {
         }
     }
 
-    /// Turns a new call away. After [`Refusal::Busy`] the client repeats it under the same number; an abort
-    /// uses that up. No event follows.
+    /// Rejects a new call. After [`Refusal::Busy`] the client repeats it under the same number; an
+    /// abort uses up the number. No event follows.
     pub fn refuse(&mut self, now: Time, call: CallId, how: Refusal) {
         let now = self.advance(now);
         let Ok(held) = self.held(call) else { return };
@@ -393,7 +395,7 @@ impl Endpoint {
         }
     }
 
-    /// Ends the driver's interest; later uses of the id get `code`.
+    /// Ends the driver's interest; later uses of the id return `code`.
     fn detach(&mut self, slot: u32, code: i32) {
         if let Some(call) = self.calls.get_mut(slot) {
             call.attached = false;
@@ -401,7 +403,7 @@ impl Endpoint {
         }
     }
 
-    /// The call failed: the driver is told, the peer is not.
+    /// Fails a call and informs the driver, but not the peer.
     pub(super) fn fail_call(&mut self, now: Time, slot: u32, code: i32) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
@@ -421,7 +423,7 @@ impl Endpoint {
         self.end_call(now, slot);
     }
 
-    /// Ends a call and tells the peer; `inform`: the driver too.
+    /// Ends a call and informs the peer. `inform`: the driver too.
     pub(super) fn abort_call(&mut self, now: Time, slot: u32, code: i32, inform: bool) {
         let Some(call) = self.calls.get(slot) else {
             return;
@@ -436,7 +438,7 @@ impl Endpoint {
         }
         if let Some(call) = self.calls.get_mut(slot) {
             call.abort = code;
-            // A client that sent nothing has nothing to take back.
+            // If a client sent nothing, the server knows nothing of the call.
             if call.server || call.send.packets() > 0 {
                 self.send_call_abort(now, slot);
             }
@@ -454,7 +456,7 @@ impl Endpoint {
         self.send_ready(connection, PacketType::ABORT, channel, number, &code);
     }
 
-    /// The peer goes on with a call that we aborted.
+    /// Repeats the abort, since the peer continues a call that we aborted.
     pub(super) fn repeat_abort(&mut self, now: Time, slot: u32) {
         let Some(call) = self.calls.get(slot) else {
             return;
@@ -464,7 +466,7 @@ impl Endpoint {
         }
     }
 
-    /// The call is over; its slot waits for the channel's next one.
+    /// Ends the call; its slot waits for the next call of the channel.
     pub(super) fn end_call(&mut self, _now: Time, slot: u32) {
         self.release_admission(slot);
         let Some(call) = self.calls.get_mut(slot) else {
@@ -523,5 +525,5 @@ impl Endpoint {
     }
 }
 
-/// A channel whose counter reached this makes no more calls (kAFS takes numbers for signed).
+/// Largest call number of a channel (kAFS treats call numbers as signed).
 const LAST_CALL_NUMBER: u32 = 0x7fff_ffff;

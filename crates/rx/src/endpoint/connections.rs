@@ -1,4 +1,4 @@
-//! Connections and peers come and go.
+//! Creation and removal of connections and peers.
 
 use std::net::SocketAddr;
 
@@ -15,22 +15,23 @@ use crate::security::{ClientSecurity, ConnectionIdentity};
 use crate::table::NONE;
 use crate::time::Time;
 
-/// A peer without connections is forgotten after this, microseconds.
+/// A peer without connections is dropped after this time, microseconds.
 const PEER_LIFE: u64 = 60_000_000;
-/// How many connections are looked at when one must make room.
+/// Number of connections checked when one must make room.
 const ROOM_SEARCH: u32 = 64;
-/// A connection idle for less does not make room, microseconds.
+/// Only connections idle for longer are dropped to make room, microseconds.
 const ROOM_IDLE: u64 = 10_000_000;
-/// A connection idle for less does not count among those that are kept for later, microseconds.
+/// Only connections idle for longer count towards [`crate::Limits::idle_connections`],
+/// microseconds.
 const KEPT_IDLE: u64 = 60_000_000;
 
-/// How long after a question its answer is believed, microseconds.
+/// Time during which the answer to a version query is accepted, microseconds.
 const VERSION_TIME: u64 = 10_000_000;
-/// The epoch of packets that belong to no connection. Source: rx-wire facts 2.9 and 4.1.
+/// Epoch of packets that belong to no connection. Source: rx-wire facts 2.9 and 4.1.
 const MAPPING_EPOCH: u32 = 999;
 
 impl Endpoint {
-    /// Makes a client connection. Nothing is sent before the first call.
+    /// Creates a client connection. Nothing is sent before the first call.
     pub fn connect(
         &mut self,
         now: Time,
@@ -41,7 +42,7 @@ impl Endpoint {
     ) -> ConnectionId {
         let now = self.advance(now);
         let address = peer;
-        // Our own connections are not refused for the number of peers.
+        // The bound of peers does not apply to our own connections.
         let peer = match self.peer_of(now, address) {
             Some(peer) => peer,
             None => self.add_peer(now, address),
@@ -65,13 +66,13 @@ impl Endpoint {
         }
     }
 
-    /// The next connection id that leads packets back to this endpoint and is not in use.
+    /// Returns the next free connection id whose packets are routed to this endpoint.
     fn next_cid(&mut self) -> u32 {
         let (shard, shards) = (self.config.cid_shard, self.config.cid_shards);
         loop {
             let number = self.next_connection;
             let mut next = number.wrapping_add(1) & CONNECTION_NUMBERS;
-            // Forward to the next number that is ours.
+            // Advance to the next number that belongs to this shard.
             next = next.wrapping_add((shard + shards - next % shards) % shards);
             if next > CONNECTION_NUMBERS {
                 next = shard;
@@ -85,7 +86,7 @@ impl Endpoint {
         }
     }
 
-    /// Ends a client connection; calls on it are aborted (-6) without events.
+    /// Closes a client connection; its calls are aborted (-6) without events.
     pub fn close(&mut self, now: Time, connection: ConnectionId) {
         let now = self.advance(now);
         let slot = connection.slot;
@@ -111,7 +112,7 @@ impl Endpoint {
         self.remove_connection(slot);
     }
 
-    /// Who is at the other end.
+    /// Returns the two ends of a connection.
     #[must_use]
     pub fn connection(&self, connection: ConnectionId) -> Option<ConnectionInfo> {
         if self.connections.generation(connection.slot) != connection.generation {
@@ -151,7 +152,7 @@ impl Endpoint {
         }
         if let Some(peer) = self.peers.get_mut(connection.peer) {
             peer.connections = peer.connections.saturating_sub(1);
-            // There is nothing to remember of a sender that may never have been there.
+            // The state of an unverified sender, which may not exist, is not worth keeping.
             if connection.server && peer.connections == 0 && !peer.proof.holds(self.now) {
                 self.forget_peer(connection.peer);
             }
@@ -164,7 +165,7 @@ impl Endpoint {
         *count = count.saturating_sub(1);
     }
 
-    /// Takes a connection out of the chain of those with its key.
+    /// Removes a connection from the chain of those with its key.
     fn unlink(&mut self, connection: &Connection, slot: u32) {
         let key = connection.key();
         let Some(&head) = self.by_key.get(&key) else {
@@ -204,7 +205,7 @@ impl Endpoint {
         })
     }
 
-    /// Forgets an idle server connection, of a random few the one idle longest.
+    /// Drops an idle server connection: of a few at a random place, the one idle longest.
     pub(super) fn make_room(&mut self, now: Time) -> bool {
         let bound = self.connections.bound();
         if bound == 0 {
@@ -222,7 +223,7 @@ impl Endpoint {
         true
     }
 
-    /// Forgets what was not used for long.
+    /// Drops everything that was unused for long.
     pub(super) fn sweep(&mut self, now: Time) {
         self.forget_idle_connections(now);
         self.forget_calls(now);
@@ -230,7 +231,7 @@ impl Endpoint {
         self.shrink();
     }
 
-    /// Gives back what a flood has made grow.
+    /// Releases memory that a flood made the tables allocate.
     fn shrink(&mut self) {
         let freed = [
             self.connections.shrink(),
@@ -249,8 +250,8 @@ impl Endpoint {
         self.ready.shrink(hosts, peers);
     }
 
-    /// Forgets server connections that were idle for long, those of unverified addresses after a
-    /// minute, and of the others those idle longest until no more are left than are to be kept.
+    /// Drops server connections that were idle for long: those of unverified addresses after a
+    /// minute, and of the others those idle longest until the bound is met.
     fn forget_idle_connections(&mut self, now: Time) {
         let idle = u64::try_from(self.config.connection_idle.as_micros()).unwrap_or(u64::MAX);
         let mut unused: Vec<(u64, u32)> = self
@@ -272,7 +273,7 @@ impl Endpoint {
         }
     }
 
-    /// Gives back the slots of calls that ended a while ago: the channel keeps the number.
+    /// Removes the slots of calls that ended a while ago; the channel keeps the call number.
     fn forget_calls(&mut self, now: Time) {
         let quiet = PEER_LIFE;
         let old: Vec<(u32, u32)> = self
@@ -299,7 +300,7 @@ impl Endpoint {
         }
     }
 
-    /// Forgets peers without connections; `pressed`: also those heard just now.
+    /// Drops peers without connections; `pressed`: also those heard recently.
     pub(super) fn forget_peers(&mut self, now: Time, pressed: bool) {
         let life = if pressed { 0 } else { PEER_LIFE };
         let old: Vec<u32> = self
@@ -330,8 +331,8 @@ impl Endpoint {
         }
     }
 
-    /// Tells that the network said `to` cannot be reached: calls to it that have waited for an answer
-    /// since before fail with -1.
+    /// Reports that the network cannot reach `to`. Calls to it that have waited for an answer since
+    /// before `now` fail with -1.
     pub fn handle_unreachable(&mut self, now: Time, to: SocketAddr) {
         let now = self.advance(now);
         let Some(&peer) = self.by_address.get(&to) else {
@@ -360,9 +361,9 @@ impl Endpoint {
         }
     }
 
-    /// Tells that nothing listens on the port `to` of its host: the process that calls out were
-    /// made to has ended, and what it was doing with it. They fail with [`code::GONE`], also
-    /// those that it had acknowledged.
+    /// Reports that nothing listens on port `to` of its host. The process that our calls were made
+    /// to has ended, and its state is lost. The calls fail with [`code::GONE`], even if it had
+    /// acknowledged them.
     pub fn handle_refused(&mut self, now: Time, to: SocketAddr) {
         let now = self.advance(now);
         let Some(&peer) = self.by_address.get(&to) else {
@@ -383,9 +384,10 @@ impl Endpoint {
         }
     }
 
-    /// Tells that our datagrams leave from another address than before `since`. Servers answer a connection where its
-    /// first packet came from: calls out that were begun before that fail with -1, and the server is told to give them
-    /// up, as they may be made again. Whoever calls again makes new connections.
+    /// Reports that our datagrams leave from another address than before `since`. Servers send to
+    /// the address of a connection's first packet. Our calls begun before `since` therefore fail
+    /// with -1, and the server is sent an abort, as they may be repeated. New calls need new
+    /// connections.
     pub fn handle_new_address(&mut self, now: Time, since: Time) {
         let now = self.advance(now);
         let failing: Vec<u32> = self
@@ -406,7 +408,7 @@ impl Endpoint {
         }
     }
 
-    /// Asks a server for its version: any server answers that, whatever it knows of us.
+    /// Sends a version query, which any server answers without any state of us.
     pub(super) fn ask_version(&mut self, now: Time, to: SocketAddr) {
         let peer = self.by_address.get(&to).copied();
         let Some(peer) = peer.and_then(|peer| self.peers.get_mut(peer)) else {
@@ -417,7 +419,7 @@ impl Endpoint {
         self.send_control(to, None, &version(flags), &[0]);
     }
 
-    /// A server has answered that, if it was asked.
+    /// Processes the answer, if the server was asked.
     pub(super) fn take_version(&mut self, now: Time, from: SocketAddr) {
         let peer = self.by_address.get(&from).copied();
         if let Some(peer) = peer.and_then(|peer| self.peers.get_mut(peer))
@@ -427,15 +429,16 @@ impl Endpoint {
         }
     }
 
-    /// Sends a datagram that nobody answers, so that address translators between here and `to` go on to let through
-    /// what comes from there. Source: rx-wire facts 2.9, the NAT ping of OpenAFS's cache manager.
+    /// Sends a datagram that needs no answer, so that address translators on the way to `to` keep
+    /// passing packets from there. Source: rx-wire facts 2.9, the NAT ping of OpenAFS's cache
+    /// manager.
     pub fn keep_mapping(&mut self, to: SocketAddr) {
-        // Without the bit of clients: no question.
+        // Without the CLIENT bit it is no query.
         let header = version(Flags(Flags::LAST_PACKET));
         self.send_control(to, None, &header, &[0]);
     }
 
-    /// Tells that datagrams of `size` bytes (UDP payload) cannot go to `to` unfragmented.
+    /// Reports that datagrams of `size` bytes (UDP payload) cannot reach `to` unfragmented.
     pub fn handle_too_big(&mut self, now: Time, to: SocketAddr, size: usize) {
         let now = self.advance(now);
         let size = u16::try_from(size).unwrap_or(u16::MAX);
@@ -447,7 +450,7 @@ impl Endpoint {
         }
     }
 
-    /// Tells that a send failed at this machine.
+    /// Counts a send that failed on this machine.
     pub fn note_send_failure(&mut self) {
         self.statistics.send_failures = self.statistics.send_failures.wrapping_add(1);
     }

@@ -1,14 +1,16 @@
-//! DATA packets: which call they belong to, what they make of it, and what to acknowledge.
+//! Processing of DATA packets: their call, their effect on it, and the acknowledgement.
 //!
-//! Rules for new calls at the server (rx-wire facts 2.7): a higher number ends the channel's former call. If that one
-//! is only waiting for the last acknowledgement, it has thereby got it. If it is still with the driver,
-//! it fails with -1 and the new one is told BUSY: its retransmission succeeds.
+//! Rules for new calls at the server (rx-wire facts 2.7): a higher number ends the channel's former
+//! call. If that call only waits for its last acknowledgement, the new call acknowledges it. If the
+//! driver still works on it, it fails with -1 and the new call gets BUSY; its retransmission
+//! succeeds.
 //!
-//! When to acknowledge (2.2): at once what the sender asked for, what came twice, out of order or from beyond the window,
-//! what filled a hole, and every second packet (a Cellar sender asks at the end of each burst, so there
-//! every 32nd); the rest within 100 ms. A request that is complete and short is not acknowledged
-//! at once, as the reply will do it. All this only notes what is wanted: the ACK is made when the driver
-//! asks for packets, so one says what a whole batch has to say.
+//! Rules for acknowledgements (2.2). These packets are acknowledged at once: those that request it,
+//! duplicates, packets out of order or beyond the window, packets that fill a hole, and every
+//! second packet. A Cellar sender requests an ACK at the end of each burst, so for it every 32nd
+//! packet suffices. All others are acknowledged within 100 ms. A complete, short request is left to
+//! the reply. The code here only records what is wanted. The ACK is built when the driver asks for
+//! packets, so one ACK covers a whole batch.
 
 use bytes::Bytes;
 
@@ -21,14 +23,14 @@ use crate::packet::{AckReason, Flags, Header, JumboSplit, PacketType, SubPacket}
 use crate::receive::{Insert, Received};
 use crate::time::Time;
 
-/// Soft acknowledgements wait this long at most, microseconds.
+/// Longest delay of soft acknowledgements, microseconds.
 const ACK_DELAY: u64 = 100_000;
 /// Packets in order after which a stock sender gets an ACK.
 const STOCK_ACK_EVERY: u32 = 2;
 /// The same for a Cellar sender.
 const CELLAR_ACK_EVERY: u32 = 32;
-/// A complete request of at most this many packets is left to the reply to acknowledge: 8, so that
-/// a store of 4 KiB, which waits for the disk before it is answered, costs no ACK.
+/// The reply acknowledges a complete request of at most this many packets. With 8, a store of 4
+/// KiB, which waits for the disk before it is answered, costs no ACK.
 const SHORT_REQUEST: u32 = 8;
 
 impl Endpoint {
@@ -77,7 +79,7 @@ impl Endpoint {
         self.after_data(now, slot, call);
     }
 
-    /// A new call of a server connection; `None` if it cannot start now.
+    /// Begins a new call of a server connection; `None` if it cannot start now.
     fn begin_server_call(&mut self, now: Time, slot: u32, header: &Header) -> Option<u32> {
         let connection = self.connections.get(slot)?;
         let (address, local, peer) = (connection.address, connection.local, connection.peer);
@@ -123,7 +125,7 @@ impl Endpoint {
         let call = self.calls.get_mut(call_slot)?;
         call.begin(now, header.call_number, window, send_window);
         call.state = CallState::Waiting;
-        // Calls of unverified connections are bounded with these, four each.
+        // Calls of unverified connections are bounded through these connections, four for each.
         call.unverified = unverified;
         call.admitted = !unverified;
         if !unverified {
@@ -140,7 +142,7 @@ impl Endpoint {
         self.send_ready(slot, PacketType::BUSY, channel, call_number, &[]);
     }
 
-    /// Data for a call that is over here: it is acknowledged, or its abort is repeated.
+    /// Handles data for a finished call: it is acknowledged, or its abort is repeated.
     fn answer_finished(&mut self, now: Time, slot: u32, header: &Header) -> bool {
         let Some(call) = self.calls.get_mut(slot) else {
             return true;
@@ -253,7 +255,7 @@ impl Endpoint {
         }
     }
 
-    /// What follows from the packets of one datagram.
+    /// Acts on the packets of one datagram.
     fn after_data(&mut self, now: Time, connection_slot: u32, slot: u32) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
@@ -342,7 +344,7 @@ impl Endpoint {
         });
     }
 
-    /// The packets that a new call of a connection takes, and those that its peer is told.
+    /// Receive window of a new call of a connection, and the window offered to its peer.
     pub(super) fn receive_window_of(&self, connection: u32) -> (u32, u32) {
         let window = self.initial_window();
         let connection = self.connections.get(connection);
@@ -351,7 +353,7 @@ impl Endpoint {
         (window, offered)
     }
 
-    /// Window that any new call may start with: what peers know of us.
+    /// Window with which any new call may start, as announced to peers.
     pub(super) fn initial_window(&self) -> u32 {
         if self.config.extended_window > 255 {
             self.config.extended_window.min(CELLAR_INITIAL_WINDOW)
@@ -361,18 +363,18 @@ impl Endpoint {
     }
 }
 
-/// A client that repeats its request has not seen our reply.
+/// Retransmits the reply, since a client that repeats its request has not received it.
 fn resend_reply(now: Time, call: &mut Call) {
     if call.server && call.send.outstanding() {
         call.send.mark_first_lost(now, REPLY_AGE);
     }
 }
 
-/// Send window until the peer tells (rx-wire facts 2.4).
+/// Send window until the peer announces its own (rx-wire facts 2.4).
 pub(super) const UNTOLD_WINDOW: u32 = 16;
 /// Window that a Cellar peer may use in a new call.
 const CELLAR_INITIAL_WINDOW: u32 = 512;
-/// Reachability pings are repeated after this, microseconds.
+/// Interval of reachability pings, microseconds.
 pub(super) const REACH_REPEAT: u64 = 2_000_000;
-/// A reply packet younger than this is not sent again for a repeated request, microseconds.
+/// A reply packet younger than this is not retransmitted for a repeated request, microseconds.
 const REPLY_AGE: u64 = 100_000;

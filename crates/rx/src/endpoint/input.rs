@@ -1,14 +1,16 @@
-//! Datagrams in: find the connection, or what to say where there is none.
+//! Received datagrams: finds their connection, or the answer if there is none.
 //!
-//! 1. VERSION and DEBUG come before any connection.
-//! 2. A connection is found by epoch, cid and direction; the address must agree too, unless the epoch is random
-//!    (bit 31) or we are the client and the port agrees (rx-wire facts 1.3).
-//!    Answers go where a connection's first packet came from all the same: where a packet says that it comes from proves
-//!    nothing, and whoever guesses the numbers could have answers sent to anybody. A client with another address makes
-//!    another connection.
-//! 3. Only DATA makes a server connection, and only for a service and index that exist. Everything
-//!    else without a connection costs nothing and is dropped, or answered with a raw abort.
-//! 4. Few connections may have the same epoch and cid: they are searched one after the other.
+//! 1. VERSION and DEBUG are handled before any connection.
+//! 2. A connection is found by epoch, cid and direction. The address must match too, unless the
+//!    epoch is random (bit 31) or we are the client and the port matches (rx-wire facts 1.3).
+//!    Answers still go to the address of the connection's first packet. The sender address of a
+//!    packet proves nothing, and a peer that guesses the numbers could otherwise direct answers to
+//!    any address. A client with another address creates another connection.
+//! 3. Only DATA creates a server connection, and only for a service and security index that exist.
+//!    All other packets without a connection cost no memory: they are dropped, or answered with a
+//!    raw abort.
+//! 4. The number of connections with the same epoch and cid is bounded, since they are searched
+//!    linearly.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,13 +28,15 @@ use crate::security::ConnectionIdentity;
 use crate::table::NONE;
 use crate::time::Time;
 
-/// Server connections of one epoch and cid, told apart by address only. Clients choose these numbers at random:
-/// more than two or three are an attack on the search among them, which each packet does.
+/// Most server connections with one epoch and cid, which differ by address only. Clients choose
+/// these numbers at random. More than two or three are an attack on the linear search, which every
+/// packet needs.
 const SAME_KEY_MAX: usize = 32;
 
 impl Endpoint {
-    /// Takes one datagram. `local` is the address it was sent to, if known: answers come from there.
-    /// Received data is kept as slices of `datagram`, so give small datagrams a buffer of their own.
+    /// Processes one datagram. `local` is the address it was sent to, if known; answers are sent
+    /// from there. Received data is kept as slices of `datagram`, so small datagrams need their own
+    /// buffers.
     pub fn handle_datagram(
         &mut self,
         now: Time,
@@ -69,7 +73,7 @@ impl Endpoint {
         self.dispatch(now, slot, &header, datagram);
     }
 
-    /// Takes a run of datagrams of `segment` bytes each (the last may be shorter), as receive
+    /// Processes a run of datagrams of `segment` bytes each (the last may be shorter), as receive
     /// offload delivers them.
     pub fn handle_segments(
         &mut self,
@@ -239,7 +243,7 @@ impl Endpoint {
         Some(slot)
     }
 
-    /// Whether there are as many connections of that epoch and cid as there may be.
+    /// Whether the number of connections with this epoch and cid is at its bound.
     fn is_crowded(&self, header: &Header) -> bool {
         let key = connection_key(header.epoch, header.cid, header.from_client());
         let mut slot = self.by_key.get(&key).copied().unwrap_or(NONE);
@@ -270,7 +274,7 @@ impl Endpoint {
         slot
     }
 
-    /// The record of an address; `None` when there are too many.
+    /// Returns the record of an address, which may be new; `None` if there are too many.
     pub(super) fn peer_of(&mut self, now: Time, address: SocketAddr) -> Option<u32> {
         if let Some(&slot) = self.by_address.get(&address) {
             return Some(slot);
@@ -353,14 +357,14 @@ impl Endpoint {
         }
     }
 
-    /// A type that does not exist, for a call: ends the call if there is one.
+    /// Handles a packet of an unknown type: aborts its call if there is one.
     fn take_unknown(&mut self, now: Time, slot: u32, header: &Header) {
         if let Some(call) = self.current_call(slot, header) {
             self.abort_call(now, call, code::PROTOCOL_ERROR, true);
         }
     }
 
-    /// The slot of the call that a packet is for, if it is the channel's current one.
+    /// Returns the slot of the packet's call, if it is the current one of its channel.
     pub(super) fn current_call(&self, slot: u32, header: &Header) -> Option<u32> {
         let connection = self.connections.get(slot)?;
         let channel = connection.channels.get(header.channel())?;

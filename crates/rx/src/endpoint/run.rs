@@ -1,13 +1,15 @@
-//! A run of DATA packets of one call.
+//! Building of runs: DATA packets of one call.
 //!
-//! 1. A run is datagrams of one size, so that the buffer can be sent with segmentation offload. A packet larger than
-//!    the first ends the run before it, a smaller one ends it after it. The congestion window and pacing bound it.
-//! 2. REQUEST_ACK is set on retransmissions, on the last packet before the sender must stop, on the last of a run
-//!    to a Cellar peer, and while the round trip is not known, but not while an earlier request is about to be
-//!    answered; never on the last packet of a reply (a stock client could then only soft-acknowledge it:
-//!    rx-wire facts 2.2).
-//! 3. To a peer that takes jumbograms, over a path that proved large enough for one, a run is one jumbogram: packets
-//!    sent for the first time, each but the last exactly 1412 bytes with its security, serials in a row.
+//! 1. A run consists of datagrams of one size, so that the buffer can be sent with segmentation
+//!    offload. A packet larger than the first ends the run before it; a smaller one ends the run
+//!    after it. The congestion window and pacing limit the run.
+//! 2. REQUEST_ACK is set on retransmissions, on the last packet before the sender must stop, on the
+//!    last of a run to a Cellar peer, and while the round trip is unknown. It is not set while the
+//!    answer to an earlier request is due, and never on the last packet of a reply: a stock client
+//!    could then only soft-acknowledge that packet (rx-wire facts 2.2).
+//! 3. If the peer accepts jumbograms and the path has proved large enough, a run is one jumbogram.
+//!    Its packets are sent for the first time and have consecutive serials. Each but the last has
+//!    exactly 1412 bytes including security.
 
 use super::Endpoint;
 use super::transmit::jumbo_size;
@@ -24,16 +26,16 @@ use crate::statistics::Statistics;
 use crate::time::Time;
 use crate::transmit::TransmitBuffer;
 
-/// Window before there is a model of the path, packets.
+/// Window while there is no model of the path, packets.
 const INITIAL_PACKETS: u64 = 16;
-/// After a timeout without a model, packets.
+/// Window after a timeout without a model, packets.
 const TIMEOUT_PACKETS: u64 = 4;
-/// A call that sent this many packets gets a congestion controller.
+/// After this many packets a call gets a congestion controller.
 const SHORT_SENDING: u32 = 8;
-/// Packets sent before larger ones are tried.
+/// Packets sent before larger ones are probed.
 const PROBE_AFTER: u32 = 64;
 
-/// Everything that making a run touches.
+/// The state needed to build a run.
 struct Run<'a> {
     now: Time,
     unix_seconds: u64,
@@ -43,32 +45,33 @@ struct Run<'a> {
     statistics: &'a mut Statistics,
     out: &'a mut TransmitBuffer,
     overhead: Overhead,
-    /// User bytes in a full packet.
+    /// User data in a full packet, bytes.
     most: u16,
     /// Packets in a datagram.
     jumbo: usize,
-    /// Congestion window and pacing allowance, bytes.
+    /// Congestion window; below, pacing allowance; bytes.
     window: u64,
     allowance: u64,
-    /// Most datagrams; an address that is not verified gets few.
+    /// Most datagrams; limited for an unverified address.
     most_datagrams: usize,
-    /// Datagrams so far, and packets in the present one.
+    /// Datagrams so far; below, packets in the current one.
     datagrams: usize,
     packets: usize,
-    /// User bytes of the first packet: none may have more.
+    /// User data of the first packet, the most for any packet; bytes.
     first_length: u16,
-    /// Where the last packet's flags are, and how long its payload is.
+    /// Offset of the last packet's flags; below, the length of its payload.
     last_flags: usize,
     last_payload: usize,
-    /// The last packet ends a server's reply.
+    /// Whether the last packet ends a server's reply.
     reply_ended: bool,
-    /// The peer's window or the congestion window ended the run.
+    /// Whether the peer's window or the congestion window ended the run.
     stopped: bool,
 }
 
 impl Endpoint {
-    /// Fills `out` with a run of at most `most` datagrams of DATA packets; false if there is nothing
-    /// that may go now. With fewer than `usize::MAX` each packet asks for an acknowledgement.
+    /// Fills `out` with a run of at most `most` datagrams of DATA packets. Returns false if nothing
+    /// may be sent now. If `most` is less than `usize::MAX`, each packet requests an
+    /// acknowledgement.
     pub(super) fn put_data(
         &mut self,
         now: Time,
@@ -188,7 +191,8 @@ impl<'a> Run<'a> {
                 self.stopped = true;
                 return Ok(());
             }
-            // Pacing may overdraw by one packet: it would wait for ever for more than its burst.
+            // Pacing may be overdrawn by one packet; otherwise a packet larger than the burst would
+            // wait forever.
             if self.allowance == 0 {
                 if let Some(congestion) = &self.call.congestion {
                     self.call.pace_at = Some(congestion.next_burst(self.now));
@@ -208,7 +212,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether a packet goes into the present datagram, behind the last one.
+    /// Whether a packet is appended to the current datagram.
     fn joins(&self, packet: &Outgoing) -> bool {
         self.packets > 0
             && self.packets < self.jumbo
@@ -301,7 +305,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Lets the security class finish what it left in [`Self::append`], for all packets at once.
+    /// Lets the security class finish what [`Self::append`] left, for all packets at once.
     fn seal(&mut self) {
         let out = &mut *self.out;
         if out.unsealed.is_empty() {
@@ -333,7 +337,7 @@ impl<'a> Run<'a> {
             self.connection.traffic[3].wrapping_add(wire_size(packet.length) as u32);
     }
 
-    /// The run is complete; false if it is empty.
+    /// Finishes the run; returns false if it is empty.
     fn conclude(self, config: &Config) -> bool {
         if self.datagrams == 0 {
             return false;
@@ -351,7 +355,7 @@ impl<'a> Run<'a> {
         call.sent_at = self.now;
         call.resend_base = self.now;
         self.connection.used_at = self.now;
-        // A reply says that the request has arrived.
+        // A reply implies that the request has arrived.
         if call.server && call.receive.complete() {
             call.ack.implied();
         }
@@ -363,7 +367,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The controller of a call that is not a short one, with packets of `size`; `None`: that is not known yet.
+/// Creates the controller of a call that is not short, with packets of `size`. `None`: it is not
+/// known yet whether the call is short.
 fn begin(
     config: &Config,
     now: Time,
@@ -372,7 +377,7 @@ fn begin(
     peer: &mut Peer,
     size: u64,
 ) -> Option<Congestion> {
-    // As much as the peer takes before it has said more.
+    // The initial window that the peer announced.
     let takes = connection.cellar.map_or(0, |cellar| cellar.initial_window);
     let worth = INITIAL_PACKETS * size..u64::from(takes) * size;
     let rtt = peer.rtt.least;
@@ -392,7 +397,7 @@ fn begin(
     Some(Congestion::new(now, INITIAL_PACKETS * size, size, path))
 }
 
-/// How many packets a jumbogram to this peer may carry on the path as proven.
+/// Returns how many packets a jumbogram to this peer may carry on the path as proved.
 fn jumbo_count(peer: &Peer) -> usize {
     let most = u32::from(peer.mtu.proven());
     let fits = |packets: &u32| jumbo_size(*packets) <= most;

@@ -1,13 +1,14 @@
-//! Authentication of connections, and their end in error.
+//! Authentication and failure of connections.
 //!
-//! 1. A server connection that is not authenticated sends CHALLENGE when a call has come, again every two
-//!    seconds, fifty times; then its waiting calls fail with -1.
-//! 2. A RESPONSE is judged only while a challenge is out. Success presents the waiting calls, but for those that
-//!    its call numbers say are over. Failure puts the connection in error at once, but the ABORT that says so
-//!    leaves one second later.
-//! 3. A client answers a CHALLENGE only while a call of the connection is under way: otherwise it would
+//! 1. An unauthenticated server connection sends CHALLENGE when a call arrives, and repeats it
+//!    every two seconds, fifty times. Then its waiting calls fail with -1.
+//! 2. A RESPONSE is checked only while a challenge is pending. On success the waiting calls are
+//!    presented, except those that are over according to the call numbers in it. On failure the
+//!    connection fails at once, but the ABORT is sent one second later.
+//! 3. A client answers a CHALLENGE only while the connection has an active call; otherwise it would
 //!    be an oracle.
-//! 4. A connection in error answers each further packet with its ABORT (after the first one left).
+//! 4. A failed connection answers each further packet with its ABORT (after the first one was
+//!    sent).
 
 use super::Endpoint;
 use crate::call::CallState;
@@ -19,14 +20,14 @@ use crate::packet::{Header, PacketType};
 use crate::time::Time;
 use crate::timers::Target;
 
-/// Between challenges, microseconds.
+/// Interval of challenges, microseconds.
 const CHALLENGE_REPEAT: u64 = 2_000_000;
 const CHALLENGES: u8 = 50;
-/// Before a failed authentication is told, microseconds.
+/// Delay of the ABORT after a failed authentication, microseconds.
 const ABORT_DELAY: u64 = 1_000_000;
 
 impl Endpoint {
-    /// Sends the CHALLENGE unless one is on its way.
+    /// Sends the CHALLENGE unless one is pending.
     pub(super) fn challenge(&mut self, now: Time, slot: u32) {
         let unix = self.unix_seconds(now);
         let random = self.random.next();
@@ -86,7 +87,8 @@ impl Endpoint {
             let over = calls
                 .get(channel.call)
                 .is_none_or(|call| call.state != CallState::Active);
-            // What is over must not be accepted once more, from whoever kept its packets.
+            // A finished call must not be accepted again from an attacker that recorded its
+            // packets.
             *number += u32::from(over && *number > 0);
         }
         let SecurityState::Client(class) = &mut connection.security else {
@@ -121,7 +123,7 @@ impl Endpoint {
         connection.authenticated = true;
         connection.challenge = None;
         for (channel, number) in connection.channels.iter_mut().zip(claimed) {
-            // The call of that number may be under way, and its packets still to come.
+            // The call of that number may be active, and its packets may still arrive.
             channel.number = channel.number.max(number.saturating_sub(1));
         }
         let waiting = connection.channels.map(|channel| channel.call);
@@ -129,7 +131,7 @@ impl Endpoint {
         for (slot_of_call, oldest) in waiting.into_iter().zip(claimed) {
             let call = self.calls.get(slot_of_call);
             if call.is_some_and(|call| call.number < oldest) {
-                // Over at the client: somebody has sent its packets once more.
+                // The client has finished this call: its packets are a replay.
                 self.fail_call(now, slot_of_call, code::CALL_DEAD);
             } else {
                 self.try_present(now, slot, slot_of_call);
@@ -146,7 +148,7 @@ impl Endpoint {
         self.arm_connection(slot);
     }
 
-    /// Puts a connection in error for good; `tell`: the peer, now.
+    /// Fails a connection permanently; `tell`: sends the abort now.
     pub(super) fn fail_connection(&mut self, now: Time, slot: u32, code: i32, tell: bool) {
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
@@ -185,7 +187,7 @@ impl Endpoint {
         self.send_ready(slot, PacketType::ABORT, 0, 0, &code.to_be_bytes());
     }
 
-    /// A packet came for a connection in error.
+    /// Repeats the abort for a packet on a failed connection.
     pub(super) fn repeat_connection_abort(&mut self, now: Time, slot: u32) {
         if self.connections.get(slot).is_some_and(|connection| {
             connection.server && connection.abort_at.is_none_or(|at| at <= now)
@@ -194,7 +196,7 @@ impl Endpoint {
         }
     }
 
-    /// When a connection (not its calls) wants attention.
+    /// Arms the timer of a connection (not of its calls).
     pub(super) fn arm_connection(&mut self, slot: u32) {
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
@@ -209,7 +211,7 @@ impl Endpoint {
         }
     }
 
-    /// A connection's timer ran out.
+    /// Handles the timer of a connection.
     pub(super) fn connection_due(&mut self, now: Time, slot: u32, at: Time) {
         let Some(connection) = self.connections.get_mut(slot) else {
             return;

@@ -1,4 +1,4 @@
-//! What `rxdebug` and metrics see.
+//! State for `rxdebug` and metrics.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -13,21 +13,22 @@ use crate::packet::{
 };
 use crate::statistics::Statistics;
 
-/// A packet as the budget for received data counts it, bytes.
+/// Packet size with which the receive budget is converted into packets, bytes.
 const PACKET_BYTES: usize = 1_444;
 
-/// The path to a peer, as far as calls have found out.
+/// Properties of the path to a peer, as measured by calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// Shortest round trip so far.
     pub round_trip: Duration,
-    /// The peer is a Cellar: a call to it or from it is not bound to the 255 packets a round trip of the protocol, nor to
-    /// the 32 that OpenAFS offers.
+    /// Whether the peer is a Cellar endpoint. Calls with it are not limited to the 255 packets per
+    /// round trip of the protocol, nor to the 32 that OpenAFS offers.
     pub wide: bool,
 }
 
 impl Endpoint {
-    /// The path that a call takes; `None` before anything was acknowledged, and when the call is gone.
+    /// Returns the path of a call; `None` before the first acknowledgement, and when the call is
+    /// gone.
     #[must_use]
     pub fn path(&self, call: CallId) -> Option<Path> {
         let held = self.calls.get(call.slot)?;
@@ -40,15 +41,14 @@ impl Endpoint {
         })
     }
 
-    /// Whether some of a call's data was sent more than once; also of a call that has just
-    /// failed.
+    /// Whether any data of a call was retransmitted. Also works for a call that has just failed.
     #[must_use]
     pub fn was_resent(&self, call: CallId) -> bool {
         let held = self.calls.get(call.slot);
         held.is_some_and(|held| held.generation == call.generation && held.resent)
     }
 
-    /// Counters.
+    /// Returns the counters.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let mut statistics = self.statistics.clone();
@@ -70,7 +70,8 @@ impl Endpoint {
         statistics
     }
 
-    /// What GETSTATS shows. Threads are the driver's business: those fields are zero.
+    /// Returns the answer to GETSTATS. Fields about threads are zero, since the driver owns the
+    /// threads.
     #[must_use]
     pub fn basic_statistics(&self) -> BasicStatistics {
         let short = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -107,7 +108,7 @@ impl Endpoint {
             })
     }
 
-    /// The n-th connection for `rxdebug`; `interesting`: only those that do something.
+    /// Returns the n-th connection for `rxdebug`; `interesting`: only active ones.
     #[must_use]
     pub fn debug_connection(&self, index: usize, interesting: bool) -> Option<ConnectionRecord> {
         self.shown(interesting)
@@ -115,7 +116,7 @@ impl Endpoint {
             .map(|connection| self.connection_record(connection))
     }
 
-    /// How many connections `debug_connection` can show.
+    /// Number of connections for `debug_connection`.
     #[must_use]
     pub fn debug_connection_count(&self, interesting: bool) -> usize {
         if interesting {
@@ -176,7 +177,7 @@ impl Endpoint {
         record
     }
 
-    /// The n-th peer for `rxdebug`.
+    /// Returns the n-th peer for `rxdebug`.
     #[must_use]
     pub fn debug_peer(&self, index: usize) -> Option<PeerRecord> {
         let (_, peer) = self.peers.iter().nth(index)?;
@@ -203,13 +204,13 @@ impl Endpoint {
         })
     }
 
-    /// How many peers `debug_peer` can show.
+    /// Number of peers for `debug_peer`.
     #[must_use]
     pub fn debug_peer_count(&self) -> usize {
         self.peers.len()
     }
 
-    /// The payload that answers a question, from this endpoint alone.
+    /// Returns the payload of the answer to a query, from this endpoint alone.
     #[must_use]
     pub fn debug_answer(&self, query: &DebugQuery) -> Vec<u8> {
         let at = |index: u32| usize::try_from(index).unwrap_or(usize::MAX);
@@ -230,7 +231,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends an answer to a question that came as [`crate::Event::Debug`].
+    /// Sends the answer to a query from [`crate::Event::Debug`].
     pub fn answer_debug(
         &mut self,
         to: SocketAddr,

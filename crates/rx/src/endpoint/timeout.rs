@@ -1,19 +1,20 @@
-//! What is due when: retransmission, acknowledgement, keep-alive, and giving up.
+//! Timers: retransmission, acknowledgement, keep-alive, and giving up.
 //!
-//! 1. Data unacknowledged: the first time, when several packets are out, the newest is sent again after two round
-//!    trips and a bit (its acknowledgement shows what else is missing); then, after the retransmission time, everything is
-//!    taken for lost, and the time doubles up to a minute.
-//! 2. Nothing sent for a sixth of the dead time while a call exists: a ping; after a second, if
-//!    the server has got all of a request.
-//! 3. Nothing heard for the dead time: the call fails with -1, or with -8 if packets too large for the path
-//!    may be why (at once, if the peer is heard but acknowledges none of them). Idle dead and hard dead time: -3, and the peer is told.
-//!    So does a server's call whose peer lives and takes nothing of the reply: what it holds is memory.
-//! 4. A server answers pings about every call that it knows, and forgets all calls when it is
-//!    started again. So where it has got all of a request, and is heard while [`PINGS_LOST`]
-//!    pings in a row are not answered, the call fails with [`code::GONE`]. From the second ping
-//!    on it is asked for its version, too, which every server answers. A server that
-//!    acknowledges less than it has acknowledged seconds ago has forgotten the call as well
-//!    (`acknowledge.rs`).
+//! 1. Unacknowledged data: if several packets are out, the newest is first retransmitted after two
+//!    round trips and a margin (its acknowledgement shows which others are missing). After the
+//!    retransmission timeout, everything counts as lost, and the timeout doubles up to a minute.
+//! 2. If nothing was sent for a sixth of the dead time while a call exists, a ping is sent; after a
+//!    second, if the server has received the whole request.
+//! 3. If nothing was received for the dead time, the call fails with -1. It fails with -8 if
+//!    packets that are too large for the path may be the cause (at once, if the peer is heard but
+//!    acknowledges none of them). After the idle dead time or the hard dead time it fails with -3,
+//!    and the peer gets an abort. The same applies to a server's call whose peer is alive but
+//!    accepts none of the reply, since the reply occupies memory.
+//! 4. A server answers pings for every call that it knows, and a restart loses all calls. If it has
+//!    received the whole request, and other packets of it arrive while [`PINGS_LOST`] pings in a
+//!    row stay unanswered, the call fails with [`code::GONE`]. From the second ping on it also gets
+//!    a version query, which every server answers. A server that acknowledges less than it did
+//!    seconds ago has lost the call as well (`acknowledge.rs`).
 
 use std::time::Duration;
 
@@ -28,27 +29,27 @@ use crate::rtt::MAX_RTO;
 use crate::time::Time;
 use crate::timers::Target;
 
-/// Added to two round trips before the newest packet is sent again, microseconds.
+/// Added to two round trips before the newest packet is retransmitted, microseconds.
 const TAIL_MARGIN: u64 = 20_000;
-/// Added to the retransmission time while only the last packet of a reply is out: stock clients
-/// delay its acknowledgement, microseconds.
+/// Added to the retransmission timeout while only the last packet of a reply is out, since stock
+/// clients delay its acknowledgement; microseconds.
 const REPLY_MARGIN: u64 = 400_000;
-/// Retransmissions in vain after which large packets are blamed.
+/// Failed retransmissions after which the packet size counts as the cause.
 const BLAME_SIZE: u8 = 3;
-/// Retransmissions in vain after which a call with large packets ends, if the peer is heard.
+/// Failed retransmissions after which a call with large packets ends, if the peer is heard.
 const GIVE_UP_SIZE: u8 = 4;
-/// What counts for that, microseconds.
+/// A peer counts as heard if a packet arrived within this time, microseconds.
 const HEARD_LATELY: u64 = 6_000_000;
-/// The longest time between two pings about a request that a server has got, microseconds.
+/// Longest interval of pings for a request that the server has received, microseconds.
 const CLIENT_PING: u64 = 1_000_000;
-/// The same, where the last one was not answered, for the first [`PINGS_SOON`] of these.
+/// The same while the last ping is unanswered, for the first [`PINGS_SOON`] pings.
 const REPEATED_PING: u64 = 300_000;
 const PINGS_SOON: u8 = PINGS_LOST + 2;
-/// Rule 4. Where a tenth of all packets is lost, so many pings are lost once in ten million
-/// times.
+/// Rule 4. If a tenth of all packets is lost, this many pings in a row are lost with a probability
+/// of less than one in ten million.
 const PINGS_LOST: u8 = 10;
 
-/// What a call's settings come down to.
+/// Time limits of a call, microseconds.
 struct Limits {
     dead: u64,
     idle: Option<u64>,
@@ -57,7 +58,7 @@ struct Limits {
 }
 
 impl Endpoint {
-    /// When `handle_timeout` wants to be called; may be earlier than necessary.
+    /// Returns the time at which `handle_timeout` should be called; it may be too early.
     pub fn poll_timeout(&mut self) -> Option<Time> {
         while let Some((at, target)) = self.timers.peek() {
             let valid = match target {
@@ -76,7 +77,7 @@ impl Endpoint {
         None
     }
 
-    /// Does what is due.
+    /// Handles all expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         let now = self.advance(now);
         while let Some((at, target)) = self.timers.pop_due(now) {
@@ -108,7 +109,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes sure that a call is looked at when its next deadline comes.
+    /// Arms the timer of a call for its next deadline.
     pub(super) fn arm_call(&mut self, slot: u32) {
         let Some(call) = self.calls.get(slot) else {
             return;
@@ -158,7 +159,7 @@ impl Endpoint {
         self.arm_call(slot);
     }
 
-    /// Ends a call whose time is over.
+    /// Ends a call that exceeded a time limit; returns whether it did.
     fn give_up(&mut self, now: Time, slot: u32) -> bool {
         let Some(call) = self.calls.get(slot) else {
             return true;
@@ -184,7 +185,7 @@ impl Endpoint {
         } else if call.server {
             self.fail_call(now, slot, code);
         } else {
-            // A server that only stood still is not to begin with it, as it may be made again.
+            // A server that was only stalled must not start the call, as it may be repeated.
             self.abort_call(now, slot, code, true);
         }
         true
@@ -214,7 +215,8 @@ impl Endpoint {
             if resend_due(now, call, peer) {
                 self.statistics.mtu_shrinks += 1;
             }
-            // The packets may not be repeated there; the answer to a ping allows it.
+            // Packets to an unverified address may not be repeated; an answer to this ping permits
+            // it.
             call.ping_wanted |= call.server && !peer.proof.holds(now);
             wanted = true;
         }
@@ -250,7 +252,7 @@ impl Endpoint {
                 call.pings_lost = count(call.pings_lost, lost);
                 call.pinged_at = now;
                 call.ping_wanted = true;
-                // Not again before this one had its chance to leave.
+                // The next ping waits until this one had its chance to leave.
                 call.sent_at = now;
             }
         }
@@ -267,7 +269,7 @@ fn tail_probe_due(call: &Call, peer: &Peer) -> bool {
         && call.send.in_flight_packets() > 1
 }
 
-/// When unacknowledged data is sent again.
+/// Returns the time of the next retransmission.
 fn resend_at(call: &Call, peer: &Peer) -> Time {
     if !call.send.outstanding() || call.send.in_flight() == 0 {
         return Time::NEVER;
@@ -283,7 +285,7 @@ fn resend_at(call: &Call, peer: &Peer) -> Time {
     call.resend_base.plus_micros(rto.min(MAX_RTO))
 }
 
-/// The retransmission time ran out. True if the path lost its large packets.
+/// Handles the retransmission timeout. Returns true if the path size was reduced.
 fn resend_due(now: Time, call: &mut Call, peer: &mut Peer) -> bool {
     call.resend_base = now;
     if tail_probe_due(call, peer) {
@@ -309,7 +311,7 @@ fn resend_due(now: Time, call: &mut Call, peer: &mut Peer) -> bool {
     false
 }
 
-/// When a sign of life is sent.
+/// Returns the time of the next ping.
 fn ping_at(call: &Call, limits: &Limits) -> Time {
     if !call.known_to_peer() {
         return Time::NEVER;
@@ -323,12 +325,12 @@ fn ping_at(call: &Call, limits: &Limits) -> Time {
     call.sent_at.plus_micros(time)
 }
 
-/// Whether it is a client's call of which the server has got everything.
+/// Whether it is a client's call whose whole request the server has received.
 fn is_done_sending(call: &Call) -> bool {
     !call.server && call.send.all_acked()
 }
 
-/// When the call is given up, and why.
+/// Returns the time at which the call fails, and the code.
 fn death_at(call: &Call, limits: &Limits) -> (Time, i32) {
     let mut death = (Time::NEVER, code::CALL_DEAD);
     if call.known_to_peer() {

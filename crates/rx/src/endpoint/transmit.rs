@@ -1,8 +1,8 @@
-//! Packets out: made only when the driver asks, one run to one destination at a time.
+//! Building of packets, only on request of the driver: one run to one destination at a time.
 //!
-//! 1. Packets that are ready as they are (aborts, challenges, answers) go first.
-//! 2. Then calls, as hosts and peers take turns (see [`crate::ready`]). Each gives its answer to a ping, its ACK, its own ping, or one run of data.
-//!    Runs of data are made in `run`.
+//! 1. Complete packets (aborts, challenges, answers) go first.
+//! 2. Calls follow in the turns of hosts and peers (see [`crate::ready`]). Each sends its answer to
+//!    a ping, its ACK, its own ping, or one run of data. Runs of data are built in `run`.
 
 use super::Endpoint;
 use crate::call::Call;
@@ -13,7 +13,8 @@ use crate::time::Time;
 use crate::transmit::TransmitBuffer;
 
 impl Endpoint {
-    /// Fills `out` with one run of datagrams to one destination; false: nothing to send now.
+    /// Fills `out` with one run of datagrams to one destination; returns false if there is nothing
+    /// to send now.
     pub fn poll_transmit(&mut self, now: Time, out: &mut TransmitBuffer) -> bool {
         let now = self.advance(now);
         if self.transmit_control(out) {
@@ -69,7 +70,7 @@ impl Endpoint {
             self.put_ack(now, slot, AckReason::PING_RESPONSE, serial, None, out);
             return true;
         }
-        // Before a reply, which would end the round trip that the peer wants to measure.
+        // Sent before a reply, which would end the round trip that the peer wants to measure.
         if let Some((AckReason::REQUESTED, serial)) = call.ack.now {
             self.put_ack(now, slot, AckReason::REQUESTED, serial, None, out);
             return true;
@@ -100,7 +101,7 @@ impl Endpoint {
         false
     }
 
-    /// A client connection is closed while the end of a reply is unacknowledged.
+    /// Acknowledges the end of a reply when its client connection is closed.
     pub(super) fn send_final_ack(&mut self, slot: u32) {
         let mut buffer = TransmitBuffer::new(1);
         self.put_ack(self.now, slot, AckReason::DELAY, 0, None, &mut buffer);
@@ -117,7 +118,7 @@ impl Endpoint {
         });
     }
 
-    /// Appends an ACK. `size`: pad to this many bytes in all.
+    /// Appends an ACK. `size`: total size to pad to, bytes.
     pub(super) fn put_ack(
         &mut self,
         now: Time,
@@ -212,8 +213,8 @@ impl Endpoint {
         connection.traffic[3] = connection.traffic[3].wrapping_add(length as u32);
     }
 
-    /// Receive windows to offer now: to stock peers, and to Cellar peers. They shrink as the buffer
-    /// for all calls fills up.
+    /// Receive windows to offer now, to stock peers and to Cellar peers. They shrink as the common
+    /// buffer of all calls fills up.
     fn windows(&self) -> (u32, Option<u32>) {
         let limit = self.config.limits.receive_buffer.max(1);
         let free = limit.saturating_sub(self.buffered.received);
@@ -233,7 +234,7 @@ impl Endpoint {
     }
 }
 
-/// Whether a call has something else to send right away.
+/// Whether a call has more to send right away.
 fn has_more(call: &Call) -> bool {
     call.ack.now.is_some()
         || call.ack.pong.is_some()

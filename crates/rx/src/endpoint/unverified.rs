@@ -1,6 +1,6 @@
-//! Addresses that have not proved that they receive: what proves it, what is sent to them before.
+//! Addresses that have not proved that they receive: the proof, and what may be sent before it.
 //!
-//! [`crate::allowance`] has the rule and its reason. This file applies it to all that leaves for a
+//! [`crate::allowance`] explains the rule. This file applies it to everything that is sent on a
 //! server connection:
 //!
 //! | packet | to an unverified address |
@@ -34,7 +34,7 @@ impl Endpoint {
             Some(random) => random(),
             None => self.random.next() as u32,
         };
-        // Below 2^31: Linux compares serials by their signed difference from 0 at first.
+        // Below 2^31, since Linux compares the first serial with 0 by signed difference.
         base & 0x7fff_ffff
     }
 
@@ -45,12 +45,13 @@ impl Endpoint {
             .is_some_and(|peer| peer.proof.holds(now))
     }
 
-    /// An ACK named `serial`: a proof, if it is that of a late packet of ours.
+    /// Checks whether `serial`, named by an ACK, is that of a recent packet of ours, which is a
+    /// proof.
     pub(super) fn look_for_proof(&mut self, now: Time, slot: u32, serial: u32) {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        // The serials of our client connections begin at 1, and can be guessed.
+        // The serials of our client connections begin at 1 and can be guessed.
         if serial == 0 || !connection.server {
             return;
         }
@@ -65,7 +66,7 @@ impl Endpoint {
         }
     }
 
-    /// An address has proved that it receives: what waited for that goes on.
+    /// Records the proof of an address and continues what waited for it.
     pub(super) fn proven(&mut self, now: Time, slot: u32) {
         let Some(peer) = self.peers.get_mut(slot) else {
             return;
@@ -90,7 +91,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether there is a place for a new connection from `from`, after others have made room.
+    /// Makes room for a new connection from `from`, if necessary; returns whether there is room.
     pub(super) fn has_place(&mut self, now: Time, from: SocketAddr) -> bool {
         let verified = self
             .by_address
@@ -118,13 +119,13 @@ impl Endpoint {
         true
     }
 
-    /// Makes room while more bytes are held for unverified addresses than may be.
+    /// Drops connections while too many bytes are held for unverified addresses.
     pub(super) fn drop_excess(&mut self, now: Time) {
         let holding = |endpoint: &Self| endpoint.buffered.unverified.own() > 0;
         while holding(self) && !self.buffered.unverified.has_room() && self.evict_oldest(now) {}
     }
 
-    /// Removes the oldest connection of an unverified address; false: there is none.
+    /// Removes the oldest connection of an unverified address; returns false if there is none.
     fn evict_oldest(&mut self, now: Time) -> bool {
         let oldest = self.unverified.oldest(unverified_in(&self.connections));
         if let Some(slot) = oldest {
@@ -133,8 +134,8 @@ impl Endpoint {
         oldest.is_some()
     }
 
-    /// Removes all connections of an address that has none but unverified ones; false: it has others,
-    /// or none. A flood of forged addresses draws as many complaints of the network.
+    /// Removes all connections of an address if all of them are unverified. Returns false if it has
+    /// others, or none. A flood of forged addresses causes as many ICMP errors.
     pub(super) fn forget_unverified(&mut self, now: Time, peer: u32) -> bool {
         let only = self
             .peers
@@ -148,7 +149,7 @@ impl Endpoint {
         only
     }
 
-    /// The connections of an address that are counted as unverified.
+    /// Returns the connections of an address that count as unverified.
     fn unverified_of(&self, peer: u32) -> Vec<u32> {
         let host = self
             .peers
@@ -163,8 +164,8 @@ impl Endpoint {
         host.unverified.slots().filter(its).collect()
     }
 
-    /// Its calls fail here, and nothing is sent: a client that is really there repeats its request
-    /// and so makes the connection again.
+    /// Drops a connection: its calls fail here, and nothing is sent. A client that exists repeats
+    /// its request, which creates the connection again.
     fn evict(&mut self, now: Time, slot: u32) {
         self.statistics.evicted = self.statistics.evicted.wrapping_add(1);
         self.fail_channels(now, slot, code::CALL_DEAD);
@@ -194,7 +195,7 @@ impl Endpoint {
         }
     }
 
-    /// A connection is no longer counted: its address is verified, or it goes.
+    /// Stops counting a connection as unverified: its address is verified, or it is removed.
     pub(super) fn end_unverified(&mut self, slot: u32) {
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
@@ -232,8 +233,8 @@ impl Endpoint {
         }
     }
 
-    /// Queues a packet of a connection that is complete as it is, unless too much has been sent to
-    /// an unverified address.
+    /// Queues a complete packet of a connection, unless the allowance of an unverified address is
+    /// used up.
     pub(super) fn send_ready(
         &mut self,
         slot: u32,
@@ -260,7 +261,7 @@ impl Endpoint {
         self.send_control(to, local, &header, payload);
     }
 
-    /// What [`Endpoint::poll_transmit`] sends for a call of an unverified address.
+    /// Implements [`Endpoint::poll_transmit`] for a call of an unverified address.
     pub(super) fn transmit_unverified(
         &mut self,
         now: Time,
@@ -281,7 +282,7 @@ impl Endpoint {
         if extra && let Some(serial) = call.ack.pong.take() {
             return self.put_extra(now, slot, AckReason::PING_RESPONSE, serial, out);
         }
-        // Before a reply, which would end the round trip that the peer wants to measure.
+        // Sent before a reply, which would end the round trip that the peer wants to measure.
         if extra && let Some((AckReason::REQUESTED, serial)) = call.ack.now {
             return self.put_extra(now, slot, AckReason::REQUESTED, serial, out);
         }
@@ -306,7 +307,7 @@ impl Endpoint {
         self.acknowledge_unverified(now, slot, peer_slot, out)
     }
 
-    /// The ACK or ping that is due.
+    /// Sends the pending ACK or ping.
     fn acknowledge_unverified(
         &mut self,
         now: Time,
@@ -361,7 +362,7 @@ impl Endpoint {
     }
 }
 
-/// Whether a slot still has the connection of that generation, and it is counted as unverified.
+/// Whether a slot still holds the connection of that generation, and it counts as unverified.
 fn unverified_in(connections: &Slots<Connection>) -> impl Fn(u32, u32) -> bool + Copy {
     |slot, generation| {
         connections.generation(slot) == generation

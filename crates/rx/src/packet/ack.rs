@@ -1,52 +1,53 @@
-//! The payload of an ACK, with the trailer and our own extension behind it.
+//! Payload of an ACK, followed by the trailer and Cellar's extension.
 //!
-//! Bytes: bufferSpace 2, maxSkew 2, firstPacket 4, previousPacket 4, serial 4, reason 1, nAcks 1,
-//! nAcks bytes, 3 zero bytes, then up to four trailer words. Readers differ in how much trailer
-//! they write, so each word may be missing. Behind the four words peers send nothing, or zero padding
-//! in MTU probes; a Cellar endpoint puts its extension there, recognised by [`Cellar::MAGIC`]
-//! (docs/protocol/rx-extensions.md). Source: rx-wire facts 2.1.
+//! Layout: bufferSpace 2, maxSkew 2, firstPacket 4, previousPacket 4, serial 4, reason 1, nAcks 1,
+//! nAcks bytes, 3 zero bytes, then up to four trailer words. Implementations differ in how much of
+//! the trailer they write, so each word may be missing. After the four words stock peers send
+//! nothing, or zero padding in MTU probes. A Cellar endpoint puts its extension there, marked by
+//! [`Cellar::MAGIC`] (docs/protocol/rx-extensions.md). Source: rx-wire facts 2.1.
 
 /// Most acknowledgement bytes in one ACK.
 pub const MAX_ACKS: usize = 255;
-/// Most words of ranges, or of bitmap, in the extension of one ACK: it must fit into any packet.
+/// Most words of ranges, or of the bitmap, in the extension of one ACK, which must fit into any
+/// packet.
 pub const MAX_EXTENSION_WORDS: usize = 256;
 
-/// Bytes in front of the acknowledgement bytes.
+/// Bytes before the acknowledgement bytes.
 const FIXED: usize = 18;
 /// Zero bytes between them and the trailer.
 const GAP: usize = 3;
 
-/// Why an ACK was sent. Unknown numbers are kept.
+/// Reason of an ACK. Unknown numbers are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct AckReason(pub u8);
 
 impl AckReason {
-    /// A DATA packet asked for it.
+    /// A DATA packet requested it.
     pub const REQUESTED: Self = Self(1);
-    /// A packet came again.
+    /// A packet was received again.
     pub const DUPLICATE: Self = Self(2);
-    /// A packet came while a predecessor is missing.
+    /// A packet arrived while a predecessor is missing.
     pub const OUT_OF_SEQUENCE: Self = Self(3);
-    /// A packet came from beyond the window and was dropped.
+    /// A packet was beyond the window and was dropped.
     pub const EXCEEDS_WINDOW: Self = Self(4);
     /// A packet was dropped for lack of space.
     pub const NO_SPACE: Self = Self(5);
-    /// Keep-alive, reachability check or MTU probe: answer please.
+    /// Keep-alive, reachability check or MTU probe; requests an answer.
     pub const PING: Self = Self(6);
     /// Answer to an ACK with REQUEST_ACK.
     pub const PING_RESPONSE: Self = Self(7);
-    /// A timer ran out or the application consumed packets.
+    /// A timer expired or the application consumed packets.
     pub const DELAY: Self = Self(8);
-    /// Every other packet.
+    /// Any other packet.
     pub const IDLE: Self = Self(9);
 }
 
-/// The four words about sizes and windows.
+/// The four trailer words about sizes and windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Trailer {
-    /// Largest datagram taken, header included.
+    /// Largest datagram accepted, header included.
     pub max_datagram: u32,
-    /// Interface MTU less IP and UDP headers.
+    /// Interface MTU minus IP and UDP headers.
     pub interface_mtu: Option<u32>,
     /// Receive window, packets.
     pub window: Option<u32>,
@@ -54,17 +55,17 @@ pub struct Trailer {
     pub jumbo_max: Option<u32>,
 }
 
-/// Our extension.
+/// Cellar's extension.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Cellar {
     /// Receive window of this call, packets.
     pub window: u32,
-    /// Window that any new call on this connection may start with, packets.
+    /// Initial window of any new call on this connection, packets.
     pub initial_window: u16,
     /// Largest datagram that path MTU discovery may try.
     pub max_datagram: u16,
-    /// Runs of received packets past those that the acknowledgement bytes mention:
-    /// (distance of the first from firstPacket, length). Ascending, not touching.
+    /// Runs of received packets after those that the acknowledgement bytes cover: (distance of the
+    /// first from firstPacket, length). Ascending, not adjacent.
     pub ranges: Vec<(u16, u16)>,
 }
 
@@ -73,28 +74,28 @@ impl Cellar {
     pub const MAGIC: u32 = 0x4345_4c31;
 }
 
-/// An ACK, decoded.
+/// A decoded ACK.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ack<'a> {
     /// Lowest seq that the receiving application has not consumed.
     pub first_packet: u32,
-    /// Last or highest seq received.
+    /// Last or highest sequence number received.
     pub previous_packet: u32,
-    /// Serial of the packet that provoked the ACK; 0: none.
+    /// Serial of the packet that caused the ACK; 0: none.
     pub serial: u32,
-    /// Why.
+    /// Reason.
     pub reason: AckReason,
-    /// One byte a packet from `first_packet` on; bit 0: received.
+    /// One byte for each packet from `first_packet` on; bit 0: received.
     pub acks: &'a [u8],
-    /// The trailer, as far as present; at least one word, else `None`.
+    /// The trailer, as far as present; `None` if it has no complete word.
     pub trailer: Option<Trailer>,
-    /// Our extension, if the peer is one of us.
+    /// The extension, if the peer is a Cellar endpoint.
     pub cellar: Option<Cellar>,
 }
 
 impl<'a> Ack<'a> {
-    /// Reads a payload. `None` if shorter than the fixed 18 bytes. Missing acknowledgement bytes,
-    /// trailer words and extension parts are taken as absent.
+    /// Decodes a payload. Returns `None` if it is shorter than the fixed 18 bytes. Missing
+    /// acknowledgement bytes, trailer words and extension parts count as absent.
     #[must_use]
     pub fn decode(payload: &'a [u8]) -> Option<Self> {
         let fixed: &[u8; FIXED] = payload.first_chunk()?;
@@ -176,7 +177,7 @@ fn decode_cellar(trailer: &[u8]) -> Option<Cellar> {
     })
 }
 
-/// Ranges up to the first that is empty or does not ascend: the rest cannot be trusted.
+/// Returns the ranges before the first one that is empty or does not ascend; the rest is ignored.
 fn valid_ranges(words: impl Iterator<Item = u32>) -> Vec<(u16, u16)> {
     let mut end = 0;
     words
@@ -250,5 +251,5 @@ fn encode_cellar(cellar: &Cellar, out: &mut Vec<u8>) {
     }
 }
 
-/// In the word that counts what follows: a bitmap instead of ranges.
+/// Bit of the count word: a bitmap follows instead of ranges.
 const BITMAP: u32 = 0x8000_0000;

@@ -1,27 +1,27 @@
-//! Questions and answers of `rxdebug`: DEBUG and VERSION payloads.
+//! Queries and answers of `rxdebug`: DEBUG and VERSION payloads.
 //!
-//! Sizes are what the stock client insists on: 56, 176, 132, 284 and 65 bytes. Fields that have no
+//! The stock client requires the exact sizes of 56, 176, 132, 284 and 65 bytes. Fields without a
 //! meaning here are zero. Source: rx-wire facts 4.
 
 use super::header::{Flags, Header, PacketType};
 
-/// A decoded question, and what the answer must echo.
+/// A decoded query, with the header that the answer must echo.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DebugQuery {
-    /// Header as it came.
+    /// Header as received.
     pub header: Header,
-    /// What is asked.
+    /// The question.
     pub question: DebugQuestion,
 }
 
-/// What is asked.
+/// Kind of a query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DebugQuestion {
     /// The version text.
     Version,
     /// [`BasicStatistics`].
     Basic,
-    /// The n-th connection that does something.
+    /// The n-th active connection.
     Connection(u32),
     /// The n-th connection.
     AnyConnection(u32),
@@ -29,12 +29,12 @@ pub enum DebugQuestion {
     Statistics,
     /// The n-th peer.
     Peer(u32),
-    /// A type that does not exist: answered with an error record.
+    /// An unknown type, answered with an error record.
     Unknown,
 }
 
-/// Reads a DEBUG or VERSION packet that came from a client; `None` if it is not one or deserves
-/// no answer (no CLIENT bit, which is how NAT keep-alives look, or too short).
+/// Decodes a DEBUG or VERSION packet from a client. `None` if it is something else or gets no
+/// answer: it is too short or lacks the CLIENT bit, like NAT keep-alives.
 #[must_use]
 pub fn decode_debug_query(header: &Header, payload: &[u8]) -> Option<DebugQuery> {
     if !header.from_client() {
@@ -63,7 +63,7 @@ pub fn decode_debug_query(header: &Header, payload: &[u8]) -> Option<DebugQuery>
 }
 
 impl DebugQuery {
-    /// Header of the answer: the question's, without the CLIENT bit.
+    /// Header of the answer: that of the query without the CLIENT bit.
     #[must_use]
     pub fn answer_header(&self) -> Header {
         let flags = Flags(self.header.flags.0 & !Flags::CLIENT_INITIATED);
@@ -82,13 +82,13 @@ pub fn version_answer(text: &str) -> Vec<u8> {
     out
 }
 
-/// The answer to a type that does not exist.
+/// The answer to an unknown type.
 #[must_use]
 pub fn bad_debug_type() -> Vec<u8> {
     [0xffff_fff8_u32.to_be_bytes(), 0xffff_fff8_u32.to_be_bytes()].concat()
 }
 
-/// What ends a list of connections.
+/// The record that ends a list of connections.
 #[must_use]
 pub fn end_of_connections() -> Vec<u8> {
     let record = ConnectionRecord {
@@ -98,7 +98,7 @@ pub fn end_of_connections() -> Vec<u8> {
     record.encode()
 }
 
-/// What ends a list of peers.
+/// The record that ends a list of peers.
 #[must_use]
 pub fn end_of_peers() -> Vec<u8> {
     PeerRecord {
@@ -111,7 +111,7 @@ pub fn end_of_peers() -> Vec<u8> {
 /// The 56-byte answer to GETSTATS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BasicStatistics {
-    /// Packets that could still be taken (of the receive budget).
+    /// Packets that the receive budget still permits.
     pub free_packets: u32,
     /// Packet reclaims.
     pub reclaims: u32,
@@ -125,12 +125,12 @@ pub struct BasicStatistics {
     pub idle_threads: u32,
     /// Calls that ever had to wait.
     pub waited: u32,
-    /// Packets in all.
+    /// Total packets.
     pub packets: u32,
 }
 
 impl BasicStatistics {
-    /// The 56 bytes, with version letter `S`.
+    /// Encodes the 56 bytes, with version letter `S`.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(56);
@@ -148,19 +148,20 @@ impl BasicStatistics {
 /// The 176-byte record of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ConnectionRecord {
-    /// Peer's IPv4 address (zero for IPv6, which the record cannot show).
+    /// IPv4 address of the peer (zero for IPv6, which the record cannot represent).
     pub address: [u8; 4],
     /// Connection id; all ones ends the list.
     pub cid: u32,
     /// Last serial sent.
     pub serial: u32,
-    /// Number of each channel's last call.
+    /// Number of the last call of each channel.
     pub call_numbers: [u32; 4],
-    /// Abort code of the connection; 0: alive.
+    /// Abort code of the connection; 0: none.
     pub error: i32,
-    /// Peer's port.
+    /// Port of the peer.
     pub port: u16,
-    /// 1 waits for a channel, 2 destroyed, 4 uses header checksum, 8 window known, 32 busy, 64 attach wait.
+    /// 1 waits for a channel, 2 destroyed, 4 uses header checksum, 8 window known, 32 busy, 64
+    /// attach wait.
     pub flags: u8,
     /// Whether this is the server end.
     pub server: bool,
@@ -174,16 +175,16 @@ pub struct ConnectionRecord {
     pub call_flags: [u8; 4],
     /// 1 receive queue not empty, 2 send queue not empty.
     pub call_other: [u8; 4],
-    /// What the security class says.
+    /// Security state.
     pub security: crate::security::SecurityDetails,
-    /// Packets received, sent; bytes received, sent.
+    /// Packets received, packets sent, bytes received, bytes sent.
     pub traffic: [u32; 4],
     /// Epoch.
     pub epoch: u32,
 }
 
 impl ConnectionRecord {
-    /// The 176 bytes.
+    /// Encodes the 176 bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(176);
@@ -228,7 +229,7 @@ pub struct PeerRecord {
     pub port: u16,
     /// Interface MTU.
     pub interface_mtu: u16,
-    /// Unix time since which nothing was heard.
+    /// Unix time of the last received packet.
     pub idle_since: u32,
     /// Connections.
     pub references: u16,
@@ -236,13 +237,13 @@ pub struct PeerRecord {
     pub srtt: u32,
     /// Mean deviation, 1/4 ms.
     pub deviation: u32,
-    /// Retransmission time, microseconds.
+    /// Retransmission timeout, microseconds.
     pub rto_micros: u64,
     /// Packets sent.
     pub sent: u32,
-    /// Of these, again.
+    /// The number of these that are retransmissions.
     pub resent: u32,
-    /// Largest packet the peer takes.
+    /// Largest packet that the peer accepts.
     pub max_mtu: u16,
     /// Most packets in a jumbogram to it.
     pub max_jumbo: u16,
@@ -257,7 +258,7 @@ pub struct PeerRecord {
 }
 
 impl PeerRecord {
-    /// The 132 bytes.
+    /// Encodes the 132 bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(132);

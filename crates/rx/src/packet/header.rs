@@ -1,32 +1,32 @@
-//! The 28 bytes in front of every packet.
+//! The 28-byte header of every packet.
 
-/// Bytes of the header.
+/// Size of the header, bytes.
 pub const HEADER_SIZE: usize = 28;
 
-/// Kind of a packet. Unknown numbers are kept, because answering them needs the rest of the header.
+/// Kind of a packet. Unknown numbers are kept, because an answer needs the rest of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PacketType(pub u8);
 
 impl PacketType {
-    /// User bytes.
+    /// User data.
     pub const DATA: Self = Self(1);
     /// Acknowledgement.
     pub const ACK: Self = Self(2);
-    /// The server cannot take this call now.
+    /// The server cannot accept this call now.
     pub const BUSY: Self = Self(3);
     /// End of a call or connection with a code.
     pub const ABORT: Self = Self(4);
     /// Everything has arrived.
     pub const ACKALL: Self = Self(5);
-    /// The server wants the client to prove itself.
+    /// The server requests authentication of the client.
     pub const CHALLENGE: Self = Self(6);
-    /// The proof.
+    /// The authentication of the client.
     pub const RESPONSE: Self = Self(7);
-    /// A question as `rxdebug` asks, or its answer.
+    /// A query in the manner of `rxdebug`, or its answer.
     pub const DEBUG: Self = Self(8);
-    /// Ignored; three numbers of this kind exist, 9 to 11.
+    /// Ignored; there are three numbers of this kind, 9 to 11.
     pub const PARAMS: Self = Self(9);
-    /// A question for the version text, or its answer.
+    /// A query for the version text, or its answer.
     pub const VERSION: Self = Self(13);
 }
 
@@ -56,11 +56,11 @@ pub struct Flags(pub u8);
 impl Flags {
     /// The sender is the client end of the connection.
     pub const CLIENT_INITIATED: u8 = 0x01;
-    /// Answer at once with an ACK.
+    /// Requests an immediate ACK.
     pub const REQUEST_ACK: u8 = 0x02;
     /// Last DATA packet of this direction.
     pub const LAST_PACKET: u8 = 0x04;
-    /// More of this burst follows (a hint).
+    /// More packets of this burst follow (a hint).
     pub const MORE_PACKETS: u8 = 0x08;
     /// On ACK: every other packet is acknowledged.
     pub const SLOW_START_OK: u8 = 0x20;
@@ -77,13 +77,13 @@ impl Flags {
 /// The header, field for field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Chosen by the client process.
+    /// Epoch, chosen by the client process.
     pub epoch: u32,
     /// Connection id, and channel in bits 1-0.
     pub cid: u32,
-    /// Call number on the channel; 0: about the connection.
+    /// Call number on the channel; 0: the packet concerns the connection.
     pub call_number: u32,
-    /// DATA: place in the stream, from 1. Else 0.
+    /// DATA: sequence number in the stream, from 1. Otherwise 0.
     pub seq: u32,
     /// Counts transmissions per connection and direction, from 1.
     pub serial: u32,
@@ -95,14 +95,15 @@ pub struct Header {
     pub user_status: u8,
     /// Security class.
     pub security_index: u8,
-    /// DATA: the class's checksum. Means nothing in other types (OpenAFS leaves old bytes there).
+    /// DATA: checksum of the security class. Has no meaning in other types (OpenAFS leaves old
+    /// bytes there).
     pub checksum: u16,
     /// Service.
     pub service: u16,
 }
 
 impl Header {
-    /// Reads the first 28 bytes; `None` if there are fewer.
+    /// Decodes the first 28 bytes; `None` if there are fewer.
     #[must_use]
     #[inline]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
@@ -122,7 +123,7 @@ impl Header {
         })
     }
 
-    /// The 28 bytes.
+    /// Encodes the 28 bytes.
     #[must_use]
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_SIZE] {

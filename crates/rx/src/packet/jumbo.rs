@@ -3,21 +3,22 @@
 //! ```text
 //! header (seq s, serial r, flags | 0x20) 1412 bytes   flags 0 checksum   1412 bytes   …   <= 1412 bytes
 //! ```
-//! Sub-packet k has seq s+k and serial r+k, its own flags and checksum. All but the last carry
-//! exactly 1412 bytes. A datagram too short for what its flags announce is taken as one plain
-//! packet with the flag ignored, as OpenAFS does. Source: rx-wire facts 2.10.
+//! Sub-packet k has sequence number s+k and serial r+k, its own flags and checksum. All but the
+//! last carry exactly 1412 bytes. If a datagram is shorter than its flags announce, it counts as
+//! one plain packet and the flag is ignored, as in OpenAFS. Source: rx-wire facts 2.10.
 
 use super::header::{Flags, HEADER_SIZE, Header};
 
 /// Payload of each sub-packet but the last.
 pub const JUMBO_PAYLOAD: usize = 1412;
-/// Distance between sub-packets: payload and the small header.
+/// Distance between sub-packets: payload plus the small header.
 pub const JUMBO_STRIDE: usize = JUMBO_PAYLOAD + 4;
 
-/// One packet of a datagram: its header, and where in the datagram its payload is.
+/// One packet of a datagram: its header and the range of its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubPacket {
-    /// Header with this packet's seq, serial, flags (JUMBO_PACKET cleared) and checksum.
+    /// Header with this packet's sequence number, serial, flags (JUMBO_PACKET cleared) and
+    /// checksum.
     pub header: Header,
     /// Offset of the payload in the datagram.
     pub start: usize,
@@ -25,7 +26,7 @@ pub struct SubPacket {
     pub end: usize,
 }
 
-/// Walks the packets of a DATA datagram.
+/// Iterator over the packets of a DATA datagram.
 #[derive(Clone, Debug)]
 pub struct JumboSplit<'a> {
     datagram: &'a [u8],
@@ -35,7 +36,7 @@ pub struct JumboSplit<'a> {
 }
 
 impl<'a> JumboSplit<'a> {
-    /// `header` must have been decoded from `datagram`.
+    /// Creates the iterator; `header` must have been decoded from `datagram`.
     #[must_use]
     pub fn new(header: Header, datagram: &'a [u8]) -> Self {
         Self {

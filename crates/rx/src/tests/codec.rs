@@ -1,4 +1,4 @@
-//! Packets as bytes: what stock peers sent, every type there and back, every truncation.
+//! Packet formats: packets of stock peers, round trips of every type, every truncation.
 //!
 //! Hex comes from exchanges with OpenAFS 1.8.9 (rx-wire facts 1.1, 2.1, 3.5, 4.2).
 
@@ -27,7 +27,7 @@ fn a_stock_final_ack() {
     assert_eq!((header.call_number, header.seq, header.serial), (1, 0, 3));
     assert_eq!(header.packet_type, PacketType::ACK);
     assert!(header.from_client() && header.flags.has(Flags::SLOW_START_OK));
-    // Old bytes stand in the checksum field.
+    // The checksum field contains stale bytes.
     assert_eq!(
         (header.security_index, header.checksum, header.service),
         (2, 0xee23, 52)
@@ -90,7 +90,7 @@ fn acks_with_less_than_everything() {
         assert_eq!(ack.trailer.and_then(|t| t.window).is_some(), words >= 3);
         assert_eq!(ack.trailer.and_then(|t| t.jumbo_max).is_some(), words >= 4);
     }
-    // Padding of an MTU probe is no extension; 255 promised and 2 present.
+    // Padding of an MTU probe is no extension. The ACK announces 255 bytes and contains 2.
     let mut padded = bytes.clone();
     padded.resize(1400, 0);
     assert_eq!(Ack::decode(&padded), Ack::decode(&bytes));
@@ -133,13 +133,13 @@ fn the_extension_there_and_back_and_cut() {
             assert_eq!(cellar.ranges.len(), ranges);
         }
     }
-    // Ranges that go back or are empty end the list.
+    // A range that does not ascend, or is empty, ends the list.
     let at = bytes.len() - 8;
     bytes[at..at + 4].copy_from_slice(&[1, 0, 0, 1]);
     assert_eq!(Ack::decode(&bytes).unwrap().cellar.unwrap().ranges.len(), 1);
     bytes[at..at + 4].copy_from_slice(&[1, 255, 0, 0]);
     assert_eq!(Ack::decode(&bytes).unwrap().cellar.unwrap().ranges.len(), 1);
-    // An absurd count brings nothing.
+    // An absurd count yields nothing.
     let count = 292 + 12;
     bytes[count..count + 4].copy_from_slice(&[255; 4]);
     assert_eq!(Ack::decode(&bytes).unwrap().cellar.unwrap().ranges.len(), 0);
@@ -253,14 +253,14 @@ fn jumbograms_split() {
         assert!(bytes[part.start..part.end].iter().all(|b| *b == i as u8));
         assert_eq!(part.end - part.start, if i == 3 { 77 } else { 1412 });
     }
-    // An empty last part is a part.
+    // An empty last sub-packet counts.
     let bytes = jumbogram(&[1412, 0]);
     let header = Header::decode(&bytes).unwrap();
     assert_eq!(
         JumboSplit::new(header, &bytes).last().unwrap().header.seq,
         11
     );
-    // Every truncation ends the walk with what is there.
+    // A truncated datagram ends the walk with the part that is there.
     let bytes = jumbogram(&[1412, 1412, 5]);
     for length in 28..bytes.len() {
         let cut = &bytes[..length];

@@ -1,7 +1,7 @@
-//! Floods of datagrams with forged addresses: who still gets in, and what they cost.
+//! Floods of datagrams with forged addresses: service for honest clients, and cost.
 //!
-//! Two endpoints of one process, as two processors would have for one port, and a third one of
-//! another port, share the process's bounds. Honest clients come in between.
+//! Two endpoints of one process share one port, as on two processors; a third serves another port.
+//! All share the process's bounds. Honest clients connect meanwhile.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::*;
 
 /// Round trip of honest clients.
 const ROUND_TRIP: Duration = Duration::from_millis(10);
-/// A request of this first byte is answered with so much, any other with little.
+/// A request with this first byte gets a reply of [`LONG_REPLY`] bytes; any other gets a short one.
 const LONG: u8 = 9;
 const LONG_REPLY: usize = 20_000;
-/// One of this first byte keeps its handler busy for ever.
+/// A request with this first byte occupies its handler forever.
 const HANG: u8 = 5;
 
 /// The endpoints of one process, and handlers that answer at once.
@@ -28,9 +28,9 @@ struct Process {
     shared: Arc<Shared>,
     now: Time,
     out: TransmitBuffer,
-    /// Handlers whose reply did not fit yet.
+    /// Handlers with a part of the reply that did not fit yet.
     writers: Vec<(usize, CallId, Bytes)>,
-    /// Handlers that are busy for ever.
+    /// Handlers that are occupied forever.
     busy: std::collections::HashSet<(usize, CallId)>,
 }
 
@@ -57,14 +57,14 @@ impl Process {
         }
     }
 
-    /// The shard of the flooded port that a connection belongs to.
+    /// Gives a datagram to the shard of the flooded port that its connection belongs to.
     fn take(&mut self, from: SocketAddr, datagram: Vec<u8>) {
         let cid = u32::from_be_bytes(datagram[4..8].try_into().unwrap());
         let shard = (cid >> 2) as usize % 2;
         self.endpoints[shard].handle_datagram(self.now, from, None, Bytes::from(datagram));
     }
 
-    /// Answers what has come, and tells what is sent.
+    /// Answers all requests; returns the datagrams sent.
     fn work(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
         let now = self.now;
         let mut sent = Vec::new();
@@ -131,7 +131,7 @@ struct Client {
     endpoint: Endpoint,
     address: SocketAddr,
     call: CallId,
-    /// When its call began, and when and how it ended.
+    /// Start of its call; below, end and result.
     began: Time,
     reply: Vec<u8>,
     ended: Option<(Time, Result<usize, i32>)>,
@@ -191,10 +191,10 @@ impl Client {
 struct Storm {
     process: Process,
     clients: Vec<Client>,
-    /// Clients that there ever were.
+    /// Number of clients so far.
     numbers: u32,
     random: Random,
-    /// Datagrams to and from clients under way: when, whose, to the process, bytes.
+    /// Datagrams in flight to and from clients: time, client, whether to the process, bytes.
     wire: std::collections::VecDeque<(Time, usize, bool, Vec<u8>)>,
     forged: u64,
 }
@@ -213,7 +213,7 @@ impl Storm {
         }
     }
 
-    /// One datagram of 60 bytes with a forged address.
+    /// Sends one datagram of 60 bytes with a forged address.
     fn forge(&mut self, request: u8) {
         let random = self.random.next();
         let ip = (random as u32).to_be_bytes();
@@ -245,11 +245,11 @@ impl Storm {
         self.clients.len() - 1
     }
 
-    /// One millisecond with so many forged datagrams.
+    /// Runs one millisecond with `forged` forged datagrams.
     fn step(&mut self, forged: u64, request: u8) {
         self.process.now = self.process.now + STEP;
         let now = self.process.now;
-        // In pieces, as batches from a socket.
+        // In batches, as from a socket.
         for n in 0..forged.max(1) {
             if n < forged {
                 self.forge(request);
@@ -289,7 +289,7 @@ impl Storm {
         }
     }
 
-    /// Every client so far was answered within so many round trips.
+    /// Asserts that every client so far got its answer within `round_trips`.
     fn assert_served(&mut self, round_trips: u32) {
         for (number, client) in self.clients.drain(..).enumerate() {
             let (at, outcome) = client.ended.unwrap_or_else(|| panic!("{number} waits"));
@@ -304,7 +304,7 @@ impl Storm {
     }
 }
 
-/// 600,000 datagrams in 17 seconds, then 4,000 a second; new clients all the while.
+/// 600,000 datagrams in 17 seconds, then 4,000 per second, while new clients connect.
 #[test]
 fn new_clients_are_answered_at_once_during_a_flood() {
     let seed = Seed::from_environment(300);
@@ -325,7 +325,7 @@ fn new_clients_are_answered_at_once_during_a_flood() {
         );
     }
     assert!(storm.forged >= 600_000, "{}", storm.forged);
-    // A long reply takes a round trip more.
+    // A long reply takes one more round trip.
     storm.assert_served(2);
     let statistics = storm.process.statistics();
     assert!(statistics.evicted > 500_000, "{statistics:?}");
@@ -365,7 +365,7 @@ fn new_clients_are_answered_at_once_during_a_flood() {
     }
 }
 
-/// Requests for long replies hold memory while they wait for the proof: that is bounded as well.
+/// Requests for long replies use memory while they wait for the proof; this is bounded too.
 #[test]
 fn long_replies_for_forged_addresses_hold_little() {
     let seed = Seed::from_environment(301);
@@ -385,7 +385,8 @@ fn long_replies_for_forged_addresses_hold_little() {
     storm.assert_served(2);
 }
 
-/// Requests that keep handlers busy: few begin, and a client that proves its address does not wait.
+/// Requests that occupy handlers: only few begin, and a client that proves its address does not
+/// wait.
 #[test]
 fn busy_handlers_do_not_keep_new_clients_out() {
     let seed = Seed::from_environment(304);
@@ -406,7 +407,7 @@ fn busy_handlers_do_not_keep_new_clients_out() {
     assert_eq!(storm.process.statistics().overload_aborts, 0);
 }
 
-/// One address has a share, however many ports it comes from.
+/// One address has a bound, however many ports it uses.
 #[test]
 fn one_address_has_a_share() {
     let seed = Seed::from_environment(302);
@@ -444,7 +445,7 @@ fn one_address_has_a_share() {
     assert_eq!(statistics.overload_aborts, 0);
 }
 
-/// A verified client keeps its connection and its call, whatever the flood; and it is the oldest.
+/// A verified client keeps its connection and its call during a flood, even as the oldest.
 #[test]
 fn a_verified_client_is_not_pushed_out() {
     let seed = Seed::from_environment(303);
@@ -462,7 +463,7 @@ fn a_verified_client_is_not_pushed_out() {
     assert!(storm.process.endpoints.iter().any(known));
 }
 
-/// The network says that a forged address cannot be reached: what it holds is free at once.
+/// The network reports a forged address as unreachable: its state is released at once.
 #[test]
 fn unreachable_forged_addresses_are_forgotten() {
     let seed = Seed::from_environment(305);

@@ -1,7 +1,8 @@
-//! The pair harness: a network that loses, delays, reorders, duplicates, corrupts and replays, as a seed says.
+//! The pair harness: a seeded network that loses, delays, reorders, duplicates, corrupts and
+//! replays.
 //!
-//! Everything happens in virtual time and in one thread, so a run depends on nothing but the seed. A failing test
-//! prints it; `CELLAR_SEED=n cargo test -p cellar-rx NAME` repeats the run.
+//! Everything runs in virtual time and in one thread, so a run depends only on the seed. A failing
+//! test prints it; `CELLAR_SEED=n cargo test -p cellar-rx NAME` repeats the run.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -15,22 +16,22 @@ use crate::packet::{Ack, AckReason, Flags, Header, PacketType};
 use crate::random::Random;
 use crate::*;
 
-/// What the network does, probabilities in thousandths.
+/// Behaviour of the network; probabilities in thousandths.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) delay: Duration,
-    /// Uniformly added to the delay: this reorders.
+    /// Random addition to the delay, uniformly distributed; causes reordering.
     pub(crate) jitter: Duration,
     pub(crate) loss: u64,
     pub(crate) duplicate: u64,
     pub(crate) corrupt: u64,
-    /// An old datagram is sent again.
+    /// Probability that an old datagram is sent again.
     pub(crate) replay: u64,
-    /// Bits a second; 0: unlimited.
+    /// Bits per second; 0: unlimited.
     pub(crate) rate: u64,
-    /// Bytes that the bottleneck queues.
+    /// Queue of the bottleneck, bytes.
     pub(crate) queue: u64,
-    /// Largest UDP payload that passes.
+    /// Largest UDP payload that is delivered, bytes.
     pub(crate) mtu: usize,
 }
 
@@ -72,22 +73,22 @@ impl Drop for Seed {
     }
 }
 
-/// How a server answers a call.
+/// Behaviour of the server for a call.
 #[derive(Clone)]
 pub(crate) enum Answer {
-    /// Sends the request back.
+    /// Echoes the request.
     Echo,
     /// Sends the number of request bytes, big-endian.
     Count,
-    /// Sends this many bytes, each its position.
+    /// Sends this many bytes of the pattern.
     Bytes(usize),
-    /// Says nothing.
+    /// Never answers.
     Silence,
     /// Aborts with this code once the request is complete.
     Abort(i32),
-    /// Refuses at once.
+    /// Refuses the call at once.
     Refuse(Refusal),
-    /// Answers empty after this time.
+    /// Sends an empty answer after this time.
     Late(Duration),
 }
 
@@ -116,9 +117,9 @@ pub(crate) struct World {
     busy_until: BTreeMap<SocketAddr, Time>,
     old: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
     buffer: TransmitBuffer,
-    /// What the last ACK of each call said.
+    /// First packet and previous packet of the last ACK of each call.
     acked: BTreeMap<(SocketAddr, u32, u32, u32), (u32, u32)>,
-    /// Datagrams put on the wire: from, bytes.
+    /// Datagrams sent: time, sender, bytes.
     pub(crate) log: Option<Vec<(Time, SocketAddr, Vec<u8>)>>,
     pub(crate) dropped: usize,
     pub(crate) delivered_bytes: u64,
@@ -191,7 +192,7 @@ impl World {
         )
     }
 
-    /// Starts a call with the whole request written.
+    /// Starts a call and writes the whole request.
     pub(crate) fn call(&mut self, connection: ConnectionId, request: &[u8]) -> CallId {
         let now = self.now;
         let client = &mut self.nodes[0];
@@ -205,7 +206,7 @@ impl World {
         call
     }
 
-    /// The server's process ends, and another begins on the same port that knows nothing.
+    /// Replaces the server by a new process on the same port, without any state.
     pub(crate) fn restart_server(&mut self) {
         let config = Config {
             debug: DebugMode::Answer,
@@ -233,7 +234,7 @@ impl World {
             .push(Reverse((at, self.sequence, to, from, bytes)));
     }
 
-    /// What stock peers would take amiss (rx-wire facts 2.2, 2.3), in any packet of any test.
+    /// Checks every packet of every test for what stock peers reject (rx-wire facts 2.2, 2.3).
     fn check_manners(&mut self, from: SocketAddr, bytes: &[u8]) {
         let header = Header::decode(bytes).expect("a header");
         let (flags, kind) = (header.flags, header.packet_type);
@@ -333,7 +334,7 @@ impl World {
         }
     }
 
-    /// Lets everything that is due at the present time happen.
+    /// Processes everything that is due at the current time.
     pub(crate) fn settle(&mut self) {
         loop {
             for i in 0..self.nodes.len() {
@@ -374,7 +375,7 @@ impl World {
         }
     }
 
-    /// The next time at which something happens.
+    /// Returns the time of the next arrival or timer.
     fn next(&mut self) -> Option<Time> {
         let mut next = self.arrivals.peek().map(|Reverse((at, ..))| *at);
         for node in &mut self.nodes {
@@ -386,7 +387,7 @@ impl World {
         next
     }
 
-    /// Runs until `done`, or panics after `limit` of virtual time.
+    /// Runs until `done`; panics after `limit` of virtual time.
     pub(crate) fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&Self) -> bool) {
         let end = self.now + limit;
         loop {
@@ -403,7 +404,7 @@ impl World {
         }
     }
 
-    /// Runs for some time.
+    /// Runs for `time`.
     pub(crate) fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -465,7 +466,7 @@ impl Node {
         }
     }
 
-    /// Writes what is left, then reads what is there.
+    /// Writes the rest of the reply, then reads the available data.
     fn work(&mut self, now: Time, call: CallId) {
         if let Some((data, written)) = self.replies.get_mut(&call) {
             let mut done = true;
@@ -529,7 +530,7 @@ impl Node {
     }
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that depend on their position.
 pub(crate) fn pattern(n: usize) -> Vec<u8> {
     (0..n)
         .map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ (i >> 16) as u8)

@@ -1,4 +1,4 @@
-//! Bounds, refusals, time-outs, and what is forgotten when.
+//! Bounds, refusals, time-outs, and the dropping of unused state.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn refusals_reach_the_client() {
     world.nodes[1].answer = Answer::Refuse(Refusal::Abort(code::BUSY));
     let call = world.call(connection, b"x");
     assert_eq!(world.finish(LIMIT, call), Err(110));
-    // BUSY: the client goes on trying, and succeeds when the server can.
+    // BUSY: the client retries, and succeeds when the server can accept.
     world.nodes[1].answer = Answer::Refuse(Refusal::Busy);
     let call = world.call(connection, b"y");
     world.run_for(Duration::from_secs(3));
@@ -65,7 +65,7 @@ fn calls_and_connections_are_bounded() {
         cid: n << 2,
         ..Desk::header(PacketType::DATA, 1, 1, 1)
     };
-    // The addresses prove that they receive: what others may hold is bounded otherwise.
+    // The addresses prove that they receive, since other bounds apply to unverified ones.
     let prove = |desk: &mut Desk, n: u32| {
         let mut data = cid(n);
         data.flags.0 |= Flags::REQUEST_ACK;
@@ -110,7 +110,7 @@ fn calls_and_connections_are_bounded() {
         code::BUSY,
         "six connections"
     );
-    // A finished call makes room, and a connection idle for a while too.
+    // A finished call makes room, and a connection that was idle for a while too.
     finish(&mut desk);
     assert!(desk.put(cid(5), b"x").is_empty());
     desk.pass(Duration::from_secs(15));
@@ -127,7 +127,7 @@ fn calls_and_connections_are_bounded() {
 fn connections_of_the_same_numbers_are_few() {
     let mut desk = Desk::server(Config::default());
     let numbers = |cid| Header {
-        // Without the bit that lets addresses change.
+        // Without the bit that permits address changes.
         epoch: 0x0be5_4e16,
         cid,
         ..Desk::header(PacketType::DATA, 1, 1, 1)
@@ -140,7 +140,7 @@ fn connections_of_the_same_numbers_are_few() {
     }
     assert_eq!(desk.endpoint.statistics().server_connections, 32);
     assert_eq!(refused, 68);
-    // Those that were there go on, and others are let in.
+    // Existing connections continue, and others are accepted.
     desk.from.set_port(1000);
     assert!(
         desk.put(numbers(8), b"x")
@@ -151,7 +151,7 @@ fn connections_of_the_same_numbers_are_few() {
     assert_eq!(desk.endpoint.statistics().server_connections, 33);
 }
 
-/// What was used once and left takes little memory, whoever has proved who he is.
+/// A connection that was used once takes little memory, even after authentication.
 #[test]
 fn of_idle_connections_those_used_last_are_kept() {
     const KEPT: usize = 10;
@@ -186,13 +186,13 @@ fn of_idle_connections_those_used_last_are_kept() {
     assert_eq!(left(&desk), 30, "nobody is idle for long");
     desk.pass(Duration::from_secs(80));
     assert_eq!(left(&desk), KEPT);
-    // The nine that came last, and the one that came again: each goes on where it was.
+    // The nine newest connections, and the one that was used again, continue.
     desk.events.clear();
     for n in (21..30).chain([3]) {
         call_on(&mut desk, n, 3);
     }
     assert_eq!(left(&desk), KEPT);
-    // One that was forgotten is made anew.
+    // A dropped connection is created again.
     call_on(&mut desk, 4, 2);
     assert_eq!(left(&desk), KEPT + 1);
     desk.pass(Duration::from_secs(800));
@@ -222,7 +222,8 @@ fn the_send_buffer_is_bounded() {
     assert!(world.finish(LIMIT, call) == Ok(pattern(5_000_000)));
 }
 
-/// Peers that take nothing share a bound, however many there are; each still gets its least share.
+/// Peers that accept nothing share a bound, however many there are; each still gets its least
+/// share.
 #[test]
 fn send_buffers_are_bounded_over_all_calls() {
     const CALLS: u32 = 200;
@@ -257,7 +258,7 @@ fn send_buffers_are_bounded_over_all_calls() {
     let least = u64::from(CALLS) * 65_536;
     let most = (4 << 20) + u64::from(CALLS) * (65_536 + WRITE as u64);
     assert!((least..=most).contains(&held(&desk)), "{}", held(&desk));
-    // What they held is free again when they are over.
+    // The memory is free again when the calls are over.
     for call in calls {
         let now = desk.now;
         desk.endpoint.abort(now, call, 1);
@@ -265,7 +266,7 @@ fn send_buffers_are_bounded_over_all_calls() {
     assert_eq!(held(&desk), 0);
 }
 
-/// A peer that lives and takes nothing of the reply loses its call; one that takes a little does not.
+/// A living peer that accepts none of the reply loses its call; one that accepts a little does not.
 #[test]
 fn a_reply_that_nobody_takes_is_given_up() {
     let mut desk = Desk::server(Config {
@@ -303,7 +304,7 @@ fn a_reply_that_nobody_takes_is_given_up() {
         assert!(!lives(&mut desk, next), "second {n}");
     }
     let after = (0..400).find(|_| lives(&mut desk, next)).expect("an end");
-    // The last packet was taken at second 399 of the first loop.
+    // The last packet was acknowledged in second 399 of the first loop.
     assert!((58..=61).contains(&after), "{after}");
     assert_eq!(desk.endpoint.statistics().send_buffered, 0);
 }
@@ -400,7 +401,7 @@ fn a_dead_server_ends_the_call_and_a_returned_one_is_used() {
     assert_eq!(world.finish(LIMIT, call), Err(code::CALL_DEAD));
     let took = world.now.since(start).as_secs();
     assert!((29..=31).contains(&took), "{took}");
-    // The server has forgotten everything; the same connection goes on.
+    // The server has lost all state; the same connection continues.
     world.link.loss = 0;
     world.nodes[1].endpoint = Endpoint::new(Config::default(), 9);
     world.nodes[1]
@@ -436,7 +437,7 @@ fn another_address_fails_calls_out_that_were_begun_before() {
     world.run_for(Duration::from_micros(1));
     let now = world.now;
     let late = world.call(connection, b"z");
-    // The server's end of the same call goes on.
+    // The server's end of the same call continues.
     world.nodes[1].endpoint.handle_new_address(now, now);
     world.nodes[0].endpoint.handle_new_address(now, now);
     assert_eq!(world.finish(LIMIT, early), Err(code::CALL_DEAD));
@@ -561,7 +562,7 @@ fn client_ids_lead_back_to_their_shard() {
     }
 }
 
-/// A stock peer that takes jumbograms, on a path that proves large enough.
+/// A stock peer that accepts jumbograms, on a path that proves large enough.
 #[test]
 fn jumbograms_are_sent_where_asked_for() {
     let mut desk = Desk::server(Config::default());
@@ -627,7 +628,7 @@ fn large_packets_that_stop_passing_are_given_up() {
     world.finish(LIMIT, call).unwrap();
     let mtu = |world: &World| world.nodes[1].endpoint.debug_peer(0).unwrap().mtu;
     assert!(mtu(&world) > 8_000);
-    // The route changes: only small packets pass. This call is lost; the next one works.
+    // The route changes: only small packets pass. This call fails; the next one works.
     world.link.mtu = 1_472;
     let call = world.call(connection, b"x");
     assert!(world.finish(LIMIT, call).is_err());

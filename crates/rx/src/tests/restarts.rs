@@ -1,4 +1,4 @@
-//! Servers that are started again while calls to them are under way.
+//! Restarts of a server during calls to it.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A world with a server that was called before.
+/// Creates a world whose server was already called once.
 fn world() -> (World, ConnectionId) {
     let mut world = World::new(7, Link::default());
     let connection = world.connect();
@@ -30,7 +30,7 @@ fn a_port_without_a_process_ends_all_calls_out() {
     for call in [acknowledged, sent] {
         assert_eq!(world.finish(SECOND, call), Err(code::GONE));
     }
-    // The server's end of a call has nothing to do with what it sends to.
+    // The server's end of a call is not affected by the port that it sends to.
     let from = world.nodes[0].address;
     world.nodes[1].endpoint.handle_refused(now, from);
     world.link.loss = 0;
@@ -49,7 +49,7 @@ fn a_call_that_a_server_has_forgotten_ends_in_seconds() {
         world.restart_server();
         world.nodes[1].answer = Answer::Echo;
         let begun = world.now;
-        // Also where nothing else is said to it.
+        // Also if it receives no other packets.
         while others && !world.nodes[0].results.contains_key(&call) {
             let other = world.call(connection, b"z");
             let answer = world.finish(SECOND, other);
@@ -66,7 +66,7 @@ fn a_call_that_a_server_has_forgotten_ends_in_seconds() {
 fn a_server_that_takes_its_time_is_waited_for() {
     let (mut world, connection) = world();
     world.nodes[1].answer = Answer::Late(100 * SECOND);
-    // One ping in five is not answered, and the server answers others meanwhile.
+    // One ping in five gets no answer, while the server answers other calls.
     world.link.loss = 100;
     let slow = world.call(connection, b"y");
     world.run_for(SECOND);

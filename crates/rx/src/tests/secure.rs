@@ -1,4 +1,4 @@
-//! Security classes: a toy class that needs a challenge, room on both sides, and a checksum.
+//! Security classes: a test class with a challenge, room on both sides, and a checksum.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,8 @@ use super::stock::Desk;
 use crate::packet::{Flags, Header, PacketType};
 use crate::*;
 
-/// Eight bytes in front, padding to eight behind, everything XORed with what the packet is.
+/// Adds eight bytes before and padding to eight bytes after the data, and XORs all with the
+/// packet's identity.
 #[derive(Debug, Clone, Default)]
 struct Toy {
     nonce: u32,
@@ -225,7 +226,7 @@ fn packets_that_do_not_verify_end_the_connection() {
     let (mut world, connection, _) = world(3, Link::default(), 9);
     let call = world.call(connection, b"x");
     world.finish(LIMIT, call).unwrap();
-    // Somebody without the key sends the next call's first packet.
+    // An attacker without the key sends the first packet of the next call.
     let info = world.nodes[0].endpoint.connection(connection).unwrap();
     let header = Header {
         epoch: info.epoch,
@@ -294,7 +295,7 @@ fn challenges_are_repeated_fifty_times() {
     );
     let mut challenges = 1;
     for i in 0..150 {
-        // Alive, but not answering.
+        // The client is alive but does not answer the challenge.
         let ack = super::stock::plain_ack(1, 0, 0, packet::AckReason::PING);
         let mut payload = Vec::new();
         ack.encode(&mut payload);
@@ -314,7 +315,7 @@ fn challenges_are_repeated_fifty_times() {
     assert_eq!(desk.endpoint.statistics().calls_waiting, 0);
 }
 
-/// One datagram with a forged address draws one challenge, one ping, and nothing else.
+/// One datagram with a forged address causes one challenge, one ping, and nothing else.
 #[test]
 fn a_forged_address_is_challenged_once() {
     let mut desk = Desk::server(Config::default());

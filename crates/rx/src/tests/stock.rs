@@ -1,4 +1,5 @@
-//! One endpoint against hand-made packets: what stock peers do, and what they must see.
+//! One endpoint against hand-made packets: input as stock peers send it, output as they must see
+//! it.
 //!
 //! Numbers in the names of tests are those of rx-wire facts, section 8.
 
@@ -17,7 +18,7 @@ mod endings;
 pub(super) const EPOCH: u32 = 0x8be5_4e16;
 pub(super) const CID: u32 = 0x6e09_1198;
 
-/// An endpoint and somebody at a desk with a hex editor.
+/// An endpoint whose peer is played by hand-made packets.
 pub(super) struct Desk {
     pub(super) endpoint: Endpoint,
     pub(super) now: Time,
@@ -56,7 +57,7 @@ impl Desk {
         }
     }
 
-    /// A client that has asked a server for something.
+    /// A client that has sent a request to a server.
     pub(super) fn client(service: u16, request: impl Into<Bytes>) -> (Self, CallId) {
         let mut endpoint = Endpoint::new(Config::default(), 1);
         let (now, from) = (Time::from_micros(1), address(2));
@@ -106,7 +107,7 @@ impl Desk {
         self.put(header, b"data")
     }
 
-    /// The first packet of call 1, which is also the last, from an address that proves that it receives.
+    /// Sends the first and only packet of call 1, from an address that proves that it receives.
     pub(super) fn proven_data(&mut self) {
         let seen = self.data(1, 1, 1, Flags::LAST_PACKET | Flags::REQUEST_ACK);
         let answer = plain_ack(1, 0, seen[0].header.serial, AckReason::PING_RESPONSE);
@@ -116,7 +117,7 @@ impl Desk {
     pub(super) fn ack(&mut self, call: u32, serial: u32, ack: &Ack<'_>, flags: u8) -> Vec<Seen> {
         let mut header = Self::header(PacketType::ACK, call, 0, serial);
         header.flags.0 |= flags;
-        // What OpenAFS leaves there.
+        // The stale bytes that OpenAFS leaves there.
         header.checksum = 0xee23;
         let mut payload = Vec::new();
         ack.encode(&mut payload);
@@ -142,7 +143,7 @@ impl Desk {
         seen
     }
 
-    /// Lets time pass, to each timer in turn.
+    /// Advances the time, from timer to timer.
     pub(super) fn pass(&mut self, time: Duration) -> Vec<Seen> {
         let end = self.now + time;
         let mut seen = Vec::new();
@@ -224,7 +225,7 @@ fn t03_short_and_strange_packets() {
             .handle_datagram(desk.now, desk.from, None, Bytes::from(vec![1; length]));
         assert!(desk.seen().is_empty());
     }
-    // On a connection that does not exist, nothing is kept.
+    // For a connection that does not exist, no state is kept.
     for kind in [0, 12, 14, 99, 255] {
         let seen = desk.put(Desk::header(PacketType(kind), 0, 0, 1), b"");
         assert_eq!(
@@ -247,7 +248,8 @@ fn t03_short_and_strange_packets() {
         );
     }
     assert_eq!(desk.endpoint.statistics().server_connections, 0);
-    // On one that exists: an unknown type for a call ends the call, for the connection all of it.
+    // For an existing one, an unknown type with a call number ends that call; without one, the
+    // connection.
     desk.data(1, 1, 1, 0);
     let call = desk.new_call();
     let seen = desk.put(Desk::header(PacketType(77), 1, 0, 2), b"");
@@ -366,7 +368,7 @@ fn t06_duplicates_and_beyond_the_window() {
         (seen[0].ack().reason, seen[0].ack().previous_packet),
         (AckReason::REQUESTED, 33)
     );
-    // As the first of a call: nothing is begun.
+    // As the first packet of a call: no call begins.
     assert!(desk.data(2, 40, 5, 0).is_empty());
 }
 
@@ -516,7 +518,7 @@ fn t12_a_reply_that_begins_early_stops_the_client() {
         (later[0].ack().first_packet, later[0].ack().reason),
         (2, AckReason::DELAY)
     );
-    // A repeated reply is answered from the finished slot; the next call takes the channel.
+    // A repeated reply is answered from the finished slot; the next call uses the channel.
     let seen = desk.put(Header { serial: 2, ..reply }, b"enough");
     assert_eq!(
         (seen[0].ack().reason, seen[0].ack().first_packet),

@@ -1,4 +1,4 @@
-//! Bad networks, many seeds: every call ends with the right bytes.
+//! Bad networks with many seeds: every call ends with the right bytes.
 
 use std::time::Duration;
 
@@ -125,7 +125,7 @@ fn narrow_path_and_large_packets() {
     }
 }
 
-/// Null security has no checksum (UDP has): so results may be wrong, but nothing may panic, hang or
+/// Null security has no checksum (UDP has one), so results may be wrong. Nothing may panic, hang or
 /// keep memory.
 #[test]
 fn corrupted_packets_do_no_harm_to_the_endpoints() {
@@ -157,7 +157,7 @@ fn corrupted_packets_do_no_harm_to_the_endpoints() {
     }
 }
 
-/// Random bytes, and random headers with valid epoch and cid: nothing happens to the real call.
+/// Random bytes, and random headers with a valid epoch and cid, do not affect the real call.
 #[test]
 fn garbage_datagrams() {
     let seed = Seed::from_environment(180);

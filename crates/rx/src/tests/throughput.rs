@@ -1,11 +1,11 @@
-//! Long and lossy paths: the pipe must stay full. Times are virtual.
+//! Long and lossy paths must be kept full. Times are virtual.
 
 use std::time::Duration;
 
 use super::harness::{Answer, Link, Seed, World, pattern};
 use crate::{Config, ConnectionId};
 
-/// Runs one bulk reply and returns the share of the path's capacity that it used.
+/// Runs one bulk reply; returns the used part of the path's capacity.
 fn utilisation(seed: u64, link: Link, bytes: usize, config: Config) -> f64 {
     let rate = link.rate as f64;
     let mut world = World::with_configs(seed, link, config.clone(), config);
@@ -67,7 +67,7 @@ fn shallow_queue_does_not_collapse() {
     assert!(utilisation(seed.0, link, 30_000_000, Config::default()) > 0.65);
 }
 
-/// The same towards the server, whose application reads as the bytes come.
+/// The same towards the server, whose application reads as data arrives.
 #[test]
 fn long_requests_too() {
     let seed = Seed::from_environment(16);
@@ -87,7 +87,7 @@ fn long_requests_too() {
     assert!(used > 0.65);
 }
 
-/// Packets that outgrow what pacing lets go at once must still go (they did not, once).
+/// Packets larger than the burst of pacing are sent too (once they were not).
 #[test]
 fn large_packets_on_a_slow_path() {
     let seed = Seed::from_environment(17);
@@ -99,7 +99,8 @@ fn large_packets_on_a_slow_path() {
     assert!(utilisation(seed.0, link, 10_000_000, Config::default()) > 0.75);
 }
 
-/// Eight calls side by side, of so many bytes each: what they used of the path, when each ended, and packets sent and sent again.
+/// Runs eight concurrent calls of `bytes` each. Returns the used part of the path, the end of each
+/// call, and the numbers of packets sent and retransmitted.
 fn eight_calls(seed: u64, link: Link, bytes: usize) -> (f64, Vec<f64>, [u32; 2]) {
     let rate = link.rate as f64;
     let mut world = World::new(seed, link);
@@ -122,7 +123,7 @@ fn eight_calls(seed: u64, link: Link, bytes: usize) -> (f64, Vec<f64>, [u32; 2])
     (used, ends, sent)
 }
 
-/// Calls side by side on one path: it is full, and none is starved.
+/// Concurrent calls on one path: it is full, and none is starved.
 #[test]
 fn parallel_calls_share_the_path() {
     let seed = Seed::from_environment(18);
@@ -136,7 +137,7 @@ fn parallel_calls_share_the_path() {
     assert!(ends[0] > 0.35 * ends[7], "the first one starved the others");
 }
 
-/// A stock window allows 32 packets a round trip whatever we do; the pipe must carry just that.
+/// A stock window allows 32 packets per round trip; the path must carry exactly that.
 #[test]
 fn stock_window_is_used_fully() {
     let seed = Seed::from_environment(15);
@@ -150,7 +151,7 @@ fn stock_window_is_used_fully() {
     assert!(used > 0.85 * most && used <= most, "{used} of {most}");
 }
 
-/// Calls of near peers have smaller windows; these bound no path that is so near.
+/// Calls of near peers have smaller windows, which do not limit such a short path.
 #[test]
 fn a_near_path_is_filled() {
     let seed = Seed::from_environment(16);
@@ -163,7 +164,7 @@ fn a_near_path_is_filled() {
     assert!(utilisation(seed.0, link, 50_000_000, Config::default()) > 0.8);
 }
 
-/// MiBs that are asked for, in one world after the other on the same path.
+/// Transfers of MiBs over one path, one after the other.
 struct Known {
     world: World,
     connections: Vec<ConnectionId>,
@@ -187,7 +188,8 @@ impl Known {
         }
     }
 
-    /// So many MiBs at once: round trips until the last is here, and packets of 1000 that were sent again.
+    /// Fetches `calls` MiBs at once. Returns the round trips until the last one is complete, and
+    /// the retransmitted packets of each 1000.
     fn fetch(&mut self, calls: usize) -> (f64, u64) {
         let sent = |world: &World| {
             let s = world.nodes[1].endpoint.statistics();
@@ -214,8 +216,8 @@ impl Known {
     }
 }
 
-/// A call on a path that others have measured starts with its share of it: alone, among others, and among more than
-/// there were. A MiB takes 6.8 round trips without.
+/// A call on a path that others have measured starts with its share: alone, among others, and among
+/// more than before. Without shares a MiB takes 6.8 round trips.
 #[test]
 fn calls_on_a_known_path_start_with_their_share() {
     let seed = Seed::from_environment(19);
@@ -225,14 +227,14 @@ fn calls_on_a_known_path_start_with_their_share() {
         ..long_path(0)
     };
     let mut path = Known::new(seed.0, fast);
-    // The path is found out by the first ones. 16 MiB are 3.4 round trips of it.
+    // The first calls measure the path. 16 MiB are 3.4 round trips of its capacity.
     for (calls, most) in [(1, 4.0), (4, 6.0), (16, 9.0)] {
         path.fetch(calls);
         path.fetch(calls);
         let (trips, again) = path.fetch(calls);
         assert!(trips < most && again == 0);
     }
-    // It carries a tenth now, in which 4 MiB are 8.4 round trips.
+    // The path now carries a tenth, of which 4 MiB are 8.4 round trips.
     path.world.link.rate = 40_000_000;
     let (trips, again) = path.fetch(4);
     assert!(trips < 20.0 && again < 400);
@@ -240,7 +242,7 @@ fn calls_on_a_known_path_start_with_their_share() {
     assert!(trips < 20.0 && again < 200);
 }
 
-/// Without shares, a call on a known path begins as the first one did.
+/// Without shares, a call on a known path begins like the first one.
 #[test]
 fn calls_that_share_nothing_look_for_the_rate_alone() {
     let seed = Seed::from_environment(19);
@@ -263,7 +265,8 @@ fn calls_that_share_nothing_look_for_the_rate_alone() {
     assert!(shared + 2.0 < alone, "{shared} and {alone} round trips");
 }
 
-/// Sixteen at a time on a path with a short queue, which they together do not overrun: 16 MiB are 13.4 round trips of it.
+/// Sixteen at a time on a path with a short queue, which they together do not overrun. 16 MiB are
+/// 13.4 round trips of its capacity.
 #[test]
 fn calls_side_by_side_do_not_overrun_a_known_path() {
     let seed = Seed::from_environment(20);
@@ -277,8 +280,9 @@ fn calls_side_by_side_do_not_overrun_a_known_path() {
     }
 }
 
-/// A large call on a full path has what small ones beside it leave: 20 MB there and back among 32 at a time took 30 s when
-/// each had an equal part of the path, wanted or not, and takes 7.5 where nobody heeds the others.
+/// A large call on a full path gets the capacity that small calls beside it leave. 20 MB in both
+/// directions among 32 calls at a time took 30 s when each had an equal part of the path. Without
+/// sharing it takes 7.5 s.
 #[test]
 fn a_large_call_among_small_ones_has_what_they_leave() {
     const SMALL: usize = 32;
@@ -286,7 +290,7 @@ fn a_large_call_among_small_ones_has_what_they_leave() {
     let mut world = World::new(seed.0, long_path(0));
     world.nodes[1].answer = Answer::Echo;
     let connections: Vec<_> = (0..=SMALL / 4).map(|_| world.connect()).collect();
-    // The path is found to be full.
+    // The path is measured as full.
     for n in 0..8 {
         world.call(connections[n / 4], &pattern(1_000_000));
     }
@@ -314,7 +318,8 @@ fn a_large_call_among_small_ones_has_what_they_leave() {
     assert!(seconds < 15.0 && small > 500);
 }
 
-/// Eight calls on a path that loses much and reorders: what each finds for itself had a third sent again.
+/// Eight calls on a path with much loss and reordering. When each measured for itself, a third was
+/// retransmitted.
 #[test]
 fn calls_side_by_side_on_a_bad_path() {
     let seed = Seed::from_environment(22);

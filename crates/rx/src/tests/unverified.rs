@@ -1,4 +1,4 @@
-//! What addresses get that have proved nothing: by hand, and by storms of forged datagrams.
+//! Packets to unverified addresses: hand-made cases, and storms of forged datagrams.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::*;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Everything that is sent within ten minutes for what came so far.
+/// Returns everything that is sent within ten minutes in response to the input so far.
 fn all(desk: &mut Desk, mut seen: Vec<Seen>) -> Vec<Seen> {
     seen.extend(desk.pass(Duration::from_secs(600)));
     seen
@@ -53,7 +53,7 @@ fn the_first_acknowledgement_lets_the_rest_go() {
     let ack = packet::Ack { acks: &[1], ..ack };
     let seen = desk.ack(1, 2, &ack, 0);
     assert_eq!(data_of(&seen), (2..=10).collect::<Vec<_>>());
-    // The next call of the address, on another connection too, is answered as a whole at once.
+    // The next call of the address, on another connection too, gets its whole answer at once.
     let other = Header {
         cid: 4,
         flags: Flags(Flags::CLIENT_INITIATED | Flags::LAST_PACKET),
@@ -65,7 +65,7 @@ fn the_first_acknowledgement_lets_the_rest_go() {
     assert_eq!(data_of(&seen), (1..=10).collect::<Vec<_>>());
 }
 
-/// Serials begin at random: an ACK that its sender made up proves nothing.
+/// Serials begin at random: an ACK with an invented serial proves nothing.
 #[test]
 fn guessed_serials_prove_nothing() {
     for seed in 0..20 {
@@ -84,7 +84,7 @@ fn guessed_serials_prove_nothing() {
             let ack = plain_ack(1, 0, serial, AckReason::PING_RESPONSE);
             packets += desk.ack(1, 2 + serial, &ack, 0).len();
         }
-        // Nothing is lost yet, and no more than a packet each may leave.
+        // Nothing is lost yet, and no more than one packet each may leave.
         assert!(packets <= 200, "{packets}");
         let sent = desk.endpoint.statistics();
         assert!(sent.data_sent <= 201, "{}", sent.data_sent);
@@ -103,7 +103,7 @@ fn a_short_reply_leaves_at_once_and_is_pinged_for_once() {
     assert_eq!((later.len(), later[0].ack().reason), (1, AckReason::PING));
 }
 
-/// The reply is lost: the answer to the ping brings it again.
+/// The reply is lost: the answer to the ping causes its retransmission.
 #[test]
 fn a_lost_reply_is_repeated_when_the_ping_is_answered() {
     let mut desk = Desk::server(Config::default());
@@ -116,7 +116,7 @@ fn a_lost_reply_is_repeated_when_the_ping_is_answered() {
     assert_eq!(data_of(&seen), [1]);
 }
 
-/// A client that repeats its request gets the reply again each time, without any timer of ours.
+/// A client that repeats its request gets the reply again each time, without a timer of ours.
 #[test]
 fn a_repeated_request_draws_the_reply_again() {
     let mut desk = Desk::server(Config::default());
@@ -131,7 +131,7 @@ fn a_repeated_request_draws_the_reply_again() {
     }
 }
 
-/// A call that takes its time asks for the proof while it does.
+/// A long-running call requests the proof while it runs.
 #[test]
 fn a_slow_call_verifies_its_client_before_it_replies() {
     let mut desk = Desk::server(Config::default());
@@ -176,7 +176,7 @@ fn a_proof_is_forgotten_after_ten_minutes_and_renewed_by_use() {
     assert_eq!(reply(&mut desk, 6, true), 1, "nothing was saved up");
 }
 
-/// Two datagrams leave at most for each of a forger's own, and of those one is small.
+/// At most two datagrams leave for each forged one, and one of these is small.
 #[test]
 fn storms_of_forged_datagrams_are_not_multiplied() {
     for seed in 200..206 {
@@ -276,7 +276,7 @@ fn storms_of_forged_datagrams_are_not_multiplied() {
     }
 }
 
-/// An honest client pays one round trip at its first long reply, and none at a short one.
+/// An honest client needs one extra round trip for its first long reply, and none for a short one.
 #[test]
 fn what_an_honest_client_pays() {
     let link = Link {
@@ -299,7 +299,7 @@ fn what_an_honest_client_pays() {
     assert_eq!(took, [1, 1, 2, 2, 1, 1]);
 }
 
-/// With lost packets, from the first one on, every call ends with the right bytes.
+/// With packet loss from the first packet on, every call ends with the right bytes.
 #[test]
 fn first_calls_through_a_bad_network() {
     for seed in 210..260 {

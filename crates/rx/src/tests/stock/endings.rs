@@ -1,4 +1,4 @@
-//! How calls end, what happens meanwhile, and what the network does to them.
+//! Endings of calls, packets that arrive meanwhile, and errors of the network.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn t14_what_was_soft_acknowledged_can_be_asked_for_again() {
     );
     ack.acks = &[1, 1, 1, 1];
     desk.ack(1, 4, &ack, 0);
-    // Soft acknowledgement of all ends a server call (rx-wire facts 2.1).
+    // A soft acknowledgement of everything ends a server call (rx-wire facts 2.1).
     assert!(desk.pass(Duration::from_secs(5)).is_empty());
 }
 
@@ -71,7 +71,7 @@ fn acks_that_must_change_nothing() {
     desk.proven_data();
     let call = desk.new_call();
     desk.answer(call, &[7; 1416 * 4]);
-    // Beyond what was sent; for another call; from before.
+    // Beyond what was sent; for another call; older than the last one.
     desk.ack(1, 2, &plain_ack(9, 8, 0, AckReason::DELAY), 0);
     desk.ack(2, 3, &plain_ack(5, 4, 0, AckReason::DELAY), 0);
     desk.ack(1, 4, &plain_ack(3, 2, 0, AckReason::DELAY), 0);
@@ -85,7 +85,7 @@ fn acks_that_must_change_nothing() {
     for length in 0..18 {
         desk.put(Desk::header(PacketType::ACK, 1, 0, 7), &vec![1; length]);
     }
-    // Still unacknowledged: 3 and 4 are sent again.
+    // Packets 3 and 4 are still unacknowledged and are retransmitted.
     let seen = desk.pass(Duration::from_secs(2));
     assert!(seen.iter().any(|s| s.header.seq == 3) && seen.iter().all(|s| s.header.seq != 2));
     // ACKALL ends it.
@@ -134,7 +134,7 @@ fn t19_reachability_check() {
         .unwrap();
     assert!(ping.header.flags.has(Flags::REQUEST_ACK));
     let serial = ping.header.serial;
-    // A second channel waits too; an answer to nothing proves nothing.
+    // A second channel waits too; an answer that names no ping proves nothing.
     let other = Header {
         cid: CID | 1,
         ..Desk::header(PacketType::DATA, 1, 1, 2)
@@ -156,14 +156,14 @@ fn t19_reachability_check() {
     desk.ack(1, 4, &plain_ack(1, 0, serial, AckReason::PING_RESPONSE), 0);
     desk.new_call();
     desk.new_call();
-    // Proven for a minute.
+    // The proof is valid for a minute.
     let header = Header {
         cid: CID | 2,
         ..Desk::header(PacketType::DATA, 1, 1, 5)
     };
     desk.put(header, b"x");
     desk.new_call();
-    // A NAT keep-alive is not answered.
+    // A NAT keep-alive gets no answer.
     let mut header = Header::decode(&hex(
         "000003e7 00000000 00000000 00000000 00000000 0d 04 00 00 0000 0000",
     ))
@@ -304,7 +304,7 @@ fn in_order_packets_are_acknowledged_in_pairs_and_late_ones_by_timer() {
         (seen[0].ack().reason, seen[0].ack().serial),
         (AckReason::IDLE, 2)
     );
-    // Until then the late one is a ping.
+    // Until then the delayed ACK is a ping.
     let answer = plain_ack(1, 0, seen[0].header.serial, AckReason::PING_RESPONSE);
     desk.ack(1, 3, &answer, 0);
     assert!(desk.data(1, 3, 3, 0).is_empty());
