@@ -1,10 +1,14 @@
 //! The errors of this crate, one variant for each cause, so that a server chooses its abort codes
 //! in one place.
 //!
-//! The variants are grouped by blame. The long list is for requests that cannot be done; most of
-//! these have a code of their own on the wire. The store may lack something (`OverQuota`,
-//! `DiskFull`, limits), or the machine may fail (`Io`, `Corrupt`, `Stopped`). When an operation
-//! returns an error, it has changed nothing.
+//! The variants are grouped by blame:
+//!
+//! * The request cannot be done. This is the long list; most of these have a code of their own on
+//!   the wire.
+//! * The store lacks something (`OverQuota`, `DiskFull`, limits).
+//! * The machine failed (`Io`, `Partition`, `Damaged`, `Stopped`).
+//!
+//! When an operation returns an error, it has changed nothing.
 
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::object::ObjectId;
