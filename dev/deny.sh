@@ -1,5 +1,5 @@
-# `cargo deny`: licences, sources and duplicate dependencies from deny.toml, advisories where their database can be
-# reached. Sourced by dev/check.
+# `cargo deny`: licences, sources and duplicate dependencies by deny.toml; advisories, if their
+# database can be reached. Sourced by dev/check.
 . dev/tool.sh
 DENY_VERSION=0.20.2
 

@@ -1,9 +1,9 @@
-# Accounting for dev/ and interop/: every check that ran adds one line to $CELLAR_TALLY, and whoever made the
-# file prints the closing line 'N passed, N failed, N skipped' from it. Sourced, never run.
+# Counts for dev/ and interop/. Every check adds one line to $CELLAR_TALLY. The script that created
+# the file prints the last line 'N passed, N failed, N skipped' from it. Sourced, never run.
 #
 #   passed NAME   failed NAME [WHY]   skipped NAME WHY
-#   passed_many N NAME                N tests of one kind, from a test program's own summary
-#   tally_begin                       starts a file unless a caller has one; tally_end prints and returns the verdict
+#   passed_many N NAME                N tests of one kind, from the summary of a test program
+#   tally_begin                       creates a file unless the caller has one; tally_end prints and returns the result
 
 tally_begin() {
     if [ -z "${CELLAR_TALLY:-}" ]; then
@@ -23,7 +23,7 @@ skipped_many() { tally_line skipped "$1" "$2" "$3"; }
 
 tally_sum() { awk -F'\t' -v k="$1" '$1 == k { n += $2 } END { print n + 0 }' "$CELLAR_TALLY"; }
 
-# Only the process that made the file prints it; a step called by a larger run leaves that to its caller.
+# Only the process that created the file prints it. In a larger run, the caller does that.
 tally_end() {
     local bad
     bad=$(tally_sum failed)
@@ -37,7 +37,7 @@ tally_end() {
     [ "$bad" = 0 ]
 }
 
-# step NAME COMMAND...: runs it, shows its output only when it fails, and counts it.
+# step NAME COMMAND...: runs the command, shows its output only if it fails, and counts it.
 step() {
     local name=$1 log start rc
     shift
