@@ -74,8 +74,8 @@ pub enum Error {
     /// The volume is an RO or backup volume (EROFS).
     #[error("the volume is read-only")]
     ReadOnly,
-    /// While a reader was reading a version of a file, that version was replaced.
-    #[error("{0} was removed while it was being read")]
+    /// While a file was being read or repaired, another version replaced it.
+    #[error("{0} changed while it was being read")]
     Changed(Fid),
     /// The bytes of the file are in objects on other servers. The server must read and write them
     /// there.

@@ -201,7 +201,7 @@ impl Core {
                     if matches!(error, Error::Stopped(_)) {
                         return Err(error);
                     }
-                    tracing::error!(?key, %error, "background removal found a damaged record");
+                    tracing::error!(?key, %error, "a job of the background removal failed");
                 }
                 from = key.successor();
             }
