@@ -3,7 +3,7 @@
 //! The database calls a device dead after some seconds of silence. In that time a file with copies
 //! or parity can be stored nevertheless. A new file without them would fail, although there are
 //! other devices. So its devices are asked, unless they answered recently; then the check costs
-//! nothing. No device has room for the file, and no missing device would have.
+//! nothing.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ use crate::abort_map::Refusal;
 use crate::limits::{ALIVE_PATIENCE, ALIVE_TIME, STATES_INTERVAL, STATES_PATIENCE};
 use crate::server::Server;
 
-/// No device has room for the file, and none is away that would have.
+/// No device has room for the file, and no missing device would have.
 const NO_PLACE: Refusal = Refusal::Store(cellar_volume::Error::DiskFull);
 
 /// How often other devices are chosen.

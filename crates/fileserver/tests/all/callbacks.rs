@@ -1,4 +1,4 @@
-//! Promises and their breaking: who is told what, who is not, and who waits for whom.
+//! Promises and breaks: which hosts are notified of what, and which calls wait for them.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use cellar_fileserver::limits::BREAK_WAIT_LEAST;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{self, AfsStoreStatus};
 
-/// What a busy machine may add to any time measured here.
+/// The time that a busy machine may add to any measured time.
 const SLACK: Duration = Duration::from_millis(700);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 async fn until(mut so: impl FnMut() -> bool) {
     for _ in 0..200 {
         if so() {
@@ -23,7 +23,7 @@ async fn until(mut so: impl FnMut() -> bool) {
     panic!("it never came to be");
 }
 
-/// Lets what was answered in the background arrive.
+/// Waits for background answers to arrive.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
@@ -241,7 +241,7 @@ fn a_silent_host_delays_one_change_a_moment_and_learns_it_on_return() {
         assert!(waited >= BREAK_WAIT_LEAST, "{waited:?}");
         assert!(waited < BREAK_WAIT_LEAST + SLACK, "{waited:?}");
         assert_eq!(reader.told(), [one]);
-        // It is down now: nobody waits for it any more.
+        // The host is down now: no change waits for it any more.
         let begun = Instant::now();
         writer.store(two, 0, b"x").await.unwrap();
         assert!(begun.elapsed() < SLACK, "{:?}", begun.elapsed());
@@ -249,7 +249,7 @@ fn a_silent_host_delays_one_change_a_moment_and_learns_it_on_return() {
         assert_eq!(figures.hosts.down, 1);
         assert_eq!((figures.callbacks.late, figures.callbacks.delayed), (1, 1));
         until(|| cell.server.figures().contacts.silences == 1).await;
-        // Before its next call is answered, it is told what it missed.
+        // Before its next call is answered, it gets the breaks that it missed.
         silent.service.silent.store(false, Ordering::Relaxed);
         silent.status(root).await;
         assert_eq!(silent.told(), [one, two]);
@@ -258,7 +258,7 @@ fn a_silent_host_delays_one_change_a_moment_and_learns_it_on_return() {
     });
 }
 
-/// A machine whose address takes packets and never answers: no reply, no acknowledgement.
+/// Makes a machine's address receive packets and never answer: no reply, no acknowledgement.
 async fn fall_silent(machine: &Machine) -> tokio::net::UdpSocket {
     let address = machine.port.local_address();
     machine.port.close();
@@ -318,7 +318,7 @@ fn a_late_host_is_told_all_the_same_and_not_served_before() {
             .store(1000, Ordering::Relaxed);
         writer.store(fid, 0, b"x").await.unwrap();
         assert_eq!(slow.told(), [], "it is late, and the change is answered");
-        // Its own call waits until it was told.
+        // The call of the late host waits until it has received the break.
         slow.status(root).await;
         assert_eq!(slow.told(), [fid]);
         assert_eq!(slow.forgot(), 0);
@@ -391,7 +391,7 @@ fn a_full_table_makes_room_and_serves_on() {
         cell.wait_secs(10);
         old.forgot();
         for &fid in &fids {
-            // With or without promise, a status is answered.
+            // A status is answered with or without a promise.
             new.status(fid).await;
         }
         settle().await;
@@ -422,7 +422,7 @@ fn nothing_is_promised_to_what_serves_no_callbacks() {
         assert_eq!(writer.told(), [fid]);
         assert_eq!(cell.server.figures().callbacks.held, 0);
         writer.status(fid).await;
-        // The local administrator has no address to be called at either.
+        // Nor does the local administrator have an address for callbacks.
         let admin = cell.admin().await;
         let status = admin.call(&rxafs::FetchStatus { fid }).await.unwrap();
         assert_eq!(status.callback.expires_in_secs, 0);

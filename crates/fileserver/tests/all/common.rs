@@ -1,5 +1,5 @@
 //! A file server in this process, on loopback, with a temporary partition; machines that call it
-//! and serve its callbacks; the local administrator.
+//! and serve its callbacks; and the local administrator.
 
 pub(crate) mod making;
 pub(crate) mod osds;
@@ -31,14 +31,14 @@ use cellar_wire::rxafs::{self, AfsStoreStatus};
 use cellar_wire::{AbortCode, AfsName, List, Package, Procedure, rxafscb};
 use parking_lot::Mutex;
 
-/// The scratch volume: everybody may do everything.
+/// The scratch volume: every user has all rights.
 pub(crate) const OPEN: VolumeId = VolumeId(536_870_912);
 /// Read-only clone of the scratch volume.
 pub(crate) const CLONE: VolumeId = VolumeId(536_870_913);
-/// A volume as administrators make it: nobody else may anything.
+/// A new volume as administrators make it: no other user has a right.
 pub(crate) const SHUT: VolumeId = VolumeId(536_870_915);
 
-/// When the tests take place; the clock stands still unless a test moves it.
+/// The time of the tests. The clock stands still unless a test moves it.
 pub(crate) const NOW: u64 = 1_800_000_000;
 
 /// A protection database of a few names.
@@ -47,19 +47,19 @@ pub(crate) struct Names {
     pub(crate) host_groups: Mutex<Vec<(IpAddr, ViceId)>>,
     /// User and group.
     pub(crate) members: Mutex<Vec<(ViceId, ViceId)>>,
-    /// Raised by [`Names::join`], as by a database of the same process.
+    /// Incremented by [`Names::join`], as by a database in the same process.
     version: AtomicU64,
     pub(crate) unreachable: AtomicBool,
 }
 
 impl Names {
-    /// Makes somebody a member, and says that something has changed.
+    /// Adds a member to a group, and signals the change.
     pub(crate) fn join(&self, user: i32, group: i32) {
         self.join_unseen(user, group);
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Makes somebody a member, as a database elsewhere does.
+    /// Adds a member to a group without a signal, as a remote database does.
     pub(crate) fn join_unseen(&self, user: i32, group: i32) {
         self.members.lock().push((ViceId(user), ViceId(group)));
     }
@@ -175,7 +175,7 @@ pub(crate) fn mode(mode: u32) -> AfsStoreStatus {
     }
 }
 
-/// A call that sets the most blocks of the scratch volume.
+/// A call that sets the quota of the scratch volume.
 pub(crate) fn quota(blocks: i32) -> rxafs::SetVolumeStatus {
     rxafs::SetVolumeStatus {
         volume: OPEN,
@@ -258,7 +258,7 @@ impl Cell {
         }
     }
 
-    /// Stops; cleanly or as by a crash; and starts again on the same volumes and address.
+    /// Stops, cleanly or as in a crash, and starts again with the same volumes and address.
     pub(crate) fn restart(mut self, cleanly: bool) -> Self {
         let address = self.address();
         drop(self.listener.take());
@@ -332,7 +332,7 @@ impl Cell {
         local::connect(&self.socket).await.unwrap()
     }
 
-    /// Replaces the list of a directory, from below.
+    /// Replaces the list of a directory, directly in the store.
     pub(crate) fn set_list(&self, dir: Fid, list: AccessList) {
         let volume = self.partition.volume(dir.volume).unwrap().unwrap();
         let context = cellar_volume::Context {
@@ -382,15 +382,15 @@ impl Cell {
     }
 }
 
-/// What a client machine does with the calls of file servers.
+/// The callback service of a client machine.
 pub(crate) struct CacheManager {
     pub(crate) uuid: Mutex<Option<AfsUuid>>,
     /// Answers nothing.
     pub(crate) silent: AtomicBool,
     pub(crate) translates_errors: AtomicBool,
-    /// Serves no callback calls at all.
+    /// Serves no callback calls.
     pub(crate) deaf: AtomicBool,
-    /// Takes so long for each answer.
+    /// Delay of each answer.
     pub(crate) answers_after_millis: AtomicU64,
     pub(crate) asked: AtomicU32,
     pub(crate) forgot: AtomicU32,
@@ -490,7 +490,7 @@ impl Machine {
         Self::at(server, "127.0.0.1:0".parse().unwrap(), service)
     }
 
-    /// One that calls from that address, which another one may have just left.
+    /// A machine that calls from that address, which another one may have just left.
     pub(crate) fn at(server: SocketAddr, address: SocketAddr, service: Arc<CacheManager>) -> Self {
         let config = RuntimeConfig {
             shards: 1,
@@ -526,7 +526,7 @@ impl Machine {
         self.principal(stated::user(name), rxafs::PACKAGE.service_id)
     }
 
-    /// A connection of anybody, to any service.
+    /// A connection of any principal, to any service.
     pub(crate) fn principal(&self, who: cellar_auth::Principal, service: u16) -> Connection {
         self.port
             .connect(self.server, service, stated::security(who))
@@ -536,7 +536,7 @@ impl Machine {
         self.connection.call(call).await
     }
 
-    /// Calls what has to succeed.
+    /// Makes a call that must succeed.
     pub(crate) async fn ok<P: Procedure>(&self, call: &P) -> P::Reply {
         match self.connection.call(call).await {
             Ok(reply) => reply,
@@ -544,7 +544,7 @@ impl Machine {
         }
     }
 
-    /// The code of a call that has to fail.
+    /// The code of a call that must fail.
     pub(crate) async fn code<P: Procedure>(&self, call: &P) -> i32 {
         code(self.connection.call(call).await, P::NAME)
     }
@@ -567,7 +567,7 @@ impl Machine {
         self.ok(&call).await.fid
     }
 
-    /// What a name means, read from below.
+    /// The fid of a name, read from the directory's pages.
     pub(crate) async fn lookup(&self, dir: Fid, file: &str) -> Fid {
         let pages = self.fetch(dir, 0, 1 << 20).await.unwrap();
         let (pages, _) = pages.as_chunks();
@@ -616,7 +616,7 @@ impl Machine {
         Ok(bytes)
     }
 
-    /// What it was told since it was last asked.
+    /// The breaks received since the last call of this function.
     pub(crate) fn told(&self) -> Vec<Fid> {
         let mut told = std::mem::take(&mut *self.service.breaks.lock());
         told.sort_unstable();
@@ -628,7 +628,7 @@ impl Machine {
     }
 }
 
-/// StoreData64: bytes at the end of what a file shall have.
+/// StoreData64: bytes at the end of the resulting file.
 pub(crate) async fn store(
     connection: &Connection,
     fid: Fid,
@@ -639,7 +639,7 @@ pub(crate) async fn store(
     store_of(connection, fid, position, bytes, file_length).await
 }
 
-/// StoreData64: bytes to a place of a file that is at most so long before.
+/// StoreData64: bytes at any position of a file.
 pub(crate) async fn store_within(
     machine: &Machine,
     fid: Fid,
@@ -673,7 +673,7 @@ async fn store_of(
     Ok(reply.status)
 }
 
-/// The code of a call that has to fail.
+/// The code of a call that must fail.
 pub(crate) fn code<T: std::fmt::Debug>(outcome: Result<T, CallError>, what: &str) -> i32 {
     match outcome {
         Err(CallError::Aborted(code)) => code.0,
@@ -681,7 +681,7 @@ pub(crate) fn code<T: std::fmt::Debug>(outcome: Result<T, CallError>, what: &str
     }
 }
 
-/// The same, of a code that the server may translate for the caller.
+/// The same, for a code that the server may translate for the caller.
 pub(crate) fn plain_code(outcome: Result<impl std::fmt::Debug, CallError>) -> i32 {
     match outcome {
         Err(CallError::Aborted(code)) => code.to_plain().0,
@@ -700,8 +700,8 @@ pub(crate) async fn raw(connection: &Connection, request: Vec<u8>) -> Result<Vec
     Ok(reply)
 }
 
-/// Runs a test's body with a cell, client machines of it, and a file in the scratch volume that the first of them has
-/// just made.
+/// Runs a test's body with a cell, client machines of it, and a file in the scratch volume. The
+/// first machine has just created the file.
 pub(crate) fn with_file<const N: usize>(body: impl AsyncFnOnce(&Cell, &[Machine; N], Fid)) {
     let cell = Cell::start();
     let machines = std::array::from_fn(|at| Machine::new(&cell, at as u8 + 1));
@@ -722,7 +722,7 @@ pub(crate) fn run<T>(body: impl Future<Output = T>) -> T {
         match tokio::time::timeout(Duration::from_secs(60), body).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                // Not a panic: a shard that hangs would keep the runtime from being dropped.
+                // No panic: a shard that hangs would block the shutdown of the runtime.
                 eprintln!("the test hangs");
                 std::process::abort();
             }

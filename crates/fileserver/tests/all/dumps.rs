@@ -1,4 +1,4 @@
-//! Dump, DumpV2, GetSize and Restore, against dumps that OpenAFS wrote.
+//! Dump, DumpV2, GetSize and Restore, compared with dumps that OpenAFS wrote.
 
 use crate::common::volser::{NEW, Volser, assert_same, contents, cookie, items, sample};
 use crate::common::{Cell, Machine, NOW, OPEN, run};
@@ -12,9 +12,9 @@ use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 
 const BAD_DUMP: i32 = 1_492_325_122;
 
-/// Where each item of a dump begins, and where it ends.
+/// The offsets at which the items of a dump begin, and the end.
 fn boundaries(dump: &[u8]) -> Vec<usize> {
-    // Each prefix that holds one item more.
+    // Feeds byte by byte: each prefix with one more item is a boundary.
     let mut reader = cellar_wire::dump::Reader::new();
     let mut boundaries = vec![0];
     for (at, byte) in dump.iter().enumerate() {
@@ -90,10 +90,10 @@ fn an_incremental_dump_brings_a_volume_up_to_date() {
                 item => assert!(now.contains(&item), "{item:?}"),
             }
         }
-        // And is changed as before.
+        // It can be changed as before.
         machine.store(hello, 0, b"own").await.unwrap();
         assert_eq!(machine.fetch(hello, 0, 100).await.unwrap(), b"own");
-        // Over a volume that is another one, it changes nothing.
+        // Restoring it over a different volume changes nothing.
         let trans = volser
             .create("other", READWRITE, VolumeId(0), OPEN_OTHER)
             .await;
@@ -181,7 +181,7 @@ fn bad_dumps_leave_the_volume_as_it_was() {
             bad.push(incremental[..(boundary + 3).min(incremental.len() - 1)].to_vec());
         }
         bad.push([&incremental[..], b"!"].concat());
-        // Absurd lengths of contents: nothing else is ever there.
+        // Lengths of contents that no dump has.
         let short = b"f\0\0\0\x14hello";
         let at = incremental
             .windows(short.len())
@@ -208,7 +208,7 @@ fn bad_dumps_leave_the_volume_as_it_was() {
     });
 }
 
-/// OpenAFS's servers take such a dump, and serve the volume only after a salvage has made a root
+/// OpenAFS's servers accept such a dump, and serve the volume only after a salvage has made a root
 /// directory.
 #[test]
 fn a_dump_without_a_root_directory_is_refused() {
@@ -224,7 +224,7 @@ fn a_dump_without_a_root_directory_is_refused() {
             .position(is_root)
             .unwrap();
         let places = boundaries(&sound);
-        // It is known once the length of its contents is, which follows their tag.
+        // The item is recognised only after the length of its contents, which follows their tag.
         let (from, to) = (places[place], places[place + 1] - 4);
         assert_eq!((sound[from], sound[to]), (3, b'f'));
         let length = u32::from_be_bytes(sound[to + 1..to + 5].try_into().unwrap());
@@ -243,7 +243,7 @@ fn a_dump_without_a_root_directory_is_refused() {
     assert_eq!(cell.partition.check().unwrap().faults, [""; 0]);
 }
 
-/// Whatever bits are changed: all old, or what the dump says and sound.
+/// With any bits changed, the volume is either unchanged, or as in the dump and sound.
 #[test]
 fn damaged_dumps_are_refused_or_make_a_sound_volume() {
     let cell = Cell::start();
@@ -395,13 +395,13 @@ fn contents_of_4_gib_and_more_have_a_64_bit_length() {
         }
         let tag = b"h\0\0\0\x01\0\0\0\x03\0\0\0";
         assert!(head.windows(tag.len()).any(|window| window == tag));
-        // Given up in the middle.
+        // Abandoned in the middle.
         drop(call);
         volser.end(trans).await;
     });
 }
 
-/// What a scrub said: the damage, and the last of its progress.
+/// The result of a scrub: the damage, and the last progress report.
 async fn scrub(
     volser: &Volser,
     volume: VolumeId,
@@ -451,7 +451,7 @@ fn a_scrub_names_what_is_damaged() {
         assert_eq!(damage[0].length, 200_000);
         assert_eq!(damage[0].places.len(), 1);
         assert_eq!(scrub(&volser, NEW).await.unwrap_err(), 103);
-        // Of another version nothing is taken.
+        // Bytes of another version are not accepted.
         let refill = async |volume, data_version: u64, bytes: &[u8]| {
             let call = afsvol::Refill {
                 partition: 0,
@@ -461,7 +461,7 @@ fn a_scrub_names_what_is_damaged() {
                 places: damage[0].places.clone(),
             };
             let mut call = volser.0.open(&call).await.unwrap();
-            // More than the places have hurts nobody.
+            // Bytes beyond the places do no harm.
             for _ in 0..3 {
                 let piece = Bytes::copy_from_slice(bytes);
                 if call.write(piece).await.is_err() {
@@ -479,7 +479,7 @@ fn a_scrub_names_what_is_damaged() {
         assert_eq!(refill(OPEN, version + 1, &[0xa5; 4096]).await, Err(22));
         assert_eq!(refill(OPEN, version, &[]).await, Ok((0, 0, 1)));
         assert_eq!(refill(OPEN, version, &[0xa4; 4096]).await, Ok((0, 0, 1)));
-        // A dump stops rather than lie.
+        // A dump stops instead of sending wrong data.
         let trans = volser.begin(OPEN, IT_BUSY).await;
         let call = afsvol::Dump {
             trans,

@@ -1,4 +1,5 @@
-//! Files and directories through RXAFS: what clients do all day, and what each step answers.
+//! Files and directories through RXAFS: the usual operations of clients, and the answer of each
+//! step.
 
 use crate::common::{CLONE, Cell, Machine, NOW, OPEN, mode, name, run, with_file};
 use cellar_wire::acl::Rights;
@@ -317,7 +318,7 @@ fn times_modes_and_owners() {
             ..AfsStoreStatus::default()
         };
         assert_eq!(machine.code(&set(owner)).await, 1);
-        // Its owner is finishing it: what he may not set is left out.
+        // Its owner is finishing the file: bits that it may not set are omitted.
         let reply = machine.ok(&set(mode(0o4755))).await;
         assert_eq!(reply.status.unix_mode, 0o755);
         let admin = cell.admin().await;
@@ -326,7 +327,7 @@ fn times_modes_and_owners() {
         assert_eq!(machine.code(&set(mode(0o4755))).await, 13);
         let reply = admin.call(&set(mode(0o4755))).await.unwrap();
         assert_eq!(reply.status.unix_mode, 0o4755);
-        // A store by somebody else takes the set-id bits away.
+        // A store by another user removes the set-id bits.
         let status = machine.store(fid, 0, b"x").await.unwrap();
         assert_eq!(status.unix_mode, 0o755);
     });

@@ -1,5 +1,5 @@
-//! Forward and ForwardMultiple: between servers of our own, to one that knows only OpenAFS's
-//! procedures, and to some that fail.
+//! Forward and ForwardMultiple: between Cellar servers, to a server that knows only OpenAFS's
+//! procedures, and to servers that fail.
 
 use crate::common;
 
@@ -62,7 +62,7 @@ fn a_release_sends_what_changed() {
                     client.store(some, 0, &[4; 10_240]).await.unwrap();
                     20_000
                 }
-                // 10 KB in the middle of a large one, and its end cut off.
+                // 10 KB in the middle of a large one, which is then truncated.
                 2 => {
                     client.store(large, 500_000, &[5; 10_240]).await.unwrap();
                     let cut = cellar_wire::rxafs::StoreData64 {
@@ -77,7 +77,7 @@ fn a_release_sends_what_changed() {
                     let _status: cellar_wire::rxafs::StoreData64Reply = call.read().await.unwrap();
                     60_000
                 }
-                // Names come and go.
+                // Names are added and removed.
                 _ => {
                     let gone = cellar_wire::rxafs::RemoveFile {
                         dir_fid: root,
@@ -109,7 +109,7 @@ fn a_release_sends_what_changed() {
     }
 }
 
-/// A volume server that knows what OpenAFS's know: takes dumps, keeps their bytes.
+/// A volume server with OpenAFS's procedures: receives dumps, and keeps their bytes.
 #[derive(Default)]
 struct Stock(parking_lot::Mutex<Vec<Vec<u8>>>);
 
@@ -139,7 +139,7 @@ fn each_destination_has_its_own_result_and_waits_for_no_other() {
     let service =
         only(async move |call: &mut IncomingCall, restore| taken.restore(call, restore).await);
     let (_runtime, stock_port) = another(&there, service);
-    // Somebody who never answers.
+    // A server that never answers.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     run(async {
         let source = Volser(here.admin().await);
@@ -169,9 +169,9 @@ fn each_destination_has_its_own_result_and_waits_for_no_other() {
         let admin = here.admin().await;
         let (stock, port) = (&stock, &port);
         let watched = async move {
-            // Both that can are served long before the silent one is given up.
+            // Both working destinations are served long before the silent one times out.
             let begun = Instant::now();
-            // The one with a wrong number is asked, and not sent anything.
+            // The destination with a wrong number is asked, and receives nothing.
             while stock.0.lock().is_empty() || calls(port, afsvol::RestoreDelta::OPCODE) == 0 {
                 assert!(begun.elapsed() < Duration::from_secs(10));
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -183,7 +183,7 @@ fn each_destination_has_its_own_result_and_waits_for_no_other() {
             assert!(shown.transmit_next > 200, "{shown:?}");
             let now = NOW as i32;
             assert_eq!((shown.last_receive_time, shown.last_send_time), (now, now));
-            // Ending the transaction gives the rest up.
+            // Ending the transaction aborts the rest.
             admin.call(&afsvol::EndTrans { trans: from }).await.unwrap();
             assert_eq!(calls(port, afsvol::RestoreDelta::OPCODE), 1);
         };
@@ -218,7 +218,7 @@ fn a_destination_with_something_else_gets_everything() {
         assert!(state.is_known());
         target.flags(to, 0).await;
         target.end(to).await;
-        // It was changed there since: its state has no name, and the date is no help.
+        // The volume was changed there since: its state has no name, and the date does not help.
         let unlisted = cellar_wire::rxafs::RemoveFile {
             dir_fid: Fid::root(NEW),
             name: common::name("file"),
@@ -274,7 +274,7 @@ fn clones_of_clones_and_conversion() {
         let items = volser.items(NEW).await;
         assert!(items.contains(&Item::Data(b"one"[..].into())));
         volser.delete(NEW).await;
-        // It stays readable while it is replaced.
+        // It stays readable while its contents are replaced.
         client.store(file, 0, b"two").await.unwrap();
         let trans = volser.begin(OPEN, IT_BUSY).await;
         let dump = volser.dump(trans, 0).await;
@@ -286,7 +286,7 @@ fn clones_of_clones_and_conversion() {
         assert_eq!(client.fetch(seen, 0, 9).await.unwrap(), b"two");
         assert_eq!(client.told(), [Fid::whole_volume(RO)]);
         volser.end(site).await;
-        // And becomes the read-write volume.
+        // It becomes the read-write volume.
         let convert = afsvol::ConvertROtoRWvolume {
             partition: 0,
             volume: RO,
@@ -310,7 +310,7 @@ fn clones_of_clones_and_conversion() {
     });
 }
 
-/// A volume server that keeps the deltas that it is sent, and the heads.
+/// A volume server that keeps the deltas that it receives, with their heads.
 #[derive(Default)]
 struct Keeper(parking_lot::Mutex<Vec<(afsvol::DeltaHead, Vec<u8>)>>);
 

@@ -9,7 +9,7 @@ use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::rxafs;
 
-/// A file of the one machine's that the other is promised, and has been told nothing about yet.
+/// Creates a file as `writer`, for which `machine` then holds an unbroken promise.
 async fn promised(writer: &Machine, machine: &Machine) -> Fid {
     let fid = writer.create(Fid::root(OPEN), "f").await;
     machine.status(fid).await;
@@ -46,14 +46,14 @@ fn a_host_that_moved_while_it_was_told_is_not_waited_for_where_it_was() {
         let fid = promised(&writer, &machine).await;
         let (service, before) = (machine.service.clone(), machine.port.local_address());
         drop(machine);
-        // As if its network were away: nobody answers, and nobody says that nobody is there.
+        // Simulates a lost network: no answer, and no report that the port is closed.
         let _silent = loop {
             match UdpSocket::bind(before) {
                 Ok(socket) => break socket,
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }
         };
-        // A change waits a moment for it, and tries on.
+        // A change waits a short time for the host, and then the delivery continues.
         writer.store(fid, 0, b"x").await.unwrap();
         let moved = Machine::with_service(cell.address(), service);
         let begun = Instant::now();
@@ -77,7 +77,7 @@ fn another_client_at_a_known_address_is_another_host() {
         let address = machine.port.local_address();
         let service = machine.service.clone();
         drop(machine);
-        // A new process on the same port, which shows in the epoch of its connections.
+        // A new process on the same port, recognisable by the epoch of its connections.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let config = cellar_rpc::RuntimeConfig {
             shards: 1,
@@ -110,7 +110,8 @@ fn who_gets_a_port_that_a_host_has_left_is_another_host() {
         drop(machine);
         let moved = Machine::with_service(cell.address(), service);
         moved.status(fid).await;
-        // Another client gets the port; the first one is elsewhere, and still there. Then that one gets the port of the other.
+        // Another client gets the port while the first one is elsewhere and alive. Then the first
+        // one gets the port of the other.
         let other = Machine::at(cell.address(), left, CacheManager::new(Some(uuid(9))));
         let begun = Instant::now();
         other.status(fid).await;
@@ -124,7 +125,7 @@ fn who_gets_a_port_that_a_host_has_left_is_another_host() {
         assert_eq!((moved.told(), other.told()), (vec![fid], vec![fid]));
         let figures = cell.server.figures();
         assert_eq!((figures.hosts.hosts, figures.contacts.moves), (3, 1));
-        // Whoever is the same after all keeps its record.
+        // A client that is still the same keeps its record.
         let service = moved.service.clone();
         drop((moved, other));
         let back = Machine::at(cell.address(), left, service);
@@ -166,7 +167,7 @@ fn a_host_that_cannot_be_called_back_is_refused_and_others_are_not_held_up() {
         };
         let (refused, ()) = tokio::join!(silent.call(&call), both);
         assert_eq!(refused.unwrap_err().code().0, -1);
-        // What anybody may ask is answered even so.
+        // Calls that need no identity are answered nevertheless.
         silent.ok(&rxafs::GetTime {}).await;
         silent.ok(&rxafs::GetCapabilities {}).await;
         assert_eq!(cell.server.figures().refused("host_silent"), 1);
@@ -246,7 +247,8 @@ fn a_clean_restart_keeps_promises_and_a_crash_forgets_them() {
         writer.forgot();
         cell = tokio::task::block_in_place(|| cell.restart(true));
         assert_eq!(cell.server.figures().callbacks.held, 2);
-        // Told of the change though it has not called since; and it has forgotten nothing.
+        // It is notified of the change although it has made no call since, and it has not been
+        // reset.
         writer.store(fid, 0, b"x").await.unwrap();
         assert_eq!((reader.told(), reader.forgot()), (vec![fid], 0));
         assert_eq!(reader.status(fid).await.status.lock_count, -1);

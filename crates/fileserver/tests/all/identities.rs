@@ -1,4 +1,4 @@
-//! Who callers are: tickets, superusers, groups that change, and what of it is written down.
+//! The identities of callers: tickets, superusers, changing groups, and the audit log.
 
 use std::sync::atomic::Ordering;
 
@@ -127,7 +127,7 @@ fn who_is_known_stays_known_while_nobody_can_be_asked() {
         assert_eq!(rights(&alice, root).await, "", "asked a moment ago");
         cell.wait_secs(60);
         assert_eq!(rights(&alice, root).await, "w");
-        // What an administrator has flushed is not believed any more.
+        // After an administrator's flush, cached groups are no longer used.
         cell.names.unreachable.store(true, Ordering::Relaxed);
         cell.admin().await.call(&FLUSH()).await.unwrap();
         assert_eq!(alice.call(&call).await.unwrap_err().code().0, -1001);
@@ -172,7 +172,7 @@ fn a_ticket_that_ends_ends_the_rights() {
         cell.wait_secs(1);
         let refused = alice.call(&call).await.unwrap_err();
         assert_eq!(refused.code().0, 1235, "VICETOKENDEAD");
-        // What anybody may ask is answered.
+        // Calls that need no identity are answered.
         alice.call(&rxafs::GetTime {}).await.unwrap();
         machine.status(root).await;
     });
@@ -214,7 +214,8 @@ fn superusers_change_volumes_and_have_every_right() {
         );
         let outcome = anonymous.call(&new_volume(600_000_009)).await;
         assert_eq!(outcome.unwrap_err().code().0, refused);
-        // The holder of the key is system:administrators itself; a listed user is himself, in it.
+        // The holder of the key is system:administrators itself; a listed user keeps its own id and
+        // is a member.
         assert_eq!(
             rights(&files(holder.clone()), root).await,
             "rlidwkaABCDEFGH"
@@ -231,7 +232,8 @@ fn superusers_change_volumes_and_have_every_right() {
         };
         alice.call(&chown).await.unwrap();
         alice.call(&FLUSH()).await.unwrap();
-        // Taken off the list: no superuser at the next act, no administrator within seconds.
+        // Removed from the list: not a superuser at the next act, and not an administrator within
+        // seconds.
         assert!(superusers.remove("alice").unwrap());
         let again = volumes(stated::user("alice"));
         let outcome = again.call(&new_volume(600_000_010)).await;
@@ -272,7 +274,7 @@ fn administrative_acts_are_written_down() {
         machine.user("bob").call(&FLUSH()).await.unwrap_err();
         let volumes = machine.principal(stated::user("carol"), afsvol::PACKAGE.service_id);
         volumes.call(&new_volume(600_000_001)).await.unwrap_err();
-        // What everybody may do is nobody's business.
+        // Calls that every user may make are not audited.
         machine
             .user("bob")
             .call(&rxafs::FetchStatus { fid: root })
@@ -306,7 +308,7 @@ fn administrative_acts_are_written_down() {
     assert!(lines[4]["peer"].is_null());
 }
 
-/// The lines of an audit log, once there are so many.
+/// The lines of an audit log, once there are `count`.
 fn written(log: &std::path::Path, count: usize) -> Vec<serde_json::Value> {
     for _ in 0..100 {
         let text = std::fs::read_to_string(log).unwrap();

@@ -1,6 +1,6 @@
-//! A partition whose disk fails: changes are refused with EIO, by every call and to every kind of
-//! client, and reads go on. The store says "stopped" after the first failed write; clients must not
-//! hear "read-only".
+//! A partition whose disk fails: every call refuses changes with EIO, to every kind of client, and
+//! reads continue. The store returns "stopped" after the first failed write; clients must not get
+//! "read-only".
 
 use crate::common;
 
@@ -18,7 +18,7 @@ use cellar_wire::rxafs;
 const EIO: i32 = 5;
 const UAEIO: i32 = 49_733_380;
 
-/// Every call of a client that changes something. The first finds the disk that fails, the others
+/// Every call with which a client changes something. The first meets the failing disk, the others
 /// the partition that takes no more changes.
 #[test]
 fn clients_hear_eio_from_a_partition_that_takes_no_more_changes() {
@@ -81,7 +81,8 @@ fn clients_hear_eio_from_a_partition_that_takes_no_more_changes() {
                 for (what, code) in told {
                     assert_eq!(code, eio, "{what} after {fault:?}");
                 }
-                // Reads go on. Only the directory of the change that failed is in doubt: EIO too.
+                // Reads continue. Only the directory of the failed change is in doubt, so it gives
+                // EIO too.
                 assert_eq!(machine.lookup(root, "kept").await, kept);
                 assert_eq!(machine.lookup(root, "dir").await, dir);
                 for fid in [kept, file] {
@@ -94,7 +95,7 @@ fn clients_hear_eio_from_a_partition_that_takes_no_more_changes() {
     }
 }
 
-/// The same for what `vos` calls: never read-only, never off-line.
+/// The same for the calls of `vos`: never read-only, never off-line.
 #[test]
 fn administrators_hear_eio_from_a_partition_that_takes_no_more_changes() {
     let cell = Cell::start();
@@ -137,7 +138,7 @@ fn administrators_hear_eio_from_a_partition_that_takes_no_more_changes() {
         assert!(flags.is_ok() || code(flags, "SetFlags") == EIO);
         let delete = DeleteVolume { trans: offline };
         assert_eq!(code(admin.call(&delete).await, "DeleteVolume"), EIO);
-        // Reading goes on: that is how the volumes get away from the disk.
+        // Reads continue, so the volumes can be moved away from the disk.
         let whole = source.dump(busy, 0).await;
         assert!(!whole.is_empty());
         for trans in [busy, offline] {

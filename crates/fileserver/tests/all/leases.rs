@@ -1,4 +1,4 @@
-//! Leases of directories: who waits for whom, and when they end.
+//! Leases of directories: which calls wait for their holders, and when they end.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{self, Fids, LeaseDirectory, ReturnDirectories};
 
 const EAGAIN: i32 = 11;
-/// Long enough for a call that waits for nothing.
+/// Long enough for a call that does not wait.
 const SOON: Duration = Duration::from_millis(300);
 
 async fn lease(machine: &Machine, dir_fid: Fid) -> rxafs::LeaseDirectoryReply {
@@ -29,7 +29,8 @@ async fn give_back(machine: &Machine, dir: Fid) {
     machine.ok(&ReturnDirectories { fids }).await;
 }
 
-/// That a call waits until the holder of the lease was told, and has given the directory back.
+/// Asserts that a call waits until the holder of the lease received the recall and returned the
+/// directory.
 async fn waits<T>(holder: &Machine, dir: Fid, call: impl Future<Output = T>) -> T {
     let mut call = std::pin::pin!(call);
     let waited = tokio::time::timeout(SOON, &mut call).await;
@@ -50,7 +51,7 @@ fn create_f(dir_fid: Fid) -> rxafs::CreateFile {
     }
 }
 
-/// A cell whose leases last so long.
+/// A cell with leases of that duration.
 fn cell_of(secs: u64) -> Cell {
     Cell::start_with(|config| Config {
         lease: Duration::from_secs(secs),
@@ -58,7 +59,7 @@ fn cell_of(secs: u64) -> Cell {
     })
 }
 
-/// Fresh directories with the lease of one of two machines, and the machines.
+/// A new directory with a lease of the given machine.
 async fn leased(one: &Machine, what: &str) -> Fid {
     let dir = one.make_dir(Fid::root(OPEN), what).await;
     let reply = lease(one, dir).await;
@@ -122,7 +123,7 @@ fn whoever_looks_at_or_changes_a_leased_directory_waits_until_it_is_given_back()
             };
             "the local administrator" => |fid| admin.call(&rxafs::FetchStatus { fid }).await.unwrap();
         }
-        // Whether it is empty, and where it is, is a matter of the directory itself.
+        // The state of the directory itself matters here: whether it is empty, and its parent.
         let dir = leased(&one, "gone").await;
         let call = rxafs::RemoveDir {
             dir_fid: root,
@@ -140,7 +141,7 @@ fn whoever_looks_at_or_changes_a_leased_directory_waits_until_it_is_given_back()
     });
 }
 
-/// What the holder made and tells when he is told, the other finds.
+/// The other machine finds the entries that the holder created and sent after the recall.
 #[test]
 fn what_was_made_under_a_lease_is_told_before_others_look() {
     let cell = Cell::start();
@@ -171,7 +172,7 @@ fn the_holders_own_calls_pass_and_make_it_last_longer() {
         let dir = one.make_dir(root, "dir").await;
         assert_eq!(lease(&one, dir).await.lease_secs, 1);
         let mut block = Block::reserve(&one, dir).await;
-        // The margin is a second: four of these are longer than that.
+        // The margin is a second; four of these rounds are longer.
         for n in 0..4 {
             one.status(dir).await;
             one.create(dir, &format!("own{n}")).await;
@@ -181,7 +182,7 @@ fn the_holders_own_calls_pass_and_make_it_last_longer() {
         }
         assert_eq!(lease(&one, dir).await.lease_secs, 1, "and asking does");
         assert_eq!(one.told(), []);
-        // It is over by itself.
+        // It expires.
         let begun = Instant::now();
         two.status(dir).await;
         assert!(
@@ -197,7 +198,7 @@ fn the_holders_own_calls_pass_and_make_it_last_longer() {
         assert_eq!(one.told(), [dir]);
         let reply = made(&one, &[block.file(dir, "late", b"x")]).await;
         assert_eq!(reply.directories[0].lease_secs, 0);
-        // Other directories are nobody's business.
+        // Other directories are not affected.
         two.status(root).await;
     });
 }
@@ -224,7 +225,7 @@ fn a_directory_that_others_want_is_not_leased() {
         for machine in [&one, &two] {
             refused(machine, recalled).await;
         }
-        // A recalled one is not made longer.
+        // A recalled lease is not extended.
         let held = leased(&one, "held").await;
         let mut look = std::pin::pin!(two.status(held));
         assert!(tokio::time::timeout(SOON, &mut look).await.is_err());
@@ -236,7 +237,7 @@ fn a_directory_that_others_want_is_not_leased() {
         );
         give_back(&one, held).await;
         look.await;
-        // Who may not make anything, or cannot be told, gets none.
+        // A machine that may not create entries, or cannot be called back, gets no lease.
         let shut = one.make_dir(root, "shut").await;
         cell.set_list(shut, list(&[(ANYUSER, "rlwdk")]));
         assert_eq!(one.code(&LeaseDirectory { dir_fid: shut }).await, 13);
@@ -275,7 +276,7 @@ fn a_lease_ends_with_the_promises_of_its_host() {
         let begun = Instant::now();
         two.status(dir).await;
         assert!(begun.elapsed() < Duration::from_secs(3));
-        // Another process at the same address, though it says that it is the same client.
+        // Another process at the same address, with the UUID of the same client.
         let dir = leased(&one, "another").await;
         let address = one.port.local_address();
         let service = one.service.clone();
@@ -319,7 +320,7 @@ fn directories_that_are_made_are_leased_from_birth() {
         assert_eq!(cell.server.figures().leases, 1, "none of what was not made");
         one.told();
         waits(&one, dir.fid, two.status(dir.fid)).await;
-        // Nobody has leases who is promised nothing.
+        // A host that gets no promises gets no leases.
         let deaf = Machine::new(&cell, 4);
         deaf.service.deaf.store(true, Ordering::Relaxed);
         let mut block = Block::reserve(&deaf, root).await;
@@ -329,7 +330,8 @@ fn directories_that_are_made_are_leased_from_birth() {
     });
 }
 
-/// Two machines that make files in one directory, each under leases as far as it gets them: no name is made twice.
+/// Two machines create files in one directory, each under a lease if it gets one: no name is
+/// created twice.
 #[test]
 fn a_name_is_made_once_whoever_has_the_lease() {
     let cell = cell_of(2);
@@ -347,7 +349,7 @@ fn a_name_is_made_once_whoever_has_the_lease() {
                 let Ok(granted) = one.call(&LeaseDirectory { dir_fid: dir }).await else {
                     return None;
                 };
-                // It sees all that was made before, and from now on nobody makes anything.
+                // The holder sees all earlier entries, and from now on no other host creates any.
                 Some(granted.status.data_version)
             };
             let call = create_f(dir);

@@ -1,4 +1,5 @@
-//! Numbers that are reserved, and what MakeMany makes under them: as by single calls, once, or not at all.
+//! Reserved numbers, and the entries that MakeMany creates under them: as by single calls, once, or
+//! not at all.
 
 use crate::common;
 
@@ -55,7 +56,7 @@ fn reserved_numbers_are_nobody_elses_also_after_a_restart() {
     run(async {
         let fresh = two.create(root, "again").await;
         assert!(fresh.vnode.0 >= other.numbers.first_file.0 + 200);
-        // Still the one's, and not the other's.
+        // The numbers still belong to the first machine, and not to the other.
         let (mine, its) = (
             block.file(root, "mine", b"x"),
             other.file(root, "its", b"y"),
@@ -114,7 +115,7 @@ fn a_tree_is_made_as_by_single_calls() {
             assert_eq!((shown.vnode, shown.uniquifier), (dir.vnode, dir.uniquifier));
             assert_eq!(one.status(*dir).await.status, shown.status);
         }
-        // The promises are kept.
+        // The promises are valid.
         one.told();
         two.store(items[5].fid, 0, b"other").await.unwrap();
         assert_eq!(one.told(), [items[5].fid]);
@@ -153,11 +154,11 @@ fn said_twice_it_is_made_once() {
         let first = made(&one, &items).await;
         let again = made(&one, &items).await;
         assert_eq!(first, again);
-        // What has changed since stays.
+        // Later changes stay.
         two.store(items[1].fid, 0, b"other bytes").await.unwrap();
         let again = made(&one, &items).await;
         assert_eq!(again.made[1].status.length, 11);
-        // What is gone does not come back.
+        // A removed entry is not created again.
         let call = rxafs::RemoveFile {
             dir_fid: dir.fid,
             name: common::name("f"),
@@ -229,7 +230,8 @@ fn rights_are_those_of_making_in_each_directory() {
             directories: 1,
         };
         assert_eq!(one.code(&refused).await, EACCES);
-        // To insert is enough, for the bytes and for a mode that lets nobody write, too; not for a mount point.
+        // The insert right is enough, for the bytes and for a mode without write bits; but not for
+        // a mount point.
         let mut file = block.file(open, "f", b"bytes");
         file.making.in_status = mode(0o4400);
         let mut mount_point = block.link(open, "m", "#root.cell.");
@@ -246,7 +248,8 @@ fn rights_are_those_of_making_in_each_directory() {
         assert_eq!((made.length, made.unix_mode), (5, 0o400));
         assert_eq!(made.owner, ViceId::ANONYMOUS);
         assert_eq!(cell.server.figures().stored.succeeded, 1);
-        // Said again it is there, for who made it; others who may only insert see nothing of it.
+        // On repetition the entry exists, for its creator. Other users with only the insert right
+        // do not see it.
         let two = Machine::new(&cell, 2);
         let again = make_many(&one, &items[1..2]).await.unwrap();
         assert_eq!(codes(&again), [0]);
@@ -269,7 +272,8 @@ fn a_file_over_quota_is_not_left_half_made() {
         };
         leave(2).await;
         let mut block = Block::reserve(&one, root).await;
-        // Bytes may go over it by a mebibyte, as those of StoreData; what is over already gets nothing more, as by CreateFile.
+        // Bytes may exceed the quota by a mebibyte, as those of StoreData. Over that, no entry is
+        // created, as by CreateFile.
         let items = [
             block.file(root, "fits", b"x"),
             block.file(root, "over", &pattern(300_000)),
@@ -285,7 +289,7 @@ fn a_file_over_quota_is_not_left_half_made() {
                 .windows(4)
                 .any(|part| part == b"more" || part == b"dir\0")
         );
-        // The numbers are still to be had.
+        // The numbers are still usable.
         leave(2).await;
         made(&one, &items).await;
         let report = cell.partition.check().unwrap();
@@ -326,14 +330,14 @@ fn calls_that_cannot_be_are_refused_whole() {
         assert_eq!(code_of(&one, &[cut]).await, -32);
         let pages = one.fetch(root, 0, 1 << 20).await.unwrap();
         assert!(!pages.windows(4).any(|part| part == b"good"));
-        // All the bytes that there can be, and nothing at all.
+        // The largest number of bytes, and an empty call.
         let most = block.file(root, "most", &pattern(MAKE_BYTES_MAX as usize));
         made(&one, &[most]).await;
         assert!(make_many(&one, &[]).await.unwrap().made.is_empty());
     });
 }
 
-/// Bytes that become objects are stored after the making; where that fails, the file is not left either.
+/// Bytes that go to objects are stored after the creation. If that fails, no file remains.
 #[test]
 fn bytes_go_where_the_policies_say() {
     let cell = Cell::start();
@@ -360,7 +364,7 @@ fn bytes_go_where_the_policies_say() {
             .map(|item| layout(&cell, item.fid).is_some());
         assert_eq!(in_objects, [true, false, false]);
         assert_eq!(made(&one, &items).await, reply);
-        // As a crash between making and storing leaves it.
+        // The state after a crash between creation and store.
         let mut late = block.file(root, "late.o", b"");
         made(&one, &[late.clone()]).await;
         late.bytes = pattern(100).into();

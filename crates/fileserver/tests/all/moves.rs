@@ -1,5 +1,4 @@
-//! The steps of `vos move`: between servers, between partitions of one, with a client that writes all the
-//! while.
+//! The steps of `vos move`: between servers, and between partitions of one, while a client writes.
 
 use crate::common;
 
@@ -15,7 +14,7 @@ use cellar_wire::afsvol::{self, IT_BUSY, IT_OFFLINE, READONLY, READWRITE};
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::{AbortCode, Procedure};
 
-/// The clone that `vos move` sends first, in its transaction.
+/// Makes the clone that `vos move` sends first, in its transaction.
 async fn clone_to_move(source: &Volser) -> i32 {
     let trans = source.begin(OPEN, IT_BUSY).await;
     source
@@ -42,7 +41,7 @@ fn a_volume_moves_and_no_change_is_lost() {
         let ids = || cookie("scratch", READWRITE, OPEN);
         source.forward(clone, 0, (&port, to), ids()).await.unwrap();
         source.end(clone).await;
-        // A client goes on in between.
+        // A client continues in between.
         client.store(file, 100, b"in between").await.unwrap();
         let before = taken(&port);
         let trans = source.begin(OPEN, IT_BUSY).await;
@@ -77,8 +76,8 @@ fn a_volume_moves_and_no_change_is_lost() {
     });
 }
 
-/// A client that stores numbers, each when the one before was answered, makes a file for each, and
-/// follows the volume. `stored` is the last one; it stops when told that all is done.
+/// A client that stores numbers, each after the answer to the one before, creates a file for each,
+/// and follows the volume. `stored` is the last number. The client stops when `stop` is set.
 async fn write_on(
     here: &Machine,
     there: &Machine,
@@ -104,7 +103,7 @@ async fn write_on(
             Err(error) => {
                 refused += 1;
                 match error.code().0 {
-                    // VBUSY: again. VNOVOL: somewhere else.
+                    // VBUSY: retry. VNOVOL: the other server.
                     110 => {}
                     103 => at = if std::ptr::eq(at, here) { there } else { here },
                     code => panic!("{code}"),
@@ -116,7 +115,7 @@ async fn write_on(
     (last, refused)
 }
 
-/// The steps of `vos move`, there and back, with a client that writes all the while.
+/// The steps of `vos move`, there and back, while a client writes.
 #[test]
 fn what_a_client_was_told_is_done_moves_along() {
     let (here, there, client, other, port) = two();
@@ -136,7 +135,7 @@ fn what_a_client_was_told_is_done_moves_along() {
                 let ids = || cookie("scratch", READWRITE, OPEN);
                 source.forward(clone, 0, (port, to), ids()).await.unwrap();
                 source.end(clone).await;
-                // A client that has found the volume goes on with it.
+                // A client that has found the volume continues with it.
                 while stored.load(Ordering::Relaxed) < before + 5 {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
@@ -183,7 +182,7 @@ fn a_volume_moves_between_partitions_of_one_server() {
         let volser = Volser(cell.admin().await);
         let file = client.create(Fid::root(OPEN), "file").await;
         client.store(file, 0, b"one").await.unwrap();
-        // A new volume with the id of one that is on another partition, as `vos create -id` asks.
+        // A new volume with the id of one on another partition, as `vos create -id` requests.
         let second = afsvol::CreateVolume {
             partition: 1,
             name: "second".try_into().unwrap(),
@@ -211,7 +210,7 @@ fn a_volume_moves_between_partitions_of_one_server() {
         volser.flags(trans, 2).await;
         volser.flags(to, 0).await;
         volser.end(to).await;
-        // The new one counts from now on, the old one is still there.
+        // The new volume is used from now on; the old one still exists.
         client.store(file, 0, b"two").await.unwrap();
         let delete = afsvol::DeleteVolume { trans };
         volser.0.call(&delete).await.unwrap();
@@ -263,7 +262,7 @@ fn a_volume_moves_between_partitions_of_one_server() {
         };
         assert_eq!(volser.0.call(&create).await.unwrap_err().code().0, 5, "EIO");
         volser.end(trans).await;
-        // Nor a read-write volume, but for a move.
+        // Nor a read-write volume, except in a move.
         let convert = afsvol::ConvertROtoRWvolume {
             partition: 0,
             volume: RO,
@@ -287,7 +286,7 @@ fn what_a_server_sends_to_itself_does_not_leave_it() {
         let server = Volser(here.admin().await);
         let root = Fid::root(OPEN);
         let file = client.create(root, "file").await;
-        // More than goes at once.
+        // More than is passed at once.
         client.store(file, 0, &vec![7; 9 << 20]).await.unwrap();
         client.store(file, 20 << 20, b"far").await.unwrap();
         let copy = || cookie("copy", READWRITE, NEW);
@@ -295,7 +294,7 @@ fn what_a_server_sends_to_itself_does_not_leave_it() {
         let to = server.create("copy", READWRITE, NEW, NEW).await;
         let unknown = server.forward(from, 0, (&port, 999), copy()).await;
         assert_eq!(unknown.unwrap_err().code(), AbortCode::ENOENT);
-        // First all of it; then from a date, what is known to have changed: nothing.
+        // First everything; then only the changes since a date, which are none.
         for date in [0, (NOW - 2) as i32] {
             server
                 .forward(from, date, (&port, to), copy())

@@ -1,4 +1,5 @@
-//! Files in objects for clients that know nothing of objects: the file server reads and writes them.
+//! Files in objects, for clients without support for objects: the file server reads and writes
+//! them.
 
 use crate::common;
 
@@ -40,12 +41,12 @@ fn a_file_goes_to_objects_by_its_size_and_changes_there() {
             .unwrap();
         assert_eq!((layout(&cell, fid), osds.objects()), (None, 0));
         set_policy(&cell, OPEN, 1);
-        // Small ones stay.
+        // Small files stay on the server.
         let fid = machine.create(root, "g").await;
         let mut bytes = pattern(50_000, 2);
         store(&machine, fid, 0, &bytes, KEEP).await.unwrap();
         assert_eq!(layout(&cell, fid), None);
-        // It grows, by a piece that does not touch what is there; and somebody is told.
+        // The file grows by a piece that does not touch the old bytes, and a promise is broken.
         assert_eq!(read(&other, fid).await, bytes);
         let before = machine.status(fid).await.status.data_version;
         let more = pattern(20_000, 3);
@@ -75,7 +76,7 @@ fn a_file_goes_to_objects_by_its_size_and_changes_there() {
         let last = layout(&cell, fid).unwrap();
         assert!(last.version > first.version);
         assert_eq!(last.objects[0].serial, first.objects[0].serial);
-        // Cut, with and without bytes; a hole at the end.
+        // Truncated, with and without new bytes; a hole at the end.
         store(&machine, fid, 10, &[], 70_000).await.unwrap();
         bytes.truncate(70_000);
         assert_eq!(read(&other, fid).await, bytes);
@@ -87,7 +88,7 @@ fn a_file_goes_to_objects_by_its_size_and_changes_there() {
         bytes[100..103].copy_from_slice(&[1, 2, 3]);
         assert_eq!(read(&other, fid).await, bytes);
         assert!(layout(&cell, fid).is_some(), "what is there stays there");
-        // Nothing of it is kept, and it is small: it is here again.
+        // No old byte is kept, and the file is small: it is on this server again.
         store(&machine, fid, 0, b"small", 0).await.unwrap();
         assert_eq!(read(&other, fid).await, b"small");
         assert_eq!(layout(&cell, fid), None);
@@ -96,7 +97,7 @@ fn a_file_goes_to_objects_by_its_size_and_changes_there() {
             .unwrap();
         let again = layout(&cell, fid).unwrap();
         assert!(again.objects[0].serial > last.serial, "no number twice");
-        // Attributes, links and names are as of any file; and it goes.
+        // Attributes, links and names work as for any file; then it is removed.
         let call = rxafs::RemoveFile {
             dir_fid: root,
             name: name("g"),
@@ -143,7 +144,7 @@ fn every_shape_holds_what_was_stored() {
                 assert!(read(&machine, fid).await == bytes, "{policy}: turn {turn}");
             }
             assert_eq!(layout(&cell, fid).unwrap().objects.len(), objects);
-            // Whichever device is silent, the bytes are there: with copies and parity.
+            // If any one device is silent, the bytes are still available, by copies or parity.
             if policy == 2 {
                 continue;
             }
@@ -188,7 +189,7 @@ fn a_clone_costs_nothing_and_sees_the_old_bytes() {
             volume: CLONE,
             ..fid
         };
-        // Also after everything that nobody needs was given up.
+        // Also after unneeded versions were removed.
         tokio::time::sleep(Duration::from_millis(400)).await;
         assert!(read(&machine, fid).await == new);
         assert!(read(&machine, cloned).await == old);
@@ -219,7 +220,7 @@ fn a_dead_device_fails_the_file_at_once_and_it_comes_back() {
         let calls = osds.fakes[0].calls();
         assert_eq!(code(machine.fetch(fid, 0, 1 << 30).await), 5);
         assert_eq!(code(store(&machine, fid, 5, b"new", KEEP).await), 5);
-        // There is no place for another one either.
+        // There is no place for another file either.
         let other = machine.create(Fid::root(OPEN), "other").await;
         assert_eq!(code(store(&machine, other, 0, &bytes, KEEP).await), 5);
         assert_eq!(osds.fakes[0].calls(), calls, "who is dead is not asked");
@@ -251,7 +252,7 @@ fn a_file_that_a_client_s_store_moves_goes_to_devices_that_answer() {
             files.push(file);
         }
         set_policy(&cell, OPEN, 2);
-        // Nobody has noticed yet.
+        // The database has not noticed it yet.
         osds.fakes[0].set_fault(Fault::Silent);
         let client = direct(&cell, &machine);
         for fid in files {
@@ -284,11 +285,11 @@ fn a_file_is_emptied_and_written_anew_with_the_devices_that_are_left() {
             osds.devices.update(&listed);
         };
         set_draining(OSD_DRAINING);
-        // A new file has no place: devices that are emptied are not away.
+        // A new file has no place: devices that are being emptied do not count as missing.
         let other = machine.create(Fid::root(OPEN), "other").await;
         let full = code(store(&machine, other, 0, b"new", KEEP).await);
         assert_eq!(full, AbortCode::VDISKFULL.0);
-        // What programs do that write a file anew: in one store, and in two.
+        // The two ways in which programs rewrite a file: in one store, and in two.
         let serials = |layout: &cellar_wire::object::Layout| {
             let placed = layout.objects.iter();
             placed.map(|placed| placed.serial).collect::<Vec<_>>()
@@ -303,7 +304,7 @@ fn a_file_is_emptied_and_written_anew_with_the_devices_that_are_left() {
             assert!(read(&machine, fid).await == bytes, "turn {turn}");
             assert_eq!(serials(&layout(&cell, fid).unwrap()), serials(&first));
         }
-        // With all of them it has new objects again.
+        // With all devices it gets new objects again.
         set_draining(0);
         let bytes = pattern(BIG, 5);
         store(&machine, fid, 0, &bytes, 0).await.unwrap();
@@ -347,7 +348,7 @@ fn stores_of_many_at_the_same_time_lose_nothing() {
         let _osds = Osds::start(&cell, 3, &[]).await;
         set_policy(&cell, OPEN, 1);
         let fid = machines[0].create(Fid::root(OPEN), "f").await;
-        // Each has its own part; the file goes to objects while they store.
+        // Each machine writes its own part; the file moves to objects meanwhile.
         let part = 40_000u64;
         let each = |n: u64, machine| async move {
             for turn in 0..10u64 {
@@ -379,7 +380,7 @@ fn stores_of_many_at_the_same_time_lose_nothing() {
     });
 }
 
-/// A client that knows objects, at the object service.
+/// A client with support for objects, at the object service.
 fn direct(cell: &Cell, machine: &Machine) -> Connection {
     let service = afsosd::PACKAGE.service_id;
     let port = &machine.port;
@@ -397,7 +398,7 @@ fn begin(fid: Fid) -> BeginStore {
     }
 }
 
-/// How long capabilities hold, as the devices see it.
+/// The remaining lifetimes of capabilities, by the devices' clock.
 fn lives(cell: &Cell, access: &Access) -> Vec<u64> {
     let now = cell.clock.load(Ordering::Relaxed);
     let bodies = access.capabilities.iter();
@@ -510,7 +511,7 @@ fn a_large_store_of_a_file_that_goes_to_objects_meanwhile_is_told_to_come_again(
         };
         let mut call = slow.connection.open(&call).await.unwrap();
         call.write(new[..BIG - 1].to_vec().into()).await.unwrap();
-        // Long enough for the server to have begun with it here, or not: it is right either way.
+        // The server may or may not have begun the store here by then; both must work.
         tokio::time::sleep(Duration::from_millis(300)).await;
         set_policy(&cell, OPEN, 2);
         store(&other, fid, 0, b"moved", KEEP).await.unwrap();
@@ -564,7 +565,7 @@ fn files_on_a_device_are_listed_of_every_volume() {
             store(&machine, fid, 0, b"bytes", KEEP).await.unwrap();
             expected.push(fid);
         }
-        // The same numbers in both.
+        // The numbers are the same in both.
         assert_eq!(expected[0].vnode, expected[1].vnode);
         assert_eq!(expected[0].uniquifier, expected[1].uniquifier);
         let call = ListOnDevice {

@@ -1,5 +1,5 @@
-//! New files while devices are away, or are not known yet: never on the local disk, refused only
-//! without devices for their bytes.
+//! New files while devices are missing, or not known yet. They never go to the local disk, and are
+//! refused only if no devices can hold their bytes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn devices_of(layout: &Layout) -> Vec<u32> {
 }
 
 impl Osds {
-    /// The database says that these devices are dead, and no others.
+    /// Marks exactly these devices as dead in the database.
     fn set_dead(&self, dead: &[u32]) {
         let mut listed = self.database.listed.lock();
         for device in listed.iter_mut() {
@@ -36,7 +36,7 @@ impl Osds {
     }
 }
 
-/// Each shape with exactly as many devices as it has objects, and one of them dead.
+/// Each layout with exactly as many devices as it has objects, and one of them dead.
 #[test]
 fn with_a_device_of_the_layout_dead_new_files_are_stored_all_the_same() {
     for (policy, devices, stripes, stale) in [
@@ -87,7 +87,7 @@ fn with_a_device_of_the_layout_dead_new_files_are_stored_all_the_same() {
     }
 }
 
-/// One more device than the layout has objects: nothing is missing.
+/// With one device more than the layout has objects, nothing is missing.
 #[test]
 fn a_spare_device_takes_what_a_dead_one_would_have() {
     for policy in ["=> osd, stripes=3;", "=> osd, copies=3;", "=> osd, ec=2+1;"] {
@@ -110,8 +110,8 @@ fn a_spare_device_takes_what_a_dead_one_would_have() {
     }
 }
 
-/// Which are refused: those whose bytes have no place. They are not "full", and do not go to the
-/// local disk, also where only their size sends them to devices.
+/// A file is refused if its bytes have no place. The code is not "full". The bytes do not go to the
+/// local disk, even if only their size sends them to devices.
 #[test]
 fn without_devices_for_the_bytes_it_is_eio_and_nothing_lies_here() {
     for policy in ["=> osd, ec=2+1;", "=> ec=2+1;", "=> osd;", ""] {
@@ -141,7 +141,7 @@ fn without_devices_for_the_bytes_it_is_eio_and_nothing_lies_here() {
     }
 }
 
-/// A client that stores at the devices itself.
+/// A client that stores at the devices directly.
 #[test]
 fn a_direct_store_of_a_new_file_goes_on_without_a_dead_device() {
     let cell = Cell::start();
@@ -173,8 +173,7 @@ fn a_direct_store_of_a_new_file_goes_on_without_a_dead_device() {
     });
 }
 
-/// A device whose disk has failed answers, and says that nothing is free. Before the database
-/// knows.
+/// A device with a failed disk answers that it has no free space, before the database knows it.
 #[test]
 fn a_device_that_takes_no_changes_gets_no_new_file() {
     let cell = Cell::start();
@@ -192,7 +191,7 @@ fn a_device_that_takes_no_changes_gets_no_new_file() {
     });
 }
 
-/// A database that says nothing before a test lets it.
+/// A database that gives no answer before a test permits it.
 struct Gate {
     database: Arc<Database>,
     opened: AtomicBool,
@@ -237,7 +236,7 @@ fn a_store_waits_also_where_only_the_size_sends_the_file_to_devices() {
     waits_for_the_database(1);
 }
 
-/// A file server that is there before its database. The volume has that policy.
+/// A file server that starts before its database. The volume has that policy.
 fn waits_for_the_database(policy: u32) {
     let policies = [(2, "=> osd;")];
     let (cell, devices_of_another) = (Cell::start(), Cell::start());
@@ -260,7 +259,7 @@ fn waits_for_the_database(policy: u32) {
         store_within(&machine, small, 0, few, KEEP).await.unwrap();
         assert!(begun.elapsed() < Duration::from_secs(5));
         set_policy(&cell, OPEN, policy);
-        // The database is not even asked yet: the client is to come again.
+        // The database was not even asked yet: the client must retry.
         let told = tokio::join!(
             store_within(&machine, fid, 0, &bytes, KEEP),
             store_within(&machine, small, 0, few, KEEP),
@@ -268,8 +267,8 @@ fn waits_for_the_database(policy: u32) {
         assert_eq!(code(told.0, "large"), AbortCode::VBUSY.0);
         assert_eq!(code(told.1, "small"), AbortCode::VBUSY.0);
         assert_eq!(machine.status(fid).await.status.length, 0);
-        // The list comes while a store waits. No device has been heard of yet: that is waited for
-        // too.
+        // The list arrives while a store waits. No device has sent a heartbeat yet; the store waits
+        // for that too.
         let config = ObjectConfig {
             cell: AfsString::new("test.cell".to_owned()).unwrap(),
             devices: gate.clone(),
@@ -295,14 +294,14 @@ fn waits_for_the_database(policy: u32) {
         assert!(stored.is_ok(), "policy {policy}: {stored:?}");
         assert_eq!(devices_of(&layout(&cell, fid).unwrap()), [2]);
         assert!(read(&machine, fid).await == bytes);
-        // What is to be here is here.
+        // A file for this server is on this server.
         store_within(&machine, small, 0, few, KEEP).await.unwrap();
         assert_eq!(layout(&cell, small).is_some(), policy == 2);
     });
 }
 
-/// A device that fails while a new file is written, in different ways; no list and no answer told
-/// before.
+/// A device that fails in different ways while a new file is written. Neither the list nor an
+/// earlier answer shows the failure.
 #[test]
 fn a_new_file_goes_elsewhere_when_its_device_fails_under_it() {
     for (fault, policy) in [
@@ -331,7 +330,7 @@ fn a_new_file_goes_elsewhere_when_its_device_fails_under_it() {
                 assert!(!on.contains(&3), "{on:?}");
                 assert!(read(&machine, fid).await == bytes);
             }
-            // All of them: the device's answer counts.
+            // All devices fail: the device's answer decides.
             osds.set_fault(Fault::Writes(AbortCode::ENOSPC));
             let fid = machine.create(Fid::root(OPEN), "full").await;
             let stored = store_within(&machine, fid, 0, &pattern(BIG, 1), KEEP).await;
@@ -341,7 +340,7 @@ fn a_new_file_goes_elsewhere_when_its_device_fails_under_it() {
     }
 }
 
-/// The server of a device is gone, a moment after it answered.
+/// The server of a device stops just after it answered.
 #[test]
 fn a_new_file_goes_elsewhere_when_the_server_of_its_device_has_just_gone() {
     let cell = Cell::start();

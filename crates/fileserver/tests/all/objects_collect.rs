@@ -1,4 +1,5 @@
-//! Garbage of objects: what nobody names is collected, what anybody names never is.
+//! Garbage of objects: versions without references are collected, and versions with references
+//! never are.
 
 use crate::common;
 
@@ -29,8 +30,8 @@ const BACKUP: VolumeId = VolumeId(OPEN.0 + 2);
 
 type Contents = BTreeMap<String, (Fid, Vec<u8>)>;
 
-/// Two file servers of a cell and their devices. The first has the RW volume, its clones on its own
-/// partition; the second may have a read-only volume.
+/// Two file servers of a cell and their devices. The first has the RW volume and its clones on its
+/// own partition. The second may have a read-only volume.
 struct World {
     osds: RealOsds,
     servers: Arc<Servers>,
@@ -75,7 +76,7 @@ impl World {
         world
     }
 
-    /// Where the location database says that volumes are.
+    /// Sets the sites of the volumes in the location database.
     fn place(&self, clone: bool, released: bool) {
         let mut sites = vec![(1, OPEN)];
         sites.extend(clone.then_some((1, CLONE)));
@@ -112,8 +113,7 @@ impl World {
         }
     }
 
-    /// What a release does whose sender tells where the objects are: the other server's read-only volume
-    /// names the same.
+    /// A release that sends layouts: the other server's read-only volume names the same objects.
     fn release(&self) {
         let volume = self.here.partition.volume(OPEN).unwrap().unwrap();
         if self.there.partition.volume(CLONE).unwrap().is_none() {
@@ -178,7 +178,7 @@ impl World {
         Ok(self.admin.call(&call).await?.collected)
     }
 
-    /// Collects all that is garbage now.
+    /// Collects all present garbage.
     async fn collect(&self) -> Collected {
         let collected = self.call(0, 0).await.unwrap();
         assert!(
@@ -199,7 +199,7 @@ impl World {
     }
 }
 
-/// What each volume of the family holds.
+/// The expected contents of each volume of the family.
 #[derive(Default)]
 struct Model {
     head: Contents,
@@ -327,7 +327,7 @@ impl Model {
                 "a drain"
             }
             _ => {
-                // While somebody stores.
+                // During a store.
                 tokio::join!(world.collect(), self.store(world, random));
                 self.check(world, "after a collection").await;
                 "collect"
@@ -336,7 +336,8 @@ impl Model {
     }
 }
 
-/// Stores, clones, releases, removals, drains, power cuts of devices and collections, in any order.
+/// Stores, clones, releases, removals, drains, power failures of devices and collections, in any
+/// order.
 fn model(seed: u64, steps: usize, policy: &str) {
     println!("seed {seed}");
     patiently(async {
@@ -356,7 +357,7 @@ fn model(seed: u64, steps: usize, policy: &str) {
         model
             .check(&world, &format!("seed {seed}, at the end"))
             .await;
-        // What one volume after another needed goes with it.
+        // After the removal of the volumes one by one, their objects must disappear.
         for title in model.head.keys() {
             world.remove(title).await;
         }
@@ -388,7 +389,7 @@ fn model(seed: u64, steps: usize, policy: &str) {
     });
 }
 
-/// `CELLAR_SEED`, or a fixed one for repeatable results: the one that found the most.
+/// `CELLAR_SEED`, or a fixed seed for repeatable results: the one that found the most faults.
 fn seed() -> u64 {
     let chosen = std::env::var("CELLAR_SEED").ok();
     chosen.and_then(|text| text.parse().ok()).unwrap_or(5)
@@ -409,7 +410,7 @@ fn the_same_with_a_code() {
     model(seed(), 120, "=> osd, ec=2+1, ssize=12;");
 }
 
-/// An object that nobody names, on a device.
+/// Puts an object without references on a device.
 fn litter(world: &World, osd: u32, serial: u32) {
     let object = ObjectId {
         volume: OPEN,
@@ -434,7 +435,7 @@ fn nothing_is_collected_unless_all_have_answered() {
             assert_eq!(world.osds.counts(), (1, 1));
             assert!(collected.garbage.is_empty(), "{collected:?}");
         };
-        // A server that is away: one without any volume of the family.
+        // A missing server that has no volume of the family.
         let gone = Cell::start();
         let options = ConnectionOptions {
             dead_time: Some(Duration::from_secs(1)),
@@ -457,29 +458,29 @@ fn nothing_is_collected_unless_all_have_answered() {
         assert_eq!(silent, [Servers::address(3)]);
         untouched(&collected);
         world.servers.replace(3, superuser(&world.there));
-        // A volume that is not where the database says: its partition may be missing.
+        // A volume is missing at the site in the database: its partition may be missing.
         world.place(false, true);
         let collected = world.call(0, 0).await.unwrap();
         assert_eq!(collected.silent.len(), 1);
         untouched(&collected);
-        // A site of a server that nobody knows.
+        // A site of an unknown server.
         world.servers.place(OPEN, &[(1, OPEN), (9, CLONE)]);
         let collected = world.call(0, 0).await.unwrap();
         assert_eq!(collected.silent.len(), 1);
         untouched(&collected);
-        // Somebody moves, releases or restores it.
+        // The volume is being moved, released or restored.
         world.place(false, false);
         world.servers.locked.store(true, Ordering::Relaxed);
         let collected = world.call(0, 0).await.unwrap();
         assert!(collected.changing);
         untouched(&collected);
         world.servers.locked.store(false, Ordering::Relaxed);
-        // It is not this server's to collect.
+        // Another server is responsible for the collection.
         world.servers.place(OPEN, &[(2, OPEN)]);
         let refused = world.call(0, 0).await;
         assert_eq!(common::code(refused, "another's"), AbortCode::EXDEV.0);
         world.place(false, false);
-        // A device that is away is passed over.
+        // A missing device is skipped.
         world.osds.stop_device(2, true);
         let collected = world.call(0, 0).await.unwrap();
         assert_eq!(collected.away.to_vec(), [2]);

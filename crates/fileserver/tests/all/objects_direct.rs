@@ -1,4 +1,5 @@
-//! The file server's side of stores that clients make at the devices: who may, who waits, and what counts.
+//! The file server's side of stores that clients make at the devices: rights, waiting, and the
+//! conditions for success.
 
 use crate::common;
 
@@ -18,7 +19,7 @@ use cellar_wire::rxafs::{AfsStoreStatus, StoreData64, StoreData64Reply};
 use cellar_wire::{AbortCode, AfsTime, List};
 
 const BOB: i32 = 8;
-/// How long a device may take to be told.
+/// How long it may take until a device has removed versions.
 const PATIENCE: Duration = Duration::from_secs(15);
 const EACCES: i32 = AbortCode::EACCES.0;
 const ESTALE: i32 = AbortCode::ESTALE.0;
@@ -48,7 +49,7 @@ impl World {
         }
     }
 
-    /// A file with these bytes, in objects.
+    /// Creates a file with these bytes, in objects.
     async fn file(&self, title: &str, bytes: &[u8]) -> Fid {
         let fid = self.machine.create(Fid::root(OPEN), title).await;
         let stored = store_within(&self.machine, fid, 0, bytes, KEEP).await;
@@ -56,20 +57,20 @@ impl World {
         fid
     }
 
-    /// Somebody at the object service.
+    /// The connection of a user to the object service.
     fn user(&self, name: &str) -> Connection {
         let service = afsosd::PACKAGE.service_id;
         self.machine.principal(stated::user(name), service)
     }
 
-    /// Nobody in particular, at another machine.
+    /// An anonymous connection from another machine.
     fn anybody(&self) -> Connection {
         let service = afsosd::PACKAGE.service_id;
         let port = &self.other.port;
         port.connect(self.cell.address(), service, Security::null())
     }
 
-    /// What a client does with its right to write: `bytes` are all of the new version, of these places.
+    /// Simulates a client's writes: `bytes` are the whole new version, at these places.
     fn write(&self, fid: Fid, layout: &Layout, places: &[usize], bytes: &[u8]) {
         for place in places {
             let placed = &layout.objects[*place];
@@ -81,7 +82,7 @@ impl World {
         }
     }
 
-    /// Versions on all devices.
+    /// The number of versions on all devices.
     fn versions(&self) -> usize {
         let fakes = self.osds.fakes.iter();
         fakes
@@ -91,7 +92,7 @@ impl World {
             .sum()
     }
 
-    /// Waits until so many are left; nothing that is collected is among them.
+    /// Waits until so many versions are left. None of them is removed by garbage collection.
     async fn versions_become(&self, count: usize) {
         let begun = Instant::now();
         while self.versions() > count {
@@ -175,7 +176,7 @@ fn direct_access_needs_the_rights_that_fetching_and_storing_need() {
         let begun = begin(&bob, fid, 1000).await.unwrap();
         let next = begun.access.layout;
         world.write(fid, &next, &[0, 1], &pattern(1000, 2));
-        // A store is of who began it.
+        // A store belongs to the user that began it.
         may("rwl", "wl");
         assert_eq!(code(extend(&alice, fid, begun.store, 1000).await), ESTALE);
         assert_eq!(code(end(&alice, fid, begun.store, 1000, &[]).await), ESTALE);
@@ -184,7 +185,7 @@ fn direct_access_needs_the_rights_that_fetching_and_storing_need() {
             store: begun.store,
         };
         assert_eq!(code(alice.call(&abort).await), ESTALE);
-        // Who has lost the right meanwhile cannot make it count, but give it up.
+        // A user that lost the right meanwhile cannot complete the store, but can abort it.
         may("rwl", "l");
         assert_eq!(code(extend(&bob, fid, begun.store, 1000).await), EACCES);
         assert_eq!(code(end(&bob, fid, begun.store, 1000, &[]).await), EACCES);
@@ -194,7 +195,7 @@ fn direct_access_needs_the_rights_that_fetching_and_storing_need() {
             list(&[(ANYUSER, "rlidwk"), (ALICE, "rlidwka")]),
         );
         assert!(world.read(fid).await == old);
-        // The shape of a new file is for who may administer its directory.
+        // Only a caller that may administer the directory may choose the layout of a new file.
         let new = world.machine.create(Fid::root(OPEN), "new").await;
         let shaped = BeginStore {
             fid: new,
@@ -223,13 +224,13 @@ fn a_store_that_is_given_up_leaves_the_old_bytes_and_frees_the_file() {
         let begun = begin(&client, fid, 2000).await.unwrap();
         world.write(fid, &begun.access.layout, &[0, 1], &pattern(2000, 2));
         assert_eq!(world.versions(), 4);
-        // Somebody else waits in vain.
+        // Another client waits in vain.
         let busy = begin(&other, fid, 2000).await;
         assert_eq!(code(busy), AbortCode::EBUSY.to_plain().0);
         let store = begun.store;
         client.call(&AbortStore { fid, store }).await.unwrap();
         assert!(world.read(fid).await == old);
-        // What it wrote goes from the devices.
+        // The devices remove the written data.
         world.versions_become(2).await;
         assert!(world.read(fid).await == old);
         assert_eq!(code(client.call(&AbortStore { fid, store }).await), ESTALE);
@@ -245,7 +246,7 @@ fn a_store_that_is_given_up_leaves_the_old_bytes_and_frees_the_file() {
 #[test]
 fn what_is_given_up_late_takes_nothing_of_the_next_store() {
     run(async {
-        // Of two stripes the file has only one yet.
+        // The file has data in only one of two stripes so far.
         let world = World::with_policy(2, "=> osd, stripes=2, ssize=12;").await;
         let fid = world.file("f", &pattern(1000, 1)).await;
         let client = world.user("alice");
@@ -253,7 +254,7 @@ fn what_is_given_up_late_takes_nothing_of_the_next_store() {
         let placed = lost.access.layout.objects[1];
         assert_eq!(placed.version, 0);
         world.write(fid, &lost.access.layout, &[0, 1], &pattern(4096, 2));
-        // The devices do what they are told when the next store has begun, and ended.
+        // The devices execute the removal only after the next store has begun and ended.
         let late = Duration::from_secs(6);
         world.osds.set_fault(Fault::SlowPrunes(late));
         let store = lost.store;
@@ -308,7 +309,7 @@ fn a_store_that_nobody_renews_is_taken_over() {
         let (first, second) = (world.user("alice"), world.anybody());
         let lost = begin(&first, fid, 1000).await.unwrap();
         world.write(fid, &lost.access.layout, &[0, 1], &pattern(1000, 2));
-        // One that is renewed lasts.
+        // A renewed store stays valid.
         world.cell.wait_secs(u64::from(STORE_LEASE) - 5);
         extend(&first, fid, lost.store, 1000).await.unwrap();
         world.cell.wait_secs(u64::from(STORE_LEASE) - 5);
@@ -397,7 +398,7 @@ fn what_a_client_could_not_write_is_stale_and_never_read() {
         let client = world.user("alice");
         let begun = begin(&client, fid, 1000).await.unwrap();
         let eio = AbortCode::EIO.0;
-        // Neither copy has it; a place that is not there; more than was asked for.
+        // Neither copy was written; a place that does not exist; more than was requested.
         let store = begun.store;
         assert_eq!(
             code(end(&client, fid, store, 1001, &[]).await),
@@ -433,7 +434,7 @@ fn what_a_client_could_not_write_is_stale_and_never_read() {
         for _ in 0..4 {
             assert!(world.read(fid).await == new);
         }
-        // The next one may not write to it, nor read it.
+        // The next store may neither write to it nor read from it.
         let begun = begin(&client, fid, 1000).await.unwrap();
         let usable: Vec<bool> = begun
             .access
@@ -442,7 +443,7 @@ fn what_a_client_could_not_write_is_stale_and_never_read() {
             .map(|c| !c.is_empty())
             .collect();
         assert_eq!(usable, [false, true]);
-        // The good copy alone is asked for bytes.
+        // Only the good copy is read.
         world.osds.fakes[after.objects[1].osd as usize - 2].set_fault(Fault::Abort(AbortCode::EIO));
         assert_eq!(code(world.machine.fetch(fid, 0, 1000).await), eio);
     });
@@ -457,7 +458,7 @@ fn the_quota_holds_for_direct_stores() {
         let admin = world.cell.admin().await;
         admin.call(&common::quota(100)).await.unwrap();
         let over = AbortCode::VOVERQUOTA.to_plain().0;
-        // A store may be a little over, as of any file.
+        // A store may exceed the quota a little, as for any file.
         assert_eq!(code(begin(&client, fid, 8 << 20).await), over);
         let begun = begin(&client, fid, 2000).await.unwrap();
         assert_eq!(code(extend(&client, fid, begun.store, 8 << 20).await), over);
@@ -478,7 +479,7 @@ fn a_store_through_the_server_waits_for_a_direct_one() {
         let begun = begin(&client, fid, 1000).await.unwrap();
         let mut new = pattern(1000, 2);
         let direct = async {
-            // Time for the other one to come first, if it can.
+            // Gives the other store time to come first, if it can.
             tokio::time::sleep(Duration::from_millis(500)).await;
             world.write(fid, &begun.access.layout, &[0, 1], &new);
             end(&client, fid, begun.store, 1000, &[]).await.unwrap()

@@ -1,4 +1,4 @@
-//! Devices without room, which keep what is removed: nothing stays there that nobody ever had.
+//! Full devices that keep removed objects: data that never belonged to a file does not stay there.
 
 use crate::common;
 
@@ -15,7 +15,7 @@ use cellar_wire::afsosd::RepairStatus;
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
 use cellar_wire::object::ObjectId;
 
-/// More than what may be left of a device that was filled.
+/// More than the free space of a filled device.
 const LARGE: usize = 6 << 20;
 
 struct World {
@@ -27,9 +27,9 @@ struct World {
 }
 
 impl World {
-    /// With two devices that keep what is removed.
+    /// With two devices that keep removed objects.
     async fn new(policy: &str, change: impl FnOnce(&mut Upkeep)) -> Self {
-        // Nobody answers there.
+        // A database that never answers.
         let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
         let osds = RealOsds::start(0, &[(2, policy)]);
         osds.databases.lock().push(silent.local_addr().unwrap());
@@ -47,7 +47,7 @@ impl World {
         world
     }
 
-    /// Leaves less than two MiB of a device, with an object of nobody.
+    /// Fills a device up to less than two MiB, with an object without an owner.
     fn fill(&self, osd: u32) {
         let piece = [Bytes::from(vec![7; 1 << 20])];
         self.osds.with(osd, |store| {
@@ -60,7 +60,7 @@ impl World {
         });
     }
 
-    /// Takes that object away again.
+    /// Removes that object.
     fn empty(&self, osd: u32) {
         self.osds.with(osd, |store| {
             store.remove(&[nobodys()], false).unwrap().1.wait().unwrap();
@@ -68,7 +68,8 @@ impl World {
         });
     }
 
-    /// Objects of a device and the versions of all, without that of nobody; and how many it keeps of what was removed.
+    /// The objects of a device and the versions of all, without the filler; and the number of
+    /// removed objects that it keeps.
     fn counts(&self, osd: u32) -> (usize, usize, usize) {
         let objects = self.osds.objects(osd);
         let ours = objects.iter().filter(|info| info.object != nobodys());

@@ -1,5 +1,5 @@
-//! Volumes with files in objects that move, are copied as shadows or made from RO ones: who may write which
-//! objects, and that nothing acknowledged is lost.
+//! Volumes with files in objects that are moved, copied as shadows or made from RO volumes. The
+//! tests show which volume may write which objects, and that no acknowledged data is lost.
 
 use crate::common;
 
@@ -73,7 +73,7 @@ fn a_moved_volume_goes_on_with_its_objects() {
         check(&after, OPEN, &files).await;
         let volume = there.partition.volume(OPEN).unwrap().unwrap();
         assert_eq!(volume.policies(dir).unwrap(), (3, 1));
-        // The database says that it is here, and nothing is newer: written in place.
+        // The database lists the volume here, and no version is newer: written in place.
         Here::of(&there, true);
         for (turn, (fid, bytes)) in files.iter_mut().enumerate() {
             store(&after, *fid, 50, b"moved").await.unwrap();
@@ -133,7 +133,7 @@ fn a_shadow_never_writes_what_the_volume_has() {
         source.end(from).await;
         target.flags(to, 0).await;
         target.end(to).await;
-        // The same id on two servers; the database has the other one.
+        // The same id on two servers; the database lists the other one.
         let database = Here::of(&there, false);
         let fid = files[0].0;
         let common = layout(&here, fid).unwrap();
@@ -145,7 +145,8 @@ fn a_shadow_never_writes_what_the_volume_has() {
         assert_ne!(own.objects[0].serial, placed.serial);
         assert_eq!(&read(&client, fid).await[10..20], b"the volume");
         assert_eq!(&read(&other, fid).await[10..20], b"the shadow");
-        // Should it become the volume: where the other one went on, a file is copied all the same.
+        // If the shadow became the volume, a file that the other one has changed would still be
+        // copied.
         database.is_here.store(true, Ordering::Relaxed);
         let second = files[1].0;
         store(&client, second, 10, b"the volume").await.unwrap();
@@ -157,7 +158,7 @@ fn a_shadow_never_writes_what_the_volume_has() {
         );
         assert_eq!(&read(&client, second).await[10..20], b"the volume");
         assert_eq!(&read(&other, second).await[10..20], b"the shadow");
-        // What the shadow gave up was not its to remove.
+        // The objects that the shadow no longer names were not its own to remove.
         store(&other, fid, 10, b"the shadow").await.unwrap();
         let own = layout(&there, fid).unwrap();
         let newer = own.object(fid.vnode, fid.uniquifier, &own.objects[0]);
@@ -176,7 +177,7 @@ fn a_converted_copy_leaves_the_volume_its_objects() {
         let (_osds, source, target, files) = one_cell(&here, &there, &client).await;
         ro_site(&source, &target).await;
         release(&source, &target, &port, 0).await;
-        // The server of the volume is taken for lost, and is not.
+        // The volume's server is believed to be lost, and is not.
         target.delete(OPEN).await;
         let convert = afsvol::ConvertROtoRWvolume {
             partition: 0,
@@ -221,7 +222,7 @@ fn a_converted_volume_that_moves_on_leaves_the_volume_its_objects_too() {
         target.0.call(&convert).await.unwrap();
         move_volume(&target, &third, &last).await;
         Here::of(&beyond, true);
-        // The lost server comes back later than anything that was stored in the meantime.
+        // The lost server returns, with a clock later than all stores of the meantime.
         lost.wait_secs(1000);
         for (fid, bytes) in &files {
             store(&after, *fid, 20, b"the new one").await.unwrap();
@@ -255,10 +256,10 @@ fn a_store_whose_bytes_come_when_the_volume_has_gone_harms_nothing() {
             call.write(late[..100_000].to_vec().into()).await.unwrap();
             calls.push(call);
         }
-        // Long enough for them to be allowed.
+        // Long enough for the stores to be permitted.
         tokio::time::sleep(Duration::from_millis(300)).await;
         move_volume(&source, &target, &port).await;
-        // Versions of this server are above those of the next one now.
+        // The versions of this server are now above those of the next one.
         here.wait_secs(1000);
         for (fid, bytes) in &mut files[..4] {
             let before = layout(&there, *fid).unwrap();
@@ -267,14 +268,14 @@ fn a_store_whose_bytes_come_when_the_volume_has_gone_harms_nothing() {
             let now = layout(&there, *fid).unwrap();
             assert_eq!(now.serial, before.serial, "not in place");
         }
-        // What those stores left is given up a moment later.
+        // The data of those stores is removed soon after.
         let mut devices = 0;
         while devices != osds.calls() {
             devices = osds.calls();
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         for mut call in calls {
-            // It may have been refused before all has come.
+            // It may have been refused before all bytes arrived.
             let _refused = call.write(late[100_000..].to_vec().into()).await;
             call.finish();
             let reply: Result<rxafs::StoreData64Reply, _> = call.results().await;
@@ -286,8 +287,8 @@ fn a_store_whose_bytes_come_when_the_volume_has_gone_harms_nothing() {
     });
 }
 
-/// A client that stores numbers into a file in objects, each when the one before was answered, and
-/// follows the volume.
+/// A client that stores numbers into a file in objects, each after the answer to the one before,
+/// and follows the volume.
 async fn write_on(
     sides: [&Machine; 2],
     fid: Fid,
@@ -365,7 +366,7 @@ fn a_volume_that_is_to_come_back_gives_up_nothing_of_the_former_one() {
         let osds = Osds::start(&cell, 4, SHAPES).await;
         let volser = Volser(cell.admin().await);
         let files = fill(&cell, &machine).await;
-        // The devices are at the first file's old version while the second file's waits.
+        // The devices are removing the first file's old version while the second file's waits.
         let late = Duration::from_secs(8);
         osds.set_fault(Fault::SlowPrunes(late));
         let begun = std::time::Instant::now();
@@ -374,7 +375,7 @@ fn a_volume_that_is_to_come_back_gives_up_nothing_of_the_former_one() {
             tokio::time::sleep(Duration::from_millis(150)).await;
         }
         let last = layout(&cell, files[1].0).unwrap();
-        // It moved away; what is made for its way back has no files yet.
+        // The volume was moved away; the new volume for its return has no files yet.
         volser.delete(OPEN).await;
         let trans = volser.create("scratch", READWRITE, OPEN, OPEN).await;
         assert!(begun.elapsed() < late, "the test was too slow");

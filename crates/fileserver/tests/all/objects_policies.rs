@@ -1,5 +1,5 @@
-//! What administrators say of files in objects: what policies may ask of a file and its caller, which devices,
-//! which copy is read, and the largest shapes.
+//! Settings of administrators for files in objects: the conditions of policies on files and
+//! callers, and the choice of devices. Also the copy that is read, and the largest layouts.
 
 use crate::common;
 
@@ -17,7 +17,7 @@ use cellar_wire::osddb::{OsdListed, OsdName};
 const BOB: i32 = 8;
 const FRIENDS: i32 = -300;
 
-/// What a cell of these devices and policies is, with everybody's rights everywhere.
+/// A cell with these devices and policies, in which every user has all rights.
 struct World {
     osds: Osds,
     cell: Cell,
@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    /// A small file of an owner and a group, which somebody stores. Answers how many objects it is then.
+    /// Stores a small file of an owner and a group as `who`. Returns the number of its objects.
     async fn stored_by(&self, who: &Connection, dir: Fid, owner: i32, group: i32) -> usize {
         let title = format!("f{}", rand::random::<u32>());
         let fid = self.machine.create(dir, &title).await;
@@ -62,7 +62,7 @@ impl World {
         layout(&self.cell, fid).map_or(0, |layout| layout.objects.len())
     }
 
-    /// Changes what the database says of the devices.
+    /// Changes the database's entries of the devices.
     fn change(&self, change: impl FnOnce(&mut [OsdListed])) {
         let mut listed = self.osds.database.listed.lock();
         change(&mut listed);
@@ -108,11 +108,11 @@ fn policies_are_told_who_stores_whose_file_and_where_it_is() {
             let objects = world.stored_by(who, dir, owner, group).await;
             assert_eq!(objects, expected, "{policy} {dir} {owner} {group}");
         }
-        // Who is taken into a group is in it at the next store.
+        // A user that was added to a group is in it at the next store.
         set_policy(&world.cell, OPEN, 3);
         world.cell.names.join(BOB, FRIENDS);
         assert_eq!(world.stored_by(bob, root, BOB, 1).await, 1);
-        // A directory that has another name is another directory.
+        // A renamed directory counts as another directory.
         set_policy(&world.cell, OPEN, 6);
         let rename = cellar_wire::rxafs::Rename {
             old_dir_fid: root,
@@ -213,7 +213,7 @@ fn the_largest_shapes_hold_what_was_stored() {
             let mut bytes = pattern(length, policy.into());
             let stored = store_within(&world.machine, fid, 0, &bytes, KEEP).await;
             stored.unwrap();
-            // Over a boundary of units, and at the end.
+            // Across a boundary of stripe units, and at the end.
             for at in [unit - 3, length - 1] {
                 let stored = store_within(&world.machine, fid, at as u64, b"across", KEEP).await;
                 stored.unwrap();
@@ -227,7 +227,7 @@ fn the_largest_shapes_hold_what_was_stored() {
             let on: std::collections::BTreeSet<u32> =
                 layout.objects.iter().map(|placed| placed.osd).collect();
             assert_eq!((layout.objects.len(), on.len()), (objects, objects));
-            // Of four copies one is enough.
+            // One of four copies is enough.
             if policy == 3 {
                 let all = &layout.objects;
                 for copy in 0..4 {

@@ -1,4 +1,5 @@
-//! Objects that are made anew: lost with a device, damaged, moved away from one that is emptied.
+//! Objects that are rebuilt: lost with a device, damaged, or moved away from a device that is
+//! emptied.
 
 use crate::common;
 
@@ -25,7 +26,7 @@ use cellar_wire::rxafs;
 
 const BIG: usize = 3 * THRESHOLD as usize + 777;
 
-/// A file server with devices, and one who uses it.
+/// A file server with devices, and a client machine.
 struct World {
     osds: RealOsds,
     cell: Cell,
@@ -48,7 +49,7 @@ impl World {
         world
     }
 
-    /// The server has asked for the policies.
+    /// Waits until the server has loaded the policies.
     async fn know_policies(&self) {
         knows_policies(&self.cell, &self.machine).await;
         self.remove("probe").await;
@@ -68,7 +69,7 @@ impl World {
         store_patiently(&self.machine, fid, position, bytes, file_length).await
     }
 
-    /// A file with these bytes, in objects.
+    /// Creates a file with these bytes, in objects.
     async fn file(&self, title: &str, bytes: &[u8]) -> Fid {
         let fid = self.machine.create(Fid::root(OPEN), title).await;
         self.store(fid, 0, bytes, KEEP).await.unwrap();
@@ -112,14 +113,14 @@ impl World {
         layout(&self.cell, fid)
     }
 
-    /// All versions of files that anybody sees.
+    /// All visible versions of files.
     fn holders(&self) -> Vec<Holder> {
         let (found, more) = self.cell.partition.holders(0, 1 << 20, |_| true).unwrap();
         assert_eq!(more, None);
         found
     }
 
-    /// Devices that files need, and whether any object lacks a store.
+    /// The devices that files need, and whether any object lacks a store.
     fn needed(&self) -> (BTreeSet<u32>, bool) {
         let holders = self.holders();
         let placed = holders
@@ -171,7 +172,7 @@ fn what_a_dead_device_had_is_made_elsewhere_and_is_garbage_when_it_returns() {
             status.repaired > 0 && status.bytes >= BIG as u64,
             "{status:?}"
         );
-        // It returns with what it had: nobody names that any more.
+        // The device returns with its objects, which have no references any more.
         world.osds.start_device(dead);
         let left = world.osds.objects(dead).len();
         assert!(left > 0);
@@ -196,7 +197,7 @@ fn a_device_that_is_down_for_a_while_gets_what_it_missed() {
         let fid = world.file("f", &pattern(BIG, 1)).await;
         let down = world.layout(fid).unwrap().objects[1];
         world.osds.stop_device(down.osd, true);
-        // A store goes on without it, and a new file has its copies where they can be.
+        // A store continues without the device, and a new file gets its copies on other devices.
         let bytes = pattern(BIG, 2);
         world.store(fid, 0, &bytes, KEEP).await.unwrap();
         assert!(world.layout(fid).unwrap().objects[1].stale);
@@ -215,7 +216,7 @@ fn a_device_that_is_down_for_a_while_gets_what_it_missed() {
         assert_eq!(mended.osd, down.osd, "where it was");
         assert_ne!(mended.serial, down.serial);
         assert_eq!(world.status().await.repaired, repaired + 1);
-        // It holds all of it.
+        // The object holds all data.
         let first = world.layout(fid).unwrap().objects[0].osd;
         world.osds.stop_device(first, true);
         assert!(world.read(fid).await == bytes);
@@ -238,7 +239,7 @@ fn an_erasure_code_gets_its_objects_back_twice() {
             .await;
             assert!(world.read(fid).await == bytes);
         }
-        // Whichever two of the others fail now.
+        // Any two of the other devices may fail now.
         let layout = world.layout(fid).unwrap();
         for place in [0, 4] {
             world.osds.stop_device(layout.objects[place].osd, true);
@@ -258,7 +259,7 @@ fn a_device_is_emptied_while_it_is_used() {
         }
         let before: Vec<Vec<u8>> = files.iter().map(|(_, bytes)| bytes.clone()).collect();
         world.cell.make_clone();
-        // Both see the object of the one, the clone alone that of the other.
+        // Both volumes see the object of the first file; only the clone sees that of the second.
         let (fid, bytes) = &mut files[0];
         world.store(*fid, 5, b"changed", KEEP).await.unwrap();
         bytes[5..12].copy_from_slice(b"changed");
@@ -332,7 +333,7 @@ fn a_drain_that_is_stopped_moves_no_more() {
     });
 }
 
-/// Spoils the bytes of a pattern on a device's disk.
+/// Damages the bytes of a pattern on a device's disk.
 fn spoil(world: &World, osd: u32, bytes: &[u8]) {
     let disk = world.osds.disk(osd);
     let contents = disk.contents("blocks.0");
@@ -358,7 +359,7 @@ fn a_damaged_block_is_healed_when_it_is_read_and_when_it_is_scrubbed() {
                 // The first copy is the one that is read.
                 assert!(world.read(fid).await == bytes);
             } else {
-                // The server may find it in the device's list before the scrub is through.
+                // The server may find the damage in the device's list before the scrub has ended.
                 world.osds.with(osd, |store| {
                     let mut go_on = |_: &_| std::ops::ControlFlow::Continue(());
                     let report = store.scrub(0, &mut go_on).unwrap();
@@ -380,7 +381,7 @@ fn a_damaged_block_is_healed_when_it_is_read_and_when_it_is_scrubbed() {
                     .any(|info| info.object.serial == begun.serial)
             })
             .await;
-            // By itself it has all bytes.
+            // This object alone has all bytes.
             let other = world.layout(fid).unwrap().objects[1 - place].osd;
             world.osds.stop_device(other, true);
             assert!(world.read(fid).await == bytes);
@@ -463,7 +464,7 @@ fn an_object_is_moved_on_demand() {
         assert!(world.read(fid).await == bytes);
         let now = world.machine.status(fid).await.status.data_version;
         assert_eq!(now, version, "the file is the same");
-        // Not two stripes on one device, no place that is not there, not by everybody.
+        // Refused: two stripes on one device, a place that does not exist, a caller without rights.
         let refused = world.admin.call(&call(1, before.objects[0].osd)).await;
         assert_eq!(common::code(refused, "one device"), AbortCode::EIO.0);
         let refused = world.admin.call(&call(2, 0)).await;
@@ -475,11 +476,11 @@ fn an_object_is_moved_on_demand() {
         );
         let refused = anybody.call(&call(0, 0)).await;
         assert_eq!(common::code(refused, "anybody"), AbortCode::EPERM.0);
-        // Wherever it is best: where it came from is free again.
+        // To the best place: the original device is free again.
         let moved = world.admin.call(&call(0, 0)).await.unwrap();
         assert_eq!(moved.osd, before.objects[1].osd);
         assert!(world.read(fid).await == bytes);
-        // Stores go on from there.
+        // Stores continue from there.
         world.store(fid, 10, b"more", KEEP).await.unwrap();
         let mut bytes = bytes;
         bytes[10..14].copy_from_slice(b"more");
@@ -539,7 +540,7 @@ fn a_file_on_a_dead_device_fails_at_once_and_new_ones_do_not_go_there() {
             let new = world.file(&format!("n{n}"), &bytes).await;
             assert_ne!(world.layout(new).unwrap().objects[0].osd, dead);
         }
-        // Also before the database has noticed: whoever stores does.
+        // Also before the database has noticed: the store finds it.
         let other = dead ^ 1;
         world.osds.add(4);
         until("the third device is used", async || {
@@ -549,13 +550,14 @@ fn a_file_on_a_dead_device_fails_at_once_and_new_ones_do_not_go_there() {
         })
         .await;
         world.osds.stop_device(other, false);
-        // What answered within the last second is not asked.
+        // A device that answered within the last second is not asked.
         tokio::time::sleep(Duration::from_millis(1200)).await;
         for n in 0..6 {
             let new = world.file(&format!("u{n}"), &bytes).await;
             assert_eq!(world.layout(new).unwrap().objects[0].osd, 4);
         }
-        // It cannot be made from anything; the queue says so, and lets it be.
+        // The object cannot be rebuilt from anything; the queue reports that, and does not retry at
+        // once.
         until("it is known to have failed", async || {
             world.status().await.failed > 0
         })
@@ -580,7 +582,7 @@ fn a_file_with_two_names_keeps_its_objects_until_the_last_goes() {
         world.file("other", &bytes).await;
         assert_eq!(world.osds.counts().0, 4);
         world.remove("f").await;
-        // What is removed later is given back: the first has been looked at.
+        // Later removals are executed: the first file has been examined.
         world.remove("other").await;
         until("the other is gone", async || world.osds.counts().0 <= 2).await;
         world.collect().await;
@@ -593,7 +595,8 @@ fn a_file_with_two_names_keeps_its_objects_until_the_last_goes() {
     });
 }
 
-/// Cuts, names, clones and dumps of files while a device is dead that all of them use; and afterwards.
+/// Truncations, names, clones and dumps of files during and after the failure of a device that all
+/// of them use.
 fn all_is_right_without_a_device(devices: u32, policy: &str) {
     patiently(async {
         let world = World::new(devices, policy, |upkeep| {
@@ -612,7 +615,7 @@ fn all_is_right_without_a_device(devices: u32, policy: &str) {
         let removed = [files[2].0, files[3].0];
         let dead = world.layout(files[0].0).unwrap().objects[0].osd;
         world.osds.stop_device(dead, true);
-        // Cut within what it has, not at a boundary.
+        // Truncated within the existing data, not at a boundary.
         let (fid, bytes) = &mut files[0];
         world.store(*fid, 0, &[], 70_001).await.unwrap();
         bytes.truncate(70_001);
@@ -631,7 +634,7 @@ fn all_is_right_without_a_device(devices: u32, policy: &str) {
             files[1].0
         );
         files.drain(2..4);
-        // A clone of what was changed without the device, and of what will be.
+        // A clone of files that changed without the device, and of files that will change.
         let volser = Volser(world.cell.admin().await);
         let trans = volser.begin(OPEN, IT_BUSY).await;
         volser
@@ -664,7 +667,7 @@ fn all_is_right_without_a_device(devices: u32, policy: &str) {
         assert!(world.needed().1, "it lacks stores");
         world.osds.start_device(dead);
         until("it has what it missed", async || !world.needed().1).await;
-        // What only it still had is garbage.
+        // Objects that only this device still had are garbage.
         until("nothing else is left there", async || {
             world.collect().await;
             let holders = world.holders();
@@ -680,7 +683,7 @@ fn all_is_right_without_a_device(devices: u32, policy: &str) {
                 .all(|info| named.contains(&info.object.serial))
         })
         .await;
-        // It is worth as much as the others now.
+        // The device is as good as the others now.
         let other = (2..).find(|osd| *osd != dead).unwrap();
         world.osds.stop_device(other, true);
         is_right("without another").await;

@@ -1,4 +1,5 @@
-//! Volumes with files in objects: dumped, restored, released and copied, also while devices are away.
+//! Volumes with files in objects: dumped, restored, released and copied, also while devices are
+//! missing.
 
 use crate::common;
 
@@ -20,7 +21,7 @@ use cellar_wire::afsvol::{
 use cellar_wire::dump::Item;
 use cellar_wire::ids::{Fid, VnodeId, VolumeId};
 
-/// Contents of files in a dump, by vnode.
+/// The contents of files in a dump, by vnode.
 fn data(items: &[Item]) -> Vec<(VnodeId, Vec<u8>)> {
     let mut files: Vec<(VnodeId, Vec<u8>)> = Vec::new();
     for item in items {
@@ -54,7 +55,8 @@ fn a_dump_has_the_bytes_and_its_exact_size() {
             let (_, dumped) = found.iter().find(|(vnode, _)| *vnode == fid.vnode).unwrap();
             assert!(dumped == bytes, "{fid}");
         }
-        // One device fails in the middle: of files with copies or parity all comes, else nothing wrong does.
+        // One device fails in the middle. Files with copies or parity arrive complete; for others
+        // the dump ends, and no wrong data is sent.
         let plain = layout(&cell, files[0].0).unwrap().objects[0].osd;
         osds.fakes[plain as usize - 2].set_fault(Fault::Midway(AbortCode::EIO));
         let call = afsvol::Dump {
@@ -74,11 +76,11 @@ fn a_dump_has_the_bytes_and_its_exact_size() {
         assert!(sent.len() < dump.len() && dump.starts_with(&sent));
         osds.set_fault(Fault::None);
         volser.end(trans).await;
-        // It becomes files of a server that knows no objects.
+        // On a server without object storage, the contents become local files.
         let (there, client) = (Volser(elsewhere.admin().await), Machine::new(&elsewhere, 2));
         there.volume_of("copy", NEW, &dump).await;
         check(&client, NEW, &files).await;
-        // And here: local until they are stored, whatever the policy is.
+        // On this server they stay local until they are stored again, whatever the policy is.
         volser.volume_of("copy", NEW, &dump).await;
         set_policy(&cell, NEW, 1);
         check(&machine, NEW, &files).await;
@@ -128,7 +130,7 @@ fn a_server_without_these_objects_is_sent_the_bytes() {
         let mut files = fill(&here, &client).await;
         let copy = || cookie("copy", READWRITE, NEW);
         let mut to = target.create("copy", READWRITE, NEW, NEW).await;
-        // It knows deltas; first it uses no objects, then those of another cell.
+        // The destination knows deltas; first it uses no objects, then those of another cell.
         for date in [0, NOW as i32 - 2] {
             let from = source.begin(OPEN, IT_BUSY).await;
             source
@@ -149,7 +151,7 @@ fn a_server_without_these_objects_is_sent_the_bytes() {
                 to = target.begin(NEW, IT_OFFLINE).await;
             }
         }
-        // A device that fails breaks it off, and leaves what was there.
+        // A failing device ends the transfer, and the old contents stay.
         store(&client, files[0].0, 0, b"newer").await.unwrap();
         let osd = layout(&here, files[0].0).unwrap().objects[0].osd;
         osds.fakes[osd as usize - 2].set_fault(Fault::Midway(AbortCode::EIO));
@@ -159,7 +161,7 @@ fn a_server_without_these_objects_is_sent_the_bytes() {
         assert_eq!(code(refused), 5);
         target.end(to).await;
         source.end(from).await;
-        // The other side notices by and by.
+        // The other side notices after a while.
         while after.fetch(of(NEW, files[0].0), 0, 1).await.is_err() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -185,7 +187,7 @@ fn a_release_asks_no_device_and_its_versions_stay() {
         check(&reader, RO, &files).await;
         let released = layout(&there, of(RO, plain)).unwrap();
         assert_eq!(Some(&released), layout(&here, plain).as_ref());
-        // What is released stays; what came after it and is nobody's goes.
+        // Released versions stay; later versions without references are removed.
         let object = released.object(plain.vnode, plain.uniquifier, &released.objects[0]);
         let osd = released.objects[0].osd;
         for turn in 0..3 {
@@ -195,7 +197,7 @@ fn a_release_asks_no_device_and_its_versions_stay() {
         let kept = [released.objects[0].version, last];
         until(|| osds.versions(osd, object) == kept).await;
         check(&reader, RO, &files).await;
-        // Only what changed is released next, and it is all that changed.
+        // The next release sends exactly the changes.
         let bytes = taken(&port);
         clone_for_release(&source, false).await;
         release(&source, &target, &port, (NOW - 2) as i32).await;
@@ -217,7 +219,8 @@ fn copies_read_and_store_in_objects_of_their_own() {
     let (here, there, client, other, port) = two();
     run(async {
         let (osds, source, target, files) = one_cell(&here, &there, &client).await;
-        // vos copy to another server, and vos clone -readwrite beside it; devices are away.
+        // `vos copy` to another server, and `vos clone -readwrite` beside it, while devices are
+        // missing.
         osds.set_fault(Fault::Abort(AbortCode::EIO));
         let to = target.create("copy", READWRITE, NEW, NEW).await;
         let from = source.begin(OPEN, IT_BUSY).await;
@@ -244,7 +247,8 @@ fn copies_read_and_store_in_objects_of_their_own() {
             }
             check(&client, OPEN, &files).await;
         }
-        // What the volume gives up, a copy that has not stored since still has.
+        // Versions that the volume no longer names are still named by a copy that has not stored
+        // since.
         let again = source.begin(OPEN, IT_BUSY).await;
         source.clone_of(again, READWRITE, "third", CLONE).await;
         source.end(again).await;
@@ -274,7 +278,7 @@ fn a_dump_of_metadata_is_restored_in_its_cell_only() {
         let dump = source.dump_v2(trans, 0, DUMP_OSD_METADATA).await;
         source.end(trans).await;
         assert!(dump.len() < 20_000, "{} bytes", dump.len());
-        // A server without object storage, one of another cell, one that lacks a device.
+        // A server without object storage, one of another cell, and one that lacks a device.
         let target = Volser(there.admin().await);
         let restore = async |volser: &Volser| {
             let trans = volser.create("copy", READWRITE, NEW, NEW).await;
@@ -292,13 +296,14 @@ fn a_dump_of_metadata_is_restored_in_its_cell_only() {
         let _few = Osds::start(&lacking, 1, &[]).await;
         let third = Volser(lacking.admin().await);
         assert_eq!(code(restore(&third).await), AbortCode::ENODEV.0);
-        // Here, under another id: read as it is, and never written.
+        // On this server under another id: the objects are read, and never written.
         restore(&source).await.unwrap();
         check(&client, NEW, &files).await;
         let copy = of(NEW, files[0].0);
         store(&client, copy, 0, b"copied").await.unwrap();
         assert_eq!(layout(&here, copy).unwrap().volume, NEW);
-        // Over the volume itself, which went on: what its clone has is not touched.
+        // Restored over the volume itself, which has changed since: its clone's objects stay
+        // untouched.
         store(&client, files[0].0, 7, b"newer").await.unwrap();
         here.make_clone();
         let newer = read(&client, files[0].0).await;
@@ -317,7 +322,7 @@ fn a_dump_of_metadata_is_restored_in_its_cell_only() {
     assert_eq!(here.partition.check().unwrap().faults, [""; 0]);
 }
 
-/// How many vnodes a volume has.
+/// The number of vnodes of a volume.
 async fn items_of(volser: &Volser, volume: VolumeId) -> usize {
     let items = volser.items(volume).await;
     let vnodes = items.iter().filter(|item| matches!(item, Item::Vnode(_)));
@@ -333,8 +338,9 @@ fn what_leaves_is_noted_before_the_first_of_it_is_read() {
         store(&client, fid, 0, b"here").await.unwrap();
         ro_site(&source, &target).await;
         release(&source, &target, &port, 0).await;
-        // Nothing of it is in objects. Had it been, a repair could have replaced them since their records were read,
-        // and what the other side names then be given up here.
+        // The volume has no file in objects. If it had, a repair could have replaced objects since
+        // their records were read. The objects that the other side names could then be removed
+        // here.
         let volume = here.partition.volume(OPEN).unwrap().unwrap();
         assert_ne!(volume.info().shared, 0);
     });
@@ -362,7 +368,7 @@ fn bytes_in_objects_count_as_those_of_files() {
         };
         let listed = volser.0.call(&listed).await.unwrap();
         assert_eq!(u64::try_from(listed.entries[0].size).unwrap(), used());
-        // The quota holds for them.
+        // The quota applies to them.
         let admin = cell.admin().await;
         admin
             .call(&common::quota(used() as i32 + 10))
@@ -371,7 +377,7 @@ fn bytes_in_objects_count_as_those_of_files() {
         let fid = machine.create(Fid::root(OPEN), "more").await;
         let refused = store(&machine, fid, 0, &pattern(2 << 20, 5)).await;
         assert_eq!(code(refused), AbortCode::VOVERQUOTA.0);
-        // What `vos traverse` adds up.
+        // The sums of `vos traverse`.
         let usage = Traverse {
             partition: 0,
             volume: OPEN,
@@ -385,7 +391,7 @@ fn bytes_in_objects_count_as_those_of_files() {
         assert_eq!((files_in(0), files_in(1), files_in(6)), (1, 1, 4));
         let objects: u64 = usage.devices.iter().map(|one| one.objects.count).sum();
         let single: u64 = usage.devices.iter().map(|one| one.single.count).sum();
-        // Plain, three stripes, two in two copies, two of data and one of parity.
+        // Plain, three stripes, two stripes in two copies, two data and one parity object.
         assert_eq!((objects, single), (1 + 3 + 4 + 3, 1 + 3));
     });
 }

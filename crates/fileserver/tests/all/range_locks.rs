@@ -1,4 +1,4 @@
-//! Locks on ranges: which rights they need, what cannot be asked for, and whose they are.
+//! Locks on ranges: the rights that they need, invalid requests, and ownership.
 
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ fn hold(fid: Fid, owner: u32, serial: u64, ranges: &[LockRange]) -> rxafs::HoldR
     }
 }
 
-/// The code, 0 if it succeeds.
+/// The code of a call; 0 if it succeeds.
 async fn said(machine: &Machine, call: rxafs::HoldRanges) -> i32 {
     match machine.call(&call).await {
         Ok(_) => 0,
@@ -30,7 +30,7 @@ async fn said(machine: &Machine, call: rxafs::HoldRanges) -> i32 {
     }
 }
 
-/// What is in the way of a range, as somebody is told who has none.
+/// The lock that conflicts with a range, for an owner without ranges.
 async fn seen(machine: &Machine, fid: Fid, range: LockRange) -> Option<LockRange> {
     let owner = NOBODY_IN_PARTICULAR;
     let reply = machine.ok(&rxafs::TestRange { fid, owner, range }).await;
@@ -57,11 +57,12 @@ fn a_range_needs_the_right_that_a_lock_of_its_kind_needs() {
                 let found = seen(machine, fid, range(0, u64::MAX, true)).await;
                 let first = (expected == 0).then_some(ranges[0]);
                 assert_eq!(found, first, "{rights}: {ranges:?}");
-                // To have none any more needs no right.
+                // Releasing all ranges needs no right.
                 assert_eq!(said(machine, hold(fid, 1, 1, &[])).await, 0);
             }
         }
-        // What the client has already it keeps; a byte more, or to write what it reads, is another matter.
+        // The client keeps its ranges. One more byte, or a write lock in place of a read lock,
+        // needs the right.
         assert_eq!(said(machine, hold(fid, 1, 1, &both)).await, 0);
         cell.set_list(root, list(&[(ANYUSER, "rl")]));
         assert_eq!(said(machine, hold(fid, 1, 2, &both)).await, 0);
@@ -71,10 +72,10 @@ fn a_range_needs_the_right_that_a_lock_of_its_kind_needs() {
         assert_eq!(said(machine, hold(fid, 2, 3, &shared)).await, 13);
         cell.wait_secs(200);
         assert_eq!(said(machine, hold(fid, 1, 3, &shared)).await, 0);
-        // Once it has run out it is as if never had.
+        // After the expiry, it is as if the client never had the range.
         cell.wait_secs(300);
         assert_eq!(said(machine, hold(fid, 1, 4, &shared)).await, 13);
-        // Who may not see the status is not told who has what.
+        // A caller that may not see the status does not learn about locks.
         cell.set_list(root, list(&[(ANYUSER, "l")]));
         let owner = NOBODY_IN_PARTICULAR;
         let test = rxafs::TestRange {
@@ -108,7 +109,7 @@ fn an_owner_releases_only_what_is_his() {
     with_file(async |_, [one, two], fid| {
         let mine = range(0, 9, true);
         assert_eq!(said(one, hold(fid, 1, 2, &[mine])).await, 0);
-        // Neither another owner nor one who gives back a lock on the whole file takes it.
+        // Neither another owner nor the release of a whole-file lock removes it.
         assert_eq!(said(two, hold(fid, 2, 9, &[])).await, 0);
         two.ok(&rxafs::ReleaseLock { fid }).await;
         assert_eq!(two.code(&rxafs::ExtendLock { fid }).await, 22);
@@ -118,10 +119,10 @@ fn an_owner_releases_only_what_is_his() {
         let set = rxafs::SetLock { fid, lock_type: 0 };
         assert_eq!(two.code(&set).await, 11);
         assert_eq!(two.status(fid).await.status.lock_count, -1);
-        // What was said before counts no more.
+        // An earlier list is ignored.
         assert_eq!(said(one, hold(fid, 1, 1, &[])).await, 22);
         assert_eq!(seen(two, fid, mine).await, Some(mine));
-        // The last one to go tells who waits.
+        // The release of the last range notifies the waiting clients.
         two.told();
         assert_eq!(said(two, hold(fid, 2, 10, &[])).await, 0);
         assert!(two.told().is_empty());
@@ -148,7 +149,7 @@ fn ranges_that_cannot_be_are_refused() {
     });
 }
 
-/// As every errno, so ENOLCK: by what is meant, for hosts that announced it.
+/// ENOLCK, like every errno, is sent in the universal form to hosts that announced it.
 #[test]
 fn too_many_owners_is_said_as_the_host_understands_it() {
     with_file(async |_, [old, new], fid| {

@@ -1,5 +1,5 @@
-//! What is refused, with which code, and counted as what: rights, names, fids, kinds, quotas,
-//! locks, bad input.
+//! Refused calls, with their codes and their kinds in the counters: rights, names, fids, kinds,
+//! quotas, locks, bad input.
 
 use crate::common;
 
@@ -9,8 +9,8 @@ use cellar_wire::ids::{Fid, ViceId, VolumeId};
 use cellar_wire::rxafs::{self, AfsStoreStatus};
 use cellar_wire::{AfsName, Encode};
 
-/// Every operation against every single right: which one it needs. Anonymous calls, in a directory
-/// whose list gives `system:anyuser` one right; the objects belong to somebody else.
+/// Every operation with every single right: which one it needs. The calls are anonymous, in a
+/// directory whose list gives `system:anyuser` one right. The objects belong to another user.
 #[test]
 fn rights_by_operation() {
     let cell = Cell::start();
@@ -179,7 +179,7 @@ fn rights_by_operation() {
                 }),
             );
         }
-        // Members of the group of administrators look up; the superuser has every right.
+        // Members of the group of administrators have lookup; the superuser has every right.
         let status = admin
             .call(&rxafs::FetchStatus { fid: dir })
             .await
@@ -414,7 +414,7 @@ fn arguments_cut_short_or_absurd_are_refused_and_counted() {
         }
         let status = machine.status(fid).await.status;
         assert_eq!((status.length, status.data_version), (0, 0));
-        // Lengths beyond any file.
+        // Positions and lengths beyond any file.
         for (position, length) in [(u64::MAX, 1), (1 << 63, 0), (0, u64::MAX)] {
             let in_status = AfsStoreStatus::default();
             let call = rxafs::StoreData64 {
@@ -454,7 +454,7 @@ fn quotas_hold_and_can_be_changed_by_administrators() {
             (&b"scratch"[..], &b"be nice"[..])
         );
         assert!(told.status.online && told.status.partition_blocks_available > 1000);
-        // A store may go over by the slack, and not further.
+        // A store may exceed the quota by the slack, and no more.
         machine.store(fid, 0, &[1; 1_000_000]).await.unwrap();
         for bytes in [1_300_000, 40_000_000usize] {
             let refused = machine.store(fid, 0, &vec![1; bytes]).await.unwrap_err();
@@ -542,7 +542,7 @@ fn lists_as_text() {
             ]
         );
         assert!(told.ends_with('\0'));
-        // A file answers its directory's.
+        // For a file, the list of its directory is returned.
         let file = machine.create(root, "f").await;
         assert_eq!(
             machine.ok(&rxafs::FetchACL { fid: file }).await.access_list,
@@ -564,7 +564,7 @@ fn lists_as_text() {
             ..store("0\n0\n\0")
         };
         assert_eq!(machine.code(&on_file).await, 20);
-        // Without the database nobody is kept from looking, only from changing.
+        // Without the database, lists can be read but not changed.
         cell.names
             .unreachable
             .store(true, std::sync::atomic::Ordering::Relaxed);

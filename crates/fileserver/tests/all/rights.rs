@@ -1,5 +1,5 @@
-//! Who may do what: every right against every operation, for two users, anonymous, an
-//! administrator and a superuser; and the rules beside the rights.
+//! The rights: every right with every operation, for two users, anonymous, an administrator and a
+//! superuser; and the rules besides the rights.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ const CAROL: i32 = 9;
 const FRIENDS: i32 = -300;
 const ADMINISTRATORS: i32 = -204;
 
-/// What the operations are done to: all of it belongs to somebody else.
+/// The targets of the operations. All of them belong to another user.
 #[derive(Clone, Copy)]
 struct Objects {
     dir: Fid,
@@ -34,7 +34,7 @@ async fn code<P: Procedure>(connection: &Connection, call: P) -> i32 {
 
 type Outcome<'a> = Pin<Box<dyn Future<Output = i32> + 'a>>;
 
-/// Tries something; the last argument makes names that nobody used before.
+/// Tries an operation. The last argument makes new names.
 type Attempt = for<'a> fn(&'a Connection, Objects, &'a str) -> Outcome<'a>;
 
 struct Operation {
@@ -189,7 +189,7 @@ const OPERATIONS: &[Operation] = &[
     }),
 ];
 
-/// A directory of the superuser's with everything in it that the operations want.
+/// Creates a directory of the superuser with everything that the operations need.
 async fn objects(admin: &Connection, tags: &[String]) -> Objects {
     let make = |dir: Fid, title: String| rxafs::MakeDir {
         dir_fid: dir,
@@ -227,7 +227,8 @@ fn every_right_against_every_operation() {
     run(async {
         let admin = cell.admin().await;
         let letters: Vec<String> = "-rlidwka".chars().map(String::from).collect();
-        // By an entry of his own, by a group, not at all, by no list, by no list.
+        // The callers get rights by a user entry, by a group, not at all, and, for the last two,
+        // without any list.
         let callers = [
             ("alice", machine.user("alice")),
             ("bob", machine.user("bob")),
@@ -301,8 +302,8 @@ async fn rights_of(who: &Connection, fid: Fid) -> String {
     status.status.caller_access.to_string()
 }
 
-/// Insert without read: what somebody puts there is seen by whoever collects, and, while it has
-/// its owner, by him.
+/// Insert without read: the collector sees the files that users put there. Their owners see them as
+/// long as they own them.
 #[test]
 fn a_drop_box_takes_and_does_not_show() {
     let cell = Cell::start();
@@ -317,7 +318,7 @@ fn a_drop_box_takes_and_does_not_show() {
             name: name(title),
             in_status: mode(bits),
         };
-        // Also one that is read-only from the beginning.
+        // Also a file that is read-only from the beginning.
         let file = alice.call(&new("of alice", 0o444)).await.unwrap().fid;
         store(&alice, file, 0, b"secret").await.unwrap();
         assert_eq!(fetch(&alice, file).await, 0, "her own");
@@ -348,7 +349,8 @@ fn a_drop_box_takes_and_does_not_show() {
             "what is in stays in"
         );
         assert_eq!(fetch(&carol, file).await, 0);
-        // Anonymous may finish what anonymous makes, and not read it: everybody is anonymous.
+        // The anonymous user may finish a file that it created, and not read it, because every
+        // unauthenticated user is anonymous.
         let anonymous = &machine.connection;
         let file = anonymous.call(&new("of nobody", 0o644)).await.unwrap().fid;
         store(anonymous, file, 0, b"secret").await.unwrap();
@@ -385,7 +387,8 @@ fn modes_and_owners() {
             let reply = who.call(&rxafs::FetchStatus { fid }).await.unwrap();
             reply.status
         };
-        // The owner's bits hold everybody but administrators; the owner reads all the same.
+        // The owner's bits restrict all callers except administrators; the owner can read
+        // nevertheless.
         assert_eq!(code(&bob, set(mode(0o077))).await, 0);
         assert_eq!(fetch(&bob, fid).await, 13);
         assert_eq!(fetch(&alice, fid).await, 0);
@@ -396,7 +399,7 @@ fn modes_and_owners() {
             store(&alice, fid, 0, b"x").await.is_ok(),
             "owner and insert"
         );
-        // 0100 is enough to read: what may be run is fetched.
+        // 0100 is enough to read, because an executable file must be fetched.
         assert_eq!(code(&bob, set(mode(0o100))).await, 0);
         assert_eq!(fetch(&bob, fid).await, 0);
         // Owners and groups and set-id bits are for administrators.
@@ -431,7 +434,7 @@ fn modes_and_owners() {
                 .caller_access
                 .contains(Rights::ADMINISTER)
         );
-        // A store by anybody else takes the set-id bits away.
+        // A store by another user removes the set-id bits.
         store(&bob, fid, 0, b"x").await.unwrap();
         assert_eq!(status(&bob).await.unix_mode, 0o711);
         // The owner's `a` on a file is no right to the directory's list.
@@ -439,8 +442,8 @@ fn modes_and_owners() {
     });
 }
 
-/// Whoever owns the root directory owns the volume: may look up and change every list in it, and
-/// so helps himself to everything else.
+/// The owner of the root directory owns the volume. It may look up and change every list in it, and
+/// so can get all other rights.
 #[test]
 fn the_owner_of_a_volume_administers_it() {
     let cell = Cell::start();
@@ -467,7 +470,7 @@ fn the_owner_of_a_volume_administers_it() {
         assert_eq!(rights_of(&alice, root).await, "rlidwka");
         let bob = machine.user("bob");
         assert_eq!(fetch(&bob, root).await, 13);
-        // A group owns as well as a user.
+        // A group can be the owner like a user.
         let give = rxafs::StoreStatus {
             in_status: AfsStoreStatus {
                 owner: Some(ViceId(FRIENDS)),
@@ -478,7 +481,7 @@ fn the_owner_of_a_volume_administers_it() {
         admin.call(&give).await.unwrap();
         cell.names.join(BOB, FRIENDS);
         assert_eq!(fetch(&bob, root).await, 0);
-        // Quotas are not the owner's.
+        // The owner may not change the quota.
         assert_eq!(code(&alice, quota(10)).await, 13);
         cell.names.join(ALICE, ADMINISTRATORS);
         assert_eq!(code(&alice, quota(10)).await, 0);

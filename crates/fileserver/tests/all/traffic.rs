@@ -1,4 +1,5 @@
-//! The tables of `vos examine -extended`: what a client does is in the cells that OpenAFS counts it in.
+//! The tables of `vos examine -extended`: each operation of a client is counted in the same cells
+//! as in OpenAFS.
 
 use crate::common::{CLONE, Cell, Machine, OPEN, SHUT, name, run, store};
 use cellar_rpc::Connection;
@@ -22,14 +23,14 @@ fn reads_writes_and_authors_are_counted_as_openafs_does() {
     let root = Fid::root(OPEN);
     let file = run(async {
         let admin = cell.admin().await;
-        // The root is 1000 seconds old, of another author. A creation is two writes.
+        // The root is 1000 seconds old and of another author. A creation is two writes.
         let file = machine.create(root, "file").await;
         let info = examined(&admin, OPEN).await;
         assert_eq!((info.stat_reads, info.stat_writes), ([0; 4], [2, 0, 0, 0]));
         assert_eq!(info.stat_dir_diff_author, [0, 0, 1, 0, 0, 0]);
         assert_eq!(info.stat_dir_same_author, [0; 6]);
         assert_eq!(info.stat_file_diff_author, [0; 6]);
-        // Stores, by the same and another, small and large, at several ages.
+        // Stores, by the same and another user, small and large, at several ages.
         machine.store(file, 0, b"one").await.unwrap();
         cell.wait_secs(60);
         store(&alice, file, 0, b"two").await.unwrap();
@@ -39,7 +40,7 @@ fn reads_writes_and_authors_are_counted_as_openafs_does() {
         assert_eq!(info.stat_writes, [5, 2, 0, 0]);
         assert_eq!(info.stat_file_same_author, [1, 0, 0, 0, 1, 0]);
         assert_eq!(info.stat_file_diff_author, [0, 1, 0, 0, 0, 0]);
-        // Attributes are a write of nobody's contents.
+        // A change of attributes is a write, and no change of contents.
         let in_status = AfsStoreStatus::default();
         let touch = rxafs::StoreStatus {
             fid: file,
@@ -64,7 +65,7 @@ fn reads_writes_and_authors_are_counted_as_openafs_does() {
         assert_eq!(info.stat_dir_diff_author, [0, 0, 1, 0, 1, 0]);
         assert_eq!(info.stat_dir_same_author, [1, 0, 0, 0, 0, 0]);
         assert_eq!(info.stat_file_same_author, [1, 0, 0, 0, 1, 0]);
-        // Reads of files and directories, the refused ones too; looking at a status is none.
+        // Reads of files and directories, even refused ones; reading a status is not counted.
         machine.fetch(file, 0, 10).await.unwrap();
         machine.fetch(root, 0, 10_000).await.unwrap();
         machine.status(file).await;
@@ -86,7 +87,7 @@ fn reads_writes_and_authors_are_counted_as_openafs_does() {
         assert_eq!(examined(&admin, SHUT).await.stat_reads, [1, 0, 0, 0]);
         file
     });
-    // They stay over a restart, and are a clone's own.
+    // The tables survive a restart, and a clone has its own.
     let cell = cell.restart(true);
     cell.make_clone();
     let machine = Machine::new(&cell, 2);
@@ -104,7 +105,7 @@ fn reads_writes_and_authors_are_counted_as_openafs_does() {
         machine.fetch(in_clone, 0, 10).await.unwrap();
         assert_eq!(examined(&admin, CLONE).await.stat_reads, [1, 0, 0, 0]);
     });
-    // A clone that replaces it goes on with its tables.
+    // A clone that replaces the old one continues its tables.
     cell.make_clone();
     run(async {
         let admin = cell.admin().await;

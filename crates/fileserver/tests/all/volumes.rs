@@ -1,4 +1,4 @@
-//! AFSVol: the sequences that `vos` makes, and what clients see meanwhile.
+//! AFSVol: the sequences of calls of `vos`, and their visible effects for clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -142,7 +142,7 @@ fn an_unfinished_volume_is_shown_to_nobody() {
             fid: Fid::root(NEW),
         };
         assert_eq!(machine.code(&root).await, 103);
-        // Another transaction goes on with it.
+        // Another transaction continues with the volume.
         let again = TransCreate {
             volume: NEW,
             partition: 0,
@@ -303,7 +303,7 @@ fn a_backup_clone_is_made_and_made_anew() {
     });
 }
 
-/// A location database that fails as it is told, and counts.
+/// A location database that fails on request, and counts the questions.
 #[derive(Default)]
 struct Database {
     fails_with: AtomicI32,
@@ -349,7 +349,8 @@ fn the_location_database_is_asked_for_the_oldest_clients() {
         assert_eq!((info.volume, info.server_count), (OPEN, 1));
         assert_eq!(info.servers[0], 0xc000_0201);
         assert_eq!(info.type_ids, [OPEN.0, 0, 0, 0, 0xabcd_9999]);
-        // Its codes are the answer; one that does not answer is left alone for three minutes.
+        // Its codes are passed on. A database that does not answer is not asked again for three
+        // minutes.
         let asked = || database.asked.swap(0, Ordering::Relaxed);
         asked();
         for (code, answers, questions) in [
@@ -409,7 +410,7 @@ fn what_an_earlier_run_left_unfinished_goes() {
     assert_eq!(ids(&cell), [OPEN, SHUT, NEW]);
     run(async {
         let admin = cell.admin().await;
-        // Somebody goes on with it.
+        // Another transaction continues with the volume.
         let again = TransCreate {
             volume: NEW,
             partition: 0,
@@ -421,7 +422,7 @@ fn what_an_earlier_run_left_unfinished_goes() {
         admin.call(&EndTrans { trans }).await.unwrap();
         cell.server.remove_leftovers().await;
         assert_eq!(ids(&cell), [OPEN, SHUT]);
-        // What this run makes stays.
+        // Volumes that this run creates stay.
         begin(&admin).await;
         cell.server.remove_leftovers().await;
         assert_eq!(ids(&cell), [OPEN, SHUT, NEW]);
@@ -448,7 +449,7 @@ fn a_read_write_clone_is_a_copy() {
         admin.call(&clone).await.unwrap();
         let twice = admin.call(&clone).await.unwrap_err().code().0;
         assert_eq!(twice, 104, "VVOLEXISTS");
-        // Dates and counters as they are set.
+        // Dates and counters are set as requested.
         let info = VolumeInfo {
             update_counter: 77,
             ..unchanged()

@@ -1,4 +1,4 @@
-//! Things that a machine makes by itself: numbers for them, and the call that tells of them.
+//! Pending creates of a machine: their reserved numbers, and the call that sends them.
 
 use bytes::Bytes;
 use cellar_rpc::CallError;
@@ -10,10 +10,10 @@ use cellar_wire::{AfsTime, List};
 
 use super::{Machine, mode, name};
 
-/// When the client made them.
+/// The client's time of their creation.
 pub(crate) const MADE: AfsTime = AfsTime(1_700_000_000);
 
-/// Numbers that were reserved for a machine, and what is made under them.
+/// Numbers that were reserved for a machine, and the entries created under them.
 pub(crate) struct Block {
     pub(crate) numbers: ReserveVnodesReply,
     volume: VolumeId,
@@ -21,7 +21,7 @@ pub(crate) struct Block {
     directories: u32,
 }
 
-/// What is to be made, with its bytes.
+/// A pending create with its bytes.
 #[derive(Clone)]
 pub(crate) struct Item {
     pub(crate) making: Making,
@@ -117,7 +117,7 @@ pub(crate) async fn make_many(
     call.results().await
 }
 
-/// The same, of which each has to succeed.
+/// The same; each entry must succeed.
 pub(crate) async fn made(machine: &Machine, items: &[Item]) -> MakeManyReply {
     let reply = make_many(machine, items).await.unwrap();
     assert_eq!(codes(&reply), vec![0; items.len()]);

@@ -1,4 +1,4 @@
-//! Devices of object storage for a file server of a test, and policies.
+//! Fake object storage devices for a file server of a test, and policies.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use rand::{Rng, SeedableRng};
 
 use super::{Cell, Machine};
 
-/// Files up to this size stay on the file server, in these tests.
+/// Files up to this size stay on the file server in these tests.
 pub(crate) const THRESHOLD: u64 = 64 << 10;
 
-/// The length of a file of which a store shall keep all.
+/// The file length for a store that keeps the whole file.
 pub(crate) const KEEP: u64 = i64::MAX as u64;
 
-/// Bytes of which no two runs are the same.
+/// Bytes without repeated runs.
 pub(crate) fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut bytes = vec![0; length];
@@ -35,7 +35,7 @@ pub(crate) fn pattern(length: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Where the bytes of a file are; `None`: not in objects.
+/// The layout of a file; `None` if it is not in objects.
 pub(crate) fn layout(cell: &Cell, fid: Fid) -> Option<Layout> {
     let volume = cell.partition.volume(fid.volume).unwrap().unwrap();
     volume.layout(fid).unwrap().map(|layout| (*layout).clone())
@@ -46,7 +46,7 @@ pub(crate) async fn read(machine: &Machine, fid: Fid) -> Vec<u8> {
     machine.fetch(fid, 0, 1 << 30).await.unwrap()
 }
 
-/// What the OSD database of a test says.
+/// The OSD database of a test.
 #[derive(Default)]
 pub(crate) struct Database {
     pub(crate) listed: Mutex<Vec<OsdListed>>,
@@ -87,7 +87,7 @@ impl PolicyList for Database {
     }
 }
 
-/// Devices, and who knows them.
+/// Devices, with their database and list.
 pub(crate) struct Osds {
     pub(crate) fakes: Vec<FakeOsd>,
     pub(crate) database: Arc<Database>,
@@ -95,7 +95,7 @@ pub(crate) struct Osds {
 }
 
 impl Osds {
-    /// So many devices, with numbers from 2; policies by number and text.
+    /// Starts `count` devices, with numbers from 2, and sets policies by number and text.
     pub(crate) async fn start(cell: &Cell, count: u32, policies: &[(u32, &str)]) -> Self {
         let fakes: Vec<FakeOsd> = (2..2 + count)
             .map(|id| FakeOsd::start(&cell.runtime, id).unwrap())
@@ -120,17 +120,17 @@ impl Osds {
         }
     }
 
-    /// Has another server use these devices, as one of the cell of that name.
+    /// Makes another server use these devices, as a member of the cell with that name.
     pub(crate) async fn attach(&self, cell: &Cell, name: &str) -> Devices {
         attach(&self.database, cell, name).await
     }
 
-    /// All devices fail like that from now on.
+    /// Makes all devices fail in that way from now on.
     pub(crate) fn set_fault(&self, fault: Fault) {
         self.fakes.iter().for_each(|fake| fake.set_fault(fault));
     }
 
-    /// Calls that all devices got.
+    /// The number of calls to all devices.
     pub(crate) fn calls(&self) -> usize {
         self.fakes.iter().map(FakeOsd::calls).sum()
     }
@@ -144,7 +144,7 @@ impl Osds {
         })
     }
 
-    /// Objects on all devices.
+    /// The number of objects on all devices.
     pub(crate) fn objects(&self) -> usize {
         self.fakes
             .iter()
@@ -153,7 +153,7 @@ impl Osds {
     }
 }
 
-/// Waits until the file server has the policies: nobody may set one before.
+/// Waits until the file server has the policies: before that, no volume can get one.
 async fn know_policy(cell: &Cell, policy: u32) {
     let admin = cell.admin().await;
     let set = |policy| SetVolumePolicy {
@@ -170,7 +170,7 @@ async fn know_policy(cell: &Cell, policy: u32) {
     panic!("the file server has no policies");
 }
 
-/// Has a server use the devices of a database, and waits until it knows them.
+/// Makes a server use the devices of a database, and waits until it knows them.
 async fn attach(database: &Arc<Database>, cell: &Cell, name: &str) -> Devices {
     let config = ObjectConfig {
         cell: AfsString::new(name.to_owned()).unwrap(),
@@ -182,7 +182,7 @@ async fn attach(database: &Arc<Database>, cell: &Cell, name: &str) -> Devices {
     };
     let devices = cell.server.use_objects(&cell.runtime, &cell.port, config);
     let count = database.listed.lock().len();
-    // The tasks ask at once.
+    // The tasks load the lists at once.
     for _ in 0..8000 {
         if devices.list().len() == count {
             break;

@@ -1,5 +1,5 @@
-//! Real object storage devices, on disks in memory, for one or two file servers of a test; and the cell as
-//! these see it.
+//! Real object storage devices, on disks in memory, for one or two file servers of a test; and the
+//! servers' view of the cell.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -46,8 +46,8 @@ pub(crate) struct RealOsds {
     _directory: tempfile::TempDir,
     pub(crate) database: Arc<Database>,
     known: Mutex<Vec<Devices>>,
-    /// Databases that devices which are started from now on send heartbeats to: one that is silent has them keep
-    /// what is removed.
+    /// Databases that receive the heartbeats of devices started from now on. A device with a silent
+    /// database keeps removed objects.
     pub(crate) databases: Mutex<Vec<SocketAddr>>,
 }
 
@@ -56,7 +56,7 @@ fn clock() -> Duration {
 }
 
 impl RealOsds {
-    /// So many devices, with numbers from 2, and policies by number and text.
+    /// Starts `count` devices, with numbers from 2, and sets policies by number and text.
     pub(crate) fn start(count: u32, policies: &[(u32, &str)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::open(directory.path(), "test.cell").unwrap();
@@ -99,7 +99,7 @@ impl RealOsds {
         self.start_device(id);
     }
 
-    /// Starts the server of a device, at a port that is free.
+    /// Starts the server of a device, at a free port.
     pub(crate) fn start_device(&self, id: u32) {
         {
             let mut devices = self.devices.lock();
@@ -127,7 +127,8 @@ impl RealOsds {
         self.tell();
     }
 
-    /// Ends the server of a device. Whoever calls it then waits in vain, until `told`.
+    /// Stops the server of a device. With `told`, the list says so; otherwise callers wait in vain
+    /// for an answer.
     pub(crate) fn stop_device(&self, id: u32, told: bool) {
         {
             let mut devices = self.devices.lock();
@@ -142,7 +143,7 @@ impl RealOsds {
         }
     }
 
-    /// The power of a device's machine fails, and it is started again.
+    /// Simulates a power failure of a device's machine, and starts it again.
     pub(crate) fn crash_device(&self, id: u32, seed: u64) {
         {
             let mut devices = self.devices.lock();
@@ -157,13 +158,13 @@ impl RealOsds {
         self.start_device(id);
     }
 
-    /// Says how a device is marked in the database.
+    /// Sets the flags of a device in the database.
     pub(crate) fn mark(&self, id: u32, flags: u32) {
         self.devices.lock().get_mut(&id).unwrap().flags = flags;
         self.tell();
     }
 
-    /// The list of the database, and of who has asked for it.
+    /// Updates the list of the database, and the lists of the servers that use it.
     fn tell(&self) {
         let devices = self.devices.lock();
         let mut listed: Vec<OsdListed> = devices.values().map(listed).collect();
@@ -182,7 +183,7 @@ impl RealOsds {
         }
     }
 
-    /// Looks at what is on a device that runs.
+    /// Examines the store of a running device.
     pub(crate) fn with<T>(&self, id: u32, look: impl FnOnce(&ObjectStore) -> T) -> T {
         let store = self.devices.lock()[&id].store.clone();
         look(&store.unwrap())
@@ -193,7 +194,7 @@ impl RealOsds {
         self.devices.lock()[&id].disk.clone()
     }
 
-    /// The objects of a device that runs.
+    /// The objects of a running device.
     pub(crate) fn objects(&self, id: u32) -> Vec<ObjectInfo> {
         self.with(id, |store| {
             let (found, more) = store.list(0, ObjectId::default(), 100_000, false).unwrap();
@@ -202,14 +203,14 @@ impl RealOsds {
         })
     }
 
-    /// All that run.
+    /// The numbers of the running devices.
     pub(crate) fn ids(&self) -> Vec<u32> {
         let devices = self.devices.lock();
         let running = devices.values().filter(|device| device.running.is_some());
         running.map(|device| device.id).collect()
     }
 
-    /// Objects and versions on all devices that run.
+    /// The numbers of objects and versions on all running devices.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let (mut objects, mut versions) = (0, 0);
         for id in self.ids() {
@@ -221,7 +222,7 @@ impl RealOsds {
         (objects, versions)
     }
 
-    /// Has a file server use these devices.
+    /// Makes a file server use these devices.
     pub(crate) fn serve(&self, cell: &Cell) {
         let keys = self.keys.clone();
         let config = ObjectConfig {
@@ -263,12 +264,12 @@ fn listed(device: &Device) -> OsdListed {
     }
 }
 
-/// The location database of a test, and the ways to its file servers: number n is at 192.0.2.n.
+/// The location database of a test, and connections to its file servers: number n is at 192.0.2.n.
 #[derive(Default)]
 pub(crate) struct Servers {
     servers: Mutex<Vec<(CellServer, Connection)>>,
     families: Mutex<HashMap<VolumeId, Family>>,
-    /// Somebody works on all volumes.
+    /// Whether all entries are locked.
     pub(crate) locked: AtomicBool,
 }
 
@@ -277,7 +278,7 @@ impl Servers {
         Ipv4Addr::new(192, 0, 2, number).into()
     }
 
-    /// A file server, by number, and how it is called.
+    /// Adds a file server, by number, with the connection to it.
     pub(crate) fn add(&self, number: u8, uuid: AfsUuid, connection: Connection) {
         let server = CellServer {
             uuid: Some(uuid),
@@ -286,7 +287,7 @@ impl Servers {
         self.servers.lock().push((server, connection));
     }
 
-    /// A file server is called in another way from now on.
+    /// Replaces the connection to a file server.
     pub(crate) fn replace(&self, number: u8, connection: Connection) {
         let mut servers = self.servers.lock();
         let address = Self::address(number);
@@ -296,7 +297,7 @@ impl Servers {
         known.unwrap().1 = connection;
     }
 
-    /// Where the volumes of a family are: numbers of servers, and volumes.
+    /// Sets the sites of the volumes of a family: numbers of servers, and volumes.
     pub(crate) fn place(&self, head: VolumeId, sites: &[(u8, VolumeId)]) {
         let sites = sites.iter().map(|(number, volume)| FamilySite {
             server: Self::address(*number),
@@ -310,7 +311,7 @@ impl Servers {
         self.families.lock().insert(head, family);
     }
 
-    /// There is no entry any more.
+    /// Removes the entry.
     pub(crate) fn forget(&self, head: VolumeId) {
         self.families.lock().remove(&head);
     }
@@ -339,7 +340,7 @@ impl CellServers for Servers {
     }
 }
 
-/// Settings that do at once what else takes minutes, and nothing unasked.
+/// Settings without delays, and without work that no test requested.
 pub(crate) fn upkeep(servers: &Arc<Servers>) -> Upkeep {
     Upkeep {
         grace: Duration::from_secs(3600),
@@ -352,7 +353,7 @@ pub(crate) fn upkeep(servers: &Arc<Servers>) -> Upkeep {
     }
 }
 
-/// How another server of the cell calls the object service of a file server.
+/// The connection of another server of the cell to the object service of a file server.
 pub(crate) fn superuser(cell: &Cell) -> Connection {
     let server = cellar_auth::Principal {
         key_holder: true,
@@ -364,7 +365,7 @@ pub(crate) fn superuser(cell: &Cell) -> Connection {
     connection.unwrap()
 }
 
-/// StoreData64, again while somebody else stores, as clients do.
+/// StoreData64; retried while another store is in progress, as clients do.
 pub(crate) async fn store_patiently(
     machine: &Machine,
     fid: Fid,
@@ -382,7 +383,7 @@ pub(crate) async fn store_patiently(
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !is_so().await {
@@ -391,10 +392,10 @@ pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// How long anything may take on a machine with much to do.
+/// The longest time for any step on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Runs a test's body, which waits for many things.
+/// Runs a test's body, which waits for many steps.
 pub(crate) fn patiently<T>(body: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -404,7 +405,7 @@ pub(crate) fn patiently<T>(body: impl Future<Output = T>) -> T {
         match tokio::time::timeout(PATIENCE * 4, body).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                // Not a panic: a shard that hangs would keep the runtime from being dropped.
+                // No panic: a shard that hangs would block the shutdown of the runtime.
                 eprintln!("the test hangs");
                 std::process::abort();
             }
@@ -412,8 +413,8 @@ pub(crate) fn patiently<T>(body: impl Future<Output = T>) -> T {
     })
 }
 
-/// A file server that keeps what is stored in [`OPEN`] on these devices, by policy 2, and sees to them; with one who uses
-/// it, and its administrator.
+/// A file server that stores the files of [`OPEN`] on these devices, by policy 2, and maintains
+/// them; with a client machine and an administrator.
 pub(crate) fn keeps_on(
     osds: &RealOsds,
     change: impl FnOnce(&mut Upkeep),
@@ -432,7 +433,8 @@ pub(crate) fn keeps_on(
     (cell, machine, admin)
 }
 
-/// Waits until a server has asked for the policies: the same small file is stored until it is in objects. Answers it.
+/// Waits until a server has loaded the policies: stores the same small file until it is in objects.
+/// Returns the file.
 pub(crate) async fn knows_policies(cell: &Cell, machine: &Machine) -> Fid {
     let fid = machine.create(Fid::root(OPEN), "probe").await;
     until("policies are known", async || {

@@ -25,7 +25,7 @@ pub(crate) const SHAPES: &[(u32, &str)] = &[
     (4, "=> osd, ec=2+1, ssize=12;"),
 ];
 
-/// The rest of the file stays.
+/// A store that keeps the rest of the file.
 pub(crate) async fn store(
     machine: &Machine,
     fid: Fid,
@@ -39,10 +39,10 @@ pub(crate) fn of(volume: VolumeId, fid: Fid) -> Fid {
     Fid { volume, ..fid }
 }
 
-/// What a location database says to one server: whether RW volumes are here.
+/// The answers of a location database to one server: whether RW volumes are on it.
 pub(crate) struct Here {
     pub(crate) is_here: AtomicBool,
-    /// It does not answer.
+    /// Whether the database does not answer.
     pub(crate) is_away: AtomicBool,
 }
 
@@ -83,7 +83,8 @@ impl Locations for Here {
     }
 }
 
-/// Files of all shapes in the scratch volume, with their contents: the last one is not in objects.
+/// Creates files of all layouts in the scratch volume, and returns their contents. The last one is
+/// not in objects.
 pub(crate) async fn fill(cell: &Cell, machine: &Machine) -> Vec<(Fid, Vec<u8>)> {
     let mut files = Vec::new();
     for policy in [1, 2, 3, 4] {
@@ -126,7 +127,7 @@ pub(crate) async fn one_cell(
     (osds, source, target, files)
 }
 
-/// The clone that is released, and a place for it at the other server, where nothing has come yet.
+/// Makes the clone for a release, and an empty site for it at the other server.
 pub(crate) async fn ro_site(source: &Volser, target: &Volser) {
     clone_for_release(source, true).await;
     let to = target.create("scratch.readonly", READONLY, OPEN, RO).await;
@@ -143,7 +144,7 @@ pub(crate) async fn check(machine: &Machine, volume: VolumeId, files: &[(Fid, Ve
     }
 }
 
-/// Waits for what happens in the background.
+/// Waits for a condition that background work makes true.
 pub(crate) async fn until(mut so: impl FnMut() -> bool) {
     while !so() {
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,4 +1,5 @@
-//! A security class in which callers are whom they say they are: what a ticket proves elsewhere.
+//! A security class in which the server accepts every stated identity. It stands for the proof by a
+//! ticket.
 
 use std::sync::Arc;
 
@@ -11,10 +12,10 @@ use cellar_rx::{
 };
 use cellar_wire::AfsTime;
 
-/// The index of rxkad, in whose place this stands.
+/// The index of rxkad, which this class replaces.
 pub(crate) const INDEX: u8 = 2;
 
-/// A user of this cell with a ticket that never ends.
+/// A user of this cell with a ticket that never expires.
 pub(crate) fn user(name: &str) -> Principal {
     Principal {
         name: name.to_owned(),
@@ -27,13 +28,13 @@ pub(crate) fn user(name: &str) -> Principal {
     }
 }
 
-/// What a client that is `principal` connects with.
+/// The security with which a client connects as `principal`.
 pub(crate) fn security(principal: Principal) -> Security {
     let principal = Arc::new(principal);
     Security::new(move || Box::new(Stated(Some(principal.clone()))))
 }
 
-/// Accepts everybody.
+/// Accepts every caller.
 pub(crate) struct Everybody;
 
 impl ServerSecurity for Everybody {

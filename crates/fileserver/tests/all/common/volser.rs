@@ -1,4 +1,4 @@
-//! What `vos` does, call by call.
+//! The steps of `vos`, as single calls.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use cellar_wire::ids::VolumeId;
 
 use super::{Cell, Machine, OPEN};
 
-/// A volume that is released, or cloned for that.
+/// The id of the released volume, or of the clone for it.
 pub(crate) const RO: VolumeId = VolumeId(536_870_950);
-/// A volume that is made.
+/// The id of a new volume.
 pub(crate) const NEW: VolumeId = VolumeId(536_870_930);
 
-/// A volume server's port where the cell's key is asked for.
+/// A port of the volume server that requires the cell's key.
 pub(crate) fn secured(cell: &Cell) -> Port {
     let authority = cell.config.authority.as_ref().unwrap();
     let at = PortConfig::new("127.0.0.1:0".parse().unwrap())
@@ -71,7 +71,7 @@ impl Volser {
         self.0.call(&SetFlags { trans, flags }).await.unwrap();
     }
 
-    /// A new volume, in its transaction.
+    /// Creates a volume, and returns its transaction.
     pub(crate) async fn create(
         &self,
         name: &str,
@@ -126,7 +126,7 @@ impl Volser {
         self.end(trans).await;
     }
 
-    /// Everything that a volume's dump has.
+    /// The whole dump of a volume.
     pub(crate) async fn dump(&self, trans: i32, from_date: i32) -> Vec<u8> {
         read(self.0.open(&Dump { trans, from_date }).await.unwrap()).await
     }
@@ -178,7 +178,7 @@ impl Volser {
         self.0.call(&call).await.map(drop)
     }
 
-    /// A read-write volume out of a dump, on line.
+    /// Restores a read-write volume from a dump, and puts it on line.
     pub(crate) async fn volume_of(&self, name: &str, volume: VolumeId, dump: &[u8]) {
         let trans = self.create(name, afsvol::READWRITE, volume, volume).await;
         let cookie = cookie(name, afsvol::READWRITE, volume);
@@ -187,7 +187,7 @@ impl Volser {
         self.end(trans).await;
     }
 
-    /// The items of a volume's full dump, contents in one piece.
+    /// The items of a volume's full dump, each contents in one piece.
     pub(crate) async fn items(&self, volume: VolumeId) -> Vec<Item> {
         let trans = self.begin(volume, afsvol::IT_BUSY).await;
         let dump = self.dump(trans, 0).await;
@@ -204,7 +204,7 @@ async fn read(mut call: cellar_rpc::OutgoingCall) -> Vec<u8> {
     bytes
 }
 
-/// The items of a dump, contents in one piece.
+/// The items of a dump, each contents in one piece.
 pub(crate) fn items(dump: &[u8]) -> Vec<Item> {
     let mut reader = Reader::new();
     reader.feed(dump);
@@ -221,8 +221,8 @@ pub(crate) fn items(dump: &[u8]) -> Vec<Item> {
     items
 }
 
-/// The vnodes and contents of a dump, without its heads, and with access lists in the order in
-/// which servers keep them: the lists in the samples were put in by hand.
+/// The vnodes and contents of a dump, without its heads. Access lists are sorted as servers keep
+/// them, because the lists in the samples were edited by hand.
 pub(crate) fn contents(items: &[Item]) -> Vec<Item> {
     let mut contents = Vec::new();
     for item in items {
@@ -245,7 +245,7 @@ pub(crate) fn contents(items: &[Item]) -> Vec<Item> {
     contents
 }
 
-/// That two lists of items are the same; only the first difference is shown.
+/// Asserts that two lists of items are equal. Only the first difference is shown.
 pub(crate) fn assert_same(left: &[Item], right: &[Item], what: &str) {
     for (left, right) in left.iter().zip(right) {
         assert!(left == right, "{what}: {left:.999?} {right:.999?}");
@@ -253,7 +253,7 @@ pub(crate) fn assert_same(left: &[Item], right: &[Item], what: &str) {
     assert_eq!(left.len(), right.len(), "{what}");
 }
 
-/// A dump of OpenAFS's.
+/// A dump written by OpenAFS.
 pub(crate) fn sample(name: &str) -> Vec<u8> {
     let path = format!(
         "{}/../../testdata/dumps/{name}.dump",
@@ -279,13 +279,13 @@ fn with_key(key: &SecretKey) -> Cell {
     })
 }
 
-/// One more server with the key of those.
+/// One more server with the same key.
 pub(crate) fn one_more(cell: &Cell) -> Cell {
     let keys = cell.config.authority.as_ref().unwrap().keys();
     with_key(&keys.find(1, Enctype::Aes256Sha1.number()).unwrap())
 }
 
-/// A server of another kind, with the key of this one.
+/// A server with another service, and the key of this one.
 pub(crate) fn another(cell: &Cell, service: Arc<dyn Service>) -> (Runtime, Port) {
     let runtime = Runtime::start(RuntimeConfig {
         shards: 1,
@@ -300,7 +300,7 @@ pub(crate) fn another(cell: &Cell, service: Arc<dyn Service>) -> (Runtime, Port)
     (runtime, port)
 }
 
-/// Bytes of requests that a volume server has taken.
+/// The bytes of requests that a volume server has received.
 pub(crate) fn taken(port: &Port) -> u64 {
     let procedures = port.statistics().procedures();
     procedures
@@ -317,7 +317,7 @@ pub(crate) fn calls(port: &Port, opcode: u32) -> u64 {
     named.map_or(0, |figures| figures.invocations)
 }
 
-/// The clone that is released, made anew.
+/// Makes or updates the clone for a release.
 pub(crate) async fn clone_for_release(source: &Volser, first: bool) {
     let trans = source.begin(OPEN, IT_BUSY).await;
     if first {
@@ -332,7 +332,7 @@ pub(crate) async fn clone_for_release(source: &Volser, first: bool) {
     source.online(RO).await;
 }
 
-/// What `vos release` does for one site.
+/// The steps of `vos release` for one site.
 pub(crate) async fn release(source: &Volser, target: &Volser, port: &Port, from_date: i32) {
     let from = source.begin(RO, IT_BUSY).await;
     let to = target.begin(RO, IT_OFFLINE).await;
