@@ -1,4 +1,4 @@
-//! rxperf as two processes, for measuring this crate without anything above it.
+//! rxperf as two processes, to measure this crate alone.
 //!
 //! ```text
 //! rxperf server ADDRESS:PORT SHARDS
@@ -6,8 +6,8 @@
 //! rxperf client ADDRESS:PORT SHARDS rpc       BYTES    TIMES CALLERS    both ways
 //! ```
 //!
-//! The client prints its figures and its own processor time; the server prints its processor time
-//! and system calls whenever a client has been quiet for a second.
+//! The client prints its results and its own processor time. The server prints its processor time
+//! and system calls when a client has been quiet for a second.
 
 use std::error::Error;
 use std::net::SocketAddr;

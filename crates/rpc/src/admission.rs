@@ -1,33 +1,33 @@
-//! Admission: which of the calls that have arrived is run next, and which is refused.
+//! Admission control: selects the next call to run, and refuses calls beyond the limits.
 //!
-//! 1. Calls wait in a queue for each client (address and port). Hosts (addresses) take turns, and the
-//!    clients of a host take turns within its turns. So a client that floods the server delays its
-//!    own calls; another host's call waits for at most one call of each host that is active, another
-//!    client's on the same host (or behind the same NAT) for at most one call of each of these.
-//!    Clients of a host share its time, not the number of calls: who asked for much sits out turns until
-//!    the others have had as much (deficit round robin, the cost being known afterwards). Hosts do so
-//!    for long calls.
-//! 2. Both resources, places in the queue and calls running, are shared by moving limits: a host may
-//!    hold as many as are free, and a client of it as many as its host may take in addition. One host
-//!    alone gets half of all; `n` hosts that take all they can get `1/(n+1)` each; and there is always
-//!    room for the next host's, and the next client's, first call.
-//! 3. "Running" counts calls that use this machine: being answered, waiting for a disk or for
-//!    another server. A call that waits for its own peer's packets is not counted, so slow clients
-//!    cannot fill the server.
-//! 4. What is refused is told so at once. Everything here is bounded by the places in the queue.
+//! 1. Each client (address and port) has a queue of calls. Hosts (addresses) take turns, and the
+//!    clients of a host take turns within its turns. A client that floods the server so delays its
+//!    own calls. A call of another host waits for at most one call of each active host; a call of
+//!    another client on the same host (or behind the same NAT), for at most one call of each client
+//!    there. Clients of a host share its time, not the number of calls: a client that used more
+//!    than its share misses turns until the others have used as much (deficit round robin; the cost
+//!    is known afterwards). The same applies to hosts for long calls.
+//! 2. Two resources are shared by moving limits: places in the queue, and running calls. A host may
+//!    hold as many as are free. A client may hold as many as its host may still take. A single host
+//!    gets half of all; `n` hosts that take all they can get `1/(n+1)` each. There is always room
+//!    for the first call of the next host and of the next client.
+//! 3. "Running" counts calls that use this machine: they execute, or wait for a disk or another
+//!    server. A call that waits for packets of its own peer is not counted, so slow clients cannot
+//!    fill the server.
+//! 4. Refusals are sent at once. All memory here is bounded by the number of places in the queue.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use hashbrown::HashMap;
 
-/// The queues of one port on one shard; `T` is a call that waits.
+/// The queues of one port on one shard; `T` is a waiting call.
 #[derive(Debug)]
 pub(crate) struct Admission<T> {
     hosts: HashMap<IpAddr, Host<T>>,
     /// Hosts with waiting calls that may run one, in the order of their turns.
     turns: VecDeque<IpAddr>,
-    /// Hosts with waiting calls that run as many as they may.
+    /// Hosts with waiting calls that already run as many as they may.
     held: VecDeque<IpAddr>,
     waiting: usize,
     running: usize,
@@ -52,7 +52,7 @@ struct Client<T> {
     credit: Credit,
 }
 
-/// Time that may still be used before a turn is sat out, microseconds; negative when more was used.
+/// Time that may be used before a turn is missed, microseconds; negative after more was used.
 #[derive(Debug)]
 struct Credit(i64);
 
@@ -61,8 +61,8 @@ impl Credit {
         Self(turn)
     }
 
-    /// Whether this turn may be taken, or is sat out. `alone`: nobody else waits for one, and what
-    /// nobody else wanted is not held against anybody. `turn`: what one is worth.
+    /// Returns whether this turn is taken, or missed. `alone`: no other queue waits for a turn;
+    /// time that no other queue wanted is not charged. `turn`: the value of one turn.
     fn takes_turn(&mut self, turn: i64, alone: bool) -> bool {
         if alone {
             self.0 = turn;
@@ -91,10 +91,10 @@ impl<T> Admission<T> {
         }
     }
 
-    /// Takes a call into its client's queue.
+    /// Adds a call to its client's queue.
     ///
     /// # Errors
-    /// The call comes back when its host, or client, has its share of the queue.
+    /// Returns the call if its host or client already has its share of the queue.
     pub(crate) fn offer(&mut self, from: SocketAddr, call: T) -> Result<(), T> {
         let free = self.waiting_max - self.waiting;
         let host = self.hosts.get(&from.ip());
@@ -118,7 +118,7 @@ impl<T> Admission<T> {
         Ok(())
     }
 
-    /// The call that is to be run now, if any may.
+    /// Returns the next call to run, if any may run.
     pub(crate) fn next(&mut self) -> Option<T> {
         while self.running < self.running_max {
             let address = self.turns.pop_front()?;
@@ -148,9 +148,9 @@ impl<T> Admission<T> {
         None
     }
 
-    /// A call of a client has used so much time.
+    /// Charges a client for the time that one of its calls used.
     pub(crate) fn charge(&mut self, from: SocketAddr, micros: u64) {
-        // Whoever is not here has nothing waiting, and so takes nothing from anybody.
+        // A host or client without an entry has no waiting calls, and so takes no time from others.
         if let Some(host) = self.hosts.get_mut(&from.ip()) {
             host.credit.charge(micros);
             if let Some(client) = host.clients.get_mut(&from.port()) {
@@ -159,7 +159,7 @@ impl<T> Admission<T> {
         }
     }
 
-    /// A call of a client uses this machine from now on, beyond its first poll.
+    /// Records that a call uses this machine beyond its first poll.
     pub(crate) fn begin(&mut self, from: SocketAddr) {
         self.running += 1;
         let host = self.hosts.entry(from.ip()).or_insert_with(Host::new);
@@ -170,8 +170,8 @@ impl<T> Admission<T> {
             .running += 1;
     }
 
-    /// A call that had begun has ended, or waits for its peer. Answers whether a call that waits may
-    /// now be run.
+    /// Records that a running call ended or waits for its peer. Returns whether a waiting call may
+    /// run now.
     pub(crate) fn end(&mut self, from: SocketAddr) -> bool {
         self.running = self.running.saturating_sub(1);
         if let Some(host) = self.hosts.get_mut(&from.ip()) {
@@ -186,22 +186,22 @@ impl<T> Admission<T> {
                 self.hosts.remove(&from.ip());
             }
         }
-        // Each host that was held may have got a larger share: let them try again, in order.
+        // The share of each held host may have grown: they retry, in order.
         self.turns.append(&mut self.held);
         !self.turns.is_empty()
     }
 
-    /// Calls that wait.
+    /// Number of waiting calls.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Calls that run.
+    /// Number of running calls.
     pub(crate) fn running(&self) -> usize {
         self.running
     }
 
-    /// Whether [`Admission::next`] would answer a call, as far as can be told cheaply.
+    /// Whether [`Admission::next`] would probably return a call; a cheap estimate.
     pub(crate) fn has_next(&self) -> bool {
         self.running < self.running_max && !self.turns.is_empty()
     }
@@ -218,8 +218,8 @@ impl<T> Host<T> {
         }
     }
 
-    /// The next call of the client whose turn it is, when the host may run `more` calls. Clients
-    /// that run as many as that wait for another time.
+    /// Returns the next call of the client whose turn it is, if the host may run `more` calls.
+    /// Clients that already run as many as they may keep waiting.
     fn next(&mut self, more: usize) -> Option<T> {
         if more == 0 {
             return None;
@@ -240,7 +240,7 @@ impl<T> Host<T> {
                 .takes_turn(CLIENT_TURN_MICROS, self.turns.is_empty())
             {
                 self.turns.push_back(port);
-                // It will take one of the next.
+                // It will take one of the next turns.
                 held = 0;
                 continue;
             }
@@ -273,13 +273,13 @@ impl<T> Client<T> {
     }
 }
 
-/// What a client's turn is worth: the smallest call. More would let those with small calls have less
-/// than their share; less would cost more turns that are sat out.
+/// Value of a client's turn: the duration of the smallest call. With more, clients with small calls
+/// would get less than their share. With less, more turns would be missed.
 const CLIENT_TURN_MICROS: i64 = 5;
-/// What a host's turn is worth: several small calls, so that only long ones are paid for. A host may be
-/// a translator with hundreds of clients, which the time of one would not serve.
+/// Value of a host's turn: several small calls, so that only long calls are charged. A host may be
+/// a translator with hundreds of clients, for which the time of one client would be too little.
 const HOST_TURN_MICROS: i64 = 100;
-/// No call counts for more than this, so that one slow answer does not shut its client out for long.
+/// Most time charged for a call, so that one slow answer does not block its client for long.
 const DEBT_MICROS_MAX: i64 = 10_000;
 
 #[cfg(test)]
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(order, expected);
     }
 
-    /// A client whose calls take 500 us waits while another makes so many that take 5.
+    /// A client whose calls take 500 us shares time with one whose many calls take 5 us.
     fn time_is_shared(expensive: SocketAddr, cheap: SocketAddr, calls_for_one: u32) {
         let mut queue = Admission::new(10_000, 10);
         let mut calls = [0_u32; 2];
@@ -321,7 +321,7 @@ mod tests {
             queue.offer([expensive, cheap][n], n).unwrap();
         }
         for _ in 0..100_000 {
-            // Who was answered asks again.
+            // The answered client makes the next call.
             let n = queue.next().unwrap();
             let (from, cost) = [(expensive, 500), (cheap, 5)][n];
             queue.offer(from, n).unwrap();
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(queue.hosts.len(), 2);
     }
 
-    /// Whatever comes in whatever order, the numbers agree with the queues.
+    /// The counters match the queues after random operations.
     #[test]
     fn the_books_balance() {
         let mut queue = Admission::new(64, 8);

@@ -1,16 +1,16 @@
-//! Work that blocks: disks, and long computations.
+//! Blocking work: disk accesses and long computations.
 
 use std::panic::resume_unwind;
 
-/// Runs `work` on the shard's pool of threads for blocking work and waits for its result without
-/// holding the shard.
+/// Runs `work` on the shard's pool of threads for blocking work, and waits for its result without
+/// blocking the shard.
 ///
-/// The pool is bounded ([`crate::RuntimeConfig::blocking_threads`]); work beyond that waits in
-/// order. Admission control bounds how many calls can be waiting there. Work that has begun is
-/// finished even when nobody waits for it any more.
+/// The pool is bounded ([`crate::RuntimeConfig::blocking_threads`]); further work waits in order.
+/// Admission control bounds the number of calls that can wait there. Started work is completed even
+/// if its future is dropped.
 ///
 /// # Panics
-/// When `work` panics (which ends only the call it was for), and outside of an event loop.
+/// If `work` panics (which ends only its own call), and outside of an event loop.
 pub async fn blocking<T, F>(work: F) -> T
 where
     F: FnOnce() -> T + Send + 'static,
@@ -19,10 +19,10 @@ where
     begin_blocking(work).await
 }
 
-/// [`blocking`] that begins now, not when its result is first asked for.
+/// Like [`blocking`], but starts at once instead of at the first poll.
 ///
 /// # Panics
-/// As there.
+/// Like [`blocking`].
 pub fn begin_blocking<T, F>(work: F) -> impl Future<Output = T>
 where
     F: FnOnce() -> T + Send + 'static,
@@ -34,7 +34,7 @@ where
             Ok(result) => result,
             Err(failure) => match failure.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
-                // Only at shutdown: nobody is left to hear of it. Waiting ends with the task.
+                // Only at shutdown, when the result has no receiver. The wait ends with the task.
                 Err(_) => std::future::pending().await,
             },
         }

@@ -1,4 +1,4 @@
-//! The clock of a runtime: the only place of the transport that reads one.
+//! Clock of a runtime: the only code of the transport that reads a clock.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,7 +20,7 @@ impl Clock {
         }
     }
 
-    /// Now.
+    /// Current time.
     #[inline]
     pub(crate) fn now(&self) -> Time {
         let micros = self.start.elapsed().as_micros();
@@ -32,19 +32,19 @@ impl Clock {
         u64::try_from(self.unix_start.as_micros()).unwrap_or(0)
     }
 
-    /// Microseconds since 1970, now.
+    /// Current time, microseconds since 1970.
     pub(crate) fn unix_micros(&self) -> u64 {
         self.unix_start_micros()
             .saturating_add(self.now().as_micros())
     }
 
-    /// A moment as the protocol knows it.
+    /// Converts an `Instant` into protocol time.
     pub(crate) fn time(&self, moment: Instant) -> Time {
         let micros = moment.saturating_duration_since(self.start).as_micros();
         Time::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
-    /// The moment that the event loop's timers know `time` by.
+    /// Converts protocol time into the `Instant` of the event loop's timers.
     pub(crate) fn instant(&self, time: Time) -> Instant {
         self.start + Duration::from_micros(time.as_micros())
     }

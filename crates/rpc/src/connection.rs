@@ -1,9 +1,9 @@
-//! Calls out: a connection to one service of one server, usable from any thread.
+//! Outgoing calls: a connection to one service of one server, usable from any thread.
 //!
-//! A [`Connection`] is a handle. Behind it, on one shard, are as many Rx connections as its calls
-//! need at the same time (four calls each), made when they are needed and remade after an error.
-//! A caller on that shard's thread enters the protocol directly; any other goes through the
-//! shard's queue of commands.
+//! A [`Connection`] is a handle. It stands for as many Rx connections on one shard as its
+//! concurrent calls need (four calls each). They are created on demand and recreated after an
+//! error. A caller on that shard's thread enters the protocol directly; other callers use the
+//! shard's command queue.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,27 +19,27 @@ use crate::local::LocalConnection;
 use crate::outgoing::OutgoingCall;
 use crate::port::RxConnection;
 
-/// Time-outs and bounds of a connection. What is `None` follows the runtime's settings.
+/// Time-outs and bounds of a connection. `None` selects the runtime's setting.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnectionOptions {
     /// Silence after which the server counts as dead; at least 6 s.
     pub dead_time: Option<Duration>,
     /// Longest time without progress of a call.
     pub idle_dead_time: Option<Duration>,
-    /// Longest life of each call, waiting for a channel included.
+    /// Longest duration of each call, including the wait for a channel.
     pub call_timeout: Option<Duration>,
-    /// Calls in progress at a time; more wait. Default 64 (16 Rx connections).
+    /// Most calls in progress at a time; further calls wait. Default 64 (16 Rx connections).
     pub calls_max: Option<usize>,
 }
 
-/// Limits of one call, over those of its connection.
+/// Limits of one call, which override those of its connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallOptions {
-    /// Longest life of the call, waiting for a channel included.
+    /// Longest duration of the call, including the wait for a channel.
     pub timeout: Option<Duration>,
 }
 
-/// A way to call one service of one server. Cheap to clone; clones share everything.
+/// A connection to one service of one server. Cheap to clone; clones share all state.
 #[derive(Clone, Debug)]
 pub struct Connection(pub(crate) Carrier);
 
@@ -50,9 +50,8 @@ pub(crate) enum Carrier {
 }
 
 impl Connection {
-    /// How many calls failed, so far, that had been sent more than once. Such a call may have
-    /// been done by a process that has ended, and refused by the one that was started in its
-    /// place.
+    /// Number of failed calls whose data was retransmitted. Such a call may have been executed by a
+    /// process that has ended, and refused by the process that replaced it.
     #[must_use]
     pub fn repeats(&self) -> u64 {
         match &self.0 {
@@ -79,8 +78,8 @@ impl Connection {
         }
     }
 
-    /// The path to the server as the last call that succeeded found it; `None`: none did, or it is the local
-    /// administrator's socket.
+    /// Path to the server as measured by the last successful call. `None` if there was none, and
+    /// for the local administrator's socket.
     #[must_use]
     pub fn network_path(&self) -> Option<NetworkPath> {
         match &self.0 {
@@ -92,12 +91,12 @@ impl Connection {
     /// Calls a procedure and waits for its results.
     ///
     /// # Errors
-    /// [`CallError`]. A call whose future is dropped is aborted.
+    /// [`CallError`]. Dropping the future aborts the call.
     pub async fn call<P: Procedure>(&self, arguments: &P) -> Result<P::Reply, CallError> {
         self.call_with(arguments, CallOptions::default()).await
     }
 
-    /// [`Self::call`] with limits of its own.
+    /// Like [`Self::call`], with its own limits.
     ///
     /// # Errors
     /// [`CallError`].
@@ -111,7 +110,7 @@ impl Connection {
         call.results().await
     }
 
-    /// Starts a call that streams: the arguments are sent, the rest is up to the caller.
+    /// Starts a streaming call: sends the arguments and leaves the rest to the caller.
     ///
     /// # Errors
     /// [`CallError`].
@@ -119,7 +118,7 @@ impl Connection {
         self.open_with(arguments, CallOptions::default()).await
     }
 
-    /// [`Self::open`] with limits of its own.
+    /// Like [`Self::open`], with its own limits.
     ///
     /// # Errors
     /// [`CallError`].
@@ -135,8 +134,8 @@ impl Connection {
         self.begin(arguments, options, false)
     }
 
-    /// Starts a call whose request is given as bytes, opcode first; for tests and for requests
-    /// that are no XDR structure. On the local socket `package` names the service.
+    /// Starts a call with a request given as bytes, opcode first; for tests and for requests that
+    /// are not an XDR structure. On the local socket `package` names the service.
     ///
     /// # Errors
     /// [`CallError`].

@@ -1,9 +1,10 @@
-//! What `rxdebug` asks, answered for all shards of a port.
+//! Answers to `rxdebug` for all shards of a port.
 //!
-//! DEBUG and VERSION packets have cid 0, so they come to the port's first shard. Figures are added
-//! up over the shards; lists go through the shards in order. Another shard is asked by its queue.
-//! Anybody may ask, and walking a list costs the server more than the asker: answers are limited to
-//! some thousands a second, and the rest is dropped, as a lost packet would be.
+//! DEBUG and VERSION packets have cid 0, so they arrive at the port's first shard. Counters are
+//! summed over the shards; lists go through the shards in order. Other shards are queried through
+//! their command queues. Any sender may ask, and walking a list costs the server more than the
+//! sender. Answers are therefore limited to a few thousand per second; further queries are dropped,
+//! like lost packets.
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +23,7 @@ use crate::limits::DEBUG_ANSWERS_PER_SECOND;
 use crate::port::PortInner;
 use crate::shard::{self, ShardHandle};
 
-/// Answers one question; by a task if other shards have to be asked.
+/// Answers one query, in a task if other shards must be queried.
 pub(crate) fn answer(
     driver: Rc<Driver>,
     from: SocketAddr,
@@ -47,9 +48,9 @@ pub(crate) fn answer(
     });
 }
 
-/// What one shard says.
+/// Answer of one shard.
 enum Found {
-    /// The answer, or this shard's share of a sum.
+    /// The answer, or this shard's part of a sum.
     Answer(Vec<u8>),
     /// The list of this shard has only `count` entries; `payload` ends the whole list.
     End { count: u32, payload: Vec<u8> },
@@ -59,7 +60,7 @@ fn concerns_all(question: DebugQuestion) -> bool {
     !matches!(question, DebugQuestion::Version | DebugQuestion::Unknown)
 }
 
-/// Asks one shard, on its thread; `skipped` list entries are those of the shards before it.
+/// Queries one shard, on its thread. `skipped` list entries belong to earlier shards.
 fn ask_here(driver: &Driver, port: &PortInner, question: DebugQuestion, skipped: u32) -> Found {
     let list =
         |index: u32, count: usize, record: &dyn Fn(usize) -> Option<Vec<u8>>, end: Vec<u8>| {
@@ -99,7 +100,7 @@ fn ask_here(driver: &Driver, port: &PortInner, question: DebugQuestion, skipped:
     })
 }
 
-/// GETSTATS: what the protocol core knows, with the numbers of calls as admission control has them.
+/// GETSTATS: the protocol core's state, with the numbers of calls from admission control.
 fn basic(driver: &Driver, port: &PortInner) -> BasicStatistics {
     let figures = port.statistics.port();
     let mut basic = driver.endpoint_basic();
@@ -110,7 +111,7 @@ fn basic(driver: &Driver, port: &PortInner) -> BasicStatistics {
     basic
 }
 
-/// Asks all shards in turn; `None` when the port is being closed.
+/// Queries all shards in turn; `None` if the port is being closed.
 async fn ask_all(port: &Arc<PortInner>, question: DebugQuestion) -> Option<Vec<u8>> {
     match question {
         DebugQuestion::Statistics => transport_statistics(port).await.map(|sum| sum.encode()),
@@ -152,7 +153,7 @@ async fn ask_all(port: &Arc<PortInner>, question: DebugQuestion) -> Option<Vec<u
     }
 }
 
-/// Counters of the protocol, over all shards; `None` when the port is being closed.
+/// Protocol counters, summed over all shards; `None` if the port is being closed.
 pub(crate) async fn transport_statistics(port: &Arc<PortInner>) -> Option<Statistics> {
     let mut sum = Statistics::default();
     for shard in &port.shards {
@@ -171,14 +172,14 @@ async fn on_shard<R: Send + 'static>(
     let id = port.id;
     shard.submit(Box::new(move |shard| {
         if let Some(driver) = shard.driver(id) {
-            // An asker that is gone wants no answer.
+            // If the asker is gone, the answer is dropped.
             let _gone = sender.send(ask(&driver));
         }
     }));
     receiver.await.ok()
 }
 
-/// Answers left in the current second.
+/// Answers sent in the current second.
 #[derive(Debug, Default)]
 pub(crate) struct DebugBudget {
     second: Cell<u64>,

@@ -1,18 +1,19 @@
-//! The driver of one port on one shard: sockets on one side, the protocol core in the middle,
-//! handlers and callers on the other.
+//! Driver of one port on one shard: connects sockets, the protocol core, and handlers and callers.
 //!
-//! 1. Everything happens in turns of one task ([`Driver::turn`]): receive what is there (bounded),
-//!    let the protocol take it, run the calls that arrived, send everything that came of it. So the
-//!    system calls of a batch are shared by its calls, and a reply carries its request's ack.
-//! 2. A handler is polled once within the turn. Most answer from memory and are done with; what is
-//!    pending becomes a task of its own.
-//! 3. Tasks and callers on this thread enter the protocol directly, between turns, and ask for a
-//!    turn ([`Driver::kick`]), which comes after all tasks that are ready now: their packets leave
-//!    together.
-//! 4. A long turn is followed by a look at the sockets, whoever asks for the next one: tasks that
-//!    ask for turns as fast as these end would keep the event loop from it for tens of milliseconds.
+//! 1. All work happens in turns of one task ([`Driver::turn`]). A turn receives the available
+//!    datagrams (bounded), passes them to the protocol, runs the calls that arrived, and sends all
+//!    output. The calls of a batch so share system calls, and a reply carries the acknowledgement
+//!    of its request.
+//! 2. A handler is polled once within the turn. Most answer from memory and finish; a pending one
+//!    becomes a task of its own.
+//! 3. Tasks and callers on this thread enter the protocol directly, between turns, and request a
+//!    turn ([`Driver::kick`]). That turn comes after all tasks that are ready now, so their packets
+//!    leave together.
+//! 4. After a long turn the sockets are polled before the next turn, even if a turn was requested.
+//!    Tasks that request turns as fast as they end would otherwise keep the event loop from polling
+//!    for tens of milliseconds.
 //! 5. The state is borrowed for single steps only, never while a handler is polled or a waker is
-//!    woken, because both may come back here.
+//!    called, because both may re-enter the driver.
 
 mod events;
 mod incoming;
@@ -65,10 +66,10 @@ use incoming::{IncomingSlot, QueuedCall};
 use outgoing::Pool;
 use transmit::{Outbox, Run};
 
-/// What a driver is made from; sent to the shard's thread.
+/// Arguments of a driver, sent to the shard's thread.
 pub(crate) struct DriverSetup {
     pub(crate) port: Port,
-    /// This shard's number among those of the port, and how many these are.
+    /// Number of this shard among those of the port; below, their count.
     pub(crate) number: usize,
     pub(crate) count: usize,
     pub(crate) sockets: Vec<UdpSocket>,
@@ -87,51 +88,53 @@ pub(crate) struct DriverSetup {
     pub(crate) services: Vec<Arc<dyn Service>>,
 }
 
-/// See the head of this module.
+/// Driver of one port on one shard; see the head of this module.
 pub(crate) struct Driver {
     port: Port,
     clock: Clock,
     version: String,
     counters: Arc<ShardCounters>,
-    /// Empty once the port is closed: handlers that go on must not keep its address.
+    /// Empty once the port is closed, since handlers that still run must not keep its address
+    /// bound.
     sockets: RefCell<Rc<[ShardSocket]>>,
     state: RefCell<State>,
-    /// The time at which the turn in progress began, or the last one.
+    /// Start of the current turn, or of the last one.
     turn_time: Cell<Time>,
     in_turn: Cell<bool>,
-    /// A turn was asked for and has not begun.
+    /// Whether a requested turn has not begun.
     kicked: Cell<bool>,
-    /// The last turn was long; the next one is due when the event loop has looked at all sockets.
+    /// Whether the last turn was long, so that the event loop must poll all sockets before the
+    /// next.
     resting: Cell<bool>,
     closed: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     debug_budget: DebugBudget,
     /// Tasks that hold the driver and wait for its sockets; they end with it.
     listeners: RefCell<Vec<AbortHandle>>,
-    /// This shard's number among those of the port, and how many these are.
+    /// Number of this shard among those of the port; below, their count.
     number: usize,
     shards: usize,
     running_max: usize,
-    /// What follows when a state borrow ends: wakers that must run without it.
+    /// Wakers to call after the current borrow of the state ends.
     due_wakers: RefCell<Vec<Waker>>,
 }
 
-/// What is changed in single steps.
+/// State that is borrowed for single steps.
 struct State {
     endpoint: Endpoint,
     admission: Admission<QueuedCall>,
     services: Vec<Rc<ServiceEntry>>,
-    /// By call slot of the protocol.
+    /// Users of calls, by call slot of the protocol.
     calls: Vec<CallSlot>,
-    /// By connection slot: what services keep there.
+    /// Data that services attached to connections, by connection slot.
     connection_data: Vec<Option<(ConnectionId, Arc<dyn Any + Send + Sync>)>>,
     /// Sets of client connections, by the key of their [`crate::port::RxConnection`].
     pools: HashMap<u64, Pool>,
-    /// Which set a client connection belongs to.
+    /// The set of each client connection.
     pool_of: HashMap<ConnectionId, u64>,
-    /// Calls out that begin when all events are handled.
+    /// Outgoing calls that begin when all events are handled.
     to_begin: VecDeque<Arc<CallShared>>,
-    /// Calls out that end at a certain time.
+    /// Outgoing calls with a deadline.
     deadlines: BTreeMap<(Time, u64), Arc<CallShared>>,
     next_deadline: u64,
 }
@@ -144,7 +147,7 @@ pub(crate) struct ServiceEntry {
     counters: Arc<PackageCounters>,
 }
 
-/// Who is interested in a call of the protocol.
+/// The user of a protocol call.
 #[derive(Default)]
 struct CallSlot {
     call: Option<CallId>,
@@ -159,7 +162,7 @@ enum CallUser {
     Outgoing(Arc<CallShared>),
 }
 
-/// What the ports of one shard take turns in using.
+/// Buffers that the ports of one shard use in turn.
 struct Scratch {
     receive: ReceiveBuffers,
     outbox: Outbox,
@@ -229,7 +232,7 @@ impl Driver {
         for service in setup.services {
             driver.add_service(service);
         }
-        // Handlers are polled from here: they must not run into the task's budget.
+        // This task polls handlers, which must not exhaust its budget.
         shard::spawn(tokio::task::unconstrained(driver.clone().run()));
         let count = driver.sockets().len();
         for socket in 0..count {
@@ -239,7 +242,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Answers calls to `service` from now on.
+    /// Adds a service.
     pub(crate) fn add_service(&self, service: Arc<dyn Service>) {
         let package = service.package();
         let options = service.options();
@@ -274,7 +277,8 @@ impl Driver {
         }
     }
 
-    /// Ends the port on this shard: calls out fail, calls in are dropped with their tasks.
+    /// Closes the port on this shard: outgoing calls fail, incoming calls are dropped with their
+    /// tasks.
     pub(crate) fn close(&self) {
         self.closed.set(true);
         for listener in self.listeners.borrow_mut().drain(..) {
@@ -283,13 +287,13 @@ impl Driver {
         let outgoing = {
             let now = self.now();
             let mut state = self.state.borrow_mut();
-            // Says goodbye: aborts for calls in progress, last acknowledgements for those that are
-            // done, so that servers need not repeat their replies to nobody.
+            // Sends aborts for calls in progress and last acknowledgements for finished ones, so
+            // that servers need not retransmit their replies.
             let connections: Vec<_> = state.pool_of.drain().map(|(id, _)| id).collect();
             for connection in connections {
                 state.endpoint.close(now, connection);
             }
-            // Callers are told to come again instead of waiting for their dead time.
+            // An abort makes callers retry instead of waiting for their dead time.
             for call in state.incoming_calls() {
                 state.endpoint.abort(now, call, code::RESTARTING);
                 state.fail_incoming(call, code::RESTARTING);
@@ -312,7 +316,7 @@ impl Driver {
         self.sockets.borrow().clone()
     }
 
-    /// Asks for a turn, after the tasks that are ready now.
+    /// Requests a turn, after the tasks that are ready now.
     pub(crate) fn kick(&self) {
         if self.in_turn.get() || self.kicked.replace(true) || self.resting.get() {
             return;
@@ -326,7 +330,7 @@ impl Driver {
         &self.debug_budget
     }
 
-    /// Whole seconds of the runtime's clock.
+    /// Time of the runtime's clock in whole seconds.
     pub(crate) fn seconds(&self) -> u64 {
         self.now().as_micros() / 1_000_000
     }
@@ -339,7 +343,7 @@ impl Driver {
         &self.version
     }
 
-    /// Calls that this shard and all others of the port may run.
+    /// Most calls that all shards of the port together may run.
     pub(crate) fn running_max(&self) -> u64 {
         (self.running_max * self.port.0.shards.len()) as u64
     }
@@ -356,7 +360,8 @@ impl Driver {
         self.with_endpoint(Endpoint::statistics)
     }
 
-    /// Calls out that were begun before then fail: the answer would go to an address that is ours no more.
+    /// Fails outgoing calls begun before `since`, whose answers would go to an address that is no
+    /// longer ours.
     pub(crate) fn handle_new_address(&self, since: std::time::Instant) {
         let (now, since) = (self.now(), self.clock.time(since));
         let endpoint = &mut self.state.borrow_mut().endpoint;
@@ -364,13 +369,13 @@ impl Driver {
         self.kick();
     }
 
-    /// Sends what keeps the way from there open, and is not answered.
+    /// Sends a datagram that keeps address translators open and gets no answer.
     pub(crate) fn keep_mapping(&self, to: SocketAddr) {
         self.state.borrow_mut().endpoint.keep_mapping(to);
         self.kick();
     }
 
-    /// Sends the answer to a question of `rxdebug`.
+    /// Sends the answer to a query of `rxdebug`.
     pub(crate) fn answer_debug(
         &self,
         to: SocketAddr,
@@ -385,7 +390,7 @@ impl Driver {
         self.kick();
     }
 
-    /// The time: within a turn that of its beginning, else the clock's.
+    /// Current time: within a turn that of its start, otherwise the clock's.
     fn now(&self) -> Time {
         if self.in_turn.get() {
             self.turn_time.get()
@@ -425,14 +430,14 @@ impl Driver {
         self.handle_events();
         self.wake_due();
         let more_calls = self.run_calls();
-        // Running calls changes the protocol's state, and so may have made events.
+        // Running calls changes the protocol's state, which may have created events.
         self.handle_events();
         self.in_turn.set(false);
         let more_to_send = SCRATCH.with_borrow_mut(|scratch| {
             let scratch = scratch.get_or_insert_with(Scratch::new);
             self.transmit(cx, &mut scratch.outbox, unsent)
         });
-        // Sending tells of destinations that cannot be reached.
+        // Sending may report unreachable destinations.
         let more_events = self.handle_events();
         self.publish();
         self.wake_due();
@@ -454,7 +459,7 @@ impl Driver {
         }
     }
 
-    /// What the clock makes due: the protocol's timers, and calls out that took too long.
+    /// Handles expired timers of the protocol, and outgoing calls that exceeded their deadline.
     fn handle_due(&self) {
         let now = self.turn_time.get();
         let mut late = Vec::new();
@@ -478,7 +483,7 @@ impl Driver {
         }
     }
 
-    /// Runs calls that have arrived, for a while. Answers whether more could be run now.
+    /// Runs calls that have arrived, for a limited time. Returns whether more could run now.
     fn run_calls(self: &Rc<Self>) -> bool {
         let mut now = self.clock.now();
         let until = now + TURN_TIME_MAX;
@@ -499,7 +504,7 @@ impl Driver {
     }
 
     fn wake_due(&self) {
-        // Waking only puts tasks into queues: none runs before the turn ends.
+        // Waking only queues tasks: none runs before the turn ends.
         let wakers = std::mem::take(&mut *self.due_wakers.borrow_mut());
         for waker in wakers {
             waker.wake();
@@ -516,8 +521,8 @@ impl Driver {
             .set(state.admission.running() as u64);
     }
 
-    /// Sees to being woken at the next thing that is due. A timer that would fire too early is left
-    /// as it is: that costs a turn now and then, setting it anew would cost something each turn.
+    /// Arms the timer for the next deadline. A timer that fires too early is kept. That costs an
+    /// extra turn now and then, while setting it again would cost something in each turn.
     fn arm(&self, cx: &mut Context<'_>, mut sleep: Pin<&mut Sleep>, armed: &mut Time) {
         let due = {
             let mut state = self.state.borrow_mut();
@@ -543,7 +548,7 @@ impl Driver {
 }
 
 impl State {
-    /// The slot of a call, if the call is still the one it was made for.
+    /// Returns the slot of a call, if it still belongs to that call.
     fn slot(&mut self, call: CallId) -> Option<&mut CallSlot> {
         self.calls
             .get_mut(call.slot())
@@ -560,8 +565,8 @@ impl State {
             user,
         };
         let before = std::mem::replace(&mut self.calls[index], slot);
-        // A client that gave up its call has made the channel's next one; the handler may still be
-        // at work, and finds nothing here to give back when it ends.
+        // A client that gave up its call has started the next call of the channel. The handler of
+        // the old call may still run; when it ends, it finds no place to release.
         if let CallUser::Incoming(incoming) = before.user
             && let Some(client) = incoming.counted()
         {
@@ -611,7 +616,7 @@ impl State {
     }
 }
 
-/// What peers can make the protocol hold.
+/// Bounds of the memory that peers can make the protocol use.
 pub(crate) fn protocol_limits() -> Limits {
     Limits {
         connections: CONNECTIONS_MAX,
@@ -628,11 +633,11 @@ pub(crate) fn protocol_limits() -> Limits {
     }
 }
 
-/// Has the task polled again after the event loop has looked at all sockets and timers: a port that
-/// is never out of work must not keep the shard's others waiting.
+/// Schedules another poll of the task after the event loop has polled all sockets and timers. A
+/// port with endless work must not starve the other ports of the shard.
 fn come_again(cx: &mut Context<'_>) {
     let yielding = pin!(tokio::task::yield_now());
-    // Pending, by definition: it has left the waker with the event loop.
+    // Always pending: it has left the waker with the event loop.
     let _pending = yielding.poll(cx);
 }
 

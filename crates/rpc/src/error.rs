@@ -1,4 +1,4 @@
-//! Why a call out did not succeed, by who is to blame.
+//! Failures of outgoing calls, by cause.
 
 use std::io;
 use std::sync::Arc;
@@ -6,43 +6,43 @@ use std::sync::Arc;
 use cellar_wire::abort::AbortCode;
 use cellar_xdr::DecodeError;
 
-/// Why an outgoing call failed.
+/// Reason why an outgoing call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// The server ended the call with this code: its service's own, or one of Rx and rxgen.
     #[error("the server answered {0}")]
     Aborted(AbortCode),
-    /// Nothing was heard from the server for the dead time, or it cannot be reached.
+    /// The server sent nothing for the dead time, or it is unreachable.
     #[error("the server does not answer")]
     Dead,
-    /// The server's process has ended, and with it whatever it was doing for this call: nothing
-    /// listens on its port, or it was started again and knows nothing of the call. What it had
-    /// done before that counts.
+    /// The server process has ended, and with it all execution of this call. Either nothing listens
+    /// on its port, or a restarted process does not know the call. Effects that it had before
+    /// remain.
     #[error("the server is not running (nothing answers on its port)")]
     Gone,
-    /// The call took longer than its caller allowed.
+    /// The call exceeded its time limit.
     #[error("the call took longer than allowed")]
     Timeout,
-    /// The reply is shorter than its results, or not their XDR form.
+    /// The reply is shorter than its results, or not valid XDR.
     #[error("the reply does not parse: {0}")]
     BadReply(DecodeError),
-    /// The request stream was closed by the peer: it answered before it had read all of it.
+    /// The peer closed the request stream: it answered before it had read the whole request.
     #[error("the server answered before it had read the request")]
     AnsweredEarly,
-    /// No more calls fit on this connection: its queue of waiting calls is full.
+    /// The connection's queue of waiting calls is full.
     #[error("too many calls are waiting for this server")]
     TooManyCalls,
     /// The runtime that carries the connection was shut down.
     #[error("the connection's runtime has ended")]
     Closed,
-    /// Our own machine failed: no socket, no local administrator's socket.
+    /// A failure of this machine: no socket, no local administrator's socket.
     #[error("{0}")]
     Io(#[source] Arc<io::Error>),
 }
 
 impl CallError {
-    /// The code that AFS's own programs would report for this.
+    /// The code that AFS's own programs would report.
     #[must_use]
     pub fn code(&self) -> AbortCode {
         match self {
@@ -56,7 +56,7 @@ impl CallError {
         }
     }
 
-    /// Whether another server may be asked instead: this one is silent, gone or overloaded.
+    /// Whether another server may be tried instead: this one is silent, gone or overloaded.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         matches!(

@@ -1,12 +1,11 @@
-//! What the network says about datagrams that we sent: unreachable hosts and ports, and paths that
-//! take only smaller packets.
+//! ICMP errors about datagrams that we sent: unreachable hosts and ports, and paths that need
+//! smaller packets.
 //!
-//! Linux keeps such messages in a socket's error queue, together with the destination of the
-//! datagram that caused them. One that says "port unreachable" saves a caller the dead time of a
-//! server that is not running; one that says "fragmentation needed" saves a path its black hole.
-//! Source: ip(7), `IP_RECVERR`.
+//! Linux keeps such errors in a socket's error queue, together with the destination of the
+//! datagram. "Port unreachable" saves a caller the dead time if the server does not run.
+//! "Fragmentation needed" prevents a black hole on the path. Source: ip(7), `IP_RECVERR`.
 
-// Foreign bytes are parsed here: nothing may panic on them.
+// This file parses bytes from the network, so no input may cause a panic.
 #![cfg_attr(
     not(test),
     deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
@@ -17,24 +16,24 @@ use std::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A message of the network about a datagram of ours.
+/// An ICMP error about a datagram of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Complaint {
-    /// There is no way to that host.
+    /// There is no route to that host.
     Unreachable(SocketAddr),
-    /// The host answers that nothing listens on that port.
+    /// Nothing listens on that port of the host.
     Refused(SocketAddr),
-    /// The path to there takes IP packets of at most so many bytes.
+    /// The path to there carries IP packets of at most this many bytes.
     TooBig(SocketAddr, u32),
 }
 
-/// Takes the next message from a socket's error queue; `None` when it is empty. Messages that need
-/// no reaction are skipped.
+/// Takes the next error from a socket's error queue; `None` if it is empty. Errors that need no
+/// reaction are skipped.
 ///
 /// # Errors
-/// What the system says of the socket itself.
+/// The system reports an error of the socket itself.
 pub(crate) fn next_complaint(socket: BorrowedFd<'_>) -> io::Result<Option<Complaint>> {
-    // Bounded: whoever provokes messages faster than this gets the rest next time.
+    // Bounded: if errors arrive faster, the rest is read next time.
     for _ in 0..MESSAGES_MAX {
         let Some((destination, error)) = receive(socket)? else {
             return Ok(None);
@@ -85,7 +84,7 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
             _ => Err(cause),
         };
     }
-    // SAFETY: zeroed at first, so initialised whatever the kernel has written of it.
+    // SAFETY: zeroed at first, so initialised whatever part of it the kernel has written.
     let name = unsafe { name.assume_init() };
     let mut error = None;
     // SAFETY: the header is as the kernel left it, and `control` is alive; the macros stay within
@@ -147,9 +146,9 @@ fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// Room for the error, the address of who reports it, and options that we have asked for.
+/// Room for the error, the address of its reporter, and options that we have requested.
 const CONTROL_WORDS: usize = 64;
-/// Errors taken from a socket at a time; the others wait for the next look.
+/// Errors taken from a socket at a time; the others are read next time.
 const MESSAGES_MAX: usize = 64;
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! One call that somebody made to us: what a handler sees of it.
+//! Incoming call, as its handler sees it.
 //!
-//! 1. Request bytes come from the transport in chunks of any size. Arguments are decoded from what
-//!    has been received; `Truncated` means "wait for more", until the end of the request or the
-//!    service's limit makes it an error. What follows the arguments in the last chunk is the
+//! 1. Request bytes come from the transport in chunks of any size. Arguments are decoded from the
+//!    received bytes. `Truncated` means "wait for more", until the end of the request or the
+//!    service's limit makes it an error. The rest of the last chunk after the arguments is the
 //!    beginning of the stream.
-//! 2. Results are gathered in a buffer and handed to the transport when the handler returns or
-//!    streams. So a small call costs one write.
-//! 3. A handler that waits for its peer holds no thread and no server slot: the wait is marked, so
-//!    that admission control counts only calls that use this machine.
+//! 2. Results are collected in a buffer, which the transport gets when the handler returns or
+//!    streams. A small call so costs one write.
+//! 3. A handler that waits for its peer occupies no thread and no place among the running calls.
+//!    The wait is marked, so that admission control counts only calls that use this machine.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -24,41 +24,41 @@ use crate::local::LocalCall;
 use crate::outgoing::join;
 use crate::port::Port;
 
-/// Where a call comes from.
+/// Origin of a call.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// The caller's address. For the local administrator's socket: unspecified, port 0.
     pub address: SocketAddr,
-    /// The address of ours that was called, if the system tells.
+    /// Our address that was called, if the system reports it.
     pub local: Option<IpAddr>,
     /// Epoch of the caller's connection: one for each start of a client process.
     pub epoch: u32,
     /// Id of the caller's connection, channel bits 0.
     pub cid: u32,
-    /// The service that was called.
+    /// Id of the called service.
     pub service_id: u16,
     /// Security index of the connection: 0 none, 2 rxkad.
     pub security_index: u8,
 }
 
-/// A call in progress, at the server's end.
+/// Server end of a call in progress.
 pub struct IncomingCall {
     transport: Transport,
     peer: Peer,
     caller: Caller,
     opcode: Option<u32>,
-    /// Received, not yet consumed.
+    /// Received and not yet consumed.
     received: Bytes,
-    /// The end of the request was seen.
+    /// Whether the end of the request was seen.
     ended: bool,
-    /// Encoded, not yet handed to the transport.
+    /// Encoded and not yet given to the transport.
     reply: BytesMut,
     argument_bytes_max: usize,
     bytes_received: u64,
     bytes_sent: u64,
 }
 
-/// What carries a call.
+/// Transport of a call.
 pub(crate) enum Transport {
     Rx(RxCall),
     Local(LocalCall),
@@ -85,25 +85,26 @@ impl IncomingCall {
         }
     }
 
-    /// Where the call comes from.
+    /// Origin of the call.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// The address it comes from; `None` on the local administrator's socket.
+    /// Address of the caller; `None` on the local administrator's socket.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.port().map(|_| self.peer.address)
     }
 
-    /// Who makes it.
+    /// Identity of the caller.
     #[must_use]
     pub fn caller(&self) -> &Caller {
         &self.caller
     }
 
-    /// The port it came to, to call the caller back from there; `None` on the local socket.
+    /// Port that received the call, from which the caller can be called back; `None` on the local
+    /// socket.
     #[must_use]
     pub fn port(&self) -> Option<&Port> {
         match &self.transport {
@@ -112,10 +113,10 @@ impl IncomingCall {
         }
     }
 
-    /// The first word of the request: which procedure. May be asked again.
+    /// Returns the first word of the request, which names the procedure. May be called again.
     ///
     /// # Errors
-    /// `RXGEN_DECODE` when the request ends before it; the call's own code when it failed.
+    /// `RXGEN_DECODE` if the request ends before it; the call's own code if it failed.
     pub async fn opcode(&mut self) -> Result<u32, AbortCode> {
         if let Some(opcode) = self.opcode {
             return Ok(opcode);
@@ -131,23 +132,23 @@ impl IncomingCall {
         Ok(opcode)
     }
 
-    /// The arguments. The opcode is skipped if it was not asked for.
+    /// Decodes the arguments. Skips the opcode if it was not read.
     ///
     /// # Errors
-    /// `RXGEN_SS_UNMARSHAL` when they do not parse, are cut short or over the service's limit; the
-    /// call's own code when it failed.
+    /// `RXGEN_SS_UNMARSHAL` if they do not parse, are cut short or exceed the service's limit; the
+    /// call's own code if it failed.
     pub async fn arguments<A: Decode>(&mut self) -> Result<A, AbortCode> {
         self.opcode().await?;
         self.decode().await
     }
 
-    /// Decodes one value from what comes next of the request; for requests that are not one XDR
+    /// Decodes one value from the next bytes of the request; for requests that are not one XDR
     /// structure.
     ///
     /// # Errors
     /// As [`Self::arguments`].
     pub async fn decode<T: Decode>(&mut self) -> Result<T, AbortCode> {
-        // Most arguments are whole in the first packet: no copy then.
+        // Most arguments are complete in the first packet, and then nothing is copied.
         let mut retry_at = 0;
         loop {
             if self.received.len() >= retry_at {
@@ -159,7 +160,8 @@ impl IncomingCall {
                         return Ok(value);
                     }
                     Err(DecodeError::Truncated) if !self.ended => {
-                        // Twice as much before the next try: decoding is linear in the end.
+                        // Wait for twice as much before the next try, so that decoding stays linear
+                        // in total.
                         retry_at = self.received.len() * 2;
                     }
                     Err(_) => return Err(AbortCode::RXGEN_SS_UNMARSHAL),
@@ -179,11 +181,11 @@ impl IncomingCall {
         }
     }
 
-    /// The next bytes of the stream after the arguments, in pieces as they arrive; `None` at its
-    /// end. Reading is what lets the client send: a handler that does not read stops it.
+    /// Returns the next bytes of the stream after the arguments, as they arrive; `None` at its end.
+    /// Reading opens the client's window: a handler that does not read stops the client.
     ///
     /// # Errors
-    /// The call's own code when it failed (client gone, aborted).
+    /// The call's own code if it failed (client gone, aborted).
     pub async fn read_chunk(&mut self) -> Result<Option<Bytes>, AbortCode> {
         if !self.received.is_empty() {
             return Ok(Some(std::mem::take(&mut self.received)));
@@ -196,10 +198,10 @@ impl IncomingCall {
         Ok(chunk)
     }
 
-    /// Exactly `len` bytes of the stream, in pieces as they arrive: calls `sink` with each.
+    /// Reads exactly `len` bytes of the stream, and calls `sink` with each piece as it arrives.
     ///
     /// # Errors
-    /// `RXGEN_SS_UNMARSHAL` when the request ends before; else as [`Self::read_chunk`].
+    /// `RXGEN_SS_UNMARSHAL` if the request ends early; otherwise as [`Self::read_chunk`].
     pub async fn read_exact(
         &mut self,
         mut len: u64,
@@ -218,13 +220,13 @@ impl IncomingCall {
         Ok(())
     }
 
-    /// At least `wanted` of the `left` bytes of the stream that were announced and are still to come, in pieces
-    /// as they arrive; fewer when `left` is less. `left` becomes less by what was read, and nothing behind it
-    /// is read.
+    /// Reads at least `wanted` bytes of the stream, in pieces as they arrive, but at most `left`.
+    /// `left` is the number of announced bytes that have not been read; it is reduced by the bytes
+    /// read.
     ///
     /// # Errors
-    /// `RX_CALL_DEAD` when the request ends before, as when its client is gone; else as
-    /// [`Self::read_chunk`].
+    /// `RX_CALL_DEAD` if the request ends early, for instance because its client is gone; otherwise
+    /// as [`Self::read_chunk`].
     pub async fn gather(&mut self, left: &mut u64, wanted: u64) -> Result<Vec<Bytes>, AbortCode> {
         let (mut pieces, mut gathered) = (Vec::new(), 0);
         while *left > 0 && gathered < wanted {
@@ -242,30 +244,30 @@ impl IncomingCall {
         Ok(pieces)
     }
 
-    /// Appends `results` to the reply. They leave when the handler returns, or before the next
+    /// Appends `results` to the reply. They are sent when the handler returns, or before the next
     /// [`Self::write`].
     pub fn reply<R: Encode + ?Sized>(&mut self, results: &R) {
         results.encode(&mut Encoder::new(&mut self.reply));
     }
 
-    /// Appends raw bytes to the reply, to leave with the results around them. For small data, which
-    /// then needs no packet of its own; [`Self::write`] is for all else.
+    /// Appends raw bytes to the reply, to be sent together with the results. For small data, which
+    /// then needs no packet of its own; larger data uses [`Self::write`].
     pub fn append(&mut self, bytes: &[u8]) {
         self.reply.extend_from_slice(bytes);
     }
 
-    /// Streams `bytes` to the client, after what [`Self::reply`] has gathered. Waits until the
-    /// client has room: a slow client stops its own call and nothing else.
+    /// Streams `bytes` to the client, after the data of [`Self::reply`]. Waits until the client has
+    /// room: a slow client stops only its own call.
     ///
     /// # Errors
-    /// The call's own code when it failed (client gone, aborted).
+    /// The call's own code if it failed (client gone, aborted).
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), AbortCode> {
         self.flush().await?;
         self.send(bytes).await
     }
 
-    /// Data that a service keeps with the caller's connection; `None` when there is none, or of
-    /// another type. Each service of a connection sees the same slot.
+    /// Returns the data that a service attached to the caller's connection; `None` if there is
+    /// none, or it has another type. All services of a connection share one slot.
     #[must_use]
     pub fn connection_data<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         match &self.transport {
@@ -274,15 +276,15 @@ impl IncomingCall {
         }
     }
 
-    /// Keeps `data` with the caller's connection until it is forgotten (idle for minutes).
-    /// On the local socket nothing is kept.
+    /// Attaches `data` to the caller's connection until the connection is dropped (idle for
+    /// minutes). On the local socket nothing is kept.
     pub fn set_connection_data<T: Send + Sync + 'static>(&self, data: Arc<T>) {
         if let Transport::Rx(call) = &self.transport {
             call.set_connection_data(data);
         }
     }
 
-    /// The opcode if it has been read: for statistics.
+    /// The opcode if it was read; for statistics.
     pub(crate) fn known_opcode(&self) -> Option<u32> {
         self.opcode
     }
@@ -292,12 +294,12 @@ impl IncomingCall {
         (self.bytes_received, self.bytes_sent)
     }
 
-    /// The transport back, for the next call on the same stream.
+    /// Returns the transport for the next call on the same stream.
     pub(crate) fn into_transport(self) -> Transport {
         self.transport
     }
 
-    /// Hands over what is left of a reply and ends it. For the dispatcher, after the handler.
+    /// Sends the rest of the reply and ends it. Called by the dispatcher after the handler.
     pub(crate) async fn complete(&mut self, outcome: Result<(), AbortCode>) -> Option<AbortCode> {
         let code = match outcome {
             Ok(()) => match self.finish().await {

@@ -1,15 +1,15 @@
-//! Typed calls out, typed services in: drives the Rx protocol core over UDP.
+//! Typed outgoing calls and services: drives the Rx protocol core over UDP.
 //!
-//! * [`Runtime`]: some threads ("shards"), each an event loop that holds whole connections;
+//! * [`Runtime`]: threads ("shards"), each with an event loop that owns whole connections;
 //! * [`Port`]: an open UDP port on them; answers calls to its [`Service`]s, makes [`Connection`]s;
-//! * [`IncomingCall`]: a call as its handler sees it; [`OutgoingCall`]: as its maker sees it;
+//! * [`IncomingCall`]: a call at its handler; [`OutgoingCall`]: a call at its caller;
 //! * [`local`]: the same calls over a Unix socket, for the administrator of this machine;
 //! * [`rxperf`]: the service that measures Rx, and its client;
-//! * [`blocking()`]: where handlers put what would block their shard.
+//! * [`blocking()`]: runs work of handlers that would block their shard.
 //!
-//! The life of a small call: a batch of datagrams is received with one system call; the protocol
-//! core ([`cellar_rx`]) makes a call of them; admission control gives it its turn among those of
-//! other hosts; its handler is polled once, answers from memory, and the reply leaves with those of
+//! The path of a small call: a batch of datagrams is received with one system call; the protocol
+//! core ([`cellar_rx`]) turns them into a call; admission control gives it its turn among those of
+//! other hosts. Its handler is polled once and answers from memory. The reply leaves with those of
 //! the other calls of the batch.
 //!
 //! Only this crate (and the program around it) reads clocks and opens sockets.

@@ -1,14 +1,14 @@
-//! One call that we make: what its caller holds, and what the transport shares with it.
+//! Outgoing call: the caller's handle, and the state shared with the transport.
 //!
-//! 1. Caller and transport may be on different threads. Between them is [`CallShared`]: bytes that
-//!    the caller has written and the transport not yet taken, bytes that the transport has received
-//!    and the caller not yet read, and how the call ended. A lock that is held for a few
-//!    instructions guards it; on the shard's own thread it is never contended.
-//! 2. Both directions are bounded. A caller that does not read makes `received` full; then the
-//!    transport stops reading and the protocol's window closes. A server that does not read makes
-//!    `unsent` full; then the writer waits.
-//! 3. Whoever changes something that the other side may wait for says so: the caller by
-//!    [`CallShared::pump`], the transport by waking `reader` and `writer`. Wakers run without the lock.
+//! 1. Caller and transport may be on different threads. [`CallShared`] holds the bytes that the
+//!    caller has written and the transport has not taken, the received bytes that the caller has
+//!    not read, and the result. A lock held for a few instructions guards it; on the shard's own
+//!    thread it is never contended.
+//! 2. Both directions are bounded. If a caller does not read, `received` fills up, the transport
+//!    stops reading, and the protocol's window closes. If a server does not read, `unsent` fills up
+//!    and the writer waits.
+//! 3. Each side notifies the other of changes: the caller by [`CallShared::pump`], the transport by
+//!    waking `reader` and `writer`. Wakers are called without the lock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,7 +26,7 @@ use crate::CallError;
 use crate::limits::{OUTGOING_RECEIVED_BYTES_MAX, OUTGOING_UNSENT_BYTES_MAX, RESULT_BYTES_MAX};
 use crate::port::RxConnection;
 
-/// A call in progress, at the client's end. Dropping it before its end aborts it.
+/// Client end of a call in progress. Dropping it before its end aborts it.
 pub struct OutgoingCall {
     shared: Arc<CallShared>,
     /// Received and not yet consumed.
@@ -44,7 +44,7 @@ impl OutgoingCall {
     /// Streams `bytes` after the arguments. Waits while the server has no room.
     ///
     /// # Errors
-    /// [`CallError`] when the call failed; [`CallError::AnsweredEarly`] after [`Self::finish`].
+    /// [`CallError`] if the call failed; [`CallError::AnsweredEarly`] after [`Self::finish`].
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), CallError> {
         if bytes.is_empty() {
             return Ok(());
@@ -73,7 +73,7 @@ impl OutgoingCall {
         Ok(())
     }
 
-    /// Ends the request: nothing more will be written. Reading does it by itself.
+    /// Ends the request. Reading does this automatically.
     pub fn finish(&mut self) {
         let changed = {
             let mut state = self.shared.state.lock();
@@ -84,10 +84,10 @@ impl OutgoingCall {
         }
     }
 
-    /// The next bytes of the reply as they arrive; `None` at its end.
+    /// Returns the next bytes of the reply as they arrive; `None` at its end.
     ///
     /// # Errors
-    /// [`CallError`] when the call failed. What was read before has to be thrown away then.
+    /// [`CallError`] if the call failed. Data read before must then be discarded.
     pub async fn read_chunk(&mut self) -> Result<Option<Bytes>, CallError> {
         if !self.held.is_empty() {
             return Ok(Some(std::mem::take(&mut self.held)));
@@ -118,11 +118,11 @@ impl OutgoingCall {
         Ok(chunk)
     }
 
-    /// The next bytes of the reply, at most `max`: what has arrived in one chunk, or a part of it. What is
-    /// not taken stays.
+    /// Returns the next bytes of the reply, at most `max`, from one received chunk. The rest stays
+    /// available.
     ///
     /// # Errors
-    /// [`CallError::BadReply`] when the reply ends here; else as [`Self::read_chunk`].
+    /// [`CallError::BadReply`] if the reply ends here; otherwise as [`Self::read_chunk`].
     pub async fn read_some(&mut self, max: u64) -> Result<Bytes, CallError> {
         let Some(mut chunk) = self.read_chunk().await? else {
             return Err(CallError::BadReply(DecodeError::Truncated));
@@ -133,11 +133,11 @@ impl OutgoingCall {
         Ok(chunk)
     }
 
-    /// Exactly `len` bytes of the reply, in pieces of at most one received chunk: calls `sink`
-    /// with each.
+    /// Reads exactly `len` bytes of the reply, and calls `sink` with each piece of at most one
+    /// received chunk.
     ///
     /// # Errors
-    /// [`CallError::BadReply`] when the reply ends before; else as [`Self::read_chunk`].
+    /// [`CallError::BadReply`] if the reply ends early; otherwise as [`Self::read_chunk`].
     pub async fn read_exact(
         &mut self,
         mut len: u64,
@@ -151,10 +151,10 @@ impl OutgoingCall {
         Ok(())
     }
 
-    /// Decodes one value from what comes next of the reply: a length, or the results.
+    /// Decodes one value from the next bytes of the reply: a length, or the results.
     ///
     /// # Errors
-    /// [`CallError::BadReply`] when it does not parse or the reply ends before; else as
+    /// [`CallError::BadReply`] if it does not parse or the reply ends early; otherwise as
     /// [`Self::read_chunk`].
     pub async fn read<T: Decode>(&mut self) -> Result<T, CallError> {
         let mut ended = false;
@@ -184,12 +184,12 @@ impl OutgoingCall {
         }
     }
 
-    /// The results that end the reply: reads to its end, so that the call has succeeded when this
-    /// answers. Bytes after the results are ignored.
+    /// Decodes the results at the end of the reply. Reads the reply to its end, so the call has
+    /// succeeded when this returns. Bytes after the results are ignored.
     ///
     /// # Errors
-    /// [`CallError::BadReply`] when what is left of the reply does not parse, or is longer than
-    /// [`crate::limits::RESULT_BYTES_MAX`]; else as [`Self::read_chunk`].
+    /// [`CallError::BadReply`] if the rest of the reply does not parse, or is longer than
+    /// [`crate::limits::RESULT_BYTES_MAX`]; otherwise as [`Self::read_chunk`].
     pub async fn results<T: Decode>(mut self) -> Result<T, CallError> {
         let mut whole = self.read_chunk().await?.unwrap_or_default();
         while let Some(chunk) = self.read_chunk().await? {
@@ -203,13 +203,13 @@ impl OutgoingCall {
         Ok(T::from_xdr(&whole)?)
     }
 
-    /// Gives the call up; the server is told `code`.
+    /// Aborts the call with `code`.
     pub fn abort(self, code: AbortCode) {
         self.shared.abandon(code);
     }
 }
 
-/// Appends to bytes that usually nobody else refers to.
+/// Appends to bytes that usually have no other reference.
 pub(crate) fn join(held: Bytes, more: &[u8]) -> Bytes {
     let mut joined = held.try_into_mut().unwrap_or_else(|held| {
         let mut copy = BytesMut::with_capacity(held.len() * 2 + more.len());
@@ -232,53 +232,54 @@ impl fmt::Debug for OutgoingCall {
     }
 }
 
-/// What caller and transport share of a call.
+/// State of a call that caller and transport share.
 pub(crate) struct CallShared {
     pub(crate) state: Mutex<CallState>,
     carrier: CallCarrier,
 }
 
-/// Who moves the bytes.
+/// Transport of the call.
 pub(crate) enum CallCarrier {
     Rx(Arc<RxConnection>),
     Local(Arc<tokio::sync::Notify>),
 }
 
-/// See the head of this module.
+/// Shared state; see the head of this module.
 #[derive(Default)]
 pub(crate) struct CallState {
     pub(crate) unsent: VecDeque<Bytes>,
     pub(crate) unsent_bytes: usize,
-    /// The caller has written everything.
+    /// Whether the caller has written everything.
     pub(crate) finished: bool,
     pub(crate) received: VecDeque<Bytes>,
     pub(crate) received_bytes: usize,
-    /// The reply was received to its end.
+    /// Whether the whole reply was received.
     pub(crate) ended: bool,
     pub(crate) failed: Option<CallError>,
-    /// The caller is gone, and the server is to be told this code.
+    /// The code to abort with, since the caller dropped the call.
     pub(crate) abandoned: Option<AbortCode>,
     pub(crate) reader: Option<Waker>,
     pub(crate) writer: Option<Waker>,
-    /// A command to pump is on its way to the shard.
+    /// Whether a pump command is in the shard's queue.
     pub(crate) pump_queued: bool,
-    /// The protocol's name for the call, once it has a channel.
+    /// The protocol's id of the call, once it has a channel.
     pub(crate) call: Option<CallId>,
-    /// The protocol was told that the request has ended.
+    /// Whether the protocol knows that the request has ended.
     pub(crate) finish_sent: bool,
-    /// Bytes have moved since the wakers were looked at.
+    /// Whether bytes have moved since the wakers were last checked.
     pub(crate) progressed: bool,
-    /// The call's place among the driver's deadlines.
+    /// Key of the call among the driver's deadlines.
     pub(crate) deadline: Option<(Time, u64)>,
 }
 
 impl CallState {
-    /// Whether nothing more will happen to the call.
+    /// Whether the call has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.ended || self.failed.is_some()
     }
 
-    /// Takes the wakers of those for whom something has changed; to be woken after the lock is gone.
+    /// Removes the wakers of the sides with changes; the caller wakes them after releasing the
+    /// lock.
     pub(crate) fn take_due_wakers(&mut self) -> [Option<Waker>; 2] {
         let over = self.is_over();
         let progressed = std::mem::take(&mut self.progressed) || over;
@@ -290,7 +291,7 @@ impl CallState {
         ]
     }
 
-    /// Takes the wakers of those who wait; to be woken after the lock is gone.
+    /// Removes all wakers; the caller wakes them after releasing the lock.
     pub(crate) fn take_wakers(&mut self) -> [Option<Waker>; 2] {
         [self.reader.take(), self.writer.take()]
     }
@@ -310,7 +311,7 @@ impl CallShared {
         })
     }
 
-    /// The connection that the call is made on, if it is one over Rx.
+    /// The connection of a call over Rx.
     pub(crate) fn connection(&self) -> Option<&Arc<RxConnection>> {
         match &self.carrier {
             CallCarrier::Rx(connection) => Some(connection),
@@ -318,7 +319,7 @@ impl CallShared {
         }
     }
 
-    /// Tells the transport that the caller's side has changed.
+    /// Notifies the transport of a change on the caller's side.
     fn pump(self: &Arc<Self>) {
         match &self.carrier {
             CallCarrier::Rx(connection) => connection.pump(self),

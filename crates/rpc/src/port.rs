@@ -1,4 +1,4 @@
-//! A UDP port that is open: the handle that services and callers hold.
+//! An open UDP port: the handle for services and callers.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,40 +21,41 @@ use crate::service::Service;
 use crate::shard::{self, ShardHandle};
 use crate::statistics::PortStatistics;
 
-/// What to open. Start from [`PortConfig::new`].
+/// Configuration of a port. Start from [`PortConfig::new`].
 #[derive(Clone)]
 pub struct PortConfig {
-    /// Addresses to bind; port 0 takes any. At least one must succeed unless `lenient`.
+    /// Addresses to bind; port 0 selects any free port. All must succeed unless `lenient`.
     pub addresses: Vec<SocketAddr>,
-    /// Services that answer here. More can be added later.
+    /// Services of the port. More can be added later.
     pub services: Vec<Arc<dyn Service>>,
     /// Which shards serve the port.
     pub spread: Spread,
-    /// Addresses that the system lacks (no IPv6) are skipped, as long as one is left.
+    /// Whether addresses that the system lacks (no IPv6) are skipped, as long as one is left.
     pub lenient: bool,
-    /// Calls that may wait to be run, for each shard; beyond, the host with most is refused.
+    /// Most waiting calls, for each shard; beyond, the host with the most is refused.
     pub waiting_calls_max: usize,
-    /// Calls that may be running on this machine, for each shard; waiting for peers not counted.
+    /// Most calls running on this machine, for each shard, without those that wait for peers.
     pub running_calls_max: usize,
-    /// Bytes written and not yet acknowledged that each call may hold; at least 512 KiB. More lets a
-    /// single stream fill a longer path, and costs that much for each reader that is stuck.
+    /// Most bytes that each call may hold unacknowledged; at least 512 KiB. More lets a single
+    /// stream fill a longer path, and costs that much for each stalled reader.
     pub send_buffer_bytes: usize,
-    /// Security classes beside the null class, by index, for every service that names none itself
-    /// in [`crate::ServiceOptions::security`]. A security class is a port's, as in OpenAFS.
+    /// Security classes beside the null class, by index, for every service without
+    /// [`crate::ServiceOptions::security`] of its own. A security class belongs to a port, as in
+    /// OpenAFS.
     pub security: Vec<(u8, Arc<dyn ServerSecurity>)>,
 }
 
-/// Which shards serve a port.
+/// The shards that serve a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// All of them: a connection belongs to shard `(cid >> 2) % shards`.
+    /// All shards: a connection belongs to shard `(cid >> 2) % shards`.
     AllShards,
-    /// One, given by its number modulo the number of shards: for clients with a port of their own.
+    /// One shard, by its number modulo the number of shards: for clients with their own port.
     OneShard(usize),
 }
 
 impl PortConfig {
-    /// A port on one address with the usual limits, on all shards.
+    /// A port on one address with the default limits, on all shards.
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         Self {
@@ -83,7 +84,7 @@ impl PortConfig {
         self
     }
 
-    /// Accepts a security class beside the null class, under its index.
+    /// Adds a security class beside the null class, under its index.
     #[must_use]
     pub fn security(mut self, index: u8, class: Arc<dyn ServerSecurity>) -> Self {
         self.security.push((index, class));
@@ -106,7 +107,7 @@ impl fmt::Debug for PortConfig {
     }
 }
 
-/// An open UDP port: answers calls to its services, and makes calls. Cheap to clone.
+/// An open UDP port: serves its services and makes calls. Cheap to clone.
 #[derive(Clone)]
 pub struct Port(pub(crate) Arc<PortInner>);
 
@@ -117,7 +118,7 @@ pub(crate) struct PortInner {
     pub(crate) shards: Vec<Arc<ShardHandle>>,
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) statistics: Arc<PortStatistics>,
-    /// The null class and the others that services here accept unless they say otherwise.
+    /// The null class and the other default classes of services here.
     pub(crate) security: Vec<(u8, Arc<dyn ServerSecurity>)>,
     next_shard: AtomicUsize,
 }
@@ -144,7 +145,7 @@ impl PortInner {
 }
 
 impl Port {
-    /// The addresses that are bound, with the port numbers that the system chose.
+    /// The bound addresses, with the port numbers that the system chose.
     #[must_use]
     pub fn local_addresses(&self) -> &[SocketAddr] {
         &self.0.addresses
@@ -156,8 +157,8 @@ impl Port {
         self.0.addresses[0]
     }
 
-    /// Adds a service to those that answer here. Calls that arrive before it is known to all shards
-    /// are refused with `RX_INVALID_OPERATION`.
+    /// Adds a service. Calls that arrive before all shards know it are refused with
+    /// `RX_INVALID_OPERATION`.
     pub fn add_service(&self, service: &Arc<dyn Service>) {
         for handle in &self.0.shards {
             let service = service.clone();
@@ -170,8 +171,8 @@ impl Port {
         }
     }
 
-    /// On which of the port's shards the caller runs; `None` on any other thread. Who keeps a connection for each
-    /// shard has calls that never cross threads.
+    /// Index of the caller's shard among those of the port; `None` on any other thread. A caller
+    /// that keeps a connection for each shard has calls that never cross threads.
     #[must_use]
     pub fn shard_here(&self) -> Option<usize> {
         let here = shard::current_handle()?;
@@ -179,15 +180,16 @@ impl Port {
         shards.position(|shard| Arc::ptr_eq(shard, &here))
     }
 
-    /// A connection to a service of another server, from this port. Nothing is sent yet.
+    /// Creates a connection from this port to a service of a server. Nothing is sent yet.
     ///
-    /// Made on a shard's own thread it belongs to that shard, otherwise to each in turn.
+    /// On a shard's own thread the connection belongs to that shard; otherwise shards are used in
+    /// turn.
     #[must_use]
     pub fn connect(&self, peer: SocketAddr, service_id: u16, security: Security) -> Connection {
         self.connect_with(peer, service_id, security, ConnectionOptions::default())
     }
 
-    /// [`Self::connect`] with time-outs of its own.
+    /// Like [`Self::connect`], with its own time-outs.
     #[must_use]
     pub fn connect_with(
         &self,
@@ -214,9 +216,9 @@ impl Port {
         })))
     }
 
-    /// Tells that datagrams leave from another address of this machine than before: servers answer a connection where its
-    /// first packet came from, so calls out that were begun before `since` fail with [`CallError::Dead`] now. Connections
-    /// stay as they are, and are to be made anew.
+    /// Reports that datagrams leave from another address of this machine than before. Servers
+    /// answer to the address of a connection's first packet. Outgoing calls begun before `since`
+    /// therefore fail with [`CallError::Dead`] now. The caller must create new connections.
     pub fn handle_new_address(&self, since: Instant) {
         for handle in &self.0.shards {
             let port = self.0.id;
@@ -228,8 +230,8 @@ impl Port {
         }
     }
 
-    /// Sends a datagram that nobody answers from this port, so that address translators on the way go on to let
-    /// through what comes from `peer`.
+    /// Sends a datagram that gets no answer from this port, so that address translators on the way
+    /// keep passing packets from `peer`.
     pub fn keep_mapping(&self, peer: SocketAddr) {
         if let Some(handle) = self.0.shards.first() {
             let port = self.0.id;
@@ -241,7 +243,7 @@ impl Port {
         }
     }
 
-    /// Stops the port: its sockets close, its calls fail. Other ports of the runtime go on.
+    /// Closes the port: its sockets close and its calls fail. Other ports of the runtime continue.
     pub fn close(&self) {
         for handle in &self.0.shards {
             let port = self.0.id;
@@ -249,8 +251,9 @@ impl Port {
         }
     }
 
-    /// Sets counters of procedures to 0: bit 0 of `flags` the calls, 1 bytes sent, 2 bytes received,
-    /// 3 to 6 sum, squares, minimum and maximum of times in the queue, 7 to 10 of execution.
+    /// Sets counters of procedures to 0. Bits of `flags`: 0 calls, 1 bytes sent, 2 bytes received;
+    /// 3 to 6 sum, squares, minimum and maximum of queue times; 7 to 10 the same of execution
+    /// times.
     pub fn clear_statistics(&self, flags: u32) {
         for handle in &self.0.shards {
             let port = self.0.id;
@@ -262,14 +265,14 @@ impl Port {
         }
     }
 
-    /// Counters of everything that was received, sent and refused here.
+    /// Counters of everything received, sent and refused here.
     #[must_use]
     pub fn statistics(&self) -> &PortStatistics {
         &self.0.statistics
     }
 
-    /// Counters of the protocol, over all shards: the same that `rxdebug -rxstats` shows. `None`
-    /// when the port is closed.
+    /// Protocol counters, summed over all shards, as `rxdebug -rxstats` shows them. `None` if the
+    /// port is closed.
     pub async fn transport_statistics(&self) -> Option<cellar_rx::Statistics> {
         crate::debug::transport_statistics(&self.0).await
     }
@@ -283,9 +286,9 @@ impl fmt::Debug for Port {
     }
 }
 
-/// The shared part of a [`Connection`] over Rx.
+/// Shared state of a [`Connection`] over Rx.
 pub(crate) struct RxConnection {
-    /// Names the set of Rx connections behind this, in the driver's table.
+    /// Key of its set of Rx connections in the driver's table.
     pub(crate) key: u64,
     port: Port,
     shard: Arc<ShardHandle>,
@@ -293,11 +296,12 @@ pub(crate) struct RxConnection {
     pub(crate) service_id: u16,
     pub(crate) security: Security,
     pub(crate) options: ConnectionOptions,
-    /// A call was made: the driver knows the key.
+    /// Whether a call was made, so that the driver knows the key.
     used: AtomicBool,
-    /// [`Path`] as the last call found it: microseconds, and whether it is wide in the lowest bit; 0: not known.
+    /// [`Path`] of the last call: microseconds, and in the lowest bit whether it is wide; 0:
+    /// unknown.
     path: AtomicU64,
-    /// How many calls failed that had been sent more than once.
+    /// Number of failed calls whose data was retransmitted.
     repeats: AtomicU64,
 }
 
@@ -313,7 +317,7 @@ impl RxConnection {
             .max(1)
     }
 
-    /// A call failed of which something was sent more than once.
+    /// Counts a failed call whose data was retransmitted.
     pub(crate) fn note_repeat(&self) {
         self.repeats.fetch_add(1, Ordering::Relaxed);
     }
@@ -354,7 +358,7 @@ impl RxConnection {
         Ok(OutgoingCall::new(shared))
     }
 
-    /// Lets the driver look at a call whose caller has changed something.
+    /// Notifies the driver that the caller has changed something of a call.
     pub(crate) fn pump(self: &Arc<Self>, call: &Arc<CallShared>) {
         if let Some(driver) = self.driver_here() {
             driver.pump(call);
@@ -364,7 +368,7 @@ impl RxConnection {
             return;
         }
         let call = call.clone();
-        // A shard that is gone has failed the call already.
+        // If the shard is gone, it has failed the call already.
         let _gone = self.with_driver(move |driver| {
             call.state.lock().pump_queued = false;
             match driver {
@@ -403,7 +407,7 @@ impl Drop for RxConnection {
         if *self.used.get_mut() {
             let key = self.key;
             let port = self.port.0.id;
-            // Always by the queue: this may be dropped in the middle of a driver's step.
+            // Always by the queue, since this may be dropped in the middle of a driver's step.
             self.shard.submit(Box::new(move |shard| {
                 if let Some(driver) = shard.driver(port) {
                     driver.forget_connection(key);

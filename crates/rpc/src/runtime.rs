@@ -1,4 +1,4 @@
-//! The runtime: shards, and the ports that are open on them.
+//! The runtime: shards and their open ports.
 
 use std::fmt;
 use std::io;
@@ -28,19 +28,20 @@ pub struct RuntimeConfig {
     pub shards: usize,
     /// Threads for blocking work, for each shard.
     pub blocking_threads: usize,
-    /// Wanted size of each socket's receive and send buffers, bytes.
+    /// Requested size of each socket's receive and send buffers, bytes.
     pub socket_buffer_bytes: usize,
     /// Silence after which a peer counts as dead; at least 6 s. Default 30 s.
     pub dead_time: Duration,
-    /// What VERSION packets (`rxdebug -version`) answer; 64 bytes are sent.
+    /// Answer to VERSION packets (`rxdebug -version`); 64 bytes are sent.
     pub version: String,
     /// Name of the threads.
     pub name: String,
     /// Whether datagrams larger than the interface's MTU may be probed for and used.
     pub probe_mtu: bool,
-    /// Whether calls on a long path share what is known of it. Default: yes.
+    /// Whether calls on a long path share its measured capacity. Default: yes.
     pub path_share: bool,
-    /// Whether anonymous callers may read the figures of procedures (RXSTATS). Default: superusers.
+    /// Whether anonymous callers may read statistics of procedures (RXSTATS). Default: only
+    /// superusers.
     pub open_statistics: bool,
 }
 
@@ -62,8 +63,8 @@ impl Default for RuntimeConfig {
     }
 }
 
-/// Shards, and what is needed to open ports on them. Cheap to clone; the threads end when the last
-/// clone is dropped or [`Runtime::shutdown`] is called.
+/// Shards, and the state to open ports on them. Cheap to clone. The threads end when the last clone
+/// is dropped or [`Runtime::shutdown`] is called.
 #[derive(Clone)]
 pub struct Runtime(Arc<Inner>);
 
@@ -72,9 +73,9 @@ struct Inner {
     threads: Mutex<Vec<JoinHandle<()>>>,
     config: RuntimeConfig,
     clock: Clock,
-    /// The same for all client connections of this process's runtime.
+    /// Epoch of all client connections of this runtime.
     epoch: u32,
-    /// Where the bounds for the process are counted.
+    /// Counters of the bounds for the process.
     shared: Arc<cellar_rx::Shared>,
     next_port: AtomicUsize,
     client: Mutex<Option<Port>>,
@@ -107,7 +108,8 @@ impl Runtime {
         })))
     }
 
-    /// A runtime for a tool: one shard, and a port of the system's choice for calls out.
+    /// Creates a runtime for a tool: one shard, and a port for outgoing calls that the system
+    /// chooses.
     ///
     /// # Errors
     /// As [`Runtime::start`], or no socket can be opened.
@@ -130,7 +132,7 @@ impl Runtime {
     /// Opens a port.
     ///
     /// # Errors
-    /// An address cannot be bound; all of them, if the configuration is lenient.
+    /// An address cannot be bound; if the configuration is lenient, no address can be bound.
     pub fn open(&self, config: PortConfig) -> io::Result<Port> {
         let shards: Vec<Arc<ShardHandle>> = match config.spread {
             Spread::AllShards => self.0.shards.clone(),
@@ -215,8 +217,8 @@ impl Runtime {
         port
     }
 
-    /// The port that calls out use when no other is named: any free one, IPv4 and, if the system
-    /// has it, IPv6. Opened when it is first needed.
+    /// Returns the default port for outgoing calls: any free one, on IPv4 and, if available, IPv6.
+    /// It is opened on first use.
     ///
     /// # Errors
     /// No socket can be opened.
@@ -233,7 +235,8 @@ impl Runtime {
         Ok(port)
     }
 
-    /// A connection to a service of a server, from [`Runtime::client_port`]. Nothing is sent yet.
+    /// Creates a connection to a service of a server, from [`Runtime::client_port`]. Nothing is
+    /// sent yet.
     ///
     /// # Errors
     /// The client port cannot be opened (never after [`Runtime::client_only`]).
@@ -247,7 +250,7 @@ impl Runtime {
     }
 
     /// Runs a future on a shard's thread (`shard` modulo their number), where calls over
-    /// connections of that shard take the short way.
+    /// connections of that shard need no queue.
     pub fn spawn<F, T>(&self, shard: usize, make: F)
     where
         F: FnOnce() -> T + Send + 'static,
@@ -259,7 +262,7 @@ impl Runtime {
         }));
     }
 
-    /// Closes all ports and ends the threads; waits for them, unless called on one of them.
+    /// Closes all ports and ends the threads. Waits for them, unless called on one of them.
     pub fn shutdown(&self) {
         self.0.shutdown();
     }
@@ -267,7 +270,8 @@ impl Runtime {
 
 impl Inner {
     fn shutdown(&self) {
-        // The client port refers to the shards, not to this: no cycle, but sockets close now.
+        // The client port refers to the shards, not to this runtime. There is no cycle, but sockets
+        // close now.
         self.client.lock().take();
         for shard in &self.shards {
             shard.submit(Box::new(|shard: &Rc<shard::Shard>| shard.end()));

@@ -1,8 +1,8 @@
 //! rxperf: the service that measures Rx itself, and its client.
 //!
-//! Either end can be exchanged for OpenAFS's program of that name. A request is no procedure with
-//! arguments but a stream of words: version 3, a command, two chunk sizes, then what the command
-//! needs. Every call but FILE ends its reply with a cookie. Source: rx-wire facts 5.2.
+//! Both ends interoperate with OpenAFS's program of that name. A request is not a procedure with
+//! arguments but a stream of words: version 3, a command, two chunk sizes, then the command's
+//! parameters. Every call but FILE ends its reply with a cookie. Source: rx-wire facts 5.2.
 
 mod client;
 mod server;
@@ -14,10 +14,10 @@ pub use cellar_wire::rxperf::{Command, PACKAGE};
 pub use client::{ClientOptions, Figures, RxperfError, client};
 pub use server::Server;
 
-/// What is sent as data.
+/// Contents of all data.
 static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
 
-/// So many bytes of data, in pieces to write.
+/// `len` bytes of data, in pieces to write.
 fn data(len: u64) -> impl Iterator<Item = Bytes> {
     let piece = ZEROS.len() as u64;
     (0..len.div_ceil(piece)).map(move |n| {

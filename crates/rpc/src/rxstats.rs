@@ -1,10 +1,10 @@
-//! RXSTATS: the figures of procedures, for superusers or for all, on every port.
+//! RXSTATS: statistics of procedures, on every port.
 //!
-//! The figures are those of the port that is asked. Packages that were never called are left out, as
-//! OpenAFS does. They are for superusers, unless the runtime is told to show them to all
-//! ([`crate::RuntimeConfig::open_statistics`]): a list takes 36 bytes to ask for and has 30,000.
-//! Figures by peer are not kept: the answer is "off", with no records. Switching and clearing is for
-//! superusers in any case; others get `EPERM`. Source: rx-wire facts 5.1.
+//! The statistics are those of the port that receives the query. Packages that were never called
+//! are left out, as in OpenAFS. Only superusers may read them, unless the runtime opens them to all
+//! ([`crate::RuntimeConfig::open_statistics`]), since a query of 36 bytes has an answer of 30,000.
+//! Statistics by peer are not kept: the answer is "off", with no records. Switching and clearing
+//! always requires a superuser; others get `EPERM`. Source: rx-wire facts 5.1.
 
 use cellar_wire::abort::AbortCode;
 use cellar_wire::package::{Package, Procedure};
@@ -27,7 +27,7 @@ use crate::statistics::{DurationFigures, PortStatistics, ProcedureFigures};
 #[derive(Debug)]
 pub(crate) struct RxStats {
     clock: Clock,
-    /// Anonymous callers may read.
+    /// Whether anonymous callers may read.
     open: bool,
 }
 
@@ -100,7 +100,7 @@ impl RxStats {
             }
             EnablePeerRPCStats::OPCODE => {
                 superuser(call)?;
-                // Not kept here: better refused than answered with nothing for ever.
+                // Not supported here: an error is better than an empty answer forever.
                 return Err(AbortCode::RXGEN_OPCODE);
             }
             DisablePeerRPCStats::OPCODE => {
@@ -141,7 +141,7 @@ impl Service for RxStats {
     }
 }
 
-/// EPERM, as OpenAFS answers whoever is not a superuser.
+/// EPERM, OpenAFS's answer to a caller that is not a superuser.
 const NOT_PERMITTED: AbortCode = AbortCode(1);
 
 fn superuser(call: &IncomingCall) -> Result<(), AbortCode> {

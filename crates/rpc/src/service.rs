@@ -1,4 +1,4 @@
-//! What a server offers: a package of procedures behind one service number.
+//! A service: a package of procedures behind one service number.
 
 use std::fmt;
 use std::future::Future;
@@ -17,8 +17,8 @@ pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A package of procedures that answers calls.
 ///
-/// One value serves every shard and every transport at once. A handler runs on the shard's thread:
-/// it must not block it. What blocks goes through [`crate::blocking()`]. A handler that can answer
+/// One value serves all shards and transports at once. A handler runs on the shard's thread and
+/// must not block it; blocking work goes through [`crate::blocking()`]. A handler that can answer
 /// from memory completes at its first poll, and costs no task.
 ///
 /// ```ignore
@@ -36,17 +36,17 @@ pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// }
 /// ```
 pub trait Service: Send + Sync + 'static {
-    /// The package that is served: its service number, and the names in statistics.
+    /// The package: its service number, and the names in statistics.
     fn package(&self) -> &'static Package;
 
-    /// Answers one call. `Err` ends it with that abort code, whatever was written before;
-    /// `Ok` sends what was written and ends the reply.
+    /// Answers one call. `Err` ends it with that abort code, even after a part of the reply was
+    /// written; `Ok` sends the written data and ends the reply.
     ///
     /// # Errors
     /// The code for the client. A code of 0 is sent as `RX_USER_ABORT`.
     fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>>;
 
-    /// Limits and habits that differ from service to service.
+    /// Limits and options of the service.
     fn options(&self) -> ServiceOptions {
         ServiceOptions::default()
     }
@@ -66,8 +66,8 @@ impl<S: Service> Service for Arc<S> {
     }
 }
 
-/// A service that knows one procedure of its package: `answer` is given the call and its arguments. All other calls get
-/// `RXGEN_OPCODE`. What tests of clients set against them.
+/// A service for tests of clients with a single procedure: `answer` gets the call and its
+/// arguments. All other calls get `RXGEN_OPCODE`.
 pub fn only<P, F>(answer: F) -> Arc<dyn Service>
 where
     P: Procedure,
@@ -98,17 +98,17 @@ where
     }
 }
 
-/// Limits and habits of one service.
+/// Limits and options of one service.
 #[derive(Clone)]
 pub struct ServiceOptions {
-    /// Bytes that the arguments of one call may take in XDR; longer ones get `RXGEN_SS_UNMARSHAL`.
+    /// Most bytes of the arguments of one call in XDR; longer ones get `RXGEN_SS_UNMARSHAL`.
     /// Streamed data does not count. Default: 1 MiB.
     pub argument_bytes_max: usize,
-    /// Whether an unknown client address must first answer a ping. Defends against forged
+    /// Whether an unknown client address must first answer a ping. Protects against forged
     /// addresses; OpenAFS does it for RXAFS and rxperf. Default: no.
     pub reach_check: bool,
-    /// What a call is refused with when the queue is full. Default: `VBUSY`, which OpenAFS's and
-    /// Linux's clients answer by waiting and asking again.
+    /// Abort code of calls refused because the queue is full. Default: `VBUSY`, on which OpenAFS's
+    /// and Linux's clients wait and retry.
     pub busy_code: AbortCode,
     /// Security classes by index; empty: those of the port, see [`crate::PortConfig::security`].
     pub security: Vec<(u8, Arc<dyn ServerSecurity>)>,

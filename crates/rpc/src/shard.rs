@@ -1,11 +1,11 @@
-//! A shard: one thread with its own event loop, on which whole connections live.
+//! A shard: one thread with its own event loop, which owns whole connections.
 //!
-//! 1. Everything of a connection (protocol state, handlers, callers on this thread) runs on one
-//!    thread, so none of it is locked.
-//! 2. Other threads reach a shard by its queue of commands: closures that run on its thread. Each
-//!    command stands for one act of some caller (start a call, look at a call), so callers bound
-//!    the queue.
-//! 3. A thread knows which shard it is; code that finds itself on the right one skips the queue.
+//! 1. All parts of a connection (protocol state, handlers, callers on this thread) run on one
+//!    thread, so none of it needs locks.
+//! 2. Other threads reach a shard through its queue of commands: closures that run on its thread.
+//!    Each command represents one action of a caller (start a call, look at a call), so callers
+//!    bound the queue.
+//! 3. A thread knows its shard; code on the right thread bypasses the queue.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -20,24 +20,25 @@ use tokio::task::{JoinHandle, LocalSet};
 use crate::driver::Driver;
 use crate::limits::SHUTDOWN_GRACE;
 
-/// Something to do on a shard's thread.
+/// An action for a shard's thread.
 pub(crate) type Command = Box<dyn FnOnce(&Rc<Shard>) + Send>;
 
-/// How other threads reach a shard.
+/// Handle of a shard for other threads.
 pub(crate) struct ShardHandle {
     commands: mpsc::UnboundedSender<Command>,
-    /// Bytes of datagrams that other shards have received for this one and that it has not taken.
+    /// Bytes of datagrams that other shards have received for this one and that it has not
+    /// processed.
     pub(crate) passed_on: AtomicUsize,
 }
 
 impl ShardHandle {
-    /// Has `command` run on the shard's thread; false when the shard has ended.
+    /// Runs `command` on the shard's thread; returns false if the shard has ended.
     pub(crate) fn submit(&self, command: Command) -> bool {
         self.commands.send(command).is_ok()
     }
 }
 
-/// The shard as its own thread sees it.
+/// State of the shard on its own thread.
 pub(crate) struct Shard {
     handle: Arc<ShardHandle>,
     ports: RefCell<Vec<Option<Rc<Driver>>>>,
@@ -45,7 +46,7 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// The driver of a port, if it is open here.
+    /// Returns the driver of a port, if it is open here.
     pub(crate) fn driver(&self, port: usize) -> Option<Rc<Driver>> {
         self.ports.borrow().get(port)?.clone()
     }
@@ -92,7 +93,7 @@ pub(crate) fn with_current<R>(
     })
 }
 
-/// The shard whose thread this is.
+/// Returns the shard of this thread.
 pub(crate) fn current_handle() -> Option<Arc<ShardHandle>> {
     CURRENT.with_borrow(|current| current.as_ref().map(|shard| shard.handle.clone()))
 }
@@ -126,7 +127,7 @@ pub(crate) fn start(
         CURRENT.set(Some(shard.clone()));
         let local = LocalSet::new();
         local.block_on(&runtime, serve(shard, queue));
-        // Tasks that are left hold calls and drivers: they must go before the thread's marker.
+        // Remaining tasks hold calls and drivers, and must be dropped before the thread's marker.
         drop(local);
         CURRENT.set(None);
         runtime.shutdown_timeout(SHUTDOWN_GRACE);
@@ -148,15 +149,15 @@ async fn serve(shard: Rc<Shard>, mut queue: mpsc::UnboundedReceiver<Command>) {
             },
         }
     }
-    // Whoever was told that a command is taken waits for what comes of it: now that no port is
-    // open, they learn that.
+    // Senders of accepted commands wait for the effect. No port is open now, and the commands
+    // report that to them.
     queue.close();
     while let Some(command) = queue.recv().await {
         command(&shard);
     }
 }
 
-/// Starts `future` as a task of the shard whose thread this is.
+/// Starts `future` as a task of this thread's shard.
 pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
     tokio::task::spawn_local(future)
 }

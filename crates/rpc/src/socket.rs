@@ -1,15 +1,15 @@
-//! UDP sockets: opening groups of them that share an address, and moving batches of datagrams.
+//! UDP sockets: groups of sockets that share an address, and batches of datagrams.
 //!
-//! 1. Each shard has a socket of its own on every address of a port (`SO_REUSEPORT`). A classic BPF
-//!    program on the group picks socket `(cid >> 2) % shards`, so all packets of a connection come to
-//!    the shard that holds it, whatever address they come from. A datagram too short to have a cid
-//!    goes to the first.
-//! 2. Received runs (GRO) of some size are handed on as slices of the buffer that the kernel filled,
-//!    small datagrams in buffers of their own, so that one queued packet of 100 bytes does not keep
-//!    64 KiB alive. Filled buffers come back when nobody refers to them, and the one that came last is used
-//!    next: it is still in the processor's cache.
-//! 3. A source address is named on sending when the socket is bound to none, so that a reply leaves
-//!    from where its request came to.
+//! 1. Each shard has its own socket on every address of a port (`SO_REUSEPORT`). A classic BPF
+//!    program on the group selects socket `(cid >> 2) % shards`. All packets of a connection so
+//!    reach the shard that owns it, whatever address they come from. A datagram too short for a cid
+//!    goes to the first socket.
+//! 2. Received runs (GRO) above some size are passed on as slices of the buffer that the kernel
+//!    filled, small datagrams in their own buffers. One queued packet of 100 bytes so does not keep
+//!    64 KiB alive. Filled buffers are reused when their last reference is dropped. The buffer
+//!    returned last is used next, since it is still in the processor's cache.
+//! 3. If the socket is bound to no address, each send names the source address, so that a reply
+//!    leaves from the address that its request came to.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -26,7 +26,7 @@ use tokio::io::Interest;
 
 use crate::icmp::{self, Complaint};
 
-/// Opens `count` sockets on one address, the n-th for the n-th shard. Port 0 takes any free port.
+/// Opens `count` sockets on one address, the n-th for the n-th shard. Port 0 selects any free port.
 ///
 /// # Errors
 /// The address cannot be bound, or the system lacks it.
@@ -38,8 +38,8 @@ pub(crate) fn open_group(
     let mut bound = address;
     let mut group = Vec::with_capacity(count);
     if count > 1 {
-        // A group can be joined by any process of the same user: a plain socket tells whether the
-        // address is really free.
+        // Any process of the same user can join a group. Binding a plain socket first shows whether
+        // the address is really free.
         let probe = UdpSocket::bind(bound)?;
         bound = probe.local_addr()?;
     }
@@ -65,7 +65,7 @@ pub(crate) fn open_group(
     Ok((bound, group))
 }
 
-/// Makes the group choose its socket by connection id (rx-wire facts 1.1: cid at offset 4).
+/// Makes the group select its socket by connection id (rx-wire facts 1.1: cid at offset 4).
 #[allow(
     unsafe_code,
     reason = "no safe interface to SO_ATTACH_REUSEPORT_CBPF exists"
@@ -112,7 +112,7 @@ fn attach_shard_choice(socket: &Socket, count: usize) -> io::Result<()> {
 /// "Return the accumulator", from linux/bpf_common.h; libc lacks it.
 const BPF_A: u32 = 0x10;
 
-/// Asks for large buffers: by force as root, else what the system's limit allows, with one warning.
+/// Requests large buffers: forced as root, otherwise up to the system's limit, with one warning.
 fn enlarge_buffers(socket: &Socket, bytes: usize) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     let wanted = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
@@ -154,18 +154,18 @@ pub(crate) struct ShardSocket {
     bound: IpAddr,
 }
 
-/// What became of a send.
+/// Result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
-    /// Given to the network.
+    /// The datagrams were given to the network.
     Sent,
     /// The socket's buffer is full: wait until it is writable.
     Full,
-    /// The path takes only smaller datagrams.
+    /// The path carries only smaller datagrams.
     TooBig,
-    /// There is no way to the destination.
+    /// There is no route to the destination.
     Unreachable,
-    /// Something else went wrong; the datagrams are lost, which Rx survives.
+    /// Another error; the datagrams are lost, which Rx tolerates.
     Failed,
 }
 
@@ -175,37 +175,37 @@ impl ShardSocket {
         let bound = socket.local_addr()?.ip();
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         if let Err(cause) = state.enable_transport_errors(UdpSockRef::from(&socket)) {
-            tracing::debug!(%cause, "the network's complaints will not be heard");
+            tracing::debug!(%cause, "cannot enable ICMP error reports on this socket");
         }
         let io = tokio::net::UdpSocket::from_std(socket)?;
         Ok(Self { io, state, bound })
     }
 
-    /// The address it is bound to, possibly none in particular.
+    /// The bound address, possibly unspecified.
     pub(crate) fn bound(&self) -> IpAddr {
         self.bound
     }
 
-    /// Ready when a send may succeed again; else the task will be woken.
+    /// Ready when a send may succeed again; otherwise the task will be woken.
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A full socket was seen without the event loop: let it look again.
+        // The event loop does not know that the socket is full: make it check again.
         let _would_block = self.io.try_io(Interest::WRITABLE, would_block::<()>);
         self.io.poll_send_ready(cx)
     }
 
-    /// Ready when there may be something to receive; else the task will be woken.
+    /// Ready when there may be data to receive; otherwise the task will be woken.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.io.poll_recv_ready(cx)
     }
 
-    /// Waits until the network complains about something that was sent.
+    /// Waits for an ICMP error about a sent datagram.
     pub(crate) async fn complained(&self) -> io::Result<()> {
         self.io.ready(Interest::ERROR).await?;
         let _would_block = self.io.try_io(Interest::ERROR, would_block::<()>);
         Ok(())
     }
 
-    /// The network's next complaint, if there is one.
+    /// Returns the next ICMP error, if there is one.
     pub(crate) fn next_complaint(&self) -> Option<Complaint> {
         icmp::next_complaint(self.io.as_fd()).unwrap_or_else(|cause| {
             tracing::debug!(%cause, "cannot read the socket's error queue");
@@ -213,7 +213,7 @@ impl ShardSocket {
         })
     }
 
-    /// Datagrams that one send may carry.
+    /// Most datagrams in one send.
     pub(crate) fn segments_max(&self) -> usize {
         self.state.max_gso_segments()
     }
@@ -234,7 +234,7 @@ impl ShardSocket {
             src_ip: source.filter(|_| self.bound.is_unspecified()),
         };
         let send = || self.state.try_send(UdpSockRef::from(&self.io), &transmit);
-        // An earlier datagram's error is reported by whatever call comes next, and then gone.
+        // An error of an earlier datagram is reported once, by the next call.
         let outcome = send().or_else(|cause| match cause.raw_os_error() {
             Some(code) if MAY_BE_ANOTHERS.contains(&code) => send(),
             _ => Err(cause),
@@ -254,7 +254,7 @@ impl ShardSocket {
     }
 }
 
-/// Errors that the network may have reported for an earlier datagram.
+/// Errors that may be due to an earlier datagram.
 const MAY_BE_ANOTHERS: [libc::c_int; 5] = [
     libc::ECONNREFUSED,
     libc::EHOSTUNREACH,
@@ -263,18 +263,18 @@ const MAY_BE_ANOTHERS: [libc::c_int; 5] = [
     libc::EMSGSIZE,
 ];
 
-/// Where received datagrams are put; one for each shard, shared by its ports.
+/// Buffers for received datagrams; one set for each shard, shared by its ports.
 pub(crate) struct ReceiveBuffers {
     ready: Vec<Vec<u8>>,
     meta: Vec<RecvMeta>,
     idle: Arc<Idle>,
 }
 
-/// Buffers that were handed on and came back.
+/// Buffers that were passed on and returned.
 #[derive(Default)]
 struct Idle(Mutex<Vec<Vec<u8>>>);
 
-/// A buffer that was handed on.
+/// A buffer that was passed on.
 struct Lent {
     buffer: Vec<u8>,
     idle: Arc<Idle>,
@@ -314,14 +314,14 @@ impl ReceiveBuffers {
         }
     }
 
-    /// Receives what one system call gives and hands it to `sink`.
+    /// Receives the datagrams of one system call and passes them to `sink`.
     ///
-    /// A batch that is not full has emptied the socket: [`ShardSocket::poll_readable`] will wait for
-    /// the next event then. The event queue is edge triggered, so what comes after this batch makes
-    /// an event, and nothing is missed by not asking once more.
+    /// A batch that is not full has emptied the socket, and [`ShardSocket::poll_readable`] then
+    /// waits for the next event. The event queue is edge triggered: later datagrams create an
+    /// event, so nothing is lost without another call.
     ///
     /// # Errors
-    /// `WouldBlock` when there is nothing; others as the system has them.
+    /// `WouldBlock` if there is nothing to receive; otherwise the system's error.
     pub(crate) fn receive(
         &mut self,
         socket: &ShardSocket,

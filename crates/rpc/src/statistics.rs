@@ -1,7 +1,7 @@
-//! Counters: per procedure as RXSTATS shows them, and of each port as a whole.
+//! Counters for each procedure, as RXSTATS shows them, and for each port.
 //!
-//! Each shard has its own copy of every counter and is its only writer, so counting is a load, an
-//! addition and a store without any exclusive access. Readers add the copies up.
+//! Each shard has its own copy of every counter and is its only writer. Counting is therefore a
+//! load, an addition and a store without exclusive access. Readers add the copies up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cellar_wire::package::Package;
 use parking_lot::Mutex;
 
-/// A number that one thread changes and any thread reads.
+/// A counter that one thread changes and any thread reads.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds. Only the owner may call this.
+    /// Adds to the value. Only the owning thread may call this.
     #[inline]
     pub(crate) fn add(&self, by: u64) {
         self.0.store(
@@ -23,7 +23,7 @@ impl Counter {
         );
     }
 
-    /// Replaces the value. Only the owner may call this.
+    /// Replaces the value. Only the owning thread may call this.
     #[inline]
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
@@ -40,7 +40,7 @@ impl Counter {
 pub(crate) struct Durations {
     sum: Counter,
     squares: Counter,
-    /// One more than the minimum; 0: none yet.
+    /// The minimum plus 1; 0: none yet.
     minimum: Counter,
     maximum: Counter,
 }
@@ -97,7 +97,7 @@ pub(crate) struct ProcedureCounters {
     executed: Durations,
 }
 
-/// What happened in one call.
+/// Outcome of one call.
 pub(crate) struct CallRecord {
     pub(crate) aborted: bool,
     pub(crate) bytes_received: u64,
@@ -111,7 +111,7 @@ pub(crate) struct CallRecord {
 pub(crate) struct PackageCounters {
     package: &'static Package,
     procedures: Box<[ProcedureCounters]>,
-    /// Opcodes that the package does not have.
+    /// Number of calls with opcodes that the package does not have.
     unknown: Counter,
 }
 
@@ -174,16 +174,16 @@ impl PackageCounters {
     }
 }
 
-/// Figures of one procedure, over all shards.
+/// Statistics of one procedure, over all shards.
 #[derive(Clone, Debug)]
 pub struct ProcedureFigures {
     /// The package.
     pub package: &'static Package,
-    /// Place in the package's table.
+    /// Index in the package's table.
     pub index: usize,
-    /// Calls that ended, well or not.
+    /// Calls that ended, successful or not.
     pub invocations: u64,
-    /// Of these, ended by an abort of the server.
+    /// The number of these that ended with an abort of the server.
     pub aborts: u64,
     /// Bytes of requests.
     pub bytes_received: u64,
@@ -195,7 +195,7 @@ pub struct ProcedureFigures {
     pub executed: DurationFigures,
 }
 
-/// Counters of one port on one shard, besides those of the protocol.
+/// Counters of one port on one shard, without those of the protocol.
 #[derive(Debug, Default)]
 pub(crate) struct ShardCounters {
     pub(crate) datagrams_received: Counter,
@@ -211,28 +211,28 @@ pub(crate) struct ShardCounters {
     pub(crate) handler_panics: Counter,
 }
 
-/// Figures of one port, over all shards.
+/// Statistics of one port, over all shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortFigures {
     /// Datagrams received.
     pub datagrams_received: u64,
     /// System calls that received them.
     pub receive_calls: u64,
-    /// Runs of datagrams that came to the wrong shard and were passed on to the right one.
+    /// Runs of datagrams that arrived at another shard and were passed on to the right one.
     pub runs_passed_on: u64,
-    /// System calls that sent.
+    /// System calls that sent datagrams.
     pub send_calls: u64,
     /// Calls answered at their handler's first poll.
     pub calls_inline: u64,
-    /// Calls whose handler had to wait for something.
+    /// Calls whose handler had to wait.
     pub calls_pending: u64,
     /// Calls refused because the queue was full.
     pub calls_refused: u64,
-    /// Calls that wait to be run now.
+    /// Current number of calls that wait to be run.
     pub calls_waiting: u64,
-    /// Calls that are being run now, without those that wait for their peers.
+    /// Current number of running calls, without those that wait for their peers.
     pub calls_running: u64,
-    /// Sends that the system refused.
+    /// Sends that the system rejected.
     pub send_failures: u64,
     /// Handlers that panicked: bugs, answered with `RX_USER_ABORT`.
     pub handler_panics: u64,
@@ -277,7 +277,7 @@ impl PortFigures {
 pub struct PortStatistics {
     packages: Mutex<Vec<Arc<PackageCounters>>>,
     shards: Mutex<Vec<Arc<ShardCounters>>>,
-    /// Calls are not counted by procedure at the moment.
+    /// Whether counting by procedure is switched off.
     off: AtomicBool,
 }
 
@@ -296,12 +296,12 @@ impl PortStatistics {
         !self.off.load(Ordering::Relaxed)
     }
 
-    /// Switches counting by procedure on or off. It is on at first.
+    /// Switches counting by procedure on or off. Initially it is on.
     pub fn set_on(&self, on: bool) {
         self.off.store(!on, Ordering::Relaxed);
     }
 
-    /// Figures of every procedure of every service on the port, in the order of service numbers
+    /// Statistics of every procedure of every service on the port, in the order of service numbers
     /// and tables.
     #[must_use]
     pub fn procedures(&self) -> Vec<ProcedureFigures> {
@@ -329,14 +329,14 @@ impl PortStatistics {
         figures
     }
 
-    /// Calls of procedures that their service does not have, or without an opcode.
+    /// Number of calls of procedures that their service does not have, or without an opcode.
     #[must_use]
     pub fn unknown_opcodes(&self) -> u64 {
         let copies = self.packages.lock();
         copies.iter().map(|copy| copy.unknown.value()).sum()
     }
 
-    /// Figures of the port as a whole.
+    /// Statistics of the port as a whole.
     #[must_use]
     pub fn port(&self) -> PortFigures {
         let mut sum = PortFigures::default();
@@ -346,7 +346,7 @@ impl PortStatistics {
         sum
     }
 
-    /// Figures of the port on each of its shards.
+    /// Statistics of the port on each of its shards.
     #[must_use]
     pub fn by_shard(&self) -> Vec<PortFigures> {
         self.shards

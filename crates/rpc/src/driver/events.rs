@@ -1,6 +1,6 @@
-//! What the protocol tells the driver, and whom it concerns.
+//! Processing of protocol events, and notification of the affected calls.
 //!
-//! Nobody is called back from here: handlers and callers are tasks that are woken, after the step.
+//! Nothing is called back from here: handlers and callers are tasks that are woken after the step.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::debug;
 use crate::outgoing::CallShared;
 
 impl Driver {
-    /// Handles what the protocol tells. Answers whether there was anything.
+    /// Handles all protocol events. Returns whether there were any.
     pub(super) fn handle_events(self: &Rc<Self>) -> bool {
         let mut any = false;
         loop {
@@ -47,7 +47,7 @@ impl Driver {
         }
     }
 
-    /// Something can be read or written again.
+    /// Continues a call that can be read or written again.
     fn progress(&self, call: CallId) {
         if let Some(shared) = self.woken(call, None) {
             self.pump(&shared);
@@ -60,7 +60,7 @@ impl Driver {
         }
     }
 
-    /// Wakes the task of an incoming call, which may have failed. Answers an outgoing one.
+    /// Wakes the task of an incoming call, which may have failed. Returns an outgoing call.
     fn woken(&self, call: CallId, failed: Option<i32>) -> Option<Arc<CallShared>> {
         let mut state = self.state.borrow_mut();
         match &mut state.slot(call)?.user {
@@ -90,7 +90,7 @@ impl Driver {
             }
         }
         drop(state);
-        // What a service kept may come back here when it is dropped.
+        // Dropping a service's data may re-enter the driver.
         drop(kept);
     }
 }

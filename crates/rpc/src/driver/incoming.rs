@@ -1,7 +1,7 @@
-//! Calls in: from the first packet to the end of the handler.
+//! Incoming calls: from the first packet to the end of the handler.
 //!
-//! A call is accepted (queued by its client), run (its handler polled once), and either done or made
-//! a task. It counts as running from then on, but for the times in which it waits for its peer.
+//! A call is accepted (queued by its client), run (its handler polled once), and then either
+//! finished or made a task. As a task it counts as running, except while it waits for its peer.
 
 use std::any::Any;
 use std::future::Future;
@@ -34,22 +34,22 @@ pub(super) struct QueuedCall {
 }
 
 impl QueuedCall {
-    /// Whose it is.
+    /// Client of the call.
     pub(super) fn client(&self) -> SocketAddr {
         self.client
     }
 }
 
-/// What the driver knows of a call in progress.
+/// State of a call in progress.
 pub(super) struct IncomingSlot {
     client: SocketAddr,
-    /// Who waits for its peer.
+    /// Waker of a handler that waits for its peer.
     pub(super) waker: Option<Waker>,
-    /// The protocol ended the call with this code; its id means nothing to it any more.
+    /// Code with which the protocol ended the call; its id is then invalid.
     pub(super) failed: Option<i32>,
-    /// The handler is a task.
+    /// Whether the handler is a task.
     spawned: bool,
-    /// Admission counts it as running.
+    /// Whether admission control counts it as running.
     counted: bool,
     waits_for_peer: bool,
 }
@@ -66,7 +66,7 @@ impl IncomingSlot {
         }
     }
 
-    /// Whose place among the running calls this holds.
+    /// The client whose place among the running calls this occupies.
     pub(super) fn counted(&self) -> Option<SocketAddr> {
         self.counted.then_some(self.client)
     }
@@ -75,7 +75,7 @@ impl IncomingSlot {
 type Handling = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Driver {
-    /// A peer called: queue it, or turn it away.
+    /// Accepts a new call: queues it, or refuses it.
     pub(super) fn accept(&self, call: CallId, connection: ConnectionId, service: u16) {
         let now = self.turn_time.get();
         let mut state = self.state.borrow_mut();
@@ -103,7 +103,7 @@ impl Driver {
         self.counters.calls_refused.add(1);
     }
 
-    /// Polls the handler of a call that has waited its turn; makes a task of it if need be.
+    /// Polls the handler of a call whose turn has come, and makes a task of it if it is pending.
     pub(super) fn run_call(self: &Rc<Self>, queued: QueuedCall, now: Time) {
         let QueuedCall { call, client, .. } = queued;
         let Some(mut handling) = self.handling(queued, now) else {
@@ -116,7 +116,7 @@ impl Driver {
             Ok(Poll::Pending) => {
                 self.counters.calls_pending.add(1);
                 self.handler_pending(call, client);
-                // The task polls it again at once, with a waker that counts.
+                // The task polls it again at once, with a real waker.
                 let driver = self.clone();
                 shard::spawn(async move {
                     let outcome = Contained(handling).await;
@@ -130,11 +130,12 @@ impl Driver {
     }
 
     fn handler_panicked(&self) {
-        // The call's drop has aborted it, and the program's panic hook has logged the panic.
+        // Dropping the call has aborted it, and the program's panic hook has logged the panic.
         self.counters.handler_panics.add(1);
     }
 
-    /// The future that answers a call to its end; `None` when the call has failed while it waited.
+    /// Returns the future that handles a call to its end; `None` if the call failed while it
+    /// waited.
     fn handling(self: &Rc<Self>, queued: QueuedCall, started: Time) -> Option<Handling> {
         let QueuedCall {
             call,
@@ -204,7 +205,7 @@ impl Driver {
         }
     }
 
-    /// Answers what the protocol made of a call that it gave up, if it did.
+    /// Returns the code with which the protocol ended a call, if it did.
     fn failure(&self, call: CallId) -> Option<AbortCode> {
         let mut state = self.state.borrow_mut();
         match state.slot(call).map(|slot| &slot.user) {
@@ -213,7 +214,7 @@ impl Driver {
         }
     }
 
-    /// The handler goes to sleep until the peer does something.
+    /// Records that the handler waits for the peer.
     fn wait_for_peer(&self, call: CallId, client: SocketAddr, waker: &Waker) {
         let mut freed = false;
         {
@@ -233,7 +234,7 @@ impl Driver {
         }
     }
 
-    /// The handler has something to do again.
+    /// Records that the handler continues.
     fn peer_waited_for(&self, call: CallId, client: SocketAddr) {
         let mut state = self.state.borrow_mut();
         let Some(slot) = state.slot(call) else { return };
@@ -246,7 +247,7 @@ impl Driver {
         }
     }
 
-    /// The handler is done with the call.
+    /// Releases the call after its handler has ended.
     fn release(&self, call: CallId, client: SocketAddr) {
         {
             let mut state = self.state.borrow_mut();
@@ -259,12 +260,12 @@ impl Driver {
             }
             state.clear_slot(call);
         }
-        // Either there is something to send, or a place for a call that waits.
+        // There is either output, or a place for a waiting call.
         self.kick();
     }
 }
 
-/// Answers one call: handler, end of the reply, statistics.
+/// Handles one call: handler, end of the reply, statistics.
 async fn answer(
     driver: Rc<Driver>,
     entry: Rc<ServiceEntry>,
@@ -293,7 +294,7 @@ fn micros_between(earlier: Time, later: Time) -> u64 {
     later.as_micros().saturating_sub(earlier.as_micros())
 }
 
-/// A future whose panics end it and not its thread.
+/// A future whose panic ends the future, not its thread.
 struct Contained(Handling);
 
 impl Future for Contained {
@@ -307,13 +308,13 @@ impl Future for Contained {
     }
 }
 
-/// A call over Rx, as [`IncomingCall`] uses it.
+/// A call over Rx, for [`IncomingCall`].
 pub(crate) struct RxCall {
     driver: Rc<Driver>,
     call: CallId,
     connection: ConnectionId,
     client: SocketAddr,
-    /// The call has ended for us.
+    /// Whether the call has ended at this end.
     over: bool,
 }
 
@@ -332,7 +333,7 @@ impl RxCall {
         match outcome {
             ReadOutcome::Chunk(chunk) => {
                 self.driver.peer_waited_for(self.call, self.client);
-                // The window moved: the peer may have to be told.
+                // The window moved, and an ACK may be due.
                 self.driver.kick();
                 Poll::Ready(Ok(Some(chunk)))
             }
@@ -349,7 +350,7 @@ impl RxCall {
         }
     }
 
-    /// Writes what is in `unsent`, and leaves there what there is no room for yet.
+    /// Writes the contents of `unsent`; data without room stays there.
     pub(crate) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -387,7 +388,7 @@ impl RxCall {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the reply; delivery goes on without us.
+    /// Ends the reply; the protocol still delivers it.
     pub(crate) fn finish(&mut self) {
         if !std::mem::replace(&mut self.over, true) {
             let now = self.driver.now();
@@ -430,7 +431,7 @@ impl RxCall {
         }
         let replaced = state.connection_data[index].replace((self.connection, data));
         drop(state);
-        // Dropped without the borrow: what it does on drop is not ours to know.
+        // Dropped without the borrow, since its drop code is unknown.
         drop(replaced);
     }
 

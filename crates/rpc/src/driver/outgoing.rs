@@ -1,11 +1,12 @@
-//! Calls out: the Rx connections behind a [`crate::Connection`], and the bytes of each call.
+//! Outgoing calls: the Rx connections behind a [`crate::Connection`], and the bytes of each call.
 //!
-//! A set ("pool") of client connections belongs to each `Connection` that was used. A call takes a
-//! free channel of any of them, or makes another one, up to the set's limit of calls; then it waits.
-//! A connection in error leaves the set; the next call makes a new one, with a new cid.
+//! Each used `Connection` has a pool of client connections. A call takes a free channel of any of
+//! them, or creates another connection, up to the pool's limit of calls; beyond that it waits. A
+//! failed connection leaves the pool; the next call creates a new one, with a new cid.
 //!
-//! A call begins only when nothing is left that the protocol has to tell: a channel is free as soon as its call has
-//! failed, and the table of calls has one place for a channel. Who failed would not be told when another is there.
+//! A call begins only after all protocol events were handled. A channel is free as soon as its call
+//! has failed, and the table of calls has one slot for a channel. If a new call took the slot
+//! first, the failed call would never be notified.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,19 +29,19 @@ use crate::port::RxConnection;
 pub(super) struct Pool {
     pub(super) connections: Vec<ConnectionId>,
     pub(super) waiting: VecDeque<Arc<CallShared>>,
-    /// Calls that have a channel, or are about to get one.
+    /// Number of calls that have a channel, or are about to get one.
     active: usize,
 }
 
-/// What looking at a call found.
+/// Result of moving a call's bytes.
 enum Pumped {
     GoesOn,
-    /// It is over, and had a channel.
+    /// The call is over and had a channel.
     Over,
 }
 
 impl Driver {
-    /// Starts a call, or queues it when its connection makes as many as it may.
+    /// Starts a call, or queues it if its connection is at its limit of calls.
     pub(crate) fn start_call(&self, shared: Arc<CallShared>, timeout: Option<Duration>) {
         let Some(connection) = shared.connection().cloned() else {
             return;
@@ -79,7 +80,7 @@ impl Driver {
         }
     }
 
-    /// Gives a call a channel and lets it go, now or when all events are handled.
+    /// Gives a call a channel and starts it, now or when all events are handled.
     fn begin_call(&self, connection: &Arc<RxConnection>, shared: &Arc<CallShared>) {
         let call = {
             let mut state = self.state.borrow_mut();
@@ -104,7 +105,7 @@ impl Driver {
         }
     }
 
-    /// Begins a call that waited until all events were handled. Answers whether there was one.
+    /// Begins a call that waited until all events were handled. Returns whether there was one.
     pub(super) fn begin_due(&self) -> bool {
         let Some(shared) = self.state.borrow_mut().to_begin.pop_front() else {
             return false;
@@ -130,7 +131,7 @@ impl Driver {
             ..
         } = state;
         let pool = pools.entry(connection.key).or_default();
-        // The newest first: that one most likely has a free channel.
+        // The newest first, since it most likely has a free channel.
         let mut index = pool.connections.len();
         while index > 0 {
             index -= 1;
@@ -166,7 +167,7 @@ impl Driver {
         endpoint.start_call(now, id).ok()
     }
 
-    /// Moves a call's bytes both ways, as far as they go.
+    /// Moves a call's bytes in both directions, as far as possible.
     pub(crate) fn pump(&self, shared: &Arc<CallShared>) {
         let (pumped, wakers) = {
             let mut state = self.state.borrow_mut();
@@ -195,7 +196,7 @@ impl Driver {
     ) -> Pumped {
         let now = self.now();
         let Some(call) = shared.call else {
-            // Still waits for a channel; one that was given up is found when its turn comes.
+            // Still waits for a channel; if it was given up, that is noticed at its turn.
             return Pumped::GoesOn;
         };
         if let Some(code) = shared.abandoned {
@@ -219,8 +220,8 @@ impl Driver {
                     break;
                 }
                 Err(cellar_rx::CallError::NotWriting) => {
-                    // The server answers already: what it does not want is not sent. Its answer,
-                    // usually an abort, is what the caller gets to see.
+                    // The server has already begun to reply, so the rest of the request is not
+                    // sent. The caller sees the reply, usually an abort.
                     shared.unsent.clear();
                     shared.unsent_bytes = 0;
                     shared.finished = true;
@@ -272,7 +273,7 @@ impl Driver {
         Pumped::GoesOn
     }
 
-    /// The protocol ended a call.
+    /// Handles a call that the protocol ended.
     pub(super) fn outgoing_failed(&self, shared: &Arc<CallShared>, code: i32) {
         let call = shared.state.lock().call;
         if let Some(connection) = shared.connection()
@@ -284,7 +285,7 @@ impl Driver {
         self.call_over(shared);
     }
 
-    /// A call took too long.
+    /// Ends a call that exceeded its deadline.
     pub(super) fn expire(&self, shared: &Arc<CallShared>) {
         let call = {
             let mut call_state = shared.state.lock();
@@ -308,7 +309,7 @@ impl Driver {
         }
     }
 
-    /// A call that had a channel has ended: its channel is for the next.
+    /// Releases the channel of an ended call for the next one.
     fn call_over(&self, shared: &Arc<CallShared>) {
         self.forget_deadline(shared);
         let wakers = {
@@ -327,7 +328,7 @@ impl Driver {
         }
     }
 
-    /// A call needs its channel no more: it is for the next.
+    /// Gives the freed channel to the next waiting call.
     fn begin_next(&self, connection: &Arc<RxConnection>) {
         let next = {
             let mut state = self.state.borrow_mut();
@@ -352,7 +353,7 @@ impl Driver {
         }
     }
 
-    /// A [`crate::Connection`] was dropped, and with it the last of its calls.
+    /// Handles the drop of a [`crate::Connection`] after the last of its calls.
     pub(crate) fn forget_connection(&self, key: u64) {
         let now = self.now();
         let mut state = self.state.borrow_mut();
@@ -367,7 +368,7 @@ impl Driver {
         self.kick();
     }
 
-    /// Wakes without a borrow being held: at once, or at the end of the step in a turn.
+    /// Wakes without a borrow of the state: at once, or at the end of the step in a turn.
     fn wake(&self, waker: Waker) {
         if self.in_turn.get() {
             self.due_wakers.borrow_mut().push(waker);
@@ -377,13 +378,13 @@ impl Driver {
     }
 }
 
-/// Whether somebody still waits for a call.
+/// Whether a caller still waits for a call.
 fn is_wanted(shared: &Arc<CallShared>) -> bool {
     let state = shared.state.lock();
     !state.is_over() && state.abandoned.is_none()
 }
 
-/// What an abort code or a local end means to the caller.
+/// Converts an abort code, or a local one, into the caller's error.
 fn failure(code: i32) -> CallError {
     match code {
         code::CALL_DEAD => CallError::Dead,

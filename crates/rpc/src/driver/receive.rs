@@ -1,13 +1,13 @@
-//! Datagrams in: from the sockets, or from the shard that got them by mistake.
+//! Receiving of datagrams, from the sockets or from another shard of the port.
 //!
-//! 1. The kernel picks the shard of a datagram by its connection id. But it may have assembled several
-//!    datagrams of one sender into a run, as their sender may have sent them, and then the first
-//!    one's id decides for all. So each datagram's id is looked at again here, and what belongs to
-//!    another shard is passed on to it. That also serves systems that lack the kernel's part.
-//! 2. Cellar's own clients avoid it: an endpoint's connection ids all have the same rest modulo 64, so
-//!    to a server with 2, 4, 8 … shards all connections of one client port are on one of them.
-//! 3. What is passed on is bounded by bytes under way to each shard; beyond, datagrams are dropped,
-//!    as a full socket would.
+//! 1. The kernel selects the shard of a datagram by its connection id. It may however have
+//!    assembled several datagrams of one sender into a run, and then the id of the first decides
+//!    for all. The code here therefore checks each datagram's id, and passes datagrams of another
+//!    shard on to it. This also serves systems without the kernel's selection.
+//! 2. Cellar's own clients avoid this: all connection ids of an endpoint are equal modulo 64. At a
+//!    server with 2, 4, 8 … shards, all connections of one client port so belong to one shard.
+//! 3. The bytes in flight to each shard are bounded. Beyond, datagrams are dropped, as by a full
+//!    socket.
 
 use std::io;
 use std::rc::Rc;
@@ -19,11 +19,11 @@ use crate::icmp::Complaint;
 use crate::limits::{DATAGRAMS_PER_TURN, PASSED_ON_BYTES_MAX};
 use crate::socket::{ReceiveBuffers, Received};
 
-/// Rests of connection ids modulo this are the same for all client connections of an endpoint.
+/// All client connections of an endpoint have equal ids modulo this.
 const CID_STRIDE: u32 = 64;
 
-/// The modulus and the rest that an endpoint's client connection ids have (`cid >> 2`), for it to be
-/// number `number` of `count` shards.
+/// Returns the modulus and the remainder of an endpoint's client connection ids (`cid >> 2`), for
+/// shard `number` of `count`.
 pub(super) fn cid_choice(number: usize, count: usize, random: u64) -> (u32, u32) {
     let count = u32::try_from(count).unwrap_or(1).max(1);
     let number = u32::try_from(number).unwrap_or(0) % count;
@@ -38,7 +38,7 @@ pub(super) fn cid_choice(number: usize, count: usize, random: u64) -> (u32, u32)
 }
 
 impl Driver {
-    /// Receives some batches from each socket. Answers whether there may be more.
+    /// Receives some batches from each socket. Returns whether there may be more.
     pub(super) fn receive(&self, cx: &mut Context<'_>, buffers: &mut ReceiveBuffers) -> bool {
         let mut state = self.state.borrow_mut();
         let mut strays = Strays::default();
@@ -64,7 +64,7 @@ impl Driver {
                 match result {
                     Ok(()) => {}
                     Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
-                    // The network's complaint about something sent earlier; the next call goes on.
+                    // An ICMP error about an earlier datagram; the next call works.
                     Err(cause) => tracing::debug!(%cause, "receiving"),
                 }
             }
@@ -74,7 +74,7 @@ impl Driver {
         more
     }
 
-    /// Takes a run of this shard's datagrams.
+    /// Processes a run of this shard's datagrams.
     fn take(&self, state: &mut State, run: Received) {
         let now = self.turn_time.get();
         if run.bytes.len() <= run.segment {
@@ -88,11 +88,11 @@ impl Driver {
         }
     }
 
-    /// Takes what is this shard's of a run, and puts the rest aside.
+    /// Processes this shard's datagrams of a run, and puts the others into `strays`.
     fn sort(&self, state: &mut State, mut run: Received, strays: &mut Strays) {
         while !run.bytes.is_empty() {
             let shard = self.shard_of(&run.bytes);
-            // As many as belong to the same shard: nearly always all of them.
+            // All consecutive datagrams of the same shard: nearly always the whole run.
             let mut end = run.segment.min(run.bytes.len());
             while end < run.bytes.len() && self.shard_of(&run.bytes[end..]) == shard {
                 end = (end + run.segment).min(run.bytes.len());
@@ -109,7 +109,7 @@ impl Driver {
         }
     }
 
-    /// The shard that a datagram belongs to, by the connection id at offset 4.
+    /// Returns the shard of a datagram, by the connection id at offset 4.
     fn shard_of(&self, datagram: &[u8]) -> usize {
         let cid = datagram.get(4..8).and_then(<[u8]>::first_chunk::<4>);
         let cid = cid.map_or(0, |bytes| u32::from_be_bytes(*bytes));
@@ -138,7 +138,7 @@ impl Driver {
         }
     }
 
-    /// Listens to what the network says about datagrams from one of the sockets.
+    /// Processes the ICMP errors of one socket.
     pub(super) async fn hear_complaints(self: Rc<Self>, socket: usize) {
         let sockets = self.sockets();
         let Some(socket) = sockets.get(socket) else {
@@ -153,7 +153,7 @@ impl Driver {
                     Complaint::Refused(to) => endpoint.handle_refused(now, to),
                     Complaint::TooBig(to, mtu) => {
                         let headers = if to.is_ipv4() { 20 + 8 } else { 40 + 8 };
-                        // One byte more than what fits does not.
+                        // One byte more than what fits does not pass.
                         let size = (mtu as usize + 1).saturating_sub(headers);
                         endpoint.handle_too_big(now, to, size);
                     }
@@ -163,7 +163,7 @@ impl Driver {
         }
     }
 
-    /// Takes what another shard received for this one.
+    /// Processes datagrams that another shard received for this one.
     fn take_passed_on(self: &Rc<Self>, runs: Vec<Received>) {
         self.turn_time.set(self.clock.now());
         let mut state = self.state.borrow_mut();

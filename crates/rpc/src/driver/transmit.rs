@@ -1,15 +1,17 @@
-//! Datagrams out: few system calls for many calls.
+//! Sending of datagrams: few system calls for many calls.
 //!
-//! 1. The protocol gives runs of datagrams to one destination. A long run (bulk data) is sent as it
-//!    is. Short ones, replies of a few bytes each, are gathered by destination: what goes to one client
-//!    process leaves as one segmented send, also when it belongs to many calls and connections.
-//! 2. A segmented send has datagrams of one size, the last may be shorter. So datagrams are gathered
-//!    by size too: of requests of three packets each, all that are full make one run and the short
-//!    ones at their ends another. Runs leave in the order in which they were begun, and a datagram never
-//!    joins a run before one that holds something of its own call: calls keep their order.
-//! 3. A turn sends for a bounded time: with windows open to many peers there may be tens of megabytes to send,
-//!    and what others ask for in the meantime must not wait for all of it.
-//! 4. When a socket is full, what is left waits here, and nothing more is asked of the protocol.
+//! 1. The protocol returns runs of datagrams to one destination. A long run (bulk data) is sent
+//!    unchanged. Short runs, replies of a few bytes each, are gathered by destination: datagrams
+//!    for one client process leave as one segmented send, even if they belong to many calls and
+//!    connections.
+//! 2. A segmented send has datagrams of one size; only the last may be shorter. Datagrams are
+//!    therefore gathered by size too: of requests of three packets each, all full ones make one run
+//!    and the short ones at their ends another. Runs leave in the order in which they were begun. A
+//!    datagram never joins a run that precedes one with data of its own call, so calls keep their
+//!    order.
+//! 3. A turn sends for a bounded time. With open windows to many peers there may be tens of
+//!    megabytes to send, and other work must not wait for all of it.
+//! 4. If a socket is full, the rest waits here, and the protocol is not polled further.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -28,11 +30,11 @@ pub(super) struct Run {
     source: Option<IpAddr>,
     segment: usize,
     bytes: Vec<u8>,
-    /// The calls that they belong to, as [`call_of`] knows them.
+    /// The calls that they belong to, as returned by [`call_of`].
     calls: Vec<u32>,
 }
 
-/// What a shard's ports take turns in using to gather datagrams.
+/// Buffers in which a shard's ports gather datagrams, in turn.
 pub(super) struct Outbox {
     buffer: TransmitBuffer,
     runs: VecDeque<Run>,
@@ -48,7 +50,7 @@ impl Outbox {
         }
     }
 
-    /// Adds the short run in the buffer to those that are gathered.
+    /// Adds the short run in the buffer to the gathered runs.
     fn gather(&mut self) {
         let segment = self.buffer.segment_size().max(1);
         let bytes = self.buffer.bytes();
@@ -62,10 +64,10 @@ impl Outbox {
         }
     }
 
-    /// The next run to be sent.
+    /// Returns the next run to send.
     fn take_next(&mut self) -> Option<Run> {
         let mut run = self.runs.pop_front()?;
-        // A single shorter datagram that comes next can be the last of this one.
+        // A single shorter datagram that comes next can be the last of this run.
         let next = self.runs.iter().position(|next| next.goes_where(&run));
         if let Some(next) = next.filter(|&next| run.ends_with(&self.runs[next]))
             && let Some(last) = self.runs.remove(next)
@@ -83,7 +85,7 @@ impl Outbox {
     }
 }
 
-/// Adds datagrams of one size and one call to a run, a new one if need be.
+/// Adds datagrams of one size and one call to a run, a new one if necessary.
 fn join_run(
     runs: &mut VecDeque<Run>,
     spare: &mut Vec<Run>,
@@ -123,14 +125,14 @@ fn join_run(
     });
 }
 
-/// The connection and channel that a datagram belongs to: its connection id, at offset 4.
+/// Returns the connection and channel of a datagram: its connection id, at offset 4.
 fn call_of(datagram: &[u8]) -> u32 {
     let id = datagram.get(4..8).and_then(<[u8]>::first_chunk::<4>);
     id.map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
 impl Run {
-    /// Whether datagrams of `segment` bytes, `len` in all, can follow those of this run.
+    /// Whether datagrams of `segment` bytes, `len` in total, can be appended to this run.
     fn takes(&self, len: usize, segment: usize) -> bool {
         segment == self.segment && self.has_room(len)
     }
@@ -152,8 +154,8 @@ impl Run {
 }
 
 impl Driver {
-    /// Sends what the protocol has to send, until it has nothing more, a socket is full or the turn
-    /// has sent for long enough. Answers whether there is more to send in the next turn.
+    /// Sends the protocol's output, until there is no more, a socket is full or the time of the
+    /// turn is used up. Returns whether there is more to send in the next turn.
     pub(super) fn transmit(
         &self,
         cx: &mut Context<'_>,
@@ -182,12 +184,12 @@ impl Driver {
                 continue;
             }
             if !self.flush(cx, outbox, unsent) || !self.send_buffer(cx, outbox) {
-                // Datagrams that were not gathered yet: they come after those that were.
+                // Datagrams that were not gathered yet follow those that were.
                 outbox.gather();
                 unsent.append(&mut outbox.runs);
                 return false;
             }
-            // Reading the clock costs little beside a long run.
+            // Reading the clock costs little compared with a long run.
             now = self.clock.now();
             if now >= until {
                 return self.flush(cx, outbox, unsent);
@@ -197,7 +199,7 @@ impl Driver {
         false
     }
 
-    /// Sends what is gathered; false when a socket is full, with the rest in `unsent`.
+    /// Sends the gathered runs; returns false if a socket is full, with the rest in `unsent`.
     fn flush(&self, cx: &mut Context<'_>, outbox: &mut Outbox, unsent: &mut VecDeque<Run>) -> bool {
         while let Some(run) = outbox.take_next() {
             if !self.send(cx, run.destination, run.source, &run.bytes, run.segment) {
@@ -222,7 +224,8 @@ impl Driver {
         )
     }
 
-    /// Sends one run; false when its socket is full, and the task will be woken when it is not.
+    /// Sends one run. Returns false if its socket is full; the task will be woken when it is
+    /// writable.
     fn send(
         &self,
         cx: &mut Context<'_>,
@@ -236,7 +239,7 @@ impl Driver {
             self.send_failed(SendOutcome::Unreachable, destination, segment);
             return true;
         };
-        // A path that stopped taking segmented sends still takes the datagrams one by one.
+        // A path that stopped accepting segmented sends still accepts single datagrams.
         let single = segment < bytes.len() && socket.segments_max() == 1;
         let step = if single { segment } else { bytes.len() };
         for piece in bytes.chunks(step.max(1)) {
@@ -271,7 +274,7 @@ impl Driver {
     }
 }
 
-/// The socket that reaches `destination`, and is bound to `source` if there is a choice.
+/// Returns the socket that reaches `destination`, and is bound to `source` if there is a choice.
 fn choose(
     sockets: &[ShardSocket],
     destination: IpAddr,
@@ -290,20 +293,20 @@ fn choose(
     found
 }
 
-/// Datagrams that the kernel takes as one segmented send.
+/// Most datagrams in one segmented send.
 const SEGMENTS_MAX: usize = 64;
-/// Largest UDP payload over IPv4, which is also the bound of a segmented send.
+/// Largest UDP payload over IPv4, which also limits a segmented send.
 const RUN_BYTES_MAX: usize = 65_507;
-/// Runs of this size are sent without being copied together.
+/// Runs of at least this size are sent without gathering.
 const DIRECT_BYTES_MIN: usize = 8192;
-/// Runs that are gathered before they are sent.
+/// Most runs that are gathered before sending.
 const RUNS_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A datagram of a call.
+    /// Creates a datagram of a call.
     fn datagram(call: u32, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         bytes[4..8].copy_from_slice(&call.to_be_bytes());
@@ -311,8 +314,8 @@ mod tests {
         bytes
     }
 
-    /// Calls and sizes of the datagrams that leave, run by run, after those of `given`: to which port,
-    /// of which call, of which sizes.
+    /// Returns the datagrams that leave, run by run, after those of `given`: port, and for each
+    /// datagram its call and size.
     fn sent(given: &[(u16, u32, &[usize])]) -> Vec<(u16, Vec<(u8, usize)>)> {
         let (mut runs, mut spare) = (VecDeque::new(), Vec::new());
         for (port, call, sizes) in given {

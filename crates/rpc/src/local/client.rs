@@ -1,4 +1,4 @@
-//! The client's end of the local administrator's socket.
+//! Client end of the local administrator's socket.
 
 use std::fmt;
 use std::io;
@@ -22,11 +22,11 @@ use crate::connection::{CallOptions, Carrier, Connection};
 use crate::limits::{LOCAL_CHUNK_BYTES_MAX, OUTGOING_RECEIVED_BYTES_MAX};
 use crate::outgoing::{CallCarrier, CallShared, OutgoingCall};
 
-/// Connects to the local administrator's socket at `path`. The connection's calls may go to any
-/// service behind the socket, and are carried by the event loop that this is called in.
+/// Connects to the local administrator's socket at `path`. The connection's calls may use any
+/// service of the socket, and run on the event loop of this call.
 ///
 /// # Errors
-/// Nobody listens there, or this user may not connect.
+/// No server listens there, or this user may not connect.
 pub async fn connect(path: impl AsRef<Path>) -> io::Result<Connection> {
     let path = path.as_ref().to_owned();
     let stream = UnixStream::connect(&path).await.map_err(|cause| {
@@ -87,7 +87,7 @@ impl LocalConnection {
         }
     }
 
-    /// Carries one call from its first byte to its end. Answers the stream if it can be used again.
+    /// Carries one call from start to end. Returns the stream if it can be reused.
     async fn carry(
         &self,
         package: &'static Package,
@@ -110,7 +110,8 @@ impl LocalConnection {
             };
             while room && let Some(frame) = Frame::take(&mut received).map_err(bad_stream)? {
                 if accept(call, frame)? {
-                    // A stream whose request was not sent to its end is not at a boundary.
+                    // If the request was not sent to its end, the stream is not at a frame boundary
+                    // of calls.
                     return Ok((end_sent && out.is_empty()).then_some(stream));
                 }
             }
@@ -144,7 +145,7 @@ enum Step {
     Room(bool),
 }
 
-/// Moves what the caller has written into frames.
+/// Moves the caller's written data into frames.
 fn take_unsent(call: &CallShared, out: &mut BytesMut, end_sent: &mut bool) -> Step {
     let mut state = call.state.lock();
     if state.abandoned.is_some() {
@@ -170,7 +171,7 @@ fn take_unsent(call: &CallShared, out: &mut BytesMut, end_sent: &mut bool) -> St
     Step::Room(room)
 }
 
-/// Hands a frame to the caller. Answers whether it ends the call.
+/// Passes a frame to the caller. Returns whether it ends the call.
 fn accept(call: &CallShared, frame: Frame) -> Result<bool, CallError> {
     let mut state = call.state.lock();
     let over = match frame {
@@ -211,5 +212,5 @@ impl fmt::Debug for LocalConnection {
     }
 }
 
-/// Streams kept for the next calls.
+/// Most streams kept for further calls.
 const IDLE_STREAMS_MAX: usize = 16;

@@ -7,14 +7,14 @@ use crate::limits::LOCAL_CHUNK_BYTES_MAX;
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// A call of the package of this name begins.
+    /// Begins a call to the package of this name.
     Call(Bytes),
     Data(Bytes),
     End,
     Abort(i32),
 }
 
-/// What is not a frame.
+/// Reason why bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadFrame {
     #[error("frame of unknown kind {0}")]
@@ -24,7 +24,7 @@ pub(super) enum BadFrame {
 }
 
 impl Frame {
-    /// Takes a whole frame from the front of `received`; `None` when there is none yet.
+    /// Removes a whole frame from the front of `received`; `None` if it is incomplete.
     pub(super) fn take(received: &mut BytesMut) -> Result<Option<Self>, BadFrame> {
         let Some(&[kind, a, b, c]) = received.first_chunk::<4>() else {
             return Ok(None);
@@ -71,7 +71,7 @@ impl Frame {
 
 fn put(out: &mut BytesMut, kind: u8, payload: &[u8]) {
     out.reserve(HEADER_BYTES + payload.len());
-    // Payloads are below 2^24: a name, a chunk, a code.
+    // Payloads are shorter than 2^24 bytes: a name, a chunk, a code.
     out.put_u32(u32::from(kind) << 24 | (payload.len() as u32 & 0x00ff_ffff));
     out.extend_from_slice(payload);
 }

@@ -1,4 +1,4 @@
-//! The server's end of the local administrator's socket.
+//! Server end of the local administrator's socket.
 
 use std::fmt;
 use std::io;
@@ -23,8 +23,8 @@ use crate::runtime::Runtime;
 use crate::service::Service;
 use crate::shard;
 
-/// A local administrator's socket that is open. Dropping it closes it and removes its name; calls
-/// in progress go on.
+/// An open local administrator's socket. Dropping it closes it and removes its name; calls in
+/// progress continue.
 pub struct Listener {
     path: PathBuf,
     stop: watch::Sender<bool>,
@@ -33,10 +33,10 @@ pub struct Listener {
 impl Listener {
     /// Listens at `path` and answers calls to `services` on a shard of `runtime`.
     ///
-    /// A socket that a dead server left behind is replaced.
+    /// Replaces the socket of a server that has ended.
     ///
     /// # Errors
-    /// `AddrInUse` when a live server listens there; what the system says otherwise.
+    /// `AddrInUse` if a running server listens there; otherwise the system's error.
     pub fn bind(
         runtime: &Runtime,
         path: impl AsRef<Path>,
@@ -53,7 +53,7 @@ impl Listener {
         Ok(Self { path, stop })
     }
 
-    /// Where it listens.
+    /// Path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -101,7 +101,7 @@ async fn accept(
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(cause) => {
-                    // Out of descriptors, most likely: wait for some to be given back.
+                    // Probably out of descriptors: wait until some are released.
                     tracing::warn!(%cause, "cannot accept on the local administrator's socket");
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                     continue;
@@ -127,7 +127,7 @@ async fn accept(
     }
 }
 
-/// Answers the calls of one stream, one after the other, until it ends.
+/// Answers the calls of one stream in sequence, until it ends.
 async fn serve(stream: UnixStream, services: &[Arc<dyn Service>]) {
     let mut call = LocalCall {
         stream,
@@ -176,14 +176,14 @@ async fn serve(stream: UnixStream, services: &[Arc<dyn Service>]) {
     }
 }
 
-/// A call over the local socket, as [`IncomingCall`] uses it.
+/// A call over the local socket, for [`IncomingCall`].
 pub(crate) struct LocalCall {
     stream: UnixStream,
     received: BytesMut,
-    /// What is left of frames whose senders gave up waiting; it goes before the next.
+    /// Unsent rest of frames whose send was cancelled; it goes before the next frame.
     unsent: BytesMut,
     request_ended: bool,
-    /// The client is gone, or sent nonsense.
+    /// The client is gone, or sent invalid data.
     broken: bool,
 }
 
@@ -220,12 +220,12 @@ impl LocalCall {
 
     pub(crate) async fn abort(&mut self, code: AbortCode) {
         Frame::Abort(code.0).put(&mut self.unsent);
-        // A client that is gone needs no code.
+        // If the client is gone, it needs no code.
         let _gone = self.send().await;
     }
 
-    /// Sends the frames that were put. Whoever stops waiting for that leaves no half frame behind:
-    /// the next frame comes after the rest.
+    /// Sends the queued frames. If the future is dropped, no partial frame is lost: the rest is
+    /// sent before the next frame.
     async fn send(&mut self) -> Result<(), AbortCode> {
         while !self.broken && !self.unsent.is_empty() {
             match self.stream.write_buf(&mut self.unsent).await {
@@ -239,7 +239,7 @@ impl LocalCall {
         Ok(())
     }
 
-    /// Reads away what is left of a request. Answers whether the stream can go on.
+    /// Reads and drops the rest of a request. Returns whether the stream can be reused.
     async fn skip_request(&mut self) -> bool {
         while !self.broken && !self.request_ended {
             match self.next_frame().await {
@@ -251,7 +251,7 @@ impl LocalCall {
         !self.broken
     }
 
-    /// The next frame; `None` at the stream's end, or when what comes is none.
+    /// Returns the next frame; `None` at the stream's end, or on invalid data.
     async fn next_frame(&mut self) -> Option<Frame> {
         loop {
             match Frame::take(&mut self.received) {

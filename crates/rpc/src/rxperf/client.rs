@@ -1,4 +1,4 @@
-//! The client's end of rxperf.
+//! Client end of rxperf.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,16 +16,16 @@ use crate::connection::{CallOptions, Connection, ConnectionOptions};
 use crate::outgoing::OutgoingCall;
 use crate::runtime::Runtime;
 
-/// What to measure, and how hard.
+/// Parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// What each call moves.
+    /// Command of each call.
     pub command: Command,
-    /// Calls that each caller makes, one after the other. OpenAFS's default: 100.
+    /// Calls that each caller makes in sequence. OpenAFS's default: 100.
     pub times: u32,
-    /// Callers at the same time; a connection for every four. OpenAFS's default: 1.
+    /// Concurrent callers; one connection for every four. OpenAFS's default: 1.
     pub callers: u32,
-    /// How many bytes the server is told to read and write at a time; at most 524,288.
+    /// Size of the server's reads and writes, bytes; at most 524,288.
     pub chunk: u32,
 }
 
@@ -40,7 +40,7 @@ impl Default for ClientOptions {
     }
 }
 
-/// What was measured.
+/// Result of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Figures {
     /// Calls that succeeded.
@@ -49,18 +49,18 @@ pub struct Figures {
     pub bytes_sent: u64,
     /// Bytes of data received.
     pub bytes_received: u64,
-    /// From the first call's start to the last one's end.
+    /// Time from the first call's start to the last call's end.
     pub elapsed: Duration,
 }
 
 impl Figures {
-    /// Calls a second.
+    /// Calls per second.
     #[must_use]
     pub fn calls_per_second(&self) -> f64 {
         self.calls as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Millions of bytes a second, both directions together.
+    /// Millions of bytes per second, both directions together.
     #[must_use]
     pub fn megabytes_per_second(&self) -> f64 {
         let bytes = (self.bytes_sent + self.bytes_received) as f64;
@@ -74,7 +74,7 @@ impl Figures {
     }
 }
 
-/// Why nothing was measured.
+/// Reason why a measurement failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RxperfError {
@@ -84,7 +84,7 @@ pub enum RxperfError {
     /// The server ended its reply with another word than the cookie.
     #[error("the server is no rxperf: it answered {0:#x} where {COOKIE:#x} is due")]
     Cookie(u32),
-    /// The command cannot be carried out over Rx.
+    /// The command cannot be executed over Rx.
     #[error("a list of numbers can turn from sending to receiving once only")]
     TurnsTwice,
 }
@@ -119,7 +119,7 @@ pub async fn client(
                 let results = results.clone();
                 crate::shard::spawn(async move {
                     let result = caller(&connection, &options).await;
-                    // Whoever measured has given up if nobody listens.
+                    // If the receiver is gone, the measurement was given up.
                     let _gone = results.send(result).await;
                 });
             }
@@ -149,7 +149,7 @@ fn check(command: &Command) -> Result<(), RxperfError> {
     Ok(())
 }
 
-/// Makes one caller's calls, one after the other.
+/// Makes one caller's calls in sequence.
 async fn caller(connection: &Connection, options: &ClientOptions) -> Result<Figures, RxperfError> {
     let mut figures = Figures::default();
     let chunk = options.chunk.clamp(1, CHUNK_MAX);
@@ -160,7 +160,7 @@ async fn caller(connection: &Connection, options: &ClientOptions) -> Result<Figu
     };
     let has_cookie = !matches!(options.command, Command::File { .. });
     let (send, receive) = amounts(&options.command);
-    // What is small goes with the head: one write, one packet.
+    // Small data is sent with the head: one write, one packet.
     let with_head = send.min(SMALL_BYTES);
     let mut head = BytesMut::new();
     Measure { measurement }.encode_request(&mut head);
@@ -211,7 +211,7 @@ async fn give(call: &mut OutgoingCall, len: u64) -> Result<(), CallError> {
     Ok(())
 }
 
-/// Rx has four channels a connection, and OpenAFS's client makes one connection for four threads.
+/// Rx has four channels per connection, and OpenAFS's client makes one connection for four threads.
 const CALLERS_PER_CONNECTION: u32 = 4;
 const SMALL_BYTES: u64 = 1024;
 

@@ -1,4 +1,4 @@
-//! The server's end of rxperf.
+//! Server end of rxperf.
 
 use cellar_wire::abort::AbortCode;
 use cellar_wire::package::Package;
@@ -8,7 +8,7 @@ use super::data;
 use crate::incoming::IncomingCall;
 use crate::service::{LocalBoxFuture, Service, ServiceOptions};
 
-/// The rxperf service. Put it on any port; the customary one is 7009.
+/// The rxperf service. It works on any port; the usual one is 7009.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Server;
 
@@ -29,7 +29,7 @@ impl Service for Server {
     }
 }
 
-/// Version, command or sizes that are not understood, and requests cut short: as OpenAFS has it.
+/// Answer to an unknown version, command or size, and to truncated requests, as in OpenAFS.
 const REFUSED: AbortCode = AbortCode(-1);
 
 async fn measure(call: &mut IncomingCall) -> Result<(), AbortCode> {

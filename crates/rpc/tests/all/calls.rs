@@ -1,4 +1,5 @@
-//! Calls over real sockets on loopback: results, aborts, streams, many at a time, both families.
+//! Calls over real sockets on loopback: results, aborts, streams, concurrency, both address
+//! families.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,13 +47,13 @@ fn failures_have_their_codes() {
         assert_eq!(short, Err(AbortCode::RXGEN_SS_UNMARSHAL));
         let empty = raw(&connection, &[]).await.map_err(code);
         assert_eq!(empty, Err(AbortCode::RXGEN_DECODE));
-        // A service that is not there.
+        // A service that does not exist.
         let other = client
             .connect(server.address(), 999, Security::null())
             .unwrap();
         let failure = other.call(&Echo { value: 1 }).await.unwrap_err();
         assert_eq!(failure.code(), AbortCode::RX_INVALID_OPERATION);
-        // And none of it has hurt.
+        // The connection still works.
         assert_eq!(connection.call(&Echo { value: 5 }).await.unwrap().value, 5);
     });
 }
@@ -124,7 +125,7 @@ fn thousands_of_calls_from_many_connections_on_two_shards() {
     run(async {
         let server = Server::start(2);
         let client = Runtime::client_only().unwrap();
-        // Each port of a client has its shard of the server.
+        // Each port of a client belongs to one shard of the server.
         let ports: Vec<_> = (0..10)
             .map(|_| {
                 client
@@ -161,7 +162,7 @@ fn thousands_of_calls_from_many_connections_on_two_shards() {
             (echo.bytes_received, echo.bytes_sent),
             (12_000 * 12, 12_000 * 8)
         );
-        // Connections do live on both shards: neither took all the calls.
+        // Both shards have connections: neither took all the calls.
         let shards = server.port.statistics().by_shard();
         assert_eq!(shards.len(), 2);
         assert!(
@@ -210,14 +211,14 @@ fn more_calls_than_channels_wait_or_get_more_connections() {
         while let Some(result) = tasks.join_next().await {
             result.unwrap().unwrap();
         }
-        // Eight at a time: three rounds. Neither one after the other nor all at once.
+        // Eight at a time: three rounds, neither sequential nor all at once.
         let elapsed = start.elapsed();
         assert!(elapsed >= Duration::from_millis(590), "{elapsed:?}");
         assert!(elapsed < Duration::from_millis(2500), "{elapsed:?}");
     });
 }
 
-/// Whoever waits for a channel gets one of a call that has just failed, and those that failed with it are told all the same.
+/// When many calls fail at once, each is notified, and a waiting call gets one of their channels.
 #[test]
 fn all_are_told_when_many_calls_fail_at_once_and_more_wait() {
     run(async {
@@ -239,7 +240,7 @@ fn all_are_told_when_many_calls_fail_at_once_and_more_wait() {
             let code = 1_000 + i32::try_from(number).unwrap();
             tasks.spawn(async move { (code, connection.call(&Meet { code }).await) });
         }
-        // The client finds many answers when it looks.
+        // The client finds many answers at its next turn.
         let busy = Arc::new(AtomicBool::new(true));
         let still = busy.clone();
         client.spawn(0, move || async move {
@@ -285,7 +286,7 @@ fn a_dropped_call_frees_its_channel_and_its_server() {
             drop(call);
         }
         assert_eq!(connection.call(&Echo { value: 3 }).await.unwrap().value, 3);
-        // The server notices: none of the 20 calls goes on.
+        // The server notices: none of the 20 calls continues.
         server.until_at_work(0).await;
     });
 }
@@ -298,7 +299,7 @@ fn a_slow_reader_stops_its_writer_and_nobody_else() {
         let connection = server.connect(&client);
         let mut slow = connection.open(&Fetch { len: 1 << 40 }).await.unwrap();
         assert!(slow.read_chunk().await.unwrap().is_some());
-        // What is on its way is bounded: our buffer, the window, the server's send buffer.
+        // The data in flight is bounded: our buffer, the window, the server's send buffer.
         let mut fetched = 0;
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -311,9 +312,9 @@ fn a_slow_reader_stops_its_writer_and_nobody_else() {
         for value in 0..100 {
             assert_eq!(connection.call(&Echo { value }).await.unwrap().value, value);
         }
-        // A waiting handler is not counted as running.
+        // A waiting handler does not count as running.
         assert_eq!(server.port.statistics().port().calls_running, 0);
-        // Reading on gets the stream going.
+        // The stream continues when the client reads.
         let mut position = 0u64;
         while position < 50 << 20 {
             position += slow.read_chunk().await.unwrap().unwrap().len() as u64;
@@ -379,7 +380,7 @@ fn ipv6_is_served_beside_ipv4() {
 #[test]
 fn the_reply_leaves_from_the_address_that_was_called() {
     run(async {
-        // Bound to no address in particular, called at an unusual one of loopback's.
+        // Bound to no specific address, called at an unusual loopback address.
         let server = Server::start_with(1, Test::default(), |config| PortConfig {
             addresses: vec!["0.0.0.0:0".parse().unwrap()],
             ..config
@@ -389,7 +390,7 @@ fn the_reply_leaves_from_the_address_that_was_called() {
         socket
             .set_read_timeout(Some(Duration::from_secs(5)))
             .unwrap();
-        // Connected: the kernel drops what comes from anywhere else.
+        // Connected: the kernel drops datagrams from other addresses.
         socket.connect(("127.0.0.77", port)).unwrap();
         let packet = echo_packet(0x1230, 42);
         socket.send(&packet).unwrap();
@@ -400,7 +401,7 @@ fn the_reply_leaves_from_the_address_that_was_called() {
     });
 }
 
-/// A whole call of Echo in one packet, as any client might send it.
+/// A whole Echo call in one packet, as any client might send it.
 fn echo_packet(cid: u32, value: u64) -> Vec<u8> {
     let mut packet = vec![0u8; 28];
     packet[..4].copy_from_slice(&0x8123_4567u32.to_be_bytes());
@@ -416,7 +417,7 @@ fn echo_packet(cid: u32, value: u64) -> Vec<u8> {
     packet
 }
 
-/// Datagrams of several connections that travel as one run come to one shard together.
+/// Datagrams of several connections in one run arrive at one shard together.
 #[test]
 fn what_comes_to_the_wrong_shard_is_passed_on() {
     run(async {
@@ -454,7 +455,7 @@ fn what_comes_to_the_wrong_shard_is_passed_on() {
                 1
             );
             for reply in buffer[..meta[0].len].chunks(meta[0].stride) {
-                // DATA with the eight bytes; acknowledgements and pings are of no interest.
+                // DATA with the eight bytes; acknowledgements and pings are ignored.
                 if reply.len() == 36 && reply[20] == 1 {
                     answered.insert(u64::from_be_bytes(reply[28..36].try_into().unwrap()));
                 }
@@ -546,7 +547,7 @@ fn a_server_that_is_not_running_is_known_at_once() {
                 "{:?}",
                 start.elapsed()
             );
-            // Another server's calls do not suffer from it.
+            // Calls to another server are not affected.
             assert_eq!(other.call(&Echo { value }).await.unwrap().value, value);
         }
     });

@@ -1,4 +1,4 @@
-//! A service for tests, and runtimes to call it from.
+//! A service for tests, and runtimes to call it.
 
 #![allow(
     dead_code,
@@ -20,7 +20,7 @@ use cellar_wire::abort::AbortCode;
 use cellar_wire::package::{Package, ProcedureInfo, Stream};
 use cellar_xdr::xdr_struct;
 
-/// The service of the tests.
+/// The package of the test service.
 pub static PACKAGE: Package = Package {
     name: "TEST",
     service_id: 7777,
@@ -85,21 +85,21 @@ procedures! {
     13 Meet { code: i32 } -> MeetReply { };
 }
 
-/// What tests look at.
+/// State of the test service.
 #[derive(Debug)]
 pub struct Test {
     /// Bytes that Store has read so far, over all calls.
     pub stored: AtomicU64,
-    /// Bytes that Fetch has handed over so far.
+    /// Bytes that Fetch has sent so far.
     pub fetched: AtomicU64,
     /// Calls whose handlers run or wait.
     pub at_work: AtomicU64,
     pub argument_bytes_max: Option<usize>,
-    /// Where calls of Meet wait for each other.
+    /// Barrier at which calls of Meet wait for each other.
     pub meeting: tokio::sync::Barrier,
 }
 
-/// Calls of Meet that fail at the same time.
+/// Number of calls of Meet that fail at the same time.
 pub const MEETING: usize = 64;
 
 impl Default for Test {
@@ -114,7 +114,7 @@ impl Default for Test {
     }
 }
 
-/// Counts one call for as long as its handler lives.
+/// Counts one call while its handler exists.
 struct AtWork<'a>(&'a AtomicU64);
 
 impl<'a> AtWork<'a> {
@@ -130,11 +130,11 @@ impl Drop for AtWork<'_> {
     }
 }
 
-/// After so many bytes the pattern comes again.
+/// Period of the pattern, bytes.
 const PATTERN_PERIOD: usize = 1 << 24;
 
-/// Part of every stream, of at most a period wherever it begins. The pattern is made once: byte
-/// by byte takes a test build seconds.
+/// Part of every stream: at most one period, from any position. The pattern is generated once,
+/// since generating it for each call takes seconds in a test build.
 pub fn pattern_bytes(position: u64, len: usize) -> Bytes {
     static TWICE: LazyLock<Bytes> = LazyLock::new(|| {
         let byte = |n: usize| (n ^ (n >> 8) ^ (n >> 16)) as u8;
@@ -329,13 +329,13 @@ impl Server {
         self.port.local_address()
     }
 
-    /// Waits until so many calls are with their handlers.
+    /// Waits until `calls` calls are with their handlers.
     pub async fn until_at_work(&self, calls: u64) {
         let at_work = || self.service.at_work.load(Ordering::Relaxed);
         until("so many calls at work", || at_work() == calls).await;
     }
 
-    /// A connection from a client of its own.
+    /// Creates a connection from a client runtime of its own.
     pub fn connect(&self, client: &Runtime) -> Connection {
         client
             .connect(self.address(), PACKAGE.service_id, Security::null())
@@ -343,7 +343,7 @@ impl Server {
     }
 }
 
-/// Waits until it is so.
+/// Waits until the condition holds.
 pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {

@@ -1,4 +1,5 @@
-//! Datagrams with forged addresses, on real sockets: new clients get in, and memory stays.
+//! Datagrams with forged addresses, on real sockets: new clients are served, and memory stays
+//! bounded.
 //!
 //! Loopback has 16 million addresses, so no raw socket is needed to send from many.
 
@@ -36,7 +37,7 @@ impl Forger {
         self.random
     }
 
-    /// A whole call on a connection of its own.
+    /// Sends a whole call on a new connection.
     fn send(&mut self, to: SocketAddr, request: &[u8]) {
         let (random, host) = (self.next(), self.next() as u32);
         let mut packet = Vec::with_capacity(60);
@@ -58,7 +59,7 @@ impl Forger {
             segment_size: None,
             src_ip: Some(IpAddr::V4(Ipv4Addr::new(127, a, b, c.clamp(1, 254)))),
         };
-        // A full buffer at either end is part of the game.
+        // Losses at a full buffer of either end are expected.
         let _dropped = self
             .state
             .try_send(UdpSockRef::from(&self.socket), &transmit);
@@ -72,7 +73,7 @@ fn resident() -> u64 {
     kib.and_then(|kib| kib.parse::<u64>().ok()).expect("VmRSS") * 1024
 }
 
-/// A new client's first call, which has to be answered without a repetition.
+/// Makes a new client's first call, which must be answered without a retransmission.
 async fn new_client(server: &Server, value: u64) -> Duration {
     let client = Runtime::client_only().expect("a client");
     let began = Instant::now();
@@ -99,14 +100,15 @@ fn new_clients_get_in_and_memory_stays() {
             std::thread::spawn(move || {
                 let mut forger = Forger::new(0x5eed_f00d_0bad_cafe);
                 let short = [[0, 0, 0, 1].as_slice(), &7u64.to_be_bytes()].concat();
-                // A reply of many packets.
+                // A request for a reply of many packets.
                 let long = [[0, 0, 0, 4].as_slice(), &100_000u64.to_be_bytes()].concat();
                 while !stop.load(Ordering::Relaxed) {
                     for n in 0..50 {
                         forger.send(to, if n == 0 { &long } else { &short });
                     }
                     sent.fetch_add(50, Ordering::Relaxed);
-                    // As fast as the machine takes them: what a full socket loses tells nothing.
+                    // As fast as the machine receives them: losses at a full socket would hide the
+                    // effect.
                     while sent.load(Ordering::Relaxed) > received(&server) + 1_000
                         && !stop.load(Ordering::Relaxed)
                     {
@@ -137,14 +139,14 @@ fn new_clients_get_in_and_memory_stays() {
         assert!(statistics.unverified as usize <= limits::UNVERIFIED_CONNECTIONS_MAX);
         assert!(statistics.peers <= statistics.server_connections + value as u32);
         assert_eq!(statistics.overload_aborts, 0);
-        // At once, but for what else this machine does.
+        // Without delay, apart from the machine's other load.
         assert!(slowest < Duration::from_secs(5), "{slowest:?}");
         assert!(grown < 96 << 20, "{} MiB", grown >> 20);
         assert_eq!(server.port.statistics().port().handler_panics, 0);
     });
 }
 
-/// Clients that give up calls whose handlers are at work leave no place taken behind.
+/// Clients that give up calls with running handlers leave no place occupied.
 #[test]
 fn calls_that_are_given_up_give_their_places_back() {
     run(async {

@@ -1,4 +1,4 @@
-//! Garbage, floods and overload: what they cost, and whom.
+//! Garbage, floods and overload: their cost, and the clients that bear it.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::common::*;
 use cellar_rpc::{CallError, Runtime, Security};
 use cellar_wire::abort::AbortCode;
 
-/// A small generator, so that a failure can be repeated.
+/// A small generator, so that a failure can be reproduced.
 struct Random(u64);
 
 impl Random {
@@ -34,12 +34,12 @@ fn garbage_is_counted_and_hurts_nobody() {
             let len = (random.next() % 120) as usize;
             let mut packet: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
             if len >= 28 && round % 2 == 0 {
-                // Half of them plausible: known types and flags, this service.
+                // Half of them are plausible: known types and flags, this service.
                 packet[20] = (random.next() % 14) as u8;
                 packet[21] &= 0x27;
                 packet[26..28].copy_from_slice(&PACKAGE.service_id.to_be_bytes());
             }
-            // A full buffer at either end is part of the game.
+            // Losses at a full buffer of either end are expected.
             let _dropped = socket.send_to(&packet, server.address());
             if round % 5000 == 0 {
                 assert_eq!(
@@ -57,7 +57,7 @@ fn garbage_is_counted_and_hurts_nobody() {
     });
 }
 
-/// What one client may take of the running places of a port with eight.
+/// Running places that one client may take, of a port with eight.
 const SHARE: u64 = 3;
 
 #[test]
@@ -152,7 +152,7 @@ fn one_flooding_host_does_not_starve_another() {
             });
         }
         until("a flood", || answered.load(Ordering::Relaxed) > 20).await;
-        // The other host has an address of its own.
+        // The other host has its own address.
         let quiet = Runtime::start(cellar_rpc::RuntimeConfig {
             shards: 1,
             ..cellar_rpc::RuntimeConfig::default()
@@ -204,7 +204,7 @@ fn a_closed_port_refuses_and_the_others_go_on() {
             .connect(second.local_address(), service, Security::null())
             .unwrap();
         assert_eq!(connection.call(&Echo { value: 1 }).await.unwrap().value, 1);
-        // Calls in progress are told to come again.
+        // Calls in progress get an abort that makes them retry.
         let busy = connection.clone();
         let late = tokio::spawn(async move { busy.call(&Late { millis: 30_000 }).await });
         server.until_at_work(1).await;

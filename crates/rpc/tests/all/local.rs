@@ -127,7 +127,7 @@ fn an_unknown_service_and_nonsense_are_refused() {
             .unwrap();
         let failure = call.read_chunk().await.unwrap_err();
         assert_eq!(failure.code(), AbortCode::RX_INVALID_OPERATION);
-        // A stream of rubbish is closed, and nothing else.
+        // A stream with invalid data is closed, and nothing else.
         let mut rubbish = UnixStream::connect(socket.listener.path()).unwrap();
         rubbish.write_all(&[0xff; 100]).unwrap();
         rubbish
@@ -152,7 +152,7 @@ fn a_second_server_is_refused_and_a_dead_one_replaced() {
         let path = socket.directory.path().join("admin.sock");
         let second = local::Listener::bind(&runtime, &path, Vec::new()).unwrap_err();
         assert_eq!(second.kind(), std::io::ErrorKind::AddrInUse);
-        // A socket that nobody listens on, as a killed server leaves it.
+        // A socket without a listener, as a killed server leaves it.
         let dead = socket.directory.path().join("dead.sock");
         drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
         let service = Arc::new(Test::default());

@@ -1,4 +1,4 @@
-//! What the world can ask about a server: rxdebug, RXSTATS; and rxperf against ourselves.
+//! Queries to a server: rxdebug, RXSTATS; and rxperf between our own ends.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use cellar_wire::rxstats::{
     RetrievePeerRPCStats, RetrieveProcessRPCStats,
 };
 
-/// What OpenAFS's rxdebug prints of a server; `None` where it is not installed.
+/// Output of OpenAFS's rxdebug for a server; `None` if it is not installed.
 fn rxdebug(server: &Server, options: &[&str]) -> Option<String> {
     let address = server.address();
     let output = Command::new("rxdebug")
@@ -35,7 +35,7 @@ fn rxdebug(server: &Server, options: &[&str]) -> Option<String> {
 fn openafs_rxdebug_prints_what_is_true() {
     run(async {
         let server = Server::start(2);
-        // Ports of their own, so that both shards have some.
+        // Clients with their own ports, so that both shards have some.
         let clients: Vec<_> = (0..6).map(|_| Runtime::client_only().unwrap()).collect();
         let connections: Vec<_> = (0..12).map(|n| server.connect(&clients[n / 2])).collect();
         for connection in &connections {
@@ -45,7 +45,7 @@ fn openafs_rxdebug_prints_what_is_true() {
         }
         let waiting = connections[0].clone();
         let late = tokio::spawn(async move { waiting.call(&Late { millis: 10_000 }).await });
-        // The client's last acknowledgements are delayed; until then calls are not done.
+        // The client's last acknowledgements are delayed; until then the calls are not finished.
         tokio::time::sleep(std::time::Duration::from_millis(1700)).await;
         tokio::task::spawn_blocking(move || {
             let Some(version) = rxdebug(&server, &["-version"]) else {
@@ -63,7 +63,7 @@ fn openafs_rxdebug_prints_what_is_true() {
                 assert_eq!(all.matches(&line).count(), 2, "{all}");
             }
             assert_eq!(all.matches("Connection from").count(), 12, "{all}");
-            // 12 x 3, the one that waits, and no other.
+            // 12 x 3, plus the waiting one.
             assert!(all.contains("calls: 37"), "{all}");
             assert!(all.contains("# 4, state active"), "{all}");
             assert!(all.contains("# 3, state dally"), "{all}");
@@ -174,7 +174,7 @@ fn rxstats_counts_what_was_called() {
     });
 }
 
-/// Unless it is told otherwise, a server shows its figures to superusers only.
+/// By default, a server shows its statistics to superusers only.
 #[test]
 fn rxstats_is_not_for_everybody() {
     run(async {
