@@ -218,7 +218,7 @@ impl<'a> Files<'a> {
     /// The access list of a directory, or of the directory that holds a file.
     ///
     /// # Errors
-    /// The path leads nowhere, or its list may not be seen.
+    /// The path does not exist, or its list may not be seen.
     pub async fn access_list(&self, path: &str) -> Result<Acl> {
         let node = self.find(path).await?;
         self.acl_of(&node, path).await
@@ -308,7 +308,7 @@ impl<'a> Files<'a> {
     /// The state and quota of the volume that a path is in.
     ///
     /// # Errors
-    /// The path leads nowhere.
+    /// The path does not exist.
     pub async fn volume_status(&self, path: &str) -> Result<VolumeStatus> {
         let node = self.find(path).await?;
         let volume = node.volume.id;
@@ -332,7 +332,7 @@ impl<'a> Files<'a> {
     /// Sets the quota and the messages of the volume that a path is in.
     ///
     /// # Errors
-    /// The path leads nowhere, a message is too long, or the caller has no permission.
+    /// The path does not exist, a message is too long, or the caller has no permission.
     pub async fn set_volume(&self, path: &str, change: &VolumeChange) -> Result<()> {
         let node = self.find(path).await?;
         // An empty message leaves the server's message unchanged.
@@ -435,7 +435,7 @@ impl<'a> Files<'a> {
     /// not followed.
     ///
     /// # Errors
-    /// The path leads nowhere.
+    /// The path does not exist.
     pub async fn examine(&self, path: &str, literal: bool) -> Result<Examined> {
         let node = match last_name(path) {
             Some("." | "..") => self.find(path).await?,
@@ -453,7 +453,7 @@ impl<'a> Files<'a> {
     /// The file servers that have the volume of a path.
     ///
     /// # Errors
-    /// The path leads nowhere.
+    /// The path does not exist.
     pub async fn where_is(&self, path: &str) -> Result<Vec<IpAddr>> {
         let node = self.find(path).await?;
         let cell = self.client.cell(&node.volume.cell)?;
@@ -504,7 +504,7 @@ impl<'a> Files<'a> {
     /// The cell and volume of a path.
     ///
     /// # Errors
-    /// The path leads nowhere.
+    /// The path does not exist.
     pub async fn volume_of(&self, path: &str) -> Result<(String, VolumeId)> {
         let node = self.find(path).await?;
         Ok((node.volume.cell.to_string(), node.volume.id))

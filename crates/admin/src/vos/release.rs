@@ -83,7 +83,7 @@ impl Volumes<'_> {
     ///
     /// # Errors
     /// Nothing was released, because the volume has no sites, is locked, or its server cannot clone
-    /// it. Or the VLDB does not take the record of what was released. VLDB cannot be told what was.
+    /// it. Or the VLDB does not take the record of what was released.
     pub async fn release(
         &self,
         volume: &str,

@@ -65,16 +65,16 @@ pub enum VolumeState {
 pub struct Traffic {
     /// Same network, same network authenticated, other network, other network authenticated.
     pub reads: [u32; 4],
-    /// Likewise.
+    /// Writes, in the same four groups.
     pub writes: [u32; 4],
     /// Files written by the author of the previous write, by the age of that write: up to 60 s, 10
     /// min, 1 h, 1 day, 1 week, longer.
     pub file_same_author: [u32; 6],
     /// Files written by another author.
     pub file_different_author: [u32; 6],
-    /// Directories, likewise.
+    /// Directories written by the author of the previous write, by the same ages.
     pub directory_same_author: [u32; 6],
-    /// Directories, likewise.
+    /// Directories written by another author.
     pub directory_different_author: [u32; 6],
 }
 
@@ -105,7 +105,7 @@ pub struct VolumeInfo {
     pub needs_salvage: bool,
     /// The volume will be destroyed.
     pub destroy_me: bool,
-    /// When this image of the data was made.
+    /// Time at which this image of the data was made.
     #[serde(serialize_with = "crate::json::time")]
     pub created: AfsTime,
     /// Time of the last access.

@@ -85,7 +85,7 @@ impl Answer<Vl> for GetLock {
 }
 
 impl Vl {
-    /// Locks an entry and writes down for whom.
+    /// Locks an entry and stores its holder.
     pub(super) fn lock(
         &self,
         volume: VolumeId,

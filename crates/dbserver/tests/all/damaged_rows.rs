@@ -94,7 +94,7 @@ fn filled() -> Disk {
     cell.make("alice:friends", FRIENDS, ALICE).unwrap();
     cell.add(Identity::User(ALICE), BOB, FRIENDS).unwrap();
     cell.make_volume("home", 100).unwrap();
-    cell.check(&[BOB], "the sound one");
+    cell.check(&[BOB], "the undamaged disk");
     drop(cell);
     disk
 }

@@ -34,7 +34,7 @@ fn reading_is_judged_by_the_flags() {
     assert!(status(john_id, group) && members(john_id, group) && status(jane_id, group));
     assert!(
         owned(john_id, group) && !owned(joe_id, group),
-        "any member may list what it owns"
+        "every member may list the groups that it owns"
     );
     assert_eq!(
         cell.entry(group).unwrap().flags,
@@ -156,7 +156,7 @@ fn deleting_leaves_no_trace_but_orphans() {
     assert_eq!(
         cell.delete(user(jane), jane),
         Err(AbortCode::PRPERM),
-        "users are administrators'"
+        "users belong to the administrators"
     );
     assert_eq!(cell.delete(user(jane), sub), Err(AbortCode::PRPERM));
     assert_eq!(cell.delete(user(jane), group), Ok(()));
@@ -170,7 +170,7 @@ fn deleting_leaves_no_trace_but_orphans() {
     assert_eq!(cell.to_ids(&["jane", "jane:g"]), ids([32766, 32766]));
     assert_eq!(cell.delete(ADMIN, sub), Ok(()));
     assert_eq!(cell.owned(0), []);
-    assert_eq!(cell.user("jane"), 3, "ids are not used again by themselves");
+    assert_eq!(cell.user("jane"), 3, "ids are not reused automatically");
     let own = cell.group("own", -204);
     assert_eq!(cell.change(ADMIN, own, "", own, 0), Ok(()));
     assert_eq!(cell.delete(ADMIN, own), Ok(()), "a group that owns itself");
@@ -222,7 +222,7 @@ fn names_owners_and_ids_are_changed() {
         Err(AbortCode::PRPERM)
     );
     assert_eq!(cell.change(ADMIN, john, "Jack", 0, 0), Ok(()));
-    assert_eq!(cell.name(group), "john:h", "until it is changed itself");
+    assert_eq!(cell.name(group), "john:h", "until the group itself changes");
     assert_eq!(cell.change(ADMIN, group, "jack:h", 0, 0), Ok(()));
 
     cell.add(ADMIN, john, group).unwrap();

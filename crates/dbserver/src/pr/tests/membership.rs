@@ -40,8 +40,12 @@ fn membership_is_changed_by_who_may() {
         cell.take(ADMIN, group, group),
         Err(AbortCode::PRINCONSISTENT)
     );
-    assert_eq!(cell.add(user(joe), joe, group), Ok(()), "anybody");
-    assert_eq!(cell.add(NOBODY, jane, group), Ok(()), "anybody at all");
+    assert_eq!(cell.add(user(joe), joe, group), Ok(()), "every user");
+    assert_eq!(
+        cell.add(NOBODY, jane, group),
+        Ok(()),
+        "a caller without an identity"
+    );
     assert_eq!(cell.take(NOBODY, jane, group), Err(AbortCode::PRPERM));
     cell.check();
 }
@@ -103,7 +107,7 @@ fn a_cps_has_groups_and_the_groups_around_them() {
     assert_eq!(
         cell.is_member(jane, groups[5]),
         Ok(false),
-        "five steps in all"
+        "five levels in all"
     );
     assert_eq!(cell.is_member(jane, -101), Ok(true));
     assert_eq!(cell.is_member(32766, -102), Ok(false));
@@ -132,7 +136,7 @@ fn a_cps_has_groups_and_the_groups_around_them() {
     assert!(group.iter().all(|id| cps.contains(id)) && cps.contains(&ViceId(jane)));
     assert!(
         cell.is_member(groups[6], groups[1]).unwrap(),
-        "around the circle"
+        "around the cycle"
     );
     // All users of the cell are in a group that has system:authuser as a member.
     let open = cell.group("jane:open", jane);

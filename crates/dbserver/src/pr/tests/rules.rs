@@ -46,7 +46,7 @@ fn tickets_lead_to_entries() {
     assert_eq!(
         known("system:administrators", None),
         Identity::Stranger,
-        "groups call nobody"
+        "a group is no caller"
     );
     let afs = Principal {
         key_holder: true,
@@ -143,7 +143,11 @@ fn a_cell_may_leave_all_changes_to_administrators() {
     assert_eq!(cell.set_access(user(jane), group, 0), Err(no));
     assert_eq!(cell.new_entry(user(jane), "jane:h", PRGRP, 0), Err(no));
     assert_eq!(cell.change(user(jane), group, "jane:h", 0, 0), Err(no));
-    assert_eq!(cell.add(user(john), jane, group), Ok(()), "he is one");
+    assert_eq!(
+        cell.add(user(john), jane, group),
+        Ok(()),
+        "john is an administrator"
+    );
     // The data that a caller without an identity may see.
     assert_eq!(cell.ask(NOBODY, ListMax {}), Err(no));
     let ids = IdList::from_iter_cut([ViceId(jane)]);

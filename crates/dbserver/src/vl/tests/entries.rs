@@ -273,7 +273,7 @@ fn one_operation_at_a_time_holds_the_lock() {
     assert_eq!(
         cell.lock(10, VLOP_MOVE),
         Err(AbortCode::VL_RERELEASE),
-        "and no lock is taken"
+        "no lock is taken"
     );
     assert_eq!(release(LOCKREL_OPCODE), Ok(()));
     assert_eq!(cell.lock(10, VLOP_DUMP), Ok(()));
@@ -292,7 +292,7 @@ fn one_operation_at_a_time_holds_the_lock() {
     assert_eq!(
         cell.lock(10, VLOP_DUMP),
         Err(AbortCode::VL_ENTRYLOCKED),
-        "only the flag went"
+        "only the flag is released"
     );
     assert_eq!(cell.replace(10, locked, 7), Ok(()));
     assert_eq!(cell.get("v").unwrap().flags, VLF_RWEXISTS);
@@ -318,7 +318,7 @@ fn volume_ids_are_new() {
     assert_eq!(
         next(0x7fff_ffff),
         Err(AbortCode::VL_BADVOLIDBUMP),
-        "no such run is left"
+        "no run of that length is left"
     );
     assert_eq!(next(0), Ok(0xa000_0008));
     cell.check();
@@ -339,18 +339,26 @@ fn volume_ids_are_reserved_ahead_and_never_come_twice() {
     for n in 1..=100 {
         assert_eq!(next(&cell.vl, 1), 0x2000_0000 + n);
     }
-    assert_eq!(cell.db.revision(), commits, "a hundred from memory");
+    assert_eq!(
+        cell.db.revision(),
+        commits,
+        "a hundred ids come from memory"
+    );
     assert_eq!(next(&cell.vl, 3), 0x2000_0000 + 101);
     assert!(cell.db.revision() > commits);
     // The same as after a crash, and as with a second server of the same database.
     let other = again();
     assert_eq!(next(&other, 0), 0x2000_0000 + 204);
     assert_eq!(next(&other, 2), 0x2000_0000 + 204);
-    assert_eq!(next(&cell.vl, 100), 0x2000_0000 + 104, "its own are left");
+    assert_eq!(
+        next(&cell.vl, 100),
+        0x2000_0000 + 104,
+        "its own reserved ids are left"
+    );
     assert_eq!(
         next(&cell.vl, 1),
         0x2000_0000 + 306,
-        "the other's are the other's"
+        "the other server keeps its reserved ids"
     );
     // Ids of entries that were created without a request for an id are skipped, also among reserved
     // ids.
@@ -552,7 +560,7 @@ fn a_lock_says_whose_it_is_until_it_is_released() {
         again.abort_code(AbortCode::VL_DBBAD),
         AbortCode::VL_ENTRYLOCKED
     );
-    assert_eq!(get().from, A, "who was refused holds nothing");
+    assert_eq!(get().from, A, "a refused caller holds no lock");
     cell.ask(ReleaseLock {
         volid: VolumeId(500),
         voltype: RWVOL,

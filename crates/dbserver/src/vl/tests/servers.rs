@@ -58,7 +58,7 @@ fn a_server_registers_its_addresses() {
     assert_eq!(
         cell.get("v"),
         Ok(entry),
-        "forms without UUIDs have the first address"
+        "forms without UUIDs use the first address"
     );
     cell.check();
 }
@@ -110,7 +110,7 @@ fn an_address_is_changed_or_removed() {
     assert_eq!(
         change(u32::MAX, B),
         Err(AbortCode::VL_IDEXIST),
-        "volumes are there"
+        "volumes have sites on the server"
     );
     assert_eq!(change(u32::MAX, 0x0a00_0011), Ok(()));
     assert_eq!(cell.addrs_u(VLADDR_UUID, 1), Err(AbortCode::VL_NOENT));
