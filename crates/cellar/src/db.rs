@@ -88,7 +88,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
             }
             println!("{}: {}", path.display(), sentence(&summary));
             if let Some(old) = old {
-                println!("the old file is {}", old.display());
+                println!("the old file is kept as {}", old.display());
             }
             Ok(())
         }
@@ -148,7 +148,7 @@ fn sentence(summary: &Summary) -> String {
         revision, tables, ..
     } = summary;
     format!(
-        "whole; {} rows in {} tables, after transaction {revision}",
+        "undamaged; {} rows in {} tables, after transaction {revision}",
         summary.rows(),
         tables.len()
     )
