@@ -8,7 +8,7 @@ callback_test() {
     store_shared "$writer" old "$share/begun"
     on $reader "$programs/watch.py" shared "$share" &
     local pid=$!
-    wait_for_file "$share/cached" 60 || { kill $pid; fail "the reader never got so far"; }
+    wait_for_file "$share/cached" 60 || { kill $pid; fail "the reader did not get that far in time"; }
     sleep 1
     before=$(packets_of "$link")
     sleep 3

@@ -36,7 +36,7 @@ cut_off_test() {
             for shape in $shapes; do
                 head -c 9m /dev/urandom >"$0/$shape-$n" && cp "$0/$shape-$n" "$AFS/$shape/read-$n" || exit
             done
-        done' "$share" || fail "files are made"
+        done' "$share" || fail "the files cannot be created"
     for shape in $shapes; do
         [ "$(shape_of "$shape/read-1")" != local ] || fail "$shape/read-1 is in no objects"
     done

@@ -122,7 +122,7 @@ server_down() {
     case $IT_PEER in
     cellar)
         local p i
-        p=$(server_pid) || { echo "the server had already gone"; return 1; }
+        p=$(server_pid) || { echo "the server had already ended"; return 1; }
         kill -INT "$p"
         for i in $(seq 600); do
             [ -n "$(server_pid)" ] || break

@@ -146,7 +146,7 @@ writing() {
     sleep 2
     "$@"
     touch "$share/stop"
-    wait $pid || { cat "$IT_DIR/writer.log"; fail "the client that wrote to $volume meanwhile was told of an error"; }
+    wait $pid || { cat "$IT_DIR/writer.log"; fail "the client that wrote to $volume at the same time got an error"; }
     say "meanwhile a client: $(tail -n 1 "$IT_DIR/writer.log")"
     quietly on_fuse --root "$volume" bash -c "'$programs/writer.py' check \"\$AFS/written\" '$share/state' && rm -rf \"\$AFS/written\"/*"
 }

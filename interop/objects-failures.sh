@@ -14,7 +14,7 @@ failures_test() {
     used_files "$reader" copies ec
     open_directory alone
     objects_directory alone/plain
-    on $reader bash -c '"$0/objects.py" fill "$AFS/alone" "$1/alone" --bytes 300000 --files 12' "$programs" "$share" || fail "files are made"
+    on $reader bash -c '"$0/objects.py" fill "$AFS/alone" "$1/alone" --bytes 300000 --files 12' "$programs" "$share" || fail "the files cannot be created"
     choose_victim
     under . KILL:$victim || fail "a device is killed"
     killed=$longest
@@ -24,7 +24,7 @@ failures_test() {
     # that are rewritten.
     under ec KILL:$victim STOP:$other || fail "a device is killed, another falls silent"
     without_copies "$reader"
-    on $writer bash -c '"$0/objects.py" compare "$AFS" "$1"' "$programs" "$share/all" || fail "not all is what was stored"
+    on $writer bash -c '"$0/objects.py" compare "$AFS" "$1"' "$programs" "$share/all" || fail "not all contents are those that were stored"
     say "longest wait of a reader $killed ms with a device killed, $silent ms with one silent, $longest ms with one of each"
     say "longest wait of a writer $stored ms; $(cat "$IT_DIR/alone")"
 }
@@ -33,13 +33,13 @@ failures_test() {
 choose_victim() {
     local files id n
     files=$(seq 0 11 | sed "s|^|$mounted/alone/plain/|")
-    cellar fs osd $files -json >"$IT_DIR/alone.json" || fail "where are the files?"
+    cellar fs osd $files -json >"$IT_DIR/alone.json" || fail "fs osd fails"
     id=$(json 'max(range(99), key=lambda o: sum(o == p["osd"] for f in d for p in f["pieces"]))' <"$IT_DIR/alone.json")
     json "'\n'.join(f['path'].rsplit('/', 1)[1] for f in d if f['pieces'][0]['osd'] == $id)" <"$IT_DIR/alone.json" >"$IT_DIR/lost"
     for n in $(seq 8); do
         if [ "$(cat "$IT_DIR/disk$n.id")" = "$id" ]; then victim=$n; else other=$n; fi
     done
-    [ -n "${victim:-}" ] || fail "device $id is none of ours"
+    [ -n "${victim:-}" ] || fail "device $id is none of the test"
 }
 
 # under DIRECTORY SIGNAL:DEVICE...: READER reads read/DIRECTORY and WRITER changes write/DIRECTORY

@@ -15,13 +15,13 @@ move_test() {
     second_up
     used_files "$reader" stripes copies ec
     for round in $(seq "$3"); do
-        in_use "$reader" "$writer" . there_and_back || fail "a client was told of an error, or read something else"
+        in_use "$reader" "$writer" . there_and_back || fail "a client got an error, or read other contents"
     done
     on $writer bash -c '"$0/objects.py" compare "$AFS/read" "$1/read" && "$0/objects.py" compare "$AFS/write" "$1/write"' \
-        "$programs" "$share" || fail "not all is what was stored"
+        "$programs" "$share" || fail "not all contents are those that were stored"
     # A client with an empty cache sees the same, and no file became local on the file server.
     on_fuse -2 bash -c '"$0/objects.py" compare "$AFS/read" "$1/read" && "$0/objects.py" compare "$AFS/write" "$1/write"' \
-        "$programs" "$share" || fail "another client reads something else"
+        "$programs" "$share" || fail "another client reads other contents"
     for shape in stripes copies ec; do
         for f in read write; do
             got=$(shape_of $f/$shape/0) && [ -n "$got" ] && [ "$got" != local ] || fail "$f/$shape/0 is not in objects any more: '$got'"

@@ -52,7 +52,7 @@ check_shapes() { # DIRECTORY...
     local directory name want got
     for directory; do
         for name in small grown middle; do
-            got=$(shape_of "$directory/$name") || fail "where is $directory/$name?"
+            got=$(shape_of "$directory/$name") || fail "fs osd fails for $directory/$name"
             case $directory/$name in
             bysize/small) want='local' ;;
             bysize/* | plain/*) want='one object' ;;
@@ -78,7 +78,7 @@ used_files() {
     done
     export IT_VOLUME=objects
     on $client bash -c '"$0/objects.py" fill "$AFS/read" "$1/read" --bytes 6000000 --files 3 &&
-        "$0/objects.py" fill "$AFS/write" "$1/write" --bytes 1000000 --files 4' "$programs" "$share" || fail "files are made"
+        "$0/objects.py" fill "$AFS/write" "$1/write" --bytes 1000000 --files 4' "$programs" "$share" || fail "the files cannot be created"
 }
 
 # in_use READER WRITER DIRECTORY COMMAND...: runs COMMAND while one client reads read/DIRECTORY

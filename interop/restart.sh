@@ -6,7 +6,7 @@ restart_test() {
     on $client "$programs/steady.py" "$share" "$client" &
     local pid=$!
     for way in down kill; do
-        wait_for_file "$share/before-$way" 60 || { kill $pid; fail "the client never got so far ($way)"; }
+        wait_for_file "$share/before-$way" 60 || { kill $pid; fail "the client did not get that far in time ($way)"; }
         server_$way || fail "server_$way"
         sleep 1
         server_up || fail "it does not start again after $way"
