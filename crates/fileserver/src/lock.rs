@@ -575,7 +575,7 @@ mod tests {
             assert_eq!(hold(&locks, 1, &[had], 0), Ok(false), "said twice");
             let found = locks.test(FID, [2; 4], wanted, 0);
             assert_eq!(found, (!expected).then_some(had));
-            assert_eq!(locks.test(FID, [1; 4], wanted, 0), None, "his own");
+            assert_eq!(locks.test(FID, [1; 4], wanted, 0), None, "the owner's own");
             assert_eq!(hold(&locks, 2, &[wanted], 0).is_ok(), expected);
             assert_eq!(locks.held_by(FID, [1; 4], 0).ranges(), [had]);
         }
@@ -608,8 +608,8 @@ mod tests {
         assert_eq!(hold(&locks, 1, &[], 1), Ok(false));
         assert_eq!(hold(&locks, 2, &[range(5, 5, true)], 1), Ok(false));
         assert_eq!(locks.count(FID, 1), -1);
-        assert_eq!(hold(&locks, 2, &[], 2), Ok(true), "nobody is left");
-        assert_eq!(hold(&locks, 2, &[], 2), Ok(false), "nobody was there");
+        assert_eq!(hold(&locks, 2, &[], 2), Ok(true), "no holder is left");
+        assert_eq!(hold(&locks, 2, &[], 2), Ok(false), "no holder existed");
         assert_eq!((locks.count(FID, 2), locks.held()), (0, 0));
     }
 

@@ -208,8 +208,8 @@ impl Storage {
         }
         match tokio::time::timeout(STATES_ASK_PATIENCE, self.ask()).await {
             Ok(Ok(())) => {}
-            Ok(Err(cause)) => debug!(%cause, "the list of devices was not to be had"),
-            Err(_) => debug!("the list of devices was not to be had in time"),
+            Ok(Err(cause)) => debug!(%cause, "cannot load the list of devices"),
+            Err(_) => debug!("the list of devices did not arrive in time"),
         }
     }
 
@@ -358,7 +358,7 @@ impl Server {
             match storage.ask().await {
                 Ok(()) => known.has_devices(),
                 Err(cause) => {
-                    debug!(%cause, "the list of object storage devices was not to be had");
+                    debug!(%cause, "cannot load the list of object storage devices");
                     if has_none(&cause) {
                         known.has_devices();
                     }
@@ -382,13 +382,13 @@ impl Server {
                     // The database has checked the policies, so its format is older or newer than
                     // that of this server.
                     Err(cause) => {
-                        warn!(%cause, "the cell's policies are not understood; the old ones stay");
+                        warn!(%cause, "the cell's policies cannot be parsed; the old ones stay in force");
                         known = revision;
                     }
                 },
                 Ok(None) => {}
                 Err(cause) => {
-                    debug!(%cause, "the cell's policies were not to be had");
+                    debug!(%cause, "cannot load the cell's policies");
                     if has_none(&cause) {
                         heard.has_policies();
                     }

@@ -358,7 +358,7 @@ impl Server {
                 Some(cps)
             }
             Err(cause) => {
-                warn!(host = %address, %cause, "groups of host unknown");
+                warn!(host = %address, %cause, "cannot load the groups of a host");
                 None
             }
         }
@@ -433,6 +433,6 @@ fn principal(caller: &Caller) -> Option<Arc<Principal>> {
 }
 
 fn unreachable_protection(cause: &ProtectionError) -> Refusal {
-    warn!(%cause, "groups of caller unknown");
+    warn!(%cause, "cannot load the groups of a caller");
     Refusal::NoProtection
 }

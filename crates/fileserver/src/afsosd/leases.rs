@@ -102,7 +102,7 @@ impl Leases {
         let expired = leases.extract_if(|_, lease| lease.expires < now);
         let expired: Vec<Lease> = expired.map(|(_, lease)| lease).collect();
         for lease in &expired {
-            tracing::info!(fid = %lease.fid, user = lease.user.0, "a direct store was forgotten");
+            tracing::info!(fid = %lease.fid, user = lease.user.0, "a direct store expired");
         }
         expired
     }

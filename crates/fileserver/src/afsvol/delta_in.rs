@@ -126,7 +126,8 @@ impl DeltaSink {
         .await
     }
 
-    /// Marks the delta as one from this server: its layouts are always usable here.
+    /// Marks the delta as one from this server. It may then contain layouts even if this server has
+    /// no object storage.
     pub(super) fn locally(mut self) -> Self {
         self.is_local = true;
         self

@@ -217,7 +217,7 @@ impl Outgoing {
                 Err(code) if code == WRONG_BASE && base != Base::Nothing => {}
                 Err(code) => return Err(code),
             }
-            debug!(?base, "the destination has something else");
+            debug!(?base, "the destination has another state");
         }
         Err(WRONG_BASE)
     }
@@ -331,7 +331,7 @@ fn security(server: &Server, call: &IncomingCall) -> Result<Security, AbortCode>
     };
     let level = level.unwrap_or(Level::Clear);
     authority.localauth(level).map_err(|error| {
-        info!(%error, "this server cannot call another one");
+        info!(%error, "cannot make credentials for calls to other servers");
         AbortCode::VOLSERBAD_ACCESS
     })
 }

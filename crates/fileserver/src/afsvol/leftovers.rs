@@ -41,7 +41,7 @@ impl Server {
                     Ok(Some(last)) => after = Some(last),
                     Ok(None) => break,
                     Err(error) => {
-                        warn!(partition = %place, %error, "unfinished volumes not looked for");
+                        warn!(partition = %place, %error, "cannot look for unfinished volumes");
                         break;
                     }
                 }

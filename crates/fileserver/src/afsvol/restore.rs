@@ -140,7 +140,7 @@ impl Target {
     pub(super) fn give_up(self) {
         let volume = self.before.id;
         if let Err(error) = self.restoring.abort() {
-            info!(%volume, %error, "what a restore left is removed later");
+            info!(%volume, %error, "the data of a failed restore is removed later");
         }
     }
 }

@@ -180,7 +180,7 @@ impl Breaker {
         {
             if timeout_at(deadline, host.told(number)).await.is_err() && host.mark_late(number) {
                 self.counters.late.fetch_add(1, Ordering::Relaxed);
-                debug!(host = %host.address(), "late to be told");
+                debug!(host = %host.address(), "host is late to answer a break");
             }
         }
     }

@@ -104,13 +104,16 @@ async fn all_answer(server: &Server, storage: &Storage, layout: &Layout) -> bool
         };
         match answer {
             Ok(reply) if reply.devices.iter().any(|at| at.osd == osd && at.free == 0) => {
-                tracing::info!(osd, "a device takes no changes: a new file goes elsewhere");
+                tracing::info!(
+                    osd,
+                    "a device takes no changes: a new file goes to another device"
+                );
                 storage.devices.suspect(osd);
                 all = false;
             }
             Ok(_) | Err(CallError::Aborted(_)) => alive.is_there(osd),
             Err(cause) => {
-                tracing::info!(osd, %cause, "a device does not answer: a new file goes elsewhere");
+                tracing::info!(osd, %cause, "a device does not answer: a new file goes to another device");
                 storage.devices.failed(osd, &cause);
                 all = false;
             }

@@ -261,11 +261,11 @@ impl Server {
             // A file server that is not Cellar knows no objects and has no references.
             Err(cause) if is_unknown_there(cause.code()) => return true,
             Ok(_) => {
-                warn!(server = %address, %volume, "a file server lacks a volume that the VLDB says it has");
+                warn!(server = %address, %volume, "a file server lacks a volume that the VLDB lists there");
                 return false;
             }
             Err(cause) => {
-                debug!(server = %address, %cause, "a file server does not say what it has");
+                debug!(server = %address, %cause, "a file server does not list its volumes");
                 return false;
             }
         }
@@ -279,7 +279,7 @@ impl Server {
             let page = match connection.call(&page).await {
                 Ok(page) => page,
                 Err(cause) => {
-                    debug!(server = %address, %cause, "a file server does not say what it names");
+                    debug!(server = %address, %cause, "a file server does not list its references");
                     return false;
                 }
             };
@@ -431,7 +431,7 @@ impl Server {
                     pieces += collected.garbage.len();
                     let stopped = collected.changing || !collected.silent.is_empty();
                     if stopped {
-                        info!(%volume, "not all servers say what they need: no garbage is collected");
+                        info!(%volume, "not all servers list their references: no garbage is collected");
                     }
                     if stopped || collected.next <= after.0 {
                         break;
@@ -552,7 +552,7 @@ async fn list(storage: &Storage, volume: VolumeId, after: VnodeId) -> Listed {
             let (found, more) = match page(storage, osd, volume, from, NAMED_MAX).await {
                 Ok(page) => page,
                 Err(cause) => {
-                    debug!(osd, %cause, "a device is not looked at for garbage");
+                    debug!(osd, %cause, "a device is skipped by garbage collection");
                     listed.away.push(osd);
                     here.clear();
                     break;

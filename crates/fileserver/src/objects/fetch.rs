@@ -109,7 +109,7 @@ impl Fetching {
         for problem in problems.get(self.told..).unwrap_or_default() {
             ObjectFigures::count(&self.server.objects.figures.problems);
             tracing::info!(fid = %self.fid, osd = problem.placed.osd, cause = %problem.cause,
-                "an object was not read, another was");
+                "an object could not be read, another one was read");
             self.server
                 .repair_after_read(self.fid, &self.layout, self.whole, problem);
         }

@@ -180,7 +180,7 @@ fn replace_missing(server: &Server, storage: &Storage, fid: Fid, layout: &mut La
             layout.serial = serial;
             let placed = &mut layout.objects.as_mut_slice()[place];
             (placed.osd, placed.serial) = (osd, serial);
-            info!(%fid, place, osd, "an object that was never written goes to another device");
+            info!(%fid, place, osd, "an object that was never written moves to another device");
         }
     }
 }

@@ -73,7 +73,7 @@ impl Lender {
         if self.cell.is_some()
             && let Err(code) = self.lend(volume)
         {
-            warn!(volume = %volume.id, %code, "that layouts may leave cannot be noted");
+            warn!(volume = %volume.id, %code, "cannot store that layouts of the volume may be in use elsewhere");
         }
     }
 
@@ -178,6 +178,6 @@ impl Borrower {
         info.borrowed = self.server.objects.next_version(self.server.wall(), known);
         info.shared = info.shared.max(info.borrowed);
         info.takes_over = takes_over;
-        info!(volume = %info.id, borrowed = info.borrowed, "layouts of files in objects came");
+        info!(volume = %info.id, borrowed = info.borrowed, "received layouts of files in objects");
     }
 }

@@ -67,7 +67,7 @@ impl Server {
             return false;
         };
         let is_own = self.is_here(volume, &info).await && is_newest(storage, fid, layout).await;
-        info!(%fid, is_own, "the first store of a file that came from elsewhere");
+        info!(%fid, is_own, "first store into a file of a volume from another server");
         is_own
     }
 
@@ -82,7 +82,7 @@ impl Server {
         let entry = match self.locations.entry_soon(&name, self.now_secs()).await {
             Ok(entry) => entry,
             Err(code) => {
-                debug!(volume = %info.id, %code, "where the RW volume is was not to be learnt");
+                debug!(volume = %info.id, %code, "cannot look up the server of the RW volume");
                 return false;
             }
         };

@@ -141,7 +141,7 @@ impl Server {
             for (fid, former) in files {
                 match server.wanted_of(fid, &former) {
                     Ok(wanted) => all.extend(wanted),
-                    Err(cause) => debug!(%fid, %cause, "old versions are left where they are"),
+                    Err(cause) => debug!(%fid, %cause, "old versions are not removed now"),
                 }
             }
             all
@@ -430,7 +430,7 @@ fn reachable(storage: &Storage, osd: u32) -> Option<cellar_rpc::Connection> {
 /// Whether a device failed to answer at all. Its unneeded versions stay until garbage collection
 /// finds them.
 fn is_silent(storage: &Storage, osd: u32, cause: &CallError) -> bool {
-    debug!(osd, %cause, "what nobody needs stays until it is collected");
+    debug!(osd, %cause, "unneeded versions stay until garbage collection");
     let is_silent = cause.is_unreachable();
     if is_silent {
         storage.devices.failed(osd, cause);

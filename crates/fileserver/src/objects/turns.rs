@@ -105,7 +105,7 @@ mod tests {
         let second = turns.wait(other).await.unwrap();
         let mut waiter = pin!(turns.wait(one));
         let early = poll_fn(|cx| Poll::Ready(waiter.as_mut().poll(cx).is_ready()));
-        assert!(!early.await, "somebody else has the turn");
+        assert!(!early.await, "another writer has the turn");
         drop(first);
         let third = waiter.await.unwrap();
         assert_eq!(turns.count(), 2);

@@ -57,7 +57,7 @@ async fn as_text(server: &Server, list: &AccessList) -> Result<Vec<u8>, Refusal>
     let names = match server.protection.names_of(&ids).await {
         Ok(names) => names,
         Err(cause) => {
-            warn!(%cause, "names of an access list unknown");
+            warn!(%cause, "cannot look up the names of an access list");
             vec![None; ids.len()]
         }
     };

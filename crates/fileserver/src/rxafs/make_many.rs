@@ -544,7 +544,7 @@ impl Job {
             Ok((removed, touched))
         };
         if let Err(refusal) = change(&self.server, &self.session, work).await {
-            tracing::warn!(%fid, ?refusal, "a file without its bytes is left");
+            tracing::warn!(%fid, ?refusal, "a file without its bytes remains");
         }
     }
 }

@@ -102,7 +102,7 @@ async fn parse(server: &Server, text: &[u8]) -> Result<AccessList, Refusal> {
         .map(|name| Bytes::copy_from_slice(name.as_bytes()))
         .collect();
     let ids = server.protection.ids_of(&names).await.map_err(|cause| {
-        warn!(%cause, "names of an access list unknown");
+        warn!(%cause, "cannot look up the names of an access list");
         Refusal::NoProtection
     })?;
     let id_of = |name: &str| {

@@ -53,7 +53,7 @@ fn everybody_but_the_originator_is_told_before_a_change_is_answered() {
         let see = async || {
             reader.status(root).await;
             reader.status(fid).await;
-            assert_eq!(reader.told(), [], "nobody changed anything");
+            assert_eq!(reader.told(), [], "no change was made");
         };
         see().await;
         writer.store(fid, 0, b"x").await.unwrap();
@@ -294,7 +294,7 @@ fn machines_that_are_gone_delay_a_change_once_and_together() {
         println!("a store waits {waited:?} for four silent holders");
         assert!(waited >= BREAK_WAIT_LEAST, "{waited:?}");
         assert!(waited < BREAK_WAIT_LEAST + SLACK, "{waited:?}");
-        assert_eq!(reader.told(), [fid], "who is there is told in time");
+        assert_eq!(reader.told(), [fid], "a live host is notified in time");
         let begun = Instant::now();
         writer.store(other, 0, b"y").await.unwrap();
         assert!(begun.elapsed() < SLACK, "{:?}", begun.elapsed());

@@ -257,7 +257,7 @@ fn a_clean_restart_keeps_promises_and_a_crash_forgets_them() {
         assert_eq!(cell.server.figures().callbacks.held, 0);
         writer.store(fid, 0, b"y").await.unwrap();
         assert_eq!(writer.forgot(), 1);
-        assert_eq!(reader.told(), [], "nobody knows that it had a promise");
+        assert_eq!(reader.told(), [], "its promise is not known");
         reader.status(fid).await;
         assert_eq!(
             reader.forgot(),

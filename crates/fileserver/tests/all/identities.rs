@@ -48,7 +48,7 @@ fn one_machine_has_many_users() {
         assert_eq!(rights(&machine.connection, root).await, "");
         let figures = cell.server.figures();
         assert_eq!((figures.hosts.hosts, figures.clients), (1, 3));
-        assert_eq!(figures.contacts.introductions, 1, "asked once who it is");
+        assert_eq!(figures.contacts.introductions, 1, "identified once");
         let new = rxafs::CreateFile {
             dir_fid: root,
             name: name("f"),
@@ -77,7 +77,7 @@ fn a_list_counts_at_once_and_other_machines_are_told() {
         };
         let reply = alice.call(&shut).await.unwrap();
         assert_eq!(reply.status.caller_access.to_string(), "r");
-        assert_eq!(other.told(), [root], "what it cached of rights is void");
+        assert_eq!(other.told(), [root], "its cached rights are invalid");
         assert_eq!(rights(&far, root).await, "r");
     });
 }
@@ -124,7 +124,7 @@ fn who_is_known_stays_known_while_nobody_can_be_asked() {
         cell.names.unreachable.store(false, Ordering::Relaxed);
         cell.names.join_unseen(ALICE, FRIENDS);
         cell.set_list(root, list(&[(FRIENDS, "w")]));
-        assert_eq!(rights(&alice, root).await, "", "asked a moment ago");
+        assert_eq!(rights(&alice, root).await, "", "asked recently");
         cell.wait_secs(60);
         assert_eq!(rights(&alice, root).await, "w");
         // After an administrator's flush, cached groups are no longer used.

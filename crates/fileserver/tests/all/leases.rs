@@ -180,7 +180,7 @@ fn the_holders_own_calls_pass_and_make_it_last_longer() {
             assert_eq!(reply.directories[0].lease_secs, 1);
             tokio::time::sleep(Duration::from_millis(700)).await;
         }
-        assert_eq!(lease(&one, dir).await.lease_secs, 1, "and asking does");
+        assert_eq!(lease(&one, dir).await.lease_secs, 1, "a request extends it");
         assert_eq!(one.told(), []);
         // It expires.
         let begun = Instant::now();
@@ -317,7 +317,11 @@ fn directories_that_are_made_are_leased_from_birth() {
         assert_eq!(reply.made[0].lease_secs, 15);
         let leases = reply.directories.iter().map(|dir| dir.lease_secs);
         assert_eq!(leases.collect::<Vec<_>>(), [0, 15]);
-        assert_eq!(cell.server.figures().leases, 1, "none of what was not made");
+        assert_eq!(
+            cell.server.figures().leases,
+            1,
+            "no lease without a directory"
+        );
         one.told();
         waits(&one, dir.fid, two.status(dir.fid)).await;
         // A host that gets no promises gets no leases.

@@ -122,7 +122,11 @@ fn a_tree_is_made_as_by_single_calls() {
         let report = cell.partition.check().unwrap();
         assert!(report.faults.is_empty(), "{:#?}", report.faults);
         let figures = cell.server.figures();
-        assert_eq!(figures.stored.succeeded, 5 + 1 + 1, "with the one before");
+        assert_eq!(
+            figures.stored.succeeded,
+            5 + 1 + 1,
+            "including the earlier one"
+        );
     });
 }
 

@@ -87,7 +87,10 @@ fn a_file_goes_to_objects_by_its_size_and_changes_there() {
         bytes.truncate(30_000);
         bytes[100..103].copy_from_slice(&[1, 2, 3]);
         assert_eq!(read(&other, fid).await, bytes);
-        assert!(layout(&cell, fid).is_some(), "what is there stays there");
+        assert!(
+            layout(&cell, fid).is_some(),
+            "a file in objects stays there"
+        );
         // No old byte is kept, and the file is small: it is on this server again.
         store(&machine, fid, 0, b"small", 0).await.unwrap();
         assert_eq!(read(&other, fid).await, b"small");
@@ -96,7 +99,7 @@ fn a_file_goes_to_objects_by_its_size_and_changes_there() {
             .await
             .unwrap();
         let again = layout(&cell, fid).unwrap();
-        assert!(again.objects[0].serial > last.serial, "no number twice");
+        assert!(again.objects[0].serial > last.serial, "no number is reused");
         // Attributes, links and names work as for any file; then it is removed.
         let call = rxafs::RemoveFile {
             dir_fid: root,
@@ -223,7 +226,7 @@ fn a_dead_device_fails_the_file_at_once_and_it_comes_back() {
         // There is no place for another file either.
         let other = machine.create(Fid::root(OPEN), "other").await;
         assert_eq!(code(store(&machine, other, 0, &bytes, KEEP).await), 5);
-        assert_eq!(osds.fakes[0].calls(), calls, "who is dead is not asked");
+        assert_eq!(osds.fakes[0].calls(), calls, "a dead device is not asked");
         dead(false);
         assert!(read(&machine, fid).await == bytes);
         osds.fakes[0].set_fault(Fault::Writes(AbortCode::ENOSPC));

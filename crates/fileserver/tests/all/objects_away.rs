@@ -66,7 +66,7 @@ fn with_a_device_of_the_layout_dead_new_files_are_stored_all_the_same() {
                 assert_eq!(missing, stale, "{policy}: {made:?}");
                 assert!(read(&machine, fid).await == bytes);
                 let asked = osds.fakes[dead as usize - 2].calls();
-                assert_eq!(asked, calls, "who is dead is not asked");
+                assert_eq!(asked, calls, "a dead device is not asked");
                 // The next store, and a file that is replaced.
                 store_within(&machine, fid, 5, b"new", KEEP).await.unwrap();
                 store_within(&machine, fid, 0, &bytes, 0).await.unwrap();

@@ -111,7 +111,7 @@ fn a_moved_volume_asks_soon_again_where_it_is() {
             assert!(read(&after, *fid).await == *bytes);
             layout(&there, *fid).unwrap().objects[0].serial != before
         };
-        assert!(is_copied(0).await, "nobody says that it is here");
+        assert!(is_copied(0).await, "no database lists it here");
         database.is_away.store(false, Ordering::Relaxed);
         assert!(is_copied(1).await, "not asked at once again");
         there.wait_secs(15);
@@ -282,7 +282,7 @@ fn a_store_whose_bytes_come_when_the_volume_has_gone_harms_nothing() {
             assert_eq!(code(reply), AbortCode::VNOVOL.0);
         }
         tokio::time::sleep(Duration::from_millis(300)).await;
-        assert_eq!(osds.calls(), devices, "nothing of it went to a device");
+        assert_eq!(osds.calls(), devices, "no byte went to a device");
         check(&other, OPEN, &files).await;
     });
 }

@@ -296,7 +296,7 @@ fn a_device_is_emptied_while_it_is_used() {
         };
         let (stored, ()) = tokio::join!(busy, drain);
         files[1].1 = stored;
-        assert!(!world.needed().0.contains(&leaving), "clones neither");
+        assert!(!world.needed().0.contains(&leaving), "nor do the clones");
         until("the device is empty", async || {
             world.collect().await;
             world.osds.objects(leaving).is_empty()

@@ -289,7 +289,7 @@ fn a_dump_of_metadata_is_restored_in_its_cell_only() {
             restored
         };
         assert_eq!(code(restore(&target).await), AbortCode::ENODEV.0);
-        assert_eq!(items_of(&target, NEW).await, 0, "nothing of it");
+        assert_eq!(items_of(&target, NEW).await, 0, "no vnode");
         target.delete(NEW).await;
         osds.attach(&there, "other.cell").await;
         assert_eq!(code(restore(&target).await), AbortCode::ENODEV.0);
@@ -361,7 +361,11 @@ fn bytes_in_objects_count_as_those_of_files() {
         let files = fill(&cell, &machine).await;
         let blocks = |bytes: &[u8]| (bytes.len() as u64).div_ceil(1024);
         let sum: u64 = files.iter().map(|(_, bytes)| blocks(bytes)).sum();
-        assert_eq!(used() - before, sum, "once, whatever the copies");
+        assert_eq!(
+            used() - before,
+            sum,
+            "counted once, for any number of copies"
+        );
         let listed = afsvol::ListOneVolume {
             partition: 0,
             volume: OPEN,

@@ -331,7 +331,11 @@ fn a_drop_box_takes_and_does_not_show() {
             fid: file,
             in_status: give,
         };
-        assert_eq!(code(&alice, give).await, 1, "nobody gives files away");
+        assert_eq!(
+            code(&alice, give).await,
+            1,
+            "only administrators change owners"
+        );
         for other in [&bob, &machine.connection] {
             assert_eq!(fetch(other, file).await, 13);
             assert_eq!(code(other, rxafs::FetchStatus { fid: file }).await, 13);
@@ -378,7 +382,7 @@ fn modes_and_owners() {
             },
         };
         let made = alice.call(&new).await.unwrap();
-        assert_eq!(made.status.owner.0, ALICE, "what one makes is one's own");
+        assert_eq!(made.status.owner.0, ALICE, "the creator is the owner");
         assert_eq!(made.status.unix_mode, 0o755, "without set-id bits");
         assert!(made.status.caller_access.contains(Rights::ADMINISTER));
         let fid = made.fid;
@@ -427,7 +431,10 @@ fn modes_and_owners() {
         let now = status(&bob).await;
         assert_eq!((now.owner.0, now.group.0), (BOB, -300));
         assert_eq!(now.unix_mode, 0o6711);
-        assert!(now.caller_access.contains(Rights::ADMINISTER), "his now");
+        assert!(
+            now.caller_access.contains(Rights::ADMINISTER),
+            "the present owner's"
+        );
         assert!(
             !status(&alice)
                 .await

@@ -342,7 +342,7 @@ fn the_location_database_is_asked_for_the_oldest_clients() {
         let call = rxafs::GetVolumeInfo {
             volume_name: name("scratch"),
         };
-        assert_eq!(machine.code(&call).await, 103, "nobody to ask");
+        assert_eq!(machine.code(&call).await, 103, "no database");
         let database = Arc::new(Database::default());
         cell.server.use_locations(database.clone());
         let info = machine.ok(&call).await.info;

@@ -98,7 +98,7 @@ impl Server {
                 continue;
             }
             let Some(target) = target(self, storage, work, damaged, wish) else {
-                debug!(%fid, osd = work.placed.osd, "there is no device for an object");
+                debug!(%fid, osd = work.placed.osd, "no device can take an object");
                 worst = Outcome::Failed;
                 continue;
             };
@@ -125,7 +125,7 @@ impl Server {
             let made = match rebuilt.await {
                 Ok(made) => made,
                 Err(cause) => {
-                    warn!(%fid, osd = work.placed.osd, %cause, "an object cannot be made anew");
+                    warn!(%fid, osd = work.placed.osd, %cause, "an object cannot be rebuilt");
                     self.give_up(storage, &work.layout, fid, &made).await;
                     worst = Outcome::Failed;
                     continue;
@@ -149,7 +149,7 @@ impl Server {
                             "a damaged object was healed");
                     } else {
                         info!(%fid, %object, osd = work.placed.osd, to = made.osd,
-                            "an object was made anew");
+                            "an object was rebuilt");
                     }
                     self.objects.prunes.later(&volume, fid, work.layout.clone());
                 }

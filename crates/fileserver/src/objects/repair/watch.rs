@@ -67,7 +67,7 @@ impl Server {
             let outcome = mended
                 .map(|(outcome, _)| outcome)
                 .unwrap_or_else(|refusal| {
-                    debug!(?broken, ?refusal, "an object is not made anew now");
+                    debug!(?broken, ?refusal, "an object cannot be repaired now");
                     Outcome::Failed
                 });
             repairs.done(&broken, outcome);
@@ -118,7 +118,7 @@ impl Server {
                     }
                 }
                 if self.objects.repairs.set_devices(down, gone, leaving) {
-                    info!("devices are away, to be emptied, or back: files are looked through");
+                    info!("the states of devices have changed: examining all files");
                     self.objects.repairs.look.notify_one();
                 }
             }
@@ -202,7 +202,7 @@ impl Server {
             let found = self.look_through().await;
             repairs.looking.store(false, Ordering::Relaxed);
             if found > 0 {
-                info!(found, took = ?begun.elapsed(), "objects are to be made anew");
+                info!(found, took = ?begun.elapsed(), "objects need repair");
             }
             // A volume may arrive with objects on a device that is being emptied.
             let rest = match repairs.has_leaving() {
@@ -241,7 +241,7 @@ impl Server {
                     }
                     Err(cause) => {
                         all = false;
-                        warn!(%cause, "a partition was not looked through for objects to repair");
+                        warn!(%cause, "cannot examine a partition for objects to repair");
                         break;
                     }
                 }

@@ -387,7 +387,7 @@ pub(crate) async fn store_patiently(
 pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !is_so().await {
-        assert!(begun.elapsed() < PATIENCE, "in vain: {what}");
+        assert!(begun.elapsed() < PATIENCE, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
