@@ -1,4 +1,5 @@
-//! A bad path between any two programs that speak UDP, until Ctrl-C; then what became of the datagrams.
+//! Simulates a bad path between any two programs that use UDP, until Ctrl-C; then prints the
+//! counters of the datagrams.
 //!
 //! ```text
 //! relay --listen 127.0.0.1:7110 --to 127.0.0.1:7009 --mbit 100 --delay-ms 50 --loss-percent 1
@@ -10,40 +11,40 @@ use std::time::Duration;
 use cellar_bench::relay::{Path, Relay};
 use clap::Parser;
 
-/// Relays UDP over a path made bad on purpose; the same in both directions.
+/// Relays UDP over a simulated bad path, the same in both directions.
 #[derive(Parser)]
 struct Options {
-    /// Where clients send to; port 0 takes any.
+    /// Address for clients; port 0 selects any free port.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// The server.
+    /// Address of the server.
     #[arg(long, value_name = "ADDRESS")]
     to: SocketAddr,
-    /// Millions of bits a second; 0: no limit.
+    /// Millions of bits per second; 0: no limit.
     #[arg(long, default_value_t = 0.0, value_name = "N")]
     mbit: f64,
-    /// Bytes that may wait before that.
+    /// Size of the queue before the limit, bytes.
     #[arg(long, default_value_t = 512 * 1024, value_name = "N")]
     queue_bytes: u64,
-    /// Each way: half of the round trip.
+    /// Delay in each direction: half of the round trip.
     #[arg(long, default_value_t = 0.0, value_name = "N")]
     delay_ms: f64,
-    /// Up to so much more; the order is kept.
+    /// Largest additional delay; the order is kept.
     #[arg(long, default_value_t = 0.0, value_name = "N")]
     jitter_ms: f64,
-    /// Lost at random.
+    /// Random loss.
     #[arg(long, default_value_t = 0.0, value_name = "N")]
     loss_percent: f64,
-    /// Arrive twice.
+    /// Datagrams that arrive twice.
     #[arg(long, default_value_t = 0.0, value_name = "N")]
     duplicate_percent: f64,
-    /// Are overtaken by others.
+    /// Datagrams that are overtaken.
     #[arg(long, default_value_t = 0.0, value_name = "N")]
     reorder_percent: f64,
     /// Largest IP packet.
     #[arg(long, default_value_t = 1500, value_name = "N")]
     mtu: usize,
-    /// For the same losses again; random unless given.
+    /// Seed for reproducible losses; default: random.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! One simulated client machine: a UDP port of its own with a callback service, and connections.
+//! One simulated client machine: its own UDP port with a callback service, and connections.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ use cellar_wire::ids::AfsUuid;
 use cellar_wire::package::{Package, Procedure};
 use cellar_wire::{pr, rxafs, rxafscb, vl};
 
-/// Where the servers are.
+/// Addresses of the servers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Servers {
     pub(crate) file: SocketAddr,
@@ -39,8 +39,9 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// As many of them as wanted, on the threads of one event loop each processor: a process for each
-    /// would take its time from the servers that share the machine. Nothing is sent yet.
+    /// Starts `count` clients on the threads of one runtime with an event loop per processor. A
+    /// process for each client would take processor time from the servers on the same machine.
+    /// Nothing is sent yet.
     pub(crate) fn start_all(
         bind: IpAddr,
         servers: &Servers,
@@ -91,14 +92,14 @@ impl Client {
         })
     }
 
-    /// One more connection to the file server, which has to be authenticated anew.
+    /// Creates another connection to the file server, which must be authenticated again.
     pub(crate) fn connect_anew(&self) -> Connection {
         let service = rxafs::PACKAGE.service_id;
         self.port
             .connect_with(self.file_server, service, self.security.clone(), options())
     }
 
-    /// Starts a task on the thread that the client's port is on.
+    /// Starts a task on the thread of the client's port.
     pub(crate) fn spawn<F, T>(&self, make: F)
     where
         F: FnOnce() -> T + Send + 'static,
@@ -121,7 +122,7 @@ fn options() -> ConnectionOptions {
     }
 }
 
-/// Answers the file server as a cache manager would, and counts what it takes back.
+/// Answers the file server as a cache manager would, and counts broken promises.
 pub(crate) struct CallbackService {
     uuid: AfsUuid,
     broken: AtomicU64,
@@ -138,7 +139,7 @@ impl CallbackService {
         }
     }
 
-    /// Fids whose promise was taken back, and times that all of them were.
+    /// Returns the number of fids whose promise was broken, and of breaks of all promises.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (
             self.broken.load(Ordering::Relaxed),

@@ -1,9 +1,10 @@
-//! Processor time of a server process, from the scheduler's own accounting.
+//! Processor time of a server process, from the scheduler's accounting.
 //!
-//! `/proc/PID/task/TID/schedstat` counts nanoseconds that each thread really ran. It stays true on
-//! a machine that other work shares, where wall time does not, and it is finer than the clock
-//! ticks of `/proc/PID/stat`. Threads that ended between two readings would be lost: their time
-//! moves into the process's total (`/proc/PID/stat`), so the larger of both differences counts.
+//! `/proc/PID/task/TID/schedstat` counts the nanoseconds that each thread really ran. Unlike wall
+//! time it is correct on a machine with other load, and it is finer than the clock ticks of
+//! `/proc/PID/stat`. The time of threads that ended between two readings is missing there. It is
+//! contained in the total of the process (`/proc/PID/stat`), so the larger of both differences
+//! counts.
 
 use std::fs;
 use std::io;
@@ -17,7 +18,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Reads the accounts of every process in `pids` now.
+    /// Reads the accounts of every process in `pids`.
     ///
     /// # Errors
     /// A process does not exist or its accounts cannot be read.
@@ -71,7 +72,7 @@ fn thread_time(pid: u32) -> io::Result<Duration> {
 
 fn tick_time(pid: u32) -> io::Result<Duration> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The command name may hold blanks and brackets: fields count from behind the last ')'.
+    // The command name may contain blanks and brackets: fields are counted from the last ')'.
     let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks: u64 = rest
         .split_whitespace()
@@ -89,7 +90,7 @@ fn first_number(text: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Linux reports process times in hundredths of a second on every architecture we build for.
+/// Linux reports process times in hundredths of a second on every architecture that we build for.
 const TICK: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

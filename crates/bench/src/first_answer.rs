@@ -1,5 +1,6 @@
-//! `cellar bench first-answer`: asks a file server for the status of volumes' root directories until it
-//! answers, and says when each first did: for the time from a server's start to its first answer.
+//! `cellar bench first-answer`: requests the status of volumes' root directories from a file server
+//! until it answers, and prints the time of each first answer. Measures the time from a server's
+//! start to its first answer.
 
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,10 +26,10 @@ pub struct Options {
     /// Address of the file server: ADDRESS or ADDRESS:7000.
     #[arg(long)]
     pub server: String,
-    /// Numbers of volumes, asked for one after the other.
+    /// Numbers of volumes, requested in sequence.
     #[arg(long, value_delimiter = ',', required = true)]
     pub volume: Vec<u32>,
-    /// How long to try, seconds.
+    /// Time limit, seconds.
     #[arg(long, default_value_t = 60.0)]
     pub patience: f64,
     /// Address to call from.
@@ -36,18 +37,18 @@ pub struct Options {
     pub bind: IpAddr,
 }
 
-/// Between two questions. One that was asked too early is not waited for: nobody may say that the
-/// port is closed, as systems say so only now and then.
+/// Pause between two requests. A request that was sent too early is not waited for: systems report
+/// a closed port only now and then.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How long an answer may take.
+/// Longest time for an answer.
 const ONE_CALL: CallOptions = CallOptions {
     timeout: Some(Duration::from_secs(10)),
 };
-/// Questions without an answer at a time.
+/// Most unanswered requests at a time.
 const OPEN_MAX: usize = 200;
 
-/// Asks, and prints for each volume the time of day of the answer, in seconds, and how often it had
-/// been asked for. Returns how many were not answered.
+/// Sends the requests, and prints for each volume the time of day of the answer, in seconds, and
+/// the number of requests. Returns the number of volumes without an answer.
 ///
 /// # Errors
 /// [`BenchError`].
@@ -99,7 +100,7 @@ async fn answered(client: &Client, volume: u32, patience: Duration) -> bool {
             return true;
         }
         if next.is_ok() {
-            // Refused at once: not again at once.
+            // The request was refused at once: wait before the next one.
             tokio::time::sleep(PAUSE).await;
         }
     }

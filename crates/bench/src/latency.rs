@@ -1,4 +1,4 @@
-//! Latencies in a histogram of fixed size: 1 µs to a day, two digits (1 % apart).
+//! Histogram of latencies with a fixed size: 1 µs to a day, two digits (1 % apart).
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 const LEAST: Duration = Duration::from_micros(1);
 const MOST: Duration = Duration::from_hours(24);
 
-/// Counts of latencies. Recording allocates nothing.
+/// Histogram of latencies. Recording allocates nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Latencies(Histogram<u64>);
 
@@ -33,7 +33,8 @@ impl Latencies {
         Duration::from_nanos(self.0.max())
     }
 
-    /// The latency below which `share` (0..=1) of all calls stayed, to the step's upper edge.
+    /// Returns the latency that `share` (0..=1) of all calls did not exceed, rounded up to the
+    /// upper edge of its step.
     pub(crate) fn quantile(&self, share: f64) -> Duration {
         Duration::from_nanos(self.0.value_at_quantile(share))
     }

@@ -1,7 +1,7 @@
-//! Load generators: black-box clients that drive any AFS server and measure it.
+//! Load generators: black-box clients that call any AFS server and measure it.
 //!
-//! This crate knows the wire and nothing of our servers, so that the same load meets Cellar and
-//! OpenAFS alike. `cellar bench rxafs` is its command; `cellar bench objects` drives the client library.
+//! This crate knows the wire format but not our servers, so Cellar and OpenAFS get the same load.
+//! `cellar bench rxafs` is its command; `cellar bench objects` uses the client library.
 
 mod client;
 mod cpu;

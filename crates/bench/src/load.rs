@@ -1,8 +1,8 @@
-//! Runs one operation from many clients for a while and collects what happened.
+//! Runs one operation from many clients for a time and collects the results.
 //!
-//! Every worker calls in a closed loop (optionally pausing between calls). All of them go through
-//! three phases that a shared word announces: warm-up (not counted), measurement, stop. A call
-//! counts when it both began and ended within the measurement.
+//! Every worker calls in a closed loop (optionally with a pause between calls). A shared word
+//! announces three phases: warm-up (not counted), measurement, stop. A call counts if it both began
+//! and ended within the measurement.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -16,7 +16,7 @@ use crate::latency::Latencies;
 use crate::operation::{Operation, Worker};
 use crate::workspace::Workspace;
 
-/// The shape of a load.
+/// Shape of a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) clients: usize,
@@ -24,11 +24,11 @@ pub(crate) struct Shape {
     pub(crate) warm_up: Duration,
     pub(crate) measure: Duration,
     pub(crate) pause: Duration,
-    /// Further calls at a time from one more client, without pause; 0: no such client.
+    /// Concurrent calls of one additional client without pauses; 0: no such client.
     pub(crate) flood: usize,
 }
 
-/// What one client saw.
+/// Measurements of one client.
 pub(crate) struct ClientFigures {
     pub(crate) latencies: Latencies,
     pub(crate) errors: u64,
@@ -36,7 +36,7 @@ pub(crate) struct ClientFigures {
     pub(crate) flooding: bool,
 }
 
-/// What one run of one operation showed.
+/// Measurements of one run of one operation.
 pub(crate) struct Figures {
     pub(crate) elapsed: Duration,
     pub(crate) clients: Vec<ClientFigures>,
@@ -168,5 +168,5 @@ impl ClientFigures {
     }
 }
 
-/// A worker that only ever failed gives up after so many errors.
+/// A worker that has only failed gives up after this many errors.
 const ERRORS_MAX: u64 = 50;

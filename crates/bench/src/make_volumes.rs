@@ -1,5 +1,5 @@
-//! `cellar bench make-volumes`: very many empty volumes on a file server, as `vos create` makes one,
-//! but without entries in the location database: for what a server's number of volumes costs.
+//! `cellar bench make-volumes`: creates many empty volumes on a file server, like `vos create` but
+//! without entries in the location database. For measuring the cost of a large number of volumes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -28,16 +28,16 @@ pub struct Options {
     /// Partition, by its letter.
     #[arg(long, default_value_t = 'a', value_parser = partition)]
     pub partition: char,
-    /// How many.
+    /// Number of volumes.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub count: u32,
-    /// Id of the first; the others have the ids that follow.
+    /// Id of the first volume; the others have the ids that follow.
     #[arg(long)]
     pub first_id: u32,
-    /// What the names begin with; the id follows.
+    /// Prefix of the names; the id follows.
     #[arg(long, default_value = "bench.")]
     pub prefix: String,
-    /// How many are made at a time.
+    /// Number of concurrent creations.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub parallel: u16,
     /// Address to call from.
@@ -52,7 +52,7 @@ fn partition(text: &str) -> Result<char, String> {
     }
 }
 
-/// Makes them, and prints how long that took. Returns how many could not be made.
+/// Creates the volumes, and prints the time. Returns the number of failures.
 ///
 /// # Errors
 /// [`BenchError`].
@@ -103,7 +103,7 @@ struct Work {
 }
 
 impl Work {
-    /// Makes one volume after the other until there are enough; answers how many failed.
+    /// Creates volumes in sequence until there are enough; returns the number of failures.
     async fn make(self: Arc<Self>, server: Connection) -> u64 {
         let mut failed = 0;
         loop {
@@ -131,7 +131,7 @@ impl Work {
             volume: VolumeId(id),
         };
         let trans = server.call(&arguments).await?.trans;
-        // On line, and not to be deleted with its transaction.
+        // Online, and not deleted with its transaction.
         let set = server.call(&afsvol::SetFlags { trans, flags: 0 }).await;
         server.call(&afsvol::EndTrans { trans }).await?;
         set.map(|_| ())

@@ -1,10 +1,10 @@
-//! `cellar bench objects`: whole files written and read by many clients at once, at object storage
-//! devices or through a file server, and what the machine itself could do.
+//! `cellar bench objects`: whole files written and read by many clients at once, on object storage
+//! devices or through a file server, and the limits of the machine itself.
 //!
-//! 1. Each client is a machine of its own: a UDP port, a client library, one file. All begin at the
-//!    same time; the rate is that of all bytes from the first beginning to the last end.
-//! 2. Bytes come from memory and go nowhere, in records as a program would write them. Every piece
-//!    that is read is compared with what was written, at its beginning.
+//! 1. Each client simulates a machine: a UDP port, a client library, one file. All start at the
+//!    same time. The rate is that of all bytes from the first start to the last end.
+//! 2. Data comes from memory and is discarded, in records as a program would write them. The
+//!    beginning of every piece read is compared with what was written.
 //! 3. Processor time is that of both ends: this process and those named with `--server-pid`.
 
 mod ceiling;
@@ -42,38 +42,38 @@ pub struct Options {
     /// The cell's name.
     #[arg(long, default_value = "test.cell")]
     pub cell: String,
-    /// Port of the cell's file servers, from which those of its databases follow.
+    /// Port of the cell's file servers, from which the ports of its databases follow.
     #[arg(long, default_value_t = 7000)]
     pub fileserver_port: u16,
     /// Volume to work in.
     #[arg(long, default_value = "scratch")]
     pub volume: String,
-    /// What to measure, in this order.
+    /// Operations to measure, in this order.
     #[arg(long, value_delimiter = ',', value_enum, required = true)]
     pub operations: Vec<Operation>,
     /// Client machines.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub clients: u16,
-    /// MiB of each client's file.
+    /// Size of each client's file, MiB.
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     pub mebibytes: u64,
-    /// KiB that a client writes at a time.
+    /// Size of a client's writes, KiB.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=16_384))]
     pub record: u64,
-    /// KiB of each call of `store` and `fetch`, one call after the other, as stock clients do it; default: as our
-    /// client does it, which asks for 64 MiB and brings 8.
+    /// Size of each call of `store` and `fetch`, KiB, in sequence as stock clients do it; default:
+    /// as our client does it, which requests 64 MiB and stores 8.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub call: Option<u64>,
-    /// Stripes of new files; 0: as the policies say.
+    /// Stripes of new files; 0: according to the policies.
     #[arg(long, default_value_t = 1)]
     pub stripes: u32,
     /// Copies of each stripe.
     #[arg(long, default_value_t = 1)]
     pub copies: u32,
-    /// Parity objects: then an erasure code.
+    /// Parity objects, for an erasure code.
     #[arg(long, default_value_t = 0)]
     pub parity: u32,
-    /// KiB of a stripe unit.
+    /// Size of a stripe unit, KiB.
     #[arg(long, default_value_t = 1024)]
     pub unit: u32,
     /// Measurements of each operation; the median is shown.
@@ -82,42 +82,42 @@ pub struct Options {
     /// Processes of the servers on this machine, for their processor time.
     #[arg(long, value_delimiter = ',')]
     pub server_pid: Vec<u32>,
-    /// A process that is killed when half of all bytes have gone, in the first measurement of the last operation;
-    /// that one is shown by itself, and the others without the process.
+    /// Process to kill when half of all bytes have been moved, in the first measurement of the last
+    /// operation. That measurement is shown separately; the others are without the process.
     #[arg(long, value_name = "PID")]
     pub kill: Option<u32>,
     /// Directory of the disk that `disk` measures.
     #[arg(long, default_value = ".")]
     pub path: PathBuf,
-    /// Network threads of the clients; default: one a processor.
+    /// Network threads of the clients; default: one per processor.
     #[arg(long)]
     pub shards: Option<usize>,
-    /// Leave the files behind.
+    /// Keep the files.
     #[arg(long)]
     pub keep: bool,
-    /// One JSON object a line instead of the table.
+    /// One JSON object per line instead of the table.
     #[arg(long)]
     pub json: bool,
 }
 
-/// What is measured.
+/// Operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Operation {
-    /// Files written at the devices; they are in objects as the layout says.
+    /// Files written to the devices, in objects according to the layout.
     Write,
     /// Files read from the devices.
     Read,
-    /// Files written through the file server (`StoreData64`), wherever it puts them.
+    /// Files written through the file server (`StoreData64`), which chooses their location.
     Store,
     /// Files read through the file server (`FetchData64`).
     Fetch,
-    /// No server: as many bytes from one thread to another by segmented UDP datagrams.
+    /// No server: the same number of bytes from one thread to another by segmented UDP datagrams.
     Udp,
-    /// No server: as many bytes into a file, and synced.
+    /// No server: the same number of bytes written to a file and synced.
     Disk,
-    /// No server: parity of as many bytes computed.
+    /// No server: parity computed for the same number of bytes.
     Encode,
-    /// No server: as many bytes computed back from what is left without two of the data objects.
+    /// No server: the same number of bytes reconstructed without two of the data objects.
     Decode,
 }
 
@@ -140,10 +140,10 @@ impl Operation {
     }
 }
 
-/// What becomes of the process that is to be killed.
+/// State of the process to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing.
+    /// It runs.
     Well,
     /// It is killed half-way.
     Killed(u32),
@@ -161,27 +161,27 @@ impl State {
     }
 }
 
-/// Why nothing could be measured.
+/// Reason why the measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectsError {
-    /// The servers refuse.
+    /// The servers refused.
     #[error("{0}; anonymous clients need all rights in the volume's root directory")]
     Client(#[from] cellar_client::Error),
-    /// An option makes no sense.
+    /// An option is invalid.
     #[error("{0}")]
     Option(String),
-    /// What was read is not what was written.
+    /// Data read differs from data written.
     #[error("byte {0} and what follows differ from what was written")]
     Differs(u64),
-    /// A client's thread ended.
+    /// The thread of a client ended.
     #[error("a client ended early")]
     Ended,
-    /// Our machine failed.
+    /// A failure of this machine.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Bytes that all files consist of, again and again: more than a processor's caches hold of it.
+/// Length of the data that all files repeat: more than a processor's caches hold.
 const PAYLOAD_BYTES: usize = 16 << 20;
 
 /// One measurement.
@@ -190,9 +190,9 @@ pub(crate) struct Figures {
     /// Bytes of all clients.
     pub(crate) bytes: u64,
     pub(crate) elapsed: Duration,
-    /// Both ends'.
+    /// Processor time of both ends.
     pub(crate) cpu: Duration,
-    /// The longest time in which some client got nothing done.
+    /// The longest time without progress of any client.
     pub(crate) silence: Duration,
 }
 
@@ -205,14 +205,14 @@ impl Figures {
         self.cpu.as_secs_f64() / (self.bytes as f64 / f64::from(1 << 30))
     }
 
-    /// The middle one, by rate.
+    /// The median by rate.
     fn median(mut all: Vec<Self>) -> Option<Self> {
         all.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
         all.get(all.len() / 2).copied()
     }
 }
 
-/// Measures, and prints a line for each operation as it is done.
+/// Runs the measurements, and prints a line for each finished operation.
 ///
 /// # Errors
 /// [`ObjectsError`].
@@ -256,7 +256,7 @@ pub fn run(options: &Options) -> Result<(), ObjectsError> {
     Ok(())
 }
 
-/// What needs no server.
+/// Runs an operation without a server.
 fn alone(
     operation: Operation,
     options: &Options,
@@ -303,7 +303,7 @@ fn show(options: &Options, operation: Operation, state: State, figures: &Figures
     );
 }
 
-/// How new files are laid out; `None`: as the policies say.
+/// Layout of new files; `None`: according to the policies.
 fn shape(options: &Options) -> Result<Option<Shape>, ObjectsError> {
     if options.stripes == 0 {
         return Ok(None);
@@ -330,7 +330,7 @@ struct Clients {
 }
 
 impl Clients {
-    /// Starts them, and makes an empty file for each.
+    /// Starts the clients, and creates an empty file for each.
     fn start(options: &Options, payload: &Bytes) -> Result<Self, ObjectsError> {
         let missing = || ObjectsError::Option("--server is needed".to_owned());
         let server = options.server.ok_or_else(missing)?;
@@ -383,7 +383,7 @@ impl Clients {
         Ok(clients)
     }
 
-    /// Has every client do something on its own thread; the first failure.
+    /// Runs `work` for every client on its own thread; returns the first failure.
     fn each<T, F, W>(&mut self, work: W) -> Result<Vec<T>, ObjectsError>
     where
         T: Send + 'static,
@@ -431,7 +431,7 @@ impl Clients {
             State::Well | State::Without(_) => None,
         };
         if let State::Killed(gone) | State::Without(gone) = state {
-            // It has no accounts any more: its part is lost.
+            // Its accounts are gone: its part is lost.
             pids.retain(|pid| *pid != gone);
         }
         let half = Arc::new(half);
@@ -462,7 +462,7 @@ impl Clients {
         })
     }
 
-    /// Removes the files, takes leave of the servers.
+    /// Removes the files and disconnects from the servers.
     fn end(mut self, keep: bool) -> Result<(), ObjectsError> {
         let removed = self.each(move |stream| async move {
             let removed = match keep {

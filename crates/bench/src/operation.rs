@@ -1,4 +1,4 @@
-//! The operations that are measured, each one call (or one bulk call) to a server.
+//! The measured operations; each is one call (or one bulk call) to a server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use rand::Rng;
 use crate::client::Client;
 use crate::workspace::{FILE_BYTES, PIECE_BYTES, SMALL_BYTES, Workspace};
 
-/// What one step of the load does.
+/// Action of one step of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Operation {
     /// RXAFS_GetTime.
@@ -34,18 +34,19 @@ pub enum Operation {
     Store1m,
     /// RXAFS_CreateFile, all clients in one directory.
     Create,
-    /// RXAFS_CreateFile, then RXAFS_StoreData64 of 4 KiB into it: a file is made.
+    /// RXAFS_CreateFile, then RXAFS_StoreData64 of 4 KiB: creates a file with contents.
     CreateStore,
-    /// RXAFS_MakeMany of 64 files of 4 KiB, which Cellar's servers alone have; counted in files.
+    /// RXAFS_MakeMany of 64 files of 4 KiB, which only Cellar's servers have; counted in files.
     MakeMany,
     /// VL_GetEntryByNameU of the volume's name.
     VlByName,
     /// PR_NameToID of one name.
     PrNameToId,
-    /// RXAFS_GetTime on a connection made for it: with a level, a challenge and a ticket each.
+    /// RXAFS_GetTime on a new connection for each call: with a level, a challenge and a ticket
+    /// each.
     NewConnection,
-    /// By chance: 60 % FetchStatus, 20 % Fetch4k, 8 % BulkStatus, 8 % Store4k, 2 % Create,
-    /// 2 % Fetch1m.
+    /// At random: 60 % FetchStatus, 20 % Fetch4k, 8 % BulkStatus, 8 % Store4k, 2 % Create, 2 %
+    /// Fetch1m.
     Mixed,
 }
 
@@ -70,7 +71,7 @@ impl Operation {
         }
     }
 
-    /// Things done in one call: files for bulk status and MakeMany, else one.
+    /// Items in one call: files for bulk status and MakeMany, otherwise one.
     pub(crate) fn items(self) -> u64 {
         match self {
             Self::BulkStatus => rxafs::BULK_MAX as u64,
@@ -79,7 +80,7 @@ impl Operation {
         }
     }
 
-    /// Bytes of file data moved by one call, where the rate in MB/s is the point.
+    /// Bytes of file data in one call, if the rate in MB/s is of interest.
     pub(crate) fn bytes(self) -> Option<u64> {
         matches!(self, Self::Fetch1m | Self::Store1m).then_some(PIECE_BYTES)
     }
@@ -99,7 +100,7 @@ impl Operation {
     ];
 }
 
-/// One thread of one client, with what its operations need.
+/// One thread of one client, with the state of its operations.
 pub(crate) struct Worker {
     client: Client,
     workspace: Arc<Workspace>,
@@ -110,7 +111,7 @@ pub(crate) struct Worker {
     numbers: Numbers,
 }
 
-/// Numbers for files that were reserved for one worker, and are not used.
+/// Numbers for files that were reserved for one worker and are unused.
 #[derive(Default)]
 struct Numbers {
     vnode: VnodeId,
@@ -138,7 +139,7 @@ impl Worker {
         }
     }
 
-    /// Does `operation` once.
+    /// Executes `operation` once.
     pub(crate) async fn step(&mut self, operation: Operation) -> Result<(), CallError> {
         self.count += 1;
         match operation {

@@ -1,11 +1,14 @@
-//! A path made bad on purpose: a UDP relay with a delay, jitter, loss, reordering, duplicates, and a rate with a queue
-//! before it, for systems whose kernel has no `netem`.
+//! A UDP relay that simulates a bad path: delay, jitter, loss, reordering, duplicates, and a rate
+//! limit with a queue, for systems whose kernel has no `netem`.
 //!
-//! 1. A client sends to the relay's address; each client gets a socket of its own towards the server, as behind an
-//!    address translator, so the server tells them apart and its answers find back.
-//! 2. Each direction is a line: what happens to a datagram is decided when it arrives, from a seed, and is nothing
-//!    but the times at which copies of it are to leave. So the same datagrams at the same times meet the same fate.
-//! 3. One thread moves everything. It keeps pace with some 50,000 datagrams a second; a line's rate should stay below.
+//! 1. A client sends to the relay's address. Each client gets its own socket towards the server, as
+//!    behind an address translator, so the server can distinguish the clients and its answers reach
+//!    them.
+//! 2. Each direction is a line. The fate of a datagram is decided on arrival, from a seed: it is
+//!    just the times at which copies of it leave. The same datagrams at the same times therefore
+//!    have the same fate.
+//! 3. One thread moves all datagrams. It manages about 50,000 datagrams per second; the rate of a
+//!    line should stay below.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,21 +27,21 @@ use rustix::net::sockopt;
 /// One direction of a path. The default changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Path {
-    /// Time that each datagram takes.
+    /// Delay of each datagram.
     pub delay: Duration,
-    /// Up to this much more, evenly; datagrams stay in order.
+    /// Largest additional delay, uniformly distributed; datagrams stay in order.
     pub jitter: Duration,
-    /// Share of datagrams that are lost, 0 to 1.
+    /// Part of the datagrams that is lost, 0 to 1.
     pub loss: f64,
-    /// Share that arrive twice.
+    /// Part that arrives twice.
     pub duplicate: f64,
-    /// Share that others overtake: they take a tenth of the delay, and at least 1 ms, longer.
+    /// Part that is overtaken: these take a tenth of the delay, and at least 1 ms, longer.
     pub reorder: f64,
-    /// Bits a second of IP packets; `None`: no limit.
+    /// Rate of IP packets, bits per second; `None`: no limit.
     pub rate: Option<u64>,
-    /// Bytes that may wait for their turn under the rate; what comes then is dropped.
+    /// Size of the queue under the rate limit, bytes; further datagrams are dropped.
     pub queue_bytes: u64,
-    /// Largest IP packet; larger ones are dropped without a word.
+    /// Largest IP packet; larger ones are dropped silently.
     pub mtu: usize,
 }
 
@@ -57,31 +60,31 @@ impl Default for Path {
     }
 }
 
-/// What became of the datagrams of one direction.
+/// Counters of the datagrams of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Came to the relay.
+    /// Arrived at the relay.
     pub arrived: u64,
     /// Lost at random.
     pub lost: u64,
     /// Dropped because the queue was full.
     pub overflowed: u64,
-    /// Dropped because they were larger than the path takes.
+    /// Dropped because they exceeded the MTU.
     pub too_big: u64,
     /// Sent twice.
     pub duplicated: u64,
-    /// Held back so that others overtake them.
+    /// Delayed so that others overtake them.
     pub reordered: u64,
 }
 
-/// One direction, as the relay decides about it.
+/// State of one direction.
 #[derive(Debug)]
 struct Line {
     path: Path,
     random: StdRng,
-    /// When the last byte that was taken has passed the rate limit.
+    /// Time at which the last accepted byte has passed the rate limit.
     free_at: Instant,
-    /// No datagram that is in order leaves before.
+    /// Datagrams in order leave no earlier than this.
     last_due: Instant,
     counts: Counts,
 }
@@ -97,7 +100,8 @@ impl Line {
         }
     }
 
-    /// When a datagram of `len` bytes of payload that arrives now leaves, and when its copy does.
+    /// Returns the times at which a datagram of `len` bytes of payload that arrives now and its
+    /// copy leave.
     fn take(&mut self, now: Instant, len: usize) -> [Option<Instant>; 2] {
         let path = self.path;
         self.counts.arrived += 1;
@@ -117,7 +121,7 @@ impl Line {
             sent = start + Duration::from_secs_f64(size as f64 * 8.0 / rate.max(1) as f64);
             self.free_at = sent;
         }
-        // What is lost has used its share of the rate: it is lost behind the queue.
+        // A lost datagram uses its part of the rate: it is lost behind the queue.
         if self.random.random_bool(path.loss.clamp(0.0, 1.0)) {
             self.counts.lost += 1;
             return [None; 2];
@@ -136,18 +140,18 @@ impl Line {
     }
 }
 
-/// A datagram under way.
+/// A datagram in flight.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Underway {
     due: Instant,
-    /// Keeps those with the same time in the order of their arrival.
+    /// Keeps datagrams with equal times in the order of arrival.
     number: u64,
     flow: usize,
     back: bool,
     bytes: Vec<u8>,
 }
 
-/// A client, and the socket that stands for it at the server.
+/// A client, and its socket towards the server.
 #[derive(Debug)]
 struct Flow {
     client: SocketAddr,
@@ -169,7 +173,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Relays what comes to `listen` (port 0: any) to `server` over `there`, and what it answers over `back`.
+    /// Relays datagrams from `listen` (port 0: any) to `server` over `there`, and the answers over
+    /// `back`.
     ///
     /// # Errors
     /// `listen` cannot be bound.
@@ -204,13 +209,13 @@ impl Relay {
         })
     }
 
-    /// Where clients send to.
+    /// Address to which clients send.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What became of the datagrams so far: to the server, and back.
+    /// Returns the counters so far: to the server, and back.
     #[must_use]
     pub fn counts(&self) -> [Counts; 2] {
         let read = |line: &[AtomicU64; 6]| {
@@ -239,7 +244,7 @@ impl Drop for Relay {
     }
 }
 
-/// What the relay's thread works on.
+/// State of the relay's thread.
 struct Mover {
     socket: UdpSocket,
     server: SocketAddr,
@@ -291,7 +296,7 @@ impl Mover {
 
     fn take_answers(&mut self, flow: usize) {
         for _ in 0..BATCH {
-            // An error is the network's word on an earlier datagram, or "nothing more".
+            // An error concerns an earlier datagram, or means that there is nothing more.
             let Ok(len) = self.flows[flow].socket.recv(&mut self.buffer) else {
                 return;
             };
@@ -299,7 +304,7 @@ impl Mover {
         }
     }
 
-    /// A new client; none beyond [`FLOWS_MAX`], whose datagrams are dropped.
+    /// Adds a client. Beyond [`FLOWS_MAX`] clients, their datagrams are dropped.
     fn meet(&mut self, client: SocketAddr) -> Option<usize> {
         if self.flows.len() >= FLOWS_MAX {
             return None;
@@ -343,7 +348,7 @@ impl Mover {
         }
     }
 
-    /// Sleeps until something arrives or is due.
+    /// Sleeps until a datagram arrives or is due.
     fn wait(&self) {
         let next = self.underway.peek().map_or(LOOK_UP, |Reverse(first)| {
             first
@@ -360,12 +365,12 @@ impl Mover {
             tv_sec: 0,
             tv_nsec: next.subsec_nanos().into(),
         };
-        // Interrupted or not: everything is looked at again.
+        // Whether interrupted or not: everything is checked again.
         let _ready = poll(&mut waited, Some(&time));
     }
 }
 
-/// A socket that does not block, with room for bursts where the system gives it.
+/// Opens a non-blocking socket, with room for bursts if the system permits it.
 fn open(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(address)?;
     socket.set_nonblocking(true)?;
@@ -375,13 +380,13 @@ fn open(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// What IPv4 and UDP put before the payload.
+/// Size of the IPv4 and UDP headers, bytes.
 const HEADER_BYTES: usize = 28;
-/// Datagrams taken from one socket before the others are looked at.
+/// Datagrams received from one socket before the others are polled.
 const BATCH: usize = 64;
-/// Clients at a time.
+/// Most concurrent clients.
 const FLOWS_MAX: usize = 64;
-/// How long the thread sleeps at most: below a second, and how long stopping takes.
+/// Longest sleep of the thread: well below a second, since stopping takes as long.
 const LOOK_UP: Duration = Duration::from_millis(20);
 const BUFFER_BYTES: usize = 8 << 20;
 
@@ -403,7 +408,7 @@ mod tests {
             ..Path::default()
         };
         let (mut line, now) = line(path);
-        // 1000 bytes with headers: a millisecond each, ten of them fit.
+        // 1000 bytes with headers take a millisecond each, and ten of them fit.
         let dues: Vec<_> = (0..20).filter_map(|_| line.take(now, 972)[0]).collect();
         assert_eq!(dues.len(), 10);
         for (n, due) in dues.iter().enumerate() {

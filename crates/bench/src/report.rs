@@ -1,4 +1,4 @@
-//! What is printed: a table for people, JSON for scripts.
+//! Output of the results: a table for people, JSON for scripts.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::latency::Latencies;
 use crate::load::{Figures, Shape};
 use crate::operation::Operation;
 
-/// The figures of one run, condensed.
+/// Summary of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) rate: f64,
@@ -74,14 +74,14 @@ impl Row {
         }
     }
 
-    /// The middle one of several runs, by rate. `None` when there are none.
+    /// Returns the median of several runs, by rate; `None` if there are none.
     pub(crate) fn median(mut rows: Vec<Self>) -> Option<Self> {
         rows.sort_by(|a, b| a.rate.total_cmp(&b.rate));
         let middle = rows.len() / 2;
         (!rows.is_empty()).then(|| rows.swap_remove(middle))
     }
 
-    /// For people, one line.
+    /// One line for people.
     pub(crate) fn line(&self, operation: Operation) -> String {
         let rate = match self.megabytes_per_second {
             Some(rate) => format!("{rate:>10.1} MB/s"),

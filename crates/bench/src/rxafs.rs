@@ -1,4 +1,4 @@
-//! `cellar bench rxafs`: drives a file server (and its location and protection servers).
+//! `cellar bench rxafs`: load on a file server (and its location and protection servers).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -28,7 +28,7 @@ use crate::workspace::Workspace;
 
 Anonymous clients need the rights rlidwk in the root directory of the volume. What is made there is removed again.")]
 pub struct Options {
-    /// Address of the file server, and of the database servers unless given; port 7000 if none.
+    /// Address of the file server, and of the database servers unless given; default port 7000.
     #[arg(long)]
     pub server: String,
     /// Location server, if elsewhere: ADDRESS or ADDRESS:7003.
@@ -37,19 +37,19 @@ pub struct Options {
     /// Protection server, if elsewhere: ADDRESS or ADDRESS:7002.
     #[arg(long)]
     pub ptserver: Option<String>,
-    /// Volume to work in: name, or number (then the location server is not asked).
+    /// Volume to work in: name, or number (then the location server is not used).
     #[arg(long, default_value = "scratch")]
     pub volume: String,
-    /// What to measure; default each by itself.
+    /// Operations to measure; default: each of them.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub operations: Vec<Operation>,
-    /// Client machines: each has a UDP port, a UUID and a callback service of its own.
+    /// Client machines: each has its own UDP port, UUID and callback service.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub clients: u16,
-    /// Calls at a time from each client.
+    /// Concurrent calls of each client.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
-    /// Length of each measurement, after a warm-up.
+    /// Length of each measurement after the warm-up, seconds.
     #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
     /// Warm-up before each measurement, seconds.
@@ -61,7 +61,7 @@ pub struct Options {
     /// Pause of each thread between calls, milliseconds.
     #[arg(long, default_value_t = 0.0)]
     pub pause_ms: f64,
-    /// One more client that floods: so many calls at a time, no pause.
+    /// Concurrent calls of an additional client that floods without pauses.
     #[arg(long, default_value_t = 0)]
     pub flood: u16,
     /// Processes of the server on this machine, for their processor time and memory.
@@ -70,26 +70,26 @@ pub struct Options {
     /// Address that the clients bind to.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub bind: IpAddr,
-    /// Show a ticket, with packets protected so; default: anonymous.
+    /// Authenticate with a ticket, and protect packets at this level; default: anonymous.
     #[arg(long, value_enum, requires = "server_etc")]
     pub level: Option<Protection>,
-    /// Directory with the cell's key (KeyFileExt or rxkad.keytab) and ThisCell, to make the ticket from.
+    /// Directory with the cell's key (KeyFileExt or rxkad.keytab) and ThisCell, for the ticket.
     #[arg(long, value_name = "DIR", requires = "level")]
     pub server_etc: Option<PathBuf>,
-    /// Leave the files behind.
+    /// Keep the files.
     #[arg(long)]
     pub keep: bool,
-    /// One JSON object a line instead of the table.
+    /// One JSON object per line instead of the table.
     #[arg(long)]
     pub json: bool,
 }
 
-/// How packets are protected (rxkad's levels).
+/// Protection of packets (rxkad's levels).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Protection {
-    /// Caller known, packets as they are.
+    /// Authenticated caller, unprotected packets.
     Clear,
-    /// Packets' lengths and numbers sealed.
+    /// Lengths and numbers of packets sealed.
     Auth,
     /// Everything encrypted.
     Crypt,
@@ -105,7 +105,7 @@ impl From<Protection> for Level {
     }
 }
 
-/// Why nothing could be measured.
+/// Reason why the measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The name of a server does not resolve.
@@ -114,7 +114,7 @@ pub enum BenchError {
     /// The location server does not know the volume or does not answer.
     #[error("cannot find the volume {0}: {1}; give its number with --volume, or --vlserver")]
     Volume(String, CallError),
-    /// The files for the measurement could not be made.
+    /// The test files could not be created.
     #[error(
         "cannot make the test files: {0}; anonymous clients need rlidwk in the volume's root \
          directory"
@@ -123,13 +123,13 @@ pub enum BenchError {
     /// No ticket could be made.
     #[error("no ticket from the key in {0}: {1}")]
     Key(PathBuf, cellar_auth::Error),
-    /// Our machine failed: no sockets, or no such server process.
+    /// A failure of this machine: no sockets, or no such server process.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Measures, and prints a line for each operation as it is done. Returns the number of calls that
-/// failed.
+/// Runs the measurements, and prints a line for each finished operation. Returns the number of
+/// failed calls.
 ///
 /// # Errors
 /// [`BenchError`].
@@ -155,7 +155,7 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
     let security = security(options)?;
     let mut clients = Client::start_all(options.bind, &servers, &security, shape.clients)?;
     if shape.flood > 0 {
-        // On a thread of its own: what the others wait for shall be the server.
+        // On its own thread, so that the other clients wait only for the server.
         clients.extend(Client::start_all(options.bind, &servers, &security, 1)?);
     }
     let waiter = tokio::runtime::Builder::new_current_thread()
@@ -209,7 +209,7 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
             let (b, r) = client.breaks.counts();
             (broken + b, reset + r)
         });
-        println!("promises taken back: {broken}; callback states reset: {reset}");
+        println!("promises broken: {broken}; callback states reset: {reset}");
     }
     if !options.keep {
         waiter.block_on(workspace.remove(&clients, created.load(Ordering::Relaxed)));
@@ -227,7 +227,7 @@ fn security(options: &Options) -> Result<Security, BenchError> {
     }
 }
 
-/// A ticket for a superuser, made from the cell's key.
+/// Creates a ticket for a superuser from the cell's key.
 pub(crate) fn localauth(directory: &Path, level: Protection) -> Result<Security, BenchError> {
     let cell = std::fs::read_to_string(directory.join("ThisCell"))?;
     Authority::open(directory, cell.trim())

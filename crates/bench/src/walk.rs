@@ -1,13 +1,14 @@
-//! `cellar bench walk`: looks at every vnode of a volume and holds promises, for the memory of a
-//! server.
+//! `cellar bench walk`: requests every vnode of a volume and holds promises, to measure the memory
+//! of a server.
 //!
-//! 1. One client reads every directory from the root down and learns all fids.
-//! 2. All clients together ask for the status of a part of them, fifty at a time. Each gives its
-//!    promises up after every thousand, as a cache manager with a small cache would.
-//! 3. They ask again for so many different files as promises are wanted, one by one, and hold them.
+//! 1. One client reads every directory from the root down and collects all fids.
+//! 2. All clients together request the status of a part of them, fifty at a time. Each gives up its
+//!    promises after every thousand, as a cache manager with a small cache would.
+//! 3. They request as many different files as promises are wanted, one by one, and hold the
+//!    promises.
 //!
-//! The server's resident memory is shown after each step. Resident means all of it: code, shared
-//! pages, what the allocator keeps.
+//! The server's resident memory is shown after each step. It includes everything: code, shared
+//! pages, and memory that the allocator keeps.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -33,25 +34,25 @@ use crate::rxafs::{BenchError, find_volume, resolve};
 
 Anonymous clients need the rights rl in every directory of the volume.")]
 pub struct Options {
-    /// Address of the file server, and of the location server unless given; port 7000 if none.
+    /// Address of the file server, and of the location server unless given; default port 7000.
     #[arg(long)]
     pub server: String,
     /// Location server, if elsewhere: ADDRESS or ADDRESS:7003.
     #[arg(long)]
     pub vlserver: Option<String>,
-    /// Volume to walk: name, or number (then the location server is not asked).
+    /// Volume to walk: name, or number (then the location server is not used).
     #[arg(long, default_value = "scratch")]
     pub volume: String,
-    /// Client machines, each with a UDP port, a UUID and a callback service of its own.
+    /// Client machines, each with its own UDP port, UUID and callback service.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub clients: u16,
-    /// Part of the vnodes to look at, percent.
+    /// Part of the vnodes to request, percent.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub percent: u8,
-    /// Promises to hold in the end.
+    /// Number of promises to hold in the end.
     #[arg(long, default_value_t = 10_000)]
     pub promises: usize,
-    /// How long to hold them, seconds.
+    /// Time to hold them, seconds.
     #[arg(long, default_value_t = 5.0)]
     pub hold: f64,
     /// Processes of the server on this machine, for their memory.
@@ -60,12 +61,12 @@ pub struct Options {
     /// Address that the clients bind to.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub bind: IpAddr,
-    /// One JSON object a line instead of text.
+    /// One JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
 }
 
-/// Walks, and prints a line for each step. Returns the number of vnodes that could not be looked at.
+/// Walks the volume, and prints a line for each step. Returns the number of failed vnodes.
 ///
 /// # Errors
 /// [`BenchError`].
@@ -139,11 +140,11 @@ async fn walk(options: &Options, clients: &[Client]) -> Result<u64, BenchError> 
     Ok(failed)
 }
 
-/// Every fid below `root`, and how many directories could not be read.
+/// Returns every fid below `root`, and the number of directories that could not be read.
 async fn all_fids(client: &Client, root: Fid) -> (Vec<Fid>, u64) {
     let mut fids = vec![root];
     let mut failed = 0;
-    // Directories have odd vnode numbers and are found in `fids` itself.
+    // Directories have odd vnode numbers; they are found in `fids` itself.
     let mut next = 0;
     while let Some(fid) = fids.get(next).copied() {
         next += 1;
@@ -182,10 +183,11 @@ async fn fetch(client: &Client, fid: Fid) -> Result<Vec<u8>, CallError> {
     Ok(bytes)
 }
 
-/// How many files a client of the walk cares for at a time.
+/// Number of files after which a client of the walk gives up its promises.
 const GIVE_UP_AFTER: usize = 1000;
 
-/// Lets all clients work on the first `count` of `fids`, `step` at a time; answers how many failed.
+/// Lets all clients work on the first `count` of `fids`, `step` at a time; returns the number of
+/// failures.
 async fn in_parallel<F>(
     clients: &[Client],
     fids: Arc<Vec<Fid>>,

@@ -1,9 +1,9 @@
-//! The files that a measurement needs, made before it and removed after it.
+//! Files for a measurement, created before it and removed after it.
 //!
-//! Everything lies in one new directory under the root of the volume: 50 small files and a large
-//! one that all clients read, a small and a large file for each thread that stores, and directories
-//! for `CreateFile`. A directory of AFS holds 64,435 short names, so creations go on in the next
-//! one after [`NAMES_PER_DIRECTORY`]; at any moment all clients create in the same one.
+//! All files are in one new directory under the root of the volume: 50 small files and a large one
+//! that all clients read, a small and a large file for each storing thread, and directories for
+//! `CreateFile`. An AFS directory holds 64,435 short names, so creations continue in the next
+//! directory after [`NAMES_PER_DIRECTORY`]. At any time all clients create in the same directory.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use rand::RngCore;
 use crate::client::Client;
 use crate::operation::Operation;
 
-/// Size of small files.
+/// Size of small files, bytes.
 pub(crate) const SMALL_BYTES: u64 = 4096;
-/// Size of the pieces of large transfers.
+/// Size of the pieces of large transfers, bytes.
 pub(crate) const PIECE_BYTES: u64 = 1 << 20;
-/// Size of large files.
+/// Size of large files, bytes.
 pub(crate) const FILE_BYTES: u64 = 16 << 20;
 
 const NAMES_PER_DIRECTORY: u64 = 40_000;
 
-/// What the workers work on.
+/// Files and directories of the workers.
 pub(crate) struct Workspace {
     pub(crate) volume_name: VolumeNameArgument,
     pub(crate) principal: pr::NameList,
@@ -44,10 +44,10 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Makes what `operations` need for `workers` threads.
+    /// Creates the files that `operations` need for `workers` threads.
     ///
     /// # Errors
-    /// The server refuses: no rights in the root directory of the volume, no space.
+    /// The server refuses: no rights in the root directory of the volume, or no space.
     pub(crate) async fn make(
         client: &Client,
         volume: VolumeId,
@@ -128,14 +128,14 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// Where the `number`-th file of all is created; `None` when every directory is full.
+    /// Returns the directory of the `number`-th created file; `None` if every directory is full.
     pub(crate) fn create_directory(&self, number: u64) -> Option<Fid> {
         self.create_in
             .get(usize::try_from(number / NAMES_PER_DIRECTORY).ok()?)
             .copied()
     }
 
-    /// Removes everything; `created` files were created by the workers. Best effort.
+    /// Removes everything, including the `created` files of the workers. Best effort.
     pub(crate) async fn remove(self: Arc<Self>, clients: &[Client], created: u64) {
         let mut tasks = Vec::new();
         for (index, client) in clients.iter().enumerate().take(REMOVERS) {

@@ -1,4 +1,4 @@
-//! Real sockets over a bad path: everything arrives, and is what was sent.
+//! Real sockets over a bad path: everything arrives unchanged.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -13,10 +13,10 @@ use common::{PACKAGE, Server, fetch, run, store};
 
 const MEGABYTES: u64 = 3;
 
-/// What the path does to which packet.
+/// Seed of the path's decisions.
 const SEED: u64 = 0x5eed_0bad_9a70_0001;
 
-/// 3 MB each way, four calls at a time, checked byte for byte.
+/// Moves 3 MB in each direction, four calls at a time, and checks every byte.
 fn passes(name: &str, path: Path) {
     run(async {
         let server = Server::start(2);
@@ -26,7 +26,7 @@ fn passes(name: &str, path: Path) {
         let connection = client
             .connect(relay.address(), PACKAGE.service_id, Security::null())
             .unwrap();
-        // Each call: a quarter, and the position pattern of `common` from its beginning.
+        // Each call moves a quarter, and the position pattern of `common` from its beginning.
         let len = MEGABYTES * 1_000_000 / 4;
         let pair = || async {
             let stored = store(&connection, len).await.unwrap();

@@ -1,4 +1,4 @@
-//! What the machine does without any of us: UDP over the loopback device, a disk, an erasure code.
+//! Limits of the machine itself: UDP over the loopback device, a disk, an erasure code.
 
 use std::io;
 use std::net::UdpSocket;
@@ -18,26 +18,27 @@ use super::stream::bytes_at;
 use super::{Figures, ObjectsError};
 use crate::cpu::Reading;
 
-/// Datagrams as large as Cellar's own get where the path carries them, and as many as one send takes.
+/// Datagrams of the size that Cellar's packets have on a path that carries it, and as many as one
+/// send accepts.
 const SEGMENT: usize = 16_376;
 const RUN: usize = 3 * SEGMENT;
-/// Bytes under way.
+/// Most bytes in flight.
 const WINDOW: u64 = 4 << 20;
-/// Time after which what has not come is lost.
+/// Time after which missing data counts as lost.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Bytes of a shard that are encoded at a time, as a writer does it.
+/// Bytes of a shard that are encoded at a time, as in a writer.
 const SLICE: u64 = 32 << 10;
-/// Bytes written at a time.
+/// Size of the writes, bytes.
 const PIECE: u64 = 1 << 20;
 
-/// As many bytes from one thread to another, in segmented sends and assembled receives. Who waits sleeps. What is
-/// lost is sent again.
+/// Sends `bytes` from one thread to another, in segmented sends and assembled receives. A waiting
+/// thread sleeps. Lost data is sent again.
 pub(super) fn udp(bytes: u64) -> Result<Figures, ObjectsError> {
     let any = "127.0.0.1:0";
     let (from, to) = (UdpSocket::bind(any)?, UdpSocket::bind(any)?);
     for socket in [&from, &to] {
         let socket = socket2::SockRef::from(socket);
-        // What the system allows is enough for the window.
+        // The size that the system permits is enough for the window.
         let _less = socket.set_recv_buffer_size(WINDOW as usize * 4);
         let _less = socket.set_send_buffer_size(WINDOW as usize * 4);
     }
@@ -122,11 +123,11 @@ fn is_pause(cause: &io::Error) -> bool {
     )
 }
 
-/// As many bytes into a new file in `directory`, and its data synced.
+/// Writes `bytes` into a new file in `directory`, and syncs its data.
 pub(super) fn disk(bytes: u64, directory: &Path, payload: &Bytes) -> Result<Figures, ObjectsError> {
     let path = directory.join(format!("bench-disk-{}", std::process::id()));
     let file = std::fs::File::create(&path)?;
-    // It is nobody else's, and goes with this process.
+    // The file is private and disappears with this process.
     std::fs::remove_file(&path)?;
     let before = Reading::take(&[std::process::id()])?;
     let begun = Instant::now();
@@ -140,7 +141,7 @@ pub(super) fn disk(bytes: u64, directory: &Path, payload: &Bytes) -> Result<Figu
     figures(bytes, begun, &before)
 }
 
-/// Parity of as many bytes of data, row by row; or two data shards of each row computed from the others.
+/// Computes the parity of `bytes` of data, row by row, or reconstructs two data shards of each row.
 pub(super) fn erasure(
     bytes: u64,
     shape: &Shape,
@@ -168,7 +169,7 @@ pub(super) fn erasure(
     for number in 0..rows {
         let row = row(number);
         if decode {
-            // What comes out is not looked at: that it is right is the tests' concern.
+            // The result is not checked; the tests do that.
             let mut have: Vec<_> = row.into_iter().enumerate().skip(missing.len()).collect();
             let spare = encoded.iter().enumerate().take(missing.len());
             have.extend(spare.map(|(number, shard)| (data + number, shard.clone())));

@@ -1,4 +1,4 @@
-//! One client with one file: all of it written, or read.
+//! One client with one file, which is written or read as a whole.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,33 +14,34 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{ObjectsError, Operation};
 
-/// A client machine, and its file.
+/// A client machine and its file.
 pub(super) struct Stream {
     pub(super) client: Arc<Client>,
-    /// The thread that its port is on.
+    /// The thread of its port.
     pub(super) shard: usize,
     pub(super) name: String,
     pub(super) volume: String,
     /// Bytes of the file.
     pub(super) length: u64,
-    /// Bytes that are written at a time.
+    /// Size of the writes, bytes.
     pub(super) record: u64,
-    /// Bytes of one `StoreData64` or `FetchData64`, one after the other; `None`: as large as our client makes them.
+    /// Size of each `StoreData64` or `FetchData64`, in sequence, bytes; `None`: as our client
+    /// chooses.
     pub(super) call: Option<u64>,
     pub(super) shape: Option<Shape>,
     pub(super) payload: Bytes,
-    /// Its directory, and itself.
+    /// Its directory, and the file.
     pub(super) file: Option<(Node, Node)>,
 }
 
-/// When a client began and ended, and the longest time in which it got nothing done.
+/// Start and end of a client's work, and its longest time without progress.
 pub(super) struct Streamed {
     pub(super) begun: Instant,
     pub(super) ended: Instant,
     pub(super) silence: Duration,
 }
 
-/// A process that is killed when so many bytes have gone.
+/// A process that is killed after a number of bytes.
 pub(super) struct Half {
     pid: u32,
     wanted: u64,
@@ -69,7 +70,7 @@ impl Half {
     }
 }
 
-/// Says how long nothing was done at most.
+/// Measures the longest time without progress.
 struct Pace<'h> {
     last: Instant,
     silence: Duration,
@@ -95,14 +96,14 @@ impl<'h> Pace<'h> {
     }
 }
 
-/// The bytes of a file, in records.
+/// The contents of a file, in records.
 struct Records {
     payload: Bytes,
     record: u64,
     left: Range<u64>,
 }
 
-/// The bytes of every file from `position` on, at most `max`.
+/// Returns the contents of every file from `position` on, at most `max` bytes.
 pub(super) fn bytes_at(payload: &Bytes, position: u64, max: u64) -> Bytes {
     let at = (position % payload.len() as u64) as usize;
     let end = payload
@@ -131,7 +132,7 @@ impl Source for Records {
 }
 
 impl Stream {
-    /// Makes the file, empty, in the volume's root directory.
+    /// Creates the empty file in the volume's root directory.
     pub(super) async fn make(&mut self) -> Result<(), ObjectsError> {
         let client = &self.client;
         let unknown = || ObjectsError::Option("no cell".to_owned());
@@ -157,7 +158,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The whole file, written or read; answers the longest time in which nothing happened.
+    /// Writes or reads the whole file; returns the longest time without progress.
     pub(super) async fn run(
         &mut self,
         operation: Operation,
@@ -167,7 +168,7 @@ impl Stream {
         let Some((_, file)) = &self.file else {
             return Err(ObjectsError::Ended);
         };
-        // As it is now: the length counts.
+        // The current status is needed, since the length counts.
         let file = self.client.node(&file.volume, file.fid).await?;
         let mut source = Records {
             payload: self.payload.clone(),
@@ -244,7 +245,7 @@ impl Stream {
         Ok(pace.silence)
     }
 
-    /// Whether a piece begins as what was written there.
+    /// Compares the beginning of a piece with what was written there.
     fn compare(
         &self,
         position: &mut u64,
