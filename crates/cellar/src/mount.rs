@@ -118,7 +118,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
     let size = quantities::size(text)
         .ok_or_else(|| format!("'{text}' is not a size: write for example 500M or 20G"))?;
     if size < SIZE_MIN {
-        return Err(format!("the smallest cache has {}M", SIZE_MIN >> 20));
+        return Err(format!("a cache needs at least {}M", SIZE_MIN >> 20));
     }
     Ok(size)
 }

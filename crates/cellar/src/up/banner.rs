@@ -107,10 +107,7 @@ OpenAFS's user-space client (as root; Debian: openafs-fuse):
   afsd.fuse -confdir {shown}/client-etc -dynroot -nosettime -memcache -mountdir /afs"
         );
     }
-    let _ = writeln!(
-        text,
-        "\nCtrl-C stops the cell; the same command starts it again."
-    );
+    let _ = writeln!(text, "\nCtrl-C stops it; the same command starts it again.");
     text
 }
 
