@@ -110,7 +110,7 @@ server_up() { # [OPTIONS of `cellar up`]
             sleep 0.1
         done
         tail -n 20 "$IT_DIR/server.log"
-        echo "the server does not come up"
+        echo "the server does not start"
         return 1
         ;;
     openafs) "$interop/openafs-cell/cell" up --dir "$IT_DIR/server" --netns "$IT_NETNS" --addr "$IT_ADDR" --cell "$IT_CELL" "$@" ;;

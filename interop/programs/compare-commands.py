@@ -100,6 +100,6 @@ for command, lines in new:
     print(command)
     print("\n".join(lines))
 for command in gone:
-    print(f"listed, but not so: {command}")
+    print(f"listed, but not found: {command}")
 print(f"{len(theirs)} commands, {len(found)} differences")
 sys.exit(1 if new or gone else 0)

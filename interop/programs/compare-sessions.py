@@ -77,7 +77,7 @@ if new:
     print("-- not listed:")
     show(new)
 if gone:
-    print("-- listed, but not so:")
+    print("-- listed, but not found:")
     show(gone)
 print(f"{len(theirs)} commands, {len(found)} differences")
 sys.exit(1 if new or gone else 0)

@@ -84,9 +84,9 @@ def main():
             os.unlink(f"{number + more}-{size}")
             time.sleep(1)
     else:
-        sys.exit(f"no room 30 s after {number // 2} files were removed: {error}")
+        sys.exit(f"no space 30 s after {number // 2} files were removed: {error}")
     verify()
-    print(f"refused ({refusal}) after {number * a.piece} KB; {number // 2} files removed, and there is room again")
+    print(f"refused ({refusal}) after {number * a.piece} KB; {number // 2} files removed, and there is space again")
 
 
 main()

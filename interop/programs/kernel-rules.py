@@ -193,7 +193,7 @@ def an_answer_that_a_notice_overtakes_is_ignored(fs):
         fs.becomes(size + 1000, b"o" if letter != b"o" else b"p")
         fs.before[GETATTR] = notice
         assert len(os.pread(fd, 1 << 20, 0)) == size, "the old length"
-        assert os.fstat(fd).st_size == size + 1000, "it is asked for again"
+        assert os.fstat(fd).st_size == size + 1000, "the kernel asks again"
         os.close(fd)
 
 
@@ -228,7 +228,7 @@ def a_write_overtakes_an_answer(fs):
 
     fs.instead[GETATTR] = late
     found = os.pread(fd, 1 << 20, 0)
-    assert len(found) == 20, f"{len(found)}: the length that the write made"
+    assert len(found) == 20, f"{len(found)} bytes instead of the length after the write"
 
 
 def reads_ask_only_past_the_end_and_others_do_not_ask(fs):
@@ -296,10 +296,10 @@ def a_byte_behind_the_end_makes_the_length(fs):
     assert GETATTR not in fs.asked
     out = os.open(tempfile.mkdtemp() + "/out", os.O_RDWR | os.O_CREAT)
     assert os.sendfile(out, fd, 0, 1 << 20) == 1010, "sendfile does not ask"
-    assert os.pread(out, 1010, 0) == b"y" * 1010, "and the page is read: that byte did not make it whole"
+    assert os.pread(out, 1010, 0) == b"y" * 1010, "the stored byte does not complete the page"
     assert READ in fs.asked
     fs.store(old - 1, b"y")
-    assert os.sendfile(out, fd, 0, 1 << 20) == 1010, "no byte makes it shorter"
+    assert os.sendfile(out, fd, 0, 1 << 20) == 1010, "a stored byte never reduces the length"
 
 
 def that_byte_overtakes_an_answer(fs):
@@ -315,7 +315,7 @@ def that_byte_overtakes_an_answer(fs):
     assert os.pread(fd, 1 << 20, 0) == b"x" * 1010
     fs.asked.clear()
     os.fstat(fd)
-    assert GETATTR in fs.asked, "the attributes are asked for again"
+    assert GETATTR in fs.asked, "the kernel asks for the attributes again"
 
 
 def a_first_byte_of_a_page_makes_the_page(fs):
@@ -336,17 +336,17 @@ def a_notice_about_pages_waits_for_a_read(fs):
     fs.wait_for(READ)
     fs.attributes_changed()
     telling = in_background(fs.contents_changed)
-    assert not telling.is_done(0.2), "it does not wait"
+    assert not telling.is_done(0.2), "the notice does not wait"
     # The number counts from the start of the request, not from its end.
     os.fstat(fd)
     fs.asked.clear()
     os.fstat(fd)
-    assert GETATTR not in fs.asked, "an answer after it has begun is believed"
+    assert GETATTR not in fs.asked, "the kernel uses a reply from after the start of the notice"
     let_go.set()
     telling()
     assert reading() == b"r" * 10
     fs.letter = b"t"
-    assert os.pread(fd, 10, 0) == b"t" * 10, "the page that was waited for is gone"
+    assert os.pread(fd, 10, 0) == b"t" * 10, "the page is dropped after the wait"
 
 
 def an_open_without_keep_cache_drops_pages(fs):
@@ -374,7 +374,7 @@ def our_own_writes_stay(fs):
     os.fstat(fd)
     fs.asked.clear()
     assert os.pread(fd, 3 * PAGE, 0)[2 * PAGE :] == b"W" * PAGE
-    assert READ not in fs.asked, "an answer with the length that our writes made drops nothing"
+    assert READ not in fs.asked, "a reply with the length after own writes drops no pages"
 
 
 def a_mapping_shows_what_a_notice_left(fs):
@@ -417,7 +417,7 @@ def a_notice_about_a_name_waits_for_its_directory(fs):
     looking = in_background(lambda: os.stat(fs.path).st_size)
     fs.wait_for(LOOKUP)
     telling = in_background(lambda: fs.name_changed(EXPIRE_ONLY))
-    assert not telling.is_done(0.2), "it does not wait"
+    assert not telling.is_done(0.2), "the notice does not wait"
     fs.attributes_changed()
     let_go.set()
     telling()

@@ -117,7 +117,7 @@ class Writer:
         self.socket = socket.socket(socket.AF_UNIX)
         while self.socket.connect_ex(path) != 0:
             if time.monotonic() > end:
-                sys.exit("FAIL: the other machine does not come")
+                sys.exit("FAIL: the other machine does not connect")
             time.sleep(0.05)
         self.socket.settimeout(PATIENCE)
         self.file = self.socket.makefile("rw")
@@ -318,7 +318,7 @@ def release(directory, path, rounds, want):
         end = time.monotonic() + PATIENCE
         while not os.path.exists(f"{want}-{number}"):
             if time.monotonic() > end:
-                sys.exit(f"FAIL: release {number} does not come")
+                sys.exit(f"FAIL: release {number} does not arrive")
             time.sleep(0.001)
 
     next_release("longer")

@@ -27,7 +27,7 @@ def is_release(descriptor, release, what):
     want = contents("big", release)
     got = b"".join(os.pread(descriptor, 1 << 20, at) for at in range(0, len(want) + 1, 1 << 20))
     assert got == want, f"{what}: not release {release}, {len(got)} bytes"
-    assert os.fstat(descriptor).st_size == len(want), f"{what}: {os.fstat(descriptor).st_size} bytes are told"
+    assert os.fstat(descriptor).st_size == len(want), f"{what}: {os.fstat(descriptor).st_size} bytes are reported"
 
 
 def main():
@@ -60,7 +60,7 @@ def main():
         os.rename(f"{share}/want.new", f"{share}/want")
         end = time.monotonic() + 60
         while not os.path.exists(f"{share}/done-{release}"):
-            assert time.monotonic() < end, f"nobody writes release {release}"
+            assert time.monotonic() < end, f"release {release} is not written"
             time.sleep(0.05)
         end = time.monotonic() + 10
         while os.stat(big).st_size != LENGTH + release:
@@ -75,11 +75,11 @@ def main():
     tool = subprocess.Popen([f"{directory}/tool", "-c", "read line; echo $((line * 7))"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     wants(2)
     is_release(one, 1, "open through a release")
-    assert map_one[:] == contents("big", 1), "the mapping is another"
+    assert map_one[:] == contents("big", 1), "the mapping has other contents"
     with open(big, "rb") as file:
         is_release(file.fileno(), 2, "opened after a release")
     two = opened(2)
-    assert os.fstat(one).st_ino == os.stat(big).st_ino == os.fstat(two).st_ino, "the number of the file is another"
+    assert os.fstat(one).st_ino == os.stat(big).st_ino == os.fstat(two).st_ino, "the file has another inode number"
     is_release(again := os.open(f"/proc/self/fd/{one}", os.O_RDONLY), 1, "the old one opened once more")
     assert tool.communicate(b"6\n")[0] == b"42\n" and tool.returncode == 0, "a program that ran through a release"
     # Two old files.

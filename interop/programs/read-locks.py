@@ -73,13 +73,13 @@ def within(seconds, how=fcntl.lockf):
 def stays(what, how=fcntl.lockf):
     for _ in range(8):
         if wanted(how):
-            sys.exit(f"{what}: it is gone")
+            sys.exit(f"{what}: the lock has ended")
         time.sleep(0.1)
 
 
 def goes(what, how=fcntl.lockf):
     if not within(1, how):
-        sys.exit(f"{what}: it stays")
+        sys.exit(f"{what}: the lock stays")
 
 
 def lock(file):

@@ -68,7 +68,7 @@ def main():
                     sys.exit(f"after {way}, still: {e}")
                 time.sleep(0.2)
         took = time.monotonic() - start
-        print(f"after {way}: went on within {took:.1f} s, {refused} calls refused meanwhile")
+        print(f"after {way}: continued within {took:.1f} s, {refused} calls refused until then")
     with open(f"{share}/result", "w") as f:
         f.write(f"{len(stored)} stored files, all as they were; went on {took:.1f} s after the kill\n")
 
