@@ -110,7 +110,7 @@ said=$(fs mkmount m fsvol -cell "$cell" 2>&1) && [ -z "$said" ] || fail "fs mkmo
 says "'m' is a mount point for volume '#$cell:fsvol'" lsmount m
 [ "$(cat m/d/f)" = hello ] && says '' rmm -mountpoint m || fail "the mount point with a cell leads elsewhere"
 begins "^fs: warning, volume no.such does not exist in cell $cell\.$" mkmount m no.such && says '' rmmount m
-begins "^fs: warning, it is not certain that #x\.y:v leads anywhere: cell x\.y is not known" mkmount m v -cell x.y
+begins "^fs: warning, cannot check the target of #x\.y:v: cell x\.y is not known" mkmount m v -cell x.y
 says "'m' is a mount point for volume '#x.y:v'" lsmount m && says '' rmmount m
 refused 'is not a mount point' lsmount d
 refused 'nosuch/: no such file or directory' lsmount nosuch/
