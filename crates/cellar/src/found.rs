@@ -99,7 +99,7 @@ mod tests {
         ] {
             chown(&used, Some(12_345), None).expect("chown");
             assert_eq!(bad(0), Some(used.clone()));
-            assert_eq!(bad(12_345), None, "his own, and root's");
+            assert_eq!(bad(12_345), None, "the user's own, and root's");
             chown(&used, Some(0), None).expect("chown");
         }
         let link = home.path().join("link");

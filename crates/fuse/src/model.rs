@@ -358,7 +358,7 @@ async fn locks(machine: Arc<Machine>, world: Arc<World>) {
             *contents = new;
         }
         let unlocked = requests.unlock(file.handle, owner, ALL).await;
-        unlocked.expect("the lock is given back");
+        unlocked.expect("a release of the lock");
     }
     paper.close(requests, file).await;
 }

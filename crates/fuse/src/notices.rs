@@ -733,7 +733,7 @@ mod tests {
         }
         assert_eq!(bench.told(key(1, 1)), [false]);
         let begun = !bench.notices.waiting.lock().volumes.is_empty();
-        assert!(begun, "names are still being told");
+        assert!(begun, "notices about names are still under way");
         bench.names_held.store(false, Ordering::Release);
         bench.notices.settled().await;
         bench.end();
@@ -773,7 +773,7 @@ mod tests {
         bench.notices.put(key(1, 1), false, Notice::Contents);
         let begun = Instant::now();
         bench.notices.settled().await;
-        assert!(begun.elapsed() >= SETTLE_TIME, "it is waited for");
+        assert!(begun.elapsed() >= SETTLE_TIME, "the wait lasts");
         // Only one thread writes about the vnode.
         bench.notices.put(key(1, 1), false, Notice::Attributes);
         bench.notices.put(key(1, 1), false, Notice::Attributes);
@@ -787,7 +787,11 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert_eq!(bench.told(key(1, 1)), [true, false], "twice is once");
+        assert_eq!(
+            bench.told(key(1, 1)),
+            [true, false],
+            "two changes are one notice"
+        );
         assert!(bench.notices.waiting.lock().volumes.is_empty());
         bench.end();
     }

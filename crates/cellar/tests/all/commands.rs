@@ -549,7 +549,11 @@ fn a_copy_has_the_nearest_time_that_afs_has() {
         open.and_then(|open| open.set_modified(time))
             .expect("a time");
         let kept = file.metadata().and_then(|about| about.modified());
-        assert_eq!(kept.expect("a time"), time, "the local file system has it");
+        assert_eq!(
+            kept.expect("a time"),
+            time,
+            "the local file system keeps the time"
+        );
         let to = "/afs/test.cell/scratch/file";
         cell.ok(&format!("cp --admin -p {} {to}", file.display()));
         let listed = cell.json(&format!("ls --json {to}")).to_string();

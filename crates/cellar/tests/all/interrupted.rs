@@ -46,7 +46,7 @@ fn check(cell: &Cell, volume: &str, contents: &[u8]) {
         back.display()
     ));
     assert!(
-        fs::read(&back).expect("what came back") == contents,
+        fs::read(&back).expect("the copied file") == contents,
         "{volume}"
     );
     fs::remove_file(&back).expect("removed");
@@ -190,7 +190,7 @@ fn a_restore_whose_client_was_killed_goes_by_itself() {
 /// noticed.
 fn interrupted_after(cell: &Cell, line: &str, step: &str) -> Option<Answer> {
     let mut child = spawn(cell, line, Stdio::null());
-    let mut lines = BufReader::new(child.stderr.take().expect("what it says")).lines();
+    let mut lines = BufReader::new(child.stderr.take().expect("its messages")).lines();
     let mut said = Vec::new();
     for text in &mut lines {
         said.push(text.expect("a line"));
@@ -246,7 +246,7 @@ fn ctrl_c_in_the_middle_of_a_move_brings_the_volume_to_one_place() {
         }
         (from, to) = (to, from);
     }
-    panic!("it was always through before it noticed Ctrl-C");
+    panic!("the job always ended before it noticed Ctrl-C");
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn ctrl_c_in_the_middle_of_a_release_leaves_sites_whole() {
         }
         old = new;
     }
-    panic!("it was always through before it noticed Ctrl-C");
+    panic!("the job always ended before it noticed Ctrl-C");
 }
 
 /// It waits in the middle of a write to a pipe that is not read.
@@ -314,7 +314,7 @@ fn what_waits_for_its_reader_ends_when_it_is_told_to() {
         if begun.elapsed() > Duration::from_secs(20) {
             signal(&child, "-KILL");
             ended(child);
-            panic!("it goes on");
+            panic!("the command still runs");
         }
         std::thread::sleep(Duration::from_millis(20));
     };

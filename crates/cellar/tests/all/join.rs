@@ -28,7 +28,7 @@ fn a_file_server_joins_serves_and_comes_back() {
     second.start();
     assert_eq!(cell.ok("cat /afs/test.cell/scratch/far/file"), "over there");
     let count = cell.ok("vos listaddrs -noresolve").matches(SECOND).count();
-    assert_eq!(count, 1, "it came back as itself");
+    assert_eq!(count, 1, "it registered as the same server");
 }
 
 #[test]

@@ -205,7 +205,7 @@ fn what_has_copies_or_parity_does_without_a_device() {
         "it took {took:?} to say that a file cannot be read"
     );
     devices_are(&cell, 1, "down");
-    until("the file server hears of it", || {
+    until("the file server learns of it", || {
         pieces(&cell, "alone")["readable"] == json!(false)
     });
     assert_eq!(pieces(&cell, "parity")["readable"], json!(true));
@@ -221,7 +221,7 @@ fn what_has_copies_or_parity_does_without_a_device() {
     // It comes back with its old objects, and no reader takes old bytes for new ones.
     servers.begin(place);
     devices_are(&cell, 6, "up");
-    until("the file server hears that it is back", || {
+    until("the file server learns that the device is back", || {
         pieces(&cell, "alone")["readable"] == json!(true)
     });
     comes_back(&cell, "alone", &bytes);
@@ -239,7 +239,7 @@ fn what_has_copies_or_parity_does_without_a_device() {
     cell.ok(&format!("cp --verify {} {TOP}/parity", path.display()));
     servers.signal(quiet, "-CONT");
     devices_are(&cell, 6, "up");
-    until("the file server hears that it answers", || {
+    until("the file server learns that the device answers", || {
         pieces(&cell, "alone")["readable"] == json!(true)
     });
     comes_back(&cell, "alone", &bytes);

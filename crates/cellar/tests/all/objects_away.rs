@@ -56,7 +56,7 @@ fn with_one_device_dead_new_files_are_stored_and_repaired_when_it_is_back() {
     devices_are(&cell, DEVICES.into(), "up");
     for (name, bytes) in &files {
         if !name.starts_with("stripes") {
-            until(&format!("{name} is whole"), || {
+            until(&format!("{name} is complete"), || {
                 pieces(&cell, name)["redundant"] == json!(true)
             });
         }
@@ -87,7 +87,7 @@ fn right_after_a_start_a_new_file_waits_for_the_devices() {
         let took = began.elapsed();
         assert!(took < Duration::from_secs(60), "it waited for {took:?}");
         let on = devices_of(&cell, &name);
-        assert_eq!(on.len(), 1, "it lies on the file server's disk");
+        assert_eq!(on.len(), 1, "the file is on the file server's disk");
         comes_back(&cell, &name, &bytes);
     }
 }

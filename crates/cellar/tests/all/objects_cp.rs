@@ -38,7 +38,7 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");
-        let errors = BufReader::new(child.stderr.take().expect("what it says"));
+        let errors = BufReader::new(child.stderr.take().expect("its messages"));
         let (says, lines) = mpsc::sync_channel(4096);
         std::thread::spawn(move || {
             for line in errors.lines() {
@@ -345,7 +345,7 @@ fn what_parts_of_a_copy_were_stored_are_kept() {
         comes_back(&cell, &name, &bytes);
         return;
     }
-    panic!("it was always through before it heard the signal");
+    panic!("the copy always ended before the signal");
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn one_process_serves_several_devices() {
     drop(one);
     let _both = Server::start(&cell, "7,9", port);
     devices_are(&cell, 2, "up");
-    until("the file server hears that they are back", || {
+    until("the file server learns that they are back", || {
         let line = format!("cat {TOP}/file");
         cell.run(line.split(' ')).status == 0
     });
@@ -96,7 +96,7 @@ fn what_was_removed_from_a_device_that_keeps_it_comes_back() {
     // The device learns from its heartbeats that it keeps removed objects; until then it does not.
     cell.ok("osd set 2 -dont_unlink on");
     let mut kept = String::new();
-    until("the device keeps what is removed", || {
+    until("the device keeps removed objects", || {
         cell.ok(&format!("cp --admin --layout stripes=1 {path} {TOP}/file"));
         kept = objects_of(&cell, "file").remove(0);
         cell.ok(&format!("rm {TOP}/file"));

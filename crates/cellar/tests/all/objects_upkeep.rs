@@ -185,24 +185,27 @@ fn repairs_go_on(name: &str, layout: &str, length: usize) {
         // Four of seven are left, which are enough to compute it.
         away(&[source, place_of(target)]);
     }
-    until(&format!("{name} is whole again"), || {
+    until(&format!("{name} is complete again"), || {
         let now = pieces(&cell, name);
         now["redundant"] == json!(true) && !devices_of(&cell, name).contains(&lost)
     });
     let now = objects_of(&cell, name);
     let early = never.iter().find(|object| now.contains(object));
-    assert_eq!(early, None, "it was made before anything was killed");
+    assert_eq!(
+        early, None,
+        "the object was complete before a process was killed"
+    );
     until("nothing waits", || repairs(&cell)["waiting"] == json!(0));
     servers.begin(place_of(lost));
     devices_are(&cell, 7, "up");
     // Its objects are of no use any more. The other objects on it are in their place or elsewhere.
-    until("the file is whole", || {
+    until("the file is complete", || {
         repairs(&cell)["waiting"] == json!(0) && pieces(&cell, name)["redundant"] == json!(true)
     });
     // All named objects exist, and no others stay.
     let mut named = objects_of(&cell, name);
     named.sort_unstable();
-    until("only what is named is left", || {
+    until("only named objects are left", || {
         cell.ok("osd collect -grace 0");
         let on_all = all.iter().flat_map(|device| objects_on(&cell, *device));
         let mut there: Vec<String> = on_all.collect();
@@ -285,11 +288,11 @@ fn garbage_goes_and_damage_is_healed_with_nobody_asking() {
         assert!(left == 2 || age >= GRACE, "gone after {age:?}");
         left
     };
-    until("what was written long ago goes", || {
+    until("old garbage is collected", || {
         left();
         count(&cloned) + count(&missed) == 0
     });
-    until("what was written lately goes", || left() == 0);
+    until("recent garbage is collected", || left() == 0);
     assert_eq!(count(&stays), 2);
 
     // A block that no client reads.

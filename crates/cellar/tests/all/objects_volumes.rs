@@ -55,7 +55,7 @@ fn volumes_travel_with_their_objects() {
             let _gone = fs::remove_file(&back);
             copied(path, &back.to_string_lossy())
         });
-        assert!(fs::read(&back).expect("what came") == bytes, "{what}");
+        assert!(fs::read(&back).expect("the copied file") == bytes, "{what}");
     };
     let first = objects(&cell, path);
 
@@ -97,7 +97,11 @@ fn volumes_travel_with_their_objects() {
     let named = "/afs/test.cell/scratch/named/file";
     assert_eq!(objects(&cell, named), first);
     cell.ok(&format!("cp --admin {local} {named}"));
-    assert_ne!(objects(&cell, named), first, "it has its own now");
+    assert_ne!(
+        objects(&cell, named),
+        first,
+        "the file has objects of its own now"
+    );
     check(path, "what was copied from");
 
     // The tables.

@@ -26,7 +26,7 @@ fn check(cell: &Cell, path: &str, contents: &[u8]) {
         "cp --admin /afs/test.cell/scratch/{path} {}",
         back.display()
     ));
-    assert!(std::fs::read(&back).expect("what came back") == contents);
+    assert!(std::fs::read(&back).expect("the copied file") == contents);
     std::fs::remove_file(&back).expect("removed");
 }
 

@@ -64,9 +64,9 @@ fn check(cell: &Cell, volume: &str, files: &[&str]) {
             "cp --admin /afs/test.cell/scratch/{volume}/{file} {}",
             local.display()
         ));
-        let stored = fs::read(cell.local(file)).expect("what was stored");
+        let stored = fs::read(cell.local(file)).expect("the stored file");
         assert!(
-            fs::read(&local).expect("what came back") == stored,
+            fs::read(&local).expect("the copied file") == stored,
             "{volume}/{file}"
         );
         fs::remove_file(&local).expect("removed");

@@ -549,7 +549,7 @@ async fn nobody_waits_for_a_cell_that_was_silent() {
     let root = requests.seen(ROOT_DIR).expect("the root");
     let entry = requests.lookup(0, ROOT_DIR, b"quiet.org", &root).await;
     let number = entry.expect("a name").attr.ino;
-    assert!(!heard(), "it was asked for its name");
+    assert!(!heard(), "a look-up of the name called its server");
     let settle = async || {
         requests
             .settle(0, number)
@@ -560,7 +560,7 @@ async fn nobody_waits_for_a_cell_that_was_silent() {
     assert!(heard());
     while heard() {}
     assert_eq!(settle().await, Err(Errno::ETIMEDOUT.code()));
-    assert!(!heard(), "it was asked again at once");
+    assert!(!heard(), "the silent server was called again at once");
     // A user asks for the cell again.
     let set = requests.set_xattr(0, ROOT_DIR, CHECK_VOLUMES.as_bytes(), b"1", 0);
     set.await.expect("checkvolumes");
@@ -571,7 +571,7 @@ async fn nobody_waits_for_a_cell_that_was_silent() {
     };
     tokio::select! {
         () = asked => {}
-        settled = settle() => panic!("it was not asked: {settled:?}"),
+        settled = settle() => panic!("its server was not called: {settled:?}"),
     }
     network.shutdown();
     cell.end();

@@ -332,7 +332,7 @@ impl Paper {
                 }
             }
         }
-        panic!("the name leads nowhere all the time");
+        panic!("every open of the name failed");
     }
 
     pub(super) async fn create(&self, requests: &Requests, name: &[u8]) -> Descriptor {

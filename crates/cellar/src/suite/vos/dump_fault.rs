@@ -129,7 +129,7 @@ mod tests {
         let first = check.fault.clone();
         assert!(first.is_some());
         check.read(&[]);
-        assert_eq!(check.fault(), first, "the first fault is told");
+        assert_eq!(check.fault(), first, "the first fault is reported");
     }
 
     #[test]
