@@ -164,8 +164,8 @@ pub const FETCH_PIECE_BYTES: usize = 256 * 1024;
 /// Bytes of one `StoreData` collected before they go to the volume.
 pub const STORE_PIECE_BYTES: usize = 1024 * 1024;
 
-/// Attempts to give a promise without blocking changes. After that the promise is given first, and
-/// the status is read afterwards (see `rxafs::promise`).
+/// Attempts to give a promise after the status was read. After these the promise is given first,
+/// and the status is read afterwards (see `rxafs::promise`).
 pub const PROMISE_TRIES: u32 = 4;
 
 /// Volume transactions open at a time.

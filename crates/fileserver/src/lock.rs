@@ -173,7 +173,7 @@ impl Lock {
 #[derive(Default)]
 struct Tally {
     all: usize,
-    /// By machine.
+    /// The number of ranges of each machine that has any.
     hosts: HashMap<IpAddr, usize>,
 }
 

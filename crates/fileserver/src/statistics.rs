@@ -187,7 +187,7 @@ pub struct OperationFigures {
     pub calls: u64,
     /// Of these, refused.
     pub refused: u64,
-    /// Time from the end of the arguments to the end of the call.
+    /// Time from the decoding of the opcode to the end of the call.
     pub durations: DurationFigures,
 }
 

@@ -86,7 +86,7 @@ impl Volumes {
     }
 
     /// The partition and volume of an id. While a volume moves between partitions of this server,
-    /// there are two with its id. Returns the one that is in service.
+    /// there are two with its id. Prefers the one that is in service.
     pub(crate) fn find(
         &self,
         id: VolumeId,

@@ -21,7 +21,8 @@ pub(crate) const NO_PROMISE: Callback = Callback {
 };
 
 /// Reads the status of a vnode with `read`, and promises to notify the caller of changes. `read`
-/// may run more than once. If it fails at its first run, nothing was promised.
+/// may run more than once. If it fails, nothing was promised, except in the last attempt (see
+/// below).
 ///
 /// In a read-write volume the promise is for the fid. In other volumes one promise is for the whole
 /// volume.

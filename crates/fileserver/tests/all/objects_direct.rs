@@ -92,7 +92,7 @@ impl World {
             .sum()
     }
 
-    /// Waits until so many versions are left. None of them is removed by garbage collection.
+    /// Waits until so many versions are left, without any garbage collection.
     async fn versions_become(&self, count: usize) {
         let begun = Instant::now();
         while self.versions() > count {

@@ -176,7 +176,7 @@ fn a_release_asks_no_device_and_its_versions_stay() {
         let (osds, source, target, files) = one_cell(&here, &there, &client).await;
         let plain = files[0].0;
         ro_site(&source, &target).await;
-        // All devices are away.
+        // All devices fail.
         osds.set_fault(Fault::Abort(AbortCode::EIO));
         let (calls, bytes) = (osds.calls(), taken(&port));
         release(&source, &target, &port, 0).await;
