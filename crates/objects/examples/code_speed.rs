@@ -1,4 +1,5 @@
-//! What the erasure code costs: MB/s of data encoded, and decoded with as many data shards missing as it allows.
+//! Speed of the erasure code: MB/s of data encoded, and decoded with the most missing data shards
+//! that it permits.
 //!
 //! `cargo run --profile dist -p cellar-objects --example code_speed`
 

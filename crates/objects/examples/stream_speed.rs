@@ -1,5 +1,5 @@
-//! How fast one stream is, and what it costs: MiB/s and processor seconds a GiB of this process, which holds the
-//! client and the devices (in memory, without checksums).
+//! Speed and cost of one stream: MiB/s and processor seconds per GiB of this process, which
+//! contains the client and the devices (in memory, without checksums).
 //!
 //! `cargo run --profile dist -p cellar-objects --features fake --example stream_speed [MiB]`
 
@@ -123,7 +123,7 @@ impl Clock {
         Self(Instant::now(), processor_seconds())
     }
 
-    /// MiB/s, and processor seconds a GiB.
+    /// Returns MiB/s, and processor seconds per GiB.
     fn stop(self, bytes: u64) -> (f64, f64) {
         let mib = bytes as f64 / f64::from(1 << 20);
         let used = processor_seconds() - self.1;
@@ -131,7 +131,7 @@ impl Clock {
     }
 }
 
-/// Of this process so far. Linux counts in hundredths of a second.
+/// Processor time of this process so far. Linux counts in hundredths of a second.
 fn processor_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = stat

@@ -1,22 +1,23 @@
-//! Striping: where a byte of a file lies, and what of a range each object has.
+//! Striping: maps positions of a file to objects, and ranges of the file to ranges of objects.
 //!
-//! 1. The file is cut into units of `unit` bytes; unit `q` lies on stripe `q mod n`, as that stripe's
-//!    unit `q div n`. A *row* is one unit of each stripe. Copies lie alike, so only stripes count here.
-//! 2. [`Striping::object_length`] counts the bytes before a file position that lie on a stripe. All
-//!    else follows: a range of the file is on each stripe one contiguous range, from the count at its
-//!    begin to the count at its end, so one call for each object is enough.
-//! 3. With an erasure code the data objects are the stripes, and byte `x` of each parity object
-//!    belongs to byte `x` of each data object, zeros where one is shorter. The code works on blocks of
-//!    [`BLOCK`] bytes: parity objects have whole blocks.
+//! 1. The file is cut into units of `unit` bytes. Unit `q` is on stripe `q mod n`, as unit `q div
+//!    n` of that stripe. A *row* is one unit of each stripe. All copies have the same layout, so
+//!    only stripes count here.
+//! 2. [`Striping::object_length`] counts the bytes before a file position that are on a stripe.
+//!    Everything else follows: a range of the file is one contiguous range on each stripe, from the
+//!    count at its start to the count at its end. One call for each object is therefore enough.
+//! 3. With an erasure code the data objects are the stripes. Byte `x` of each parity object belongs
+//!    to byte `x` of each data object, with zeros where one is shorter. The code works on blocks of
+//!    [`BLOCK`] bytes, so parity objects have whole blocks.
 
 use std::ops::Range;
 
 use cellar_wire::object::{Scheme, Shape};
 
-/// Bytes of each object that an erasure code takes together. A unit has a whole number of them.
+/// Bytes of each object that an erasure code processes together. A unit is a multiple of this.
 pub const BLOCK: u64 = 64;
 
-/// How a shape spreads bytes.
+/// Distribution of bytes according to a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Striping {
     /// Stripes, or data objects of an erasure code.
@@ -25,21 +26,21 @@ pub struct Striping {
     pub unit: u64,
 }
 
-/// A part of a range of a file that lies within one unit.
+/// A part of a range of a file that is within one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// On which stripe.
+    /// Stripe that holds it.
     pub stripe: usize,
-    /// Where in the stripe's object.
+    /// Offset in the stripe's object.
     pub offset: u64,
-    /// Where in the file.
+    /// Position in the file.
     pub position: u64,
-    /// How many bytes.
+    /// Length, bytes.
     pub length: u64,
 }
 
 impl Striping {
-    /// That of a shape.
+    /// Returns the striping of a shape.
     #[must_use]
     pub fn of(shape: &Shape) -> Self {
         Self {
@@ -48,13 +49,13 @@ impl Striping {
         }
     }
 
-    /// Bytes of a row: a unit of each stripe.
+    /// Size of a row, which is a unit of each stripe, bytes.
     #[must_use]
     pub fn row(&self) -> u64 {
         self.stripes * self.unit
     }
 
-    /// On which stripe a byte of the file lies, and where in its object.
+    /// Returns the stripe of a byte of the file, and its offset in the stripe's object.
     #[must_use]
     pub fn locate(&self, position: u64) -> (usize, u64) {
         let unit = position / self.unit;
@@ -63,14 +64,14 @@ impl Striping {
         (stripe as usize, offset)
     }
 
-    /// Which byte of the file lies at `offset` of a stripe's object.
+    /// Returns the file position of the byte at `offset` of a stripe's object.
     #[must_use]
     pub fn position(&self, stripe: usize, offset: u64) -> u64 {
         (offset / self.unit * self.stripes + stripe as u64) * self.unit + offset % self.unit
     }
 
-    /// Length of a stripe's object when the file is that long and has no holes at its end: how many of its
-    /// bytes lie there.
+    /// Returns the length of a stripe's object if the file has that length and no hole at its end.
+    /// It is the number of the file's bytes on the stripe.
     #[must_use]
     pub fn object_length(&self, stripe: usize, file_length: u64) -> u64 {
         let units = file_length / self.unit;
@@ -82,27 +83,28 @@ impl Striping {
         units / self.stripes * self.unit + rest
     }
 
-    /// Length of each parity object of a file of that length.
+    /// Returns the length of each parity object of a file of that length.
     #[must_use]
     pub fn parity_length(&self, file_length: u64) -> u64 {
         // The first stripe has the longest object.
         self.object_length(0, file_length).next_multiple_of(BLOCK)
     }
 
-    /// What a stripe's object has of a range of the file. Empty where it has nothing.
+    /// Returns the part of a range of the file that a stripe's object holds. May be empty.
     #[must_use]
     pub fn object_range(&self, stripe: usize, range: &Range<u64>) -> Range<u64> {
         self.object_length(stripe, range.start)..self.object_length(stripe, range.end)
     }
 
-    /// Which bytes of the file's row `row` an offset range within the row's units means on a stripe.
+    /// Returns the bytes of the file's row `row` on a stripe that correspond to an offset range
+    /// within units.
     #[must_use]
     pub fn in_row(&self, row: u64, stripe: usize, columns: &Range<u64>) -> Range<u64> {
         let start = row * self.row() + stripe as u64 * self.unit;
         start + columns.start..start + columns.end
     }
 
-    /// The piece at `position` that ends with its unit or at `end`.
+    /// Returns the piece at `position`, which ends with its unit or at `end`.
     #[must_use]
     pub fn piece(&self, position: u64, end: u64) -> Piece {
         let (stripe, offset) = self.locate(position);
@@ -115,7 +117,7 @@ impl Striping {
         }
     }
 
-    /// The pieces of a range, in the order of the file.
+    /// Returns the pieces of a range, in the order of the file.
     pub fn pieces(&self, range: Range<u64>) -> impl Iterator<Item = Piece> + use<> {
         let striping = *self;
         let mut position = range.start;
@@ -126,8 +128,9 @@ impl Striping {
         })
     }
 
-    /// The columns (offsets within a unit, whole blocks) of row `row` that a range of the file touches.
-    /// Where it touches the ends of units, all of them: the range has gaps then.
+    /// Returns the columns (offsets within a unit, whole blocks) of row `row` that a range of the
+    /// file touches. If the range crosses the end of a unit, these are all columns, since the
+    /// touched ones are not contiguous.
     #[must_use]
     pub fn columns(&self, row: u64, range: &Range<u64>) -> Range<u64> {
         let begin = row * self.row();
@@ -144,7 +147,8 @@ impl Striping {
     }
 }
 
-/// The stripe that an object of a layout belongs to, by its place in the layout's list; `None`: it is parity.
+/// Returns the stripe of an object of a layout, by its place in the layout's list; `None` for
+/// parity.
 #[must_use]
 pub fn stripe_of(shape: &Shape, place: usize) -> Option<usize> {
     let stripes = shape.stripes.max(1) as usize;
@@ -154,7 +158,7 @@ pub fn stripe_of(shape: &Shape, place: usize) -> Option<usize> {
     }
 }
 
-/// The places of the copies of a stripe.
+/// Returns the places of the copies of a stripe.
 pub fn copies_of(shape: &Shape, stripe: usize) -> impl Iterator<Item = usize> + use<> {
     let stripes = shape.stripes as usize;
     let copies = match shape.scheme {
@@ -164,7 +168,7 @@ pub fn copies_of(shape: &Shape, stripe: usize) -> impl Iterator<Item = usize> + 
     (0..copies).map(move |copy| copy * stripes + stripe)
 }
 
-/// How long the object at a place is when the file is that long and has no holes at its end.
+/// Returns the length of the object at a place if the file has that length and no hole at its end.
 #[must_use]
 pub fn length_at(shape: &Shape, place: usize, file_length: u64) -> u64 {
     let striping = Striping::of(shape);
@@ -178,7 +182,8 @@ pub fn length_at(shape: &Shape, place: usize, file_length: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Byte by byte: for each stripe the file positions that it holds, in order.
+    /// Reference implementation, byte by byte: for each stripe the file positions that it holds, in
+    /// order.
     fn naive(striping: &Striping, length: u64) -> Vec<Vec<u64>> {
         let mut objects = vec![Vec::new(); striping.stripes as usize];
         for position in 0..length {

@@ -1,15 +1,19 @@
-//! The cell's devices, as this process sees them: what the database lists, what it noticed itself, and the
-//! connections to their servers.
+//! The cell's devices as this process sees them: the list of the database, failures that it noticed
+//! itself, and connections to the servers.
 //!
 //! 1. The list comes from the OSD database every few seconds ([`Devices::keep_fresh`]) or with each
-//!    answer of a file server ([`Devices::merge`]). It says who is dead, after some seconds of silence.
-//! 2. Whoever calls a device learns sooner: after a failure it is *suspect* for
-//!    [`SUSPECT_TIME`]. Suspects are asked last, and again when nobody else is left. Where a file server stands in for
-//!    devices ([`Devices::stood_in`]), one that was silent counts as dead for [`SILENT_TIME`]: to notice silence takes longer
-//!    than to ask the file server. Readers do not wait until that is certain: they pass it over as long, unless it says
-//!    something after all. Stores do not look at that, as a copy that one of them leaves out has to be repaired.
+//!    answer of a file server ([`Devices::merge`]). It marks devices as dead after some seconds of
+//!    silence.
+//! 2. A process that calls a device learns of failures sooner. After a failure the device is
+//!    *suspect* for [`SUSPECT_TIME`]. Suspects are used last, and are retried when no other device
+//!    is left. If a file server stands in for devices ([`Devices::stood_in`]), a device that was
+//!    silent counts as dead for [`SILENT_TIME`], because detecting silence takes longer than asking
+//!    the file server. Readers pass such a device over for the same time before this is certain,
+//!    unless it sends something after all. Stores ignore that, as a copy that a store leaves out
+//!    must be repaired.
 //! 3. Each shard of the runtime has its own connection to a device, so that callers there enter the
-//!    protocol directly. Connections last until the device's addresses change, a call fails, or this machine's address changes.
+//!    protocol directly. Connections last until the device's addresses change, a call fails, or
+//!    this machine's address changes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,47 +30,48 @@ use cellar_wire::osddb::{ListOsds, OsdListed};
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
-/// How long a device that failed is asked after all others.
+/// Time for which a device that failed is used only after all others.
 pub const SUSPECT_TIME: Duration = Duration::from_secs(5);
 
-/// How long a device that was silent is left alone where a file server stands in for it.
+/// Time for which a silent device is not used if a file server stands in for it.
 const SILENT_TIME: Duration = Duration::from_secs(60);
 
-/// Silence that ends a call where a file server stands in.
+/// Silence that ends a call if a file server stands in.
 const STOOD_IN_DEAD_TIME: Duration = Duration::from_secs(6);
 
-/// Silence after which a device's server counts as dead for a call under way.
+/// Silence after which a device's server counts as dead for a call in progress.
 pub const DEAD_TIME: Duration = Duration::from_secs(10);
 
-/// Silence of a server that is alive after which a call has failed: its disk hangs.
+/// Idle time of a living server after which a call fails: its disk hangs.
 pub const IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// The `silence` of a device that the database has not heard since its start.
+/// The `silence` of a device from which the database has received nothing since its start.
 const NEVER_HEARD: u32 = u32::MAX;
 
-/// Calls in progress to one device from one shard.
+/// Most calls in progress to one device from one shard.
 const CALLS_MAX: usize = 128;
 
-/// How a device is thought to be; better ones are smaller.
+/// Presumed condition of a device; better ones are smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Condition {
-    /// Nothing is known against it.
+    /// No known problem.
     Well,
-    /// A call failed a short while ago.
+    /// A call failed recently.
     Suspect,
-    /// The list says that its server is silent, or does not have it; or it was silent, and a file server stands in for it.
+    /// The list marks its server as silent, or lacks the device; or it was silent, and a file
+    /// server stands in for it.
     Dead,
 }
 
-/// Where the list of devices comes from.
+/// Source of the list of devices.
 pub trait DeviceList: Send + Sync + 'static {
-    /// All devices of the cell.
+    /// Returns all devices of the cell.
     fn list<'a>(
         &'a self,
     ) -> Pin<Box<dyn Future<Output = Result<Vec<OsdListed>, CallError>> + Send + 'a>>;
 }
 
-/// A connection to an OSD database.
+/// Uses a connection to an OSD database.
 impl DeviceList for Connection {
     fn list<'a>(
         &'a self,
@@ -75,7 +80,7 @@ impl DeviceList for Connection {
     }
 }
 
-/// The devices of a cell. Cheap to clone; clones share everything.
+/// The devices of a cell. Cheap to clone; clones share all state.
 #[derive(Clone)]
 pub struct Devices(Arc<Shared>);
 
@@ -86,51 +91,52 @@ struct Shared {
     devices: RwLock<HashMap<u32, Device>>,
 }
 
-/// What the silence of a server that is alive means.
+/// Meaning of a long idle time of a living server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Silence {
-    /// After [`IDLE_TIME`] the call has failed.
+    /// After [`IDLE_TIME`] the call fails.
     Fails,
-    /// Nothing: it works, or it is we who are silent.
+    /// No failure: the server works, or this process sends nothing.
     Works,
 }
 
 struct Device {
     listed: OsdListed,
     addresses: Vec<SocketAddr>,
-    /// Which of them is called.
+    /// Index of the address in use.
     current: usize,
-    /// By shard (`None`: callers on other threads), and whether silence ends their calls.
+    /// Connections by shard (`None`: callers on other threads), and whether idle time ends their
+    /// calls.
     connections: HashMap<(Option<usize>, Silence), Connection>,
     suspect_until: Option<Instant>,
-    /// Rule 2.
+    /// End of the silent time of rule 2.
     silent_until: Option<Instant>,
-    /// Rule 2, for readers.
+    /// End of the silent time of rule 2 for readers.
     passed_over_until: Option<Instant>,
 }
 
 impl Device {
-    /// Nothing is known against it any more.
+    /// Clears all suspicions.
     fn clear(&mut self) {
         self.suspect_until = None;
         self.silent_until = None;
         self.passed_over_until = None;
     }
 
-    /// Whether it counted as silent, for readers at least.
+    /// Whether it counted as silent, at least for readers.
     fn is_silent(&self) -> bool {
         self.silent_until.or(self.passed_over_until).is_some()
     }
 }
 
 impl Devices {
-    /// No devices yet; calls go out from `port`.
+    /// Creates an empty list; calls go out from `port`.
     #[must_use]
     pub fn new(port: Port) -> Self {
         Self::make(port, false)
     }
 
-    /// The same for a client, who can always ask a file server instead.
+    /// The same for a client, which can always use a file server instead.
     #[must_use]
     pub fn stood_in(port: Port) -> Self {
         Self::make(port, true)
@@ -145,23 +151,23 @@ impl Devices {
         }))
     }
 
-    /// Another time than [`IDLE_TIME`] for connections that are made from now on.
+    /// Replaces [`IDLE_TIME`] for new connections.
     #[cfg(feature = "fake")]
     pub fn set_idle_time(&self, time: Duration) {
         *self.0.idle_time.write() = time;
     }
 
-    /// Whether somebody else can be asked for what a device has.
+    /// Whether a file server can be used instead of a device.
     pub(crate) fn is_stood_in(&self) -> bool {
         self.0.stood_in
     }
 
-    /// How long a server that is alive may be silent.
+    /// Idle time of a living server after which a call fails.
     pub(crate) fn idle_time(&self) -> Duration {
         *self.0.idle_time.read()
     }
 
-    /// This is the whole list now.
+    /// Replaces the whole list.
     pub fn update(&self, list: &[OsdListed]) {
         let mut devices = self.0.devices.write();
         devices.retain(|id, _| list.iter().any(|listed| listed.entry.id == *id));
@@ -170,7 +176,7 @@ impl Devices {
         }
     }
 
-    /// These are what is known of some.
+    /// Updates or adds some devices.
     pub fn merge(&self, list: &[OsdListed]) {
         let mut devices = self.0.devices.write();
         for listed in list {
@@ -178,26 +184,27 @@ impl Devices {
         }
     }
 
-    /// Asks for the list now.
+    /// Fetches the list now.
     ///
     /// # Errors
-    /// That of the call; the list stays as it was.
+    /// The call failed; the list stays unchanged.
     pub async fn refresh(&self, source: &dyn DeviceList) -> Result<(), CallError> {
         self.update(&source.list().await?);
         Ok(())
     }
 
-    /// Asks for the list every `period`, for ever: for a task of its own. Failures leave the list as it was.
+    /// Fetches the list every `period`, forever; runs in a task of its own. On failure the list
+    /// stays unchanged.
     pub async fn keep_fresh(self, source: Arc<dyn DeviceList>, period: Duration) {
         loop {
             if let Err(cause) = self.refresh(&*source).await {
-                tracing::debug!(%cause, "the list of object storage devices was not to be had");
+                tracing::debug!(%cause, "cannot fetch the list of object storage devices");
             }
             tokio::time::sleep(period).await;
         }
     }
 
-    /// All that are known, in no order.
+    /// Returns all known devices, in no order.
     #[must_use]
     pub fn list(&self) -> Vec<OsdListed> {
         let devices = self.0.devices.read();
@@ -207,14 +214,14 @@ impl Devices {
             .collect()
     }
 
-    /// What is known of one.
+    /// Returns the entry of one device.
     #[must_use]
     pub fn get(&self, osd: u32) -> Option<OsdListed> {
         let devices = self.0.devices.read();
         devices.get(&osd).map(|device| device.listed.clone())
     }
 
-    /// Where a device's server is called now.
+    /// Returns the current address of a device's server.
     #[must_use]
     pub fn address(&self, osd: u32) -> Option<SocketAddr> {
         let devices = self.0.devices.read();
@@ -222,7 +229,7 @@ impl Devices {
         device.addresses.get(device.current).copied()
     }
 
-    /// How a device is thought to be. One that is not listed is dead.
+    /// Returns the presumed condition of a device. One that is not listed is dead.
     #[must_use]
     pub fn condition(&self, osd: u32) -> Condition {
         match self.0.devices.read().get(&osd) {
@@ -238,7 +245,7 @@ impl Devices {
         }
     }
 
-    /// Weight of a device in the choice of a copy to read.
+    /// Returns the weight of a device in the choice of a copy to read.
     #[must_use]
     pub fn read_priority(&self, osd: u32) -> u32 {
         let devices = self.0.devices.read();
@@ -247,14 +254,14 @@ impl Devices {
             .map_or(0, |device| device.listed.entry.read_priority)
     }
 
-    /// A connection to a device's server; `None` if it is not listed, or without addresses.
+    /// Returns a connection to a device's server; `None` if it is not listed or has no address.
     #[must_use]
     pub fn connection(&self, osd: u32) -> Option<Connection> {
         self.connected(osd, Silence::Fails)
     }
 
-    /// The same for calls in which a long silence is no failure: the server has much to do, or the caller has
-    /// nothing to send yet. Who waits for the server bounds that himself.
+    /// The same for calls in which a long idle time is no failure. The server may have much to do,
+    /// or the caller may have nothing to send yet. The caller limits its own waits for the server.
     #[must_use]
     pub fn connection_for_work(&self, osd: u32) -> Option<Connection> {
         self.connected(osd, Silence::Works)
@@ -284,14 +291,15 @@ impl Devices {
                 calls_max: Some(CALLS_MAX),
                 ..ConnectionOptions::default()
             };
-            // Capabilities prove what may be done.
+            // Capabilities prove the permissions.
             let port = &self.0.port;
             port.connect_with(address, osd::PACKAGE.service_id, Security::null(), options)
         };
         Some(device.connections.entry(key).or_insert_with(make).clone())
     }
 
-    /// A call to a device failed. Wrong bytes or an object that is not there say nothing about the device.
+    /// Records a failed call to a device. A missing object or wrong bytes are no failure of the
+    /// device.
     pub fn failed(&self, osd: u32, cause: &CallError) {
         let busy = matches!(cause, CallError::Aborted(code) if code.to_plain() == AbortCode::VBUSY);
         if !busy && matches!(cause, CallError::Aborted(_)) {
@@ -310,20 +318,21 @@ impl Devices {
             if device.addresses.len() > 1 {
                 device.current = (device.current + 1) % device.addresses.len();
             }
-            // A server answers a connection where its first packet came from: that may be ours no more.
+            // A server answers to the address of a connection's first packet, which may no longer
+            // be ours.
             device.connections.clear();
         }
     }
 
-    /// A device answers, and cannot be used now: it is suspect, as after a failure.
+    /// Marks a device as suspect that answers but cannot be used now.
     pub fn suspect(&self, osd: u32) {
         if let Some(device) = self.0.devices.write().get_mut(&osd) {
             device.suspect_until = Some(Instant::now() + SUSPECT_TIME);
         }
     }
 
-    /// Readers are to pass over a device that was silent, which [`Self::failed`] knows already; whether this is news.
-    /// One that has another address is asked there first.
+    /// Makes readers pass over a device whose silence [`Self::failed`] has recorded. Returns
+    /// whether this is new. A device with another address is tried there first.
     pub(crate) fn pass_over(&self, osd: u32) -> bool {
         let mut devices = self.0.devices.write();
         let Some(device) = devices.get_mut(&osd).filter(|device| device.current == 0) else {
@@ -335,7 +344,7 @@ impl Devices {
         news
     }
 
-    /// Whether readers are to pass over a device.
+    /// Whether readers pass over a device.
     pub(crate) fn is_passed_over(&self, osd: u32) -> bool {
         let devices = self.0.devices.read();
         let until = devices
@@ -344,7 +353,7 @@ impl Devices {
         until.is_some_and(|until| until > Instant::now())
     }
 
-    /// A device said something: it may be slow, but is no silent one.
+    /// Records that a device sent something: it may be slow, but is not silent.
     pub(crate) fn heard(&self, osd: u32) {
         let counts_as_silent = {
             let devices = self.0.devices.read();
@@ -356,8 +365,8 @@ impl Devices {
         }
     }
 
-    /// All connections are made anew when they are used next, and nobody is suspect: this machine has another address,
-    /// or has slept.
+    /// Drops all connections and clears all suspicions: this machine has a new address, or has
+    /// slept. Connections are created again on demand.
     pub fn renew(&self) {
         for device in self.0.devices.write().values_mut() {
             device.clear();
@@ -365,7 +374,7 @@ impl Devices {
         }
     }
 
-    /// A device served a call.
+    /// Records a successful call to a device.
     pub fn succeeded(&self, osd: u32) {
         let suspect = {
             let devices = self.0.devices.read();
@@ -396,8 +405,8 @@ fn put(devices: &mut HashMap<u32, Device>, listed: &OsdListed) {
                 device.clear();
             }
             let is_heard = |listed: &OsdListed| !listed.dead && listed.state.silence != NEVER_HEARD;
-            // The database was started a moment ago: what it said before counts until it has heard
-            // the device again, or calls it dead.
+            // The database was just started. The earlier state counts until the database has heard
+            // from the device again, or marks it as dead.
             let state = match !listed.dead && !is_heard(listed) && is_heard(&device.listed) {
                 true => device.listed.state,
                 false => listed.state,
@@ -422,7 +431,7 @@ fn put(devices: &mut HashMap<u32, Device>, listed: &OsdListed) {
     }
 }
 
-/// An address as packages of object storage carry it.
+/// Converts an address from the form of object storage packages.
 #[must_use]
 pub fn address_of(words: &[u32; 4]) -> IpAddr {
     let mut octets = [0; 16];
@@ -432,7 +441,7 @@ pub fn address_of(words: &[u32; 4]) -> IpAddr {
     Ipv6Addr::from(octets).to_canonical()
 }
 
-/// The four words of an address, IPv4 mapped.
+/// Converts an address into four words, IPv4 mapped.
 #[must_use]
 pub fn words_of(address: IpAddr) -> [u32; 4] {
     let mapped = match address {

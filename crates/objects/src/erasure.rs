@@ -1,16 +1,18 @@
-//! Erasure code: parity of data shards, and shards from any others.
+//! Erasure code: computes parity from data shards, and missing shards from others.
 //!
-//! 1. Reed-Solomon over GF(2^16) by `reed-solomon-simd`: any `data` of the `data + parity` shards give back all
-//!    of them. It is systematic (data shards are the bytes themselves) and linear: where all data is zeros,
-//!    so is parity, so a hole needs no object.
-//! 2. It works on each [`BLOCK`] of 64 bytes apart: parity of a range of columns is that range of the
-//!    parity. So a store of a few bytes needs these columns of the row and no more, and encoding goes by
-//!    slices that fit in the processor's cache.
-//! 3. The library's decoding costs some 0.3 ms, however little there is. So it is asked once what becomes of a
-//!    one in each shard; with these factors a missing shard is a sum of products, which is a few times faster
-//!    for the few shards that are missing here, and runs in the cache too.
+//! 1. Reed-Solomon over GF(2^16) by `reed-solomon-simd`: any `data` of the `data + parity` shards
+//!    determine all of them. The code is systematic (data shards are the bytes themselves) and
+//!    linear. If all data is zero, parity is zero, so a hole needs no object.
+//! 2. It processes each [`BLOCK`] of 64 bytes separately: the parity of a range of columns is that
+//!    range of the parity. A store of a few bytes therefore needs only these columns of the row,
+//!    and encoding proceeds in slices that fit in the processor's cache.
+//! 3. The library's decoding costs about 0.3 ms, even for little data. It is therefore called once
+//!    to find the result of a one in each shard. With these factors a missing shard is a sum of
+//!    products. That is several times faster for the few missing shards here, and runs in the cache
+//!    too.
 //!
-//! The bytes of parity are a format: they lie on devices for years. A test holds them fast.
+//! The bytes of parity are a storage format: devices keep them for years. A test ensures that they
+//! never change.
 
 use bytes::Bytes;
 use cellar_wire::object::{Scheme, Shape};
@@ -22,7 +24,7 @@ pub use crate::arithmetic::BLOCK;
 /// Bytes of each shard that are encoded together.
 const SLICE_BYTES: usize = 32 << 10;
 
-/// Why shards could not be made.
+/// Reason why shards could not be computed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the erasure code refuses: {0}")]
 pub struct CodeError(#[from] reed_solomon_simd::Error);
@@ -33,19 +35,19 @@ pub struct Code {
     parity: usize,
     encoder: Option<(usize, ReedSolomonEncoder)>,
     engine: DefaultEngine,
-    /// Those that were needed last.
+    /// The factors used last.
     known: Option<Factors>,
 }
 
 impl Code {
-    /// The code of an erasure shape; `None` for others.
+    /// Returns the code of an erasure shape; `None` for others.
     #[must_use]
     pub fn of(shape: &Shape) -> Option<Self> {
         (shape.scheme == Scheme::Erasure)
             .then(|| Self::new(shape.stripes as usize, shape.copies as usize))
     }
 
-    /// A code of so many data and parity shards, at least one of each.
+    /// Creates a code with these numbers of data and parity shards, at least one of each.
     #[must_use]
     pub fn new(data: usize, parity: usize) -> Self {
         Self {
@@ -57,11 +59,11 @@ impl Code {
         }
     }
 
-    /// Appends the parity of `shards` to `parity`: one shard for each data object, all of the same length of
-    /// whole blocks, one buffer for each parity object.
+    /// Appends the parity of `shards` to `parity`. There is one shard for each data object, all of
+    /// the same length of whole blocks, and one buffer for each parity object.
     ///
     /// # Errors
-    /// Shards of other number or length than promised.
+    /// The number or length of the shards is wrong.
     pub fn encode(
         &mut self,
         shards: &[impl AsRef<[u8]>],
@@ -98,11 +100,11 @@ impl Code {
         Ok(&mut self.encoder.insert(held).1)
     }
 
-    /// Computes the shards at the places `wanted` from those of `have`, all of the same length of whole
-    /// blocks. Places are those of a layout: the data, then the parity.
+    /// Computes the shards at the places `wanted` from those of `have`, all of the same length of
+    /// whole blocks. Places are those of a layout: the data, then the parity.
     ///
     /// # Errors
-    /// Fewer shards than data objects, or of different lengths.
+    /// There are fewer shards than data objects, or their lengths differ.
     pub fn reconstruct(
         &mut self,
         have: &[(usize, Bytes)],
@@ -120,7 +122,7 @@ impl Code {
             .filter(|place| parity_wanted || wanted.contains(place))
             .collect();
         if !missing.is_empty() {
-            // More than are needed are no help.
+            // Additional shards are of no use.
             let have = have
                 .get(..self.data)
                 .ok_or(reed_solomon_simd::Error::NotEnoughShards {
@@ -147,8 +149,8 @@ impl Code {
         Ok(wanted.iter().map(shard).collect())
     }
 
-    /// The data shards at the places `missing` from as many others as are needed: of each the sum of these, each
-    /// times its factor.
+    /// Computes the data shards at the places `missing` from as many others as are needed: each is
+    /// the sum of these, multiplied by their factors.
     fn data_of(
         &mut self,
         have: &[(usize, Bytes)],
@@ -184,10 +186,11 @@ impl Code {
         Ok(made.into_iter().map(Bytes::from).collect())
     }
 
-    /// For each missing data shard the logarithms of the factors of the shards that are there; `None`: 0.
+    /// Returns for each missing data shard the logarithms of the factors of the available shards;
+    /// `None`: 0.
     ///
-    /// The code is linear, so what it makes of ones are the factors. Each shard has its one in another of the 32
-    /// symbols of a block, so that one decoding tells all.
+    /// The code is linear, so its results for ones are the factors. Each shard has its one in a
+    /// different one of the 32 symbols of a block, so one decoding yields all factors.
     fn factors(
         &mut self,
         have: &[(usize, Bytes)],
@@ -235,7 +238,7 @@ impl Code {
     }
 }
 
-/// How some data shards follow from others.
+/// Dependence of some data shards on others.
 struct Factors {
     have: Vec<usize>,
     missing: Vec<usize>,
@@ -321,7 +324,7 @@ mod tests {
         assert!(Code::new(2, 1).reconstruct(&have, &[1]).is_err());
     }
 
-    /// What was written years ago must be readable by the library of today.
+    /// The current library must read what was written years ago.
     #[test]
     fn the_format_stays() {
         let mut sums = Vec::new();

@@ -1,23 +1,23 @@
-//! Why bytes in objects could not be read or written.
+//! Errors of reading and writing bytes in objects.
 
 use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::object::Placed;
 
-/// What of a file's objects failed.
+/// Failure of an operation on a file's objects.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A device of which no other copy is left does not answer, or refuses.
+    /// A device that has the only remaining copy does not answer, or refuses.
     #[error("device {osd} has the only copy of a part of the file, and: {cause}")]
     Device {
-        /// Which.
+        /// Number of the device.
         osd: u32,
-        /// The last that was heard of it.
+        /// Last error of it.
         #[source]
         cause: CallError,
     },
-    /// The bytes of an object are on no device that is alive.
+    /// No living device has the bytes of an object.
     #[error("a part of the file is on no device that is alive (device {osd} had it)")]
     Unavailable {
         /// The device of the first copy.
@@ -30,16 +30,16 @@ pub enum Error {
         left: usize,
         /// Objects that are needed.
         needed: usize,
-        /// What was heard of the last that failed.
+        /// Error of the object that failed last.
         cause: CallError,
     },
-    /// A layout, range or use that is not possible: our caller's fault.
+    /// An invalid layout, range or use: an error of the caller.
     #[error("{0}")]
     Misused(&'static str),
 }
 
 impl Error {
-    /// What the caller of a file server is told.
+    /// Returns the abort code for the caller of a file server.
     #[must_use]
     pub fn code(&self) -> AbortCode {
         match self {
@@ -57,23 +57,23 @@ impl Error {
     }
 }
 
-/// What operations of this crate return.
+/// Result of operations of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An object that could not be used. The caller goes on without it; somebody should repair it.
+/// An object that could not be used. The caller continues without it; it should be repaired.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// Its place in the layout.
+    /// Place in the layout.
     pub place: usize,
-    /// What the layout says of it.
+    /// Entry in the layout.
     pub placed: Placed,
-    /// What was heard.
+    /// Error of the object.
     pub cause: CallError,
 }
 
 impl Problem {
-    /// Whether the device answered and has not the bytes that it should have: a wrong checksum, or the
-    /// object or version is not there. Waiting for the device does not help then.
+    /// Whether the device answered but lacks the correct bytes: a wrong checksum, or a missing
+    /// object or version. Waiting for the device does not help then.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         is_damage(&self.cause)

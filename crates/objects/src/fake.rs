@@ -1,6 +1,7 @@
 //! A device in memory, behind a real server, whose failures tests choose.
 //!
-//! It keeps objects and versions as [`cellar_wire::osd`] says, without capabilities, checksums or a disk.
+//! It stores objects and versions as [`cellar_wire::osd`] defines, without capabilities, checksums
+//! or a disk.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -26,32 +27,33 @@ use sha2::{Digest, Sha256};
 
 use crate::devices::{address_of, words_of};
 
-/// How the device fails.
+/// Failure mode of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
-    /// Not at all.
+    /// No failure.
     #[default]
     None,
-    /// Calls are taken and never answered.
+    /// Calls are accepted and never answered.
     Silent,
     /// Calls are answered after this time.
     Slow(Duration),
     /// Calls end with this code.
     Abort(AbortCode),
-    /// Reads give half of the bytes and end with this code; writes end with it when all has come.
+    /// Reads return half of the bytes and end with this code; writes end with it after all data has
+    /// arrived.
     Midway(AbortCode),
-    /// Writes end with this code, reads do not fail.
+    /// Writes end with this code; reads do not fail.
     Writes(AbortCode),
-    /// Writes are done after this time, reads at once.
+    /// Writes are executed after this time, reads at once.
     SlowWrites(Duration),
-    /// The disk has failed: changes end with EIO, nothing is free, reads do not fail.
+    /// The disk has failed: changes end with EIO, no space is free, reads do not fail.
     Stopped,
-    /// What gives versions or objects up is done after this time, also when nobody waits for it any more.
+    /// Removals of versions or objects are executed after this time, even if their caller has gone.
     SlowPrunes(Duration),
 }
 
 impl Fault {
-    /// The fault that a change meets.
+    /// Returns the fault that applies to changes.
     fn of_changes(self) -> Self {
         match self {
             Self::Stopped => Self::Writes(AbortCode::EIO),
@@ -76,10 +78,10 @@ pub struct FakeOsd {
 }
 
 impl FakeOsd {
-    /// Device `id`, on a port of the system's choice of the loopback address.
+    /// Starts device `id` on the loopback address, at a port that the system chooses.
     ///
     /// # Errors
-    /// No socket.
+    /// No socket could be opened.
     pub fn start(runtime: &Runtime, id: u32) -> io::Result<Self> {
         let state = Arc::new(State {
             id,
@@ -93,7 +95,7 @@ impl FakeOsd {
         Ok(Self { state, port })
     }
 
-    /// As the database lists it.
+    /// Returns its entry in the database.
     #[must_use]
     pub fn listed(&self) -> OsdListed {
         let address = self.port.local_address();
@@ -104,7 +106,7 @@ impl FakeOsd {
             read_priority: 64,
             ..OsdEntry::default()
         };
-        // One always fits.
+        // One address always fits.
         let _fits = entry.addresses.push(words_of(address.ip()));
         let state = OsdState {
             id: self.state.id,
@@ -120,23 +122,23 @@ impl FakeOsd {
         }
     }
 
-    /// It fails like that from now on.
+    /// Sets the failure mode.
     pub fn set_fault(&self, fault: Fault) {
         *self.state.fault.lock() = fault;
     }
 
-    /// How many calls it got, answered or not.
+    /// Returns the number of calls received, answered or not.
     #[must_use]
     pub fn calls(&self) -> usize {
         self.state.calls.load(Ordering::Relaxed)
     }
 
-    /// Its server is gone: nobody listens there any more.
+    /// Closes its server: nothing listens on its port any more.
     pub fn kill(&self) {
         self.port.close();
     }
 
-    /// Objects and their versions' bytes.
+    /// Gives `look` access to the objects and the bytes of their versions.
     pub fn objects<T>(
         &self,
         look: impl FnOnce(&mut HashMap<ObjectId, BTreeMap<u64, Vec<u8>>>) -> T,
@@ -269,7 +271,7 @@ impl FakeService {
             None if base == 0 => objects.entry(object).or_default(),
             None => return Err(AbortCode::ENOENT),
         };
-        // A store that was given up may come late.
+        // An abandoned store may arrive late.
         if versions.keys().any(|other| *other > version) {
             return Err(AbortCode::ESTALE);
         }

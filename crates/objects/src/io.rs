@@ -1,4 +1,4 @@
-//! Reading and writing the bytes of a layout.
+//! Reading and writing of the bytes of a layout.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,17 +23,19 @@ pub(crate) use read_call::ReadCall;
 pub(crate) use reader::check;
 pub(crate) use write_lane::Lane;
 
-/// What proves to the devices what may be done.
+/// Proof to the devices of what is permitted.
 #[derive(Clone)]
 pub enum Capabilities {
-    /// One for each object of the layout, as a file server gave them out. Empty: not to be used.
+    /// One for each object of the layout, as issued by a file server. An empty one: the object must
+    /// not be used.
     Listed(Arc<List<Capability, OBJECTS_MAX>>),
-    /// A server's own: one for each device, that allows everything. It is asked for the device's number.
+    /// A server's own: one for each device, which permits everything. The argument is the device's
+    /// number.
     Made(Arc<dyn Fn(u32) -> Capability + Send + Sync>),
 }
 
 impl Capabilities {
-    /// For the object at a place; `None`: it is not to be used.
+    /// Returns the capability for the object at a place; `None`: the object must not be used.
     pub(crate) fn at(&self, place: usize, osd: u32) -> Option<Capability> {
         match self {
             Self::Listed(list) => list.get(place).filter(|one| !one.is_empty()).cloned(),
@@ -51,21 +53,22 @@ impl fmt::Debug for Capabilities {
     }
 }
 
-/// The objects of one version of a file, and the right to use them.
+/// The objects of one version of a file, and the capabilities for them.
 #[derive(Clone, Debug)]
 pub struct ObjectSet {
-    /// Whose they are.
+    /// Vnode that owns the objects.
     pub vnode: VnodeId,
-    /// Whose they are.
+    /// Uniquifier that owns the objects.
     pub uniquifier: Uniquifier,
-    /// Where they are. Of a [`Writer`]: the versions are those before, and `version` is the new one.
+    /// Location of the objects. For a [`Writer`] the versions of the objects are the old ones, and
+    /// `version` is the new one.
     pub layout: Layout,
-    /// The right.
+    /// The capabilities.
     pub capabilities: Capabilities,
 }
 
 impl ObjectSet {
-    /// The name of the object at a place.
+    /// Returns the id of the object at a place.
     pub(crate) fn object(&self, placed: &Placed) -> ObjectId {
         self.layout.object(self.vnode, self.uniquifier, placed)
     }
@@ -74,15 +77,15 @@ impl ObjectSet {
 /// Settings of a [`Reader`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
-    /// Bytes of an object that one call asks for, at most.
+    /// Most bytes of an object that one call requests.
     pub call_bytes: u64,
-    /// Bytes that are read ahead of the caller, about. Each open call holds up to 1 MiB; one for each
-    /// stripe is open in any case.
+    /// Approximate bytes that are read ahead of the caller. Each open call holds up to 1 MiB; one
+    /// for each stripe is always open.
     pub window_bytes: u64,
-    /// Silence after which another copy is read, or parity.
+    /// Silence after which another copy, or parity, is read.
     pub patience: Duration,
-    /// What is read is needed for a store, and nothing else has it: devices are waited for although a file server
-    /// stands in for them.
+    /// Whether a store needs the data and no other source has it. The reader then waits for devices
+    /// even if a file server stands in for them.
     pub insists: bool,
 }
 
@@ -100,11 +103,11 @@ impl Default for ReadOptions {
 /// Settings of a [`Writer`].
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOptions {
-    /// Bytes of an object that one call brings, at most.
+    /// Most bytes of an object that one call carries.
     pub call_bytes: u64,
-    /// Calls for each object that were sent and are not answered yet.
+    /// Most unanswered calls for each object.
     pub calls_ahead: usize,
-    /// Time without progress after which a device counts as failed, where the file can do without.
+    /// Time without progress after which a device counts as failed, if the file can do without it.
     pub patience: Duration,
 }
 
@@ -118,10 +121,10 @@ impl Default for WriteOptions {
     }
 }
 
-/// Bytes of zeros handed out at a time.
+/// Zeros returned at a time, bytes.
 const ZEROS_BYTES: usize = 64 << 10;
 
-/// At most `length` zeros.
+/// Returns at most `length` zeros.
 pub(crate) fn zeros(length: u64) -> Bytes {
     static ZEROS: [u8; ZEROS_BYTES] = [0; ZEROS_BYTES];
     let length = usize::try_from(length).unwrap_or(ZEROS_BYTES);

@@ -1,17 +1,18 @@
-//! What file server and client share for files in objects; it knows neither files nor volumes.
+//! Common code of file server and client for files in objects; it knows neither files nor volumes.
 //!
-//! * [`arithmetic`]: striping, where bytes lie;
+//! * [`arithmetic`]: striping, the location of bytes;
 //! * [`erasure`]: parity, and data from parity;
-//! * [`placement`]: which devices get the objects of a new file;
-//! * [`Devices`]: the cell's devices, what is heard of them and what this process noticed;
+//! * [`placement`]: the choice of devices for the objects of a new file;
+//! * [`Devices`]: the cell's devices, their reported state and failures that this process noticed;
 //! * [`Reader`] and [`Writer`]: the bytes of a layout, over many devices at once;
-//! * [`repair`]: one object of a layout made anew elsewhere.
+//! * [`repair`]: rebuilds one object of a layout on another device.
 //!
-//! The life of a read: a range of the file is a contiguous range of each stripe's object; a call for each
-//! streams it, and the pieces are taken from the calls in turn, in the order of the file. Who fails or
-//! is silent for a second is left out: another copy is read, or the bytes are computed from the others.
-//! A write makes a new version of each object it touches. Nobody sees it before the vnode names it, so
-//! whoever gives up just stops.
+//! A read proceeds as follows. A range of the file is a contiguous range of each stripe's object.
+//! One call for each object streams it, and the reader takes the pieces from the calls in turn, in
+//! the order of the file. A device that fails or is silent for a second is left out: another copy
+//! is read, or the bytes are computed from the others. A write creates a new version of each object
+//! that it touches. No reader sees that version before the vnode names it, so an abandoned write
+//! just stops.
 
 pub mod arithmetic;
 mod devices;

@@ -1,16 +1,18 @@
-//! Which devices get the objects of a file.
+//! Choice of devices for the objects of a file.
 //!
-//! 1. A device is *usable* if it takes new objects at all: not full, draining, dead, unwritable, archival,
-//!    obsolete or without allocation priority; of the class asked for, for files of that size, with room.
-//! 2. Devices of our own owner and site come first, then those of our owner, then all: the first group that
-//!    has enough devices on enough different hosts. That a file is near matters less than that its copies
-//!    are apart.
-//! 3. Objects are given out one after the other. Each goes to one of the devices with the least in common with
-//!    those chosen: first with the other copies of its stripe (host, then rack), then with all. Among these
-//!    chance decides, by priority times free space. No two objects ever share a device.
-//! 4. A device that would be usable if it did not fail is *away*. Where too few are usable, copies
-//!    and parity go to devices that are away, from where they are repaired, and data to fewer
-//!    stripes ([`choose_degraded`]).
+//! 1. A device is *usable* if it accepts new objects at all: it is not full, draining, dead,
+//!    unwritable, archival or obsolete, and has an allocation priority. It must also have the
+//!    requested class, permit files of that size, and have room.
+//! 2. Devices with our own owner and site come first, then those with our owner, then all. The
+//!    first of these groups with enough devices on enough different hosts is used. Separation of
+//!    copies matters more than nearness of the file.
+//! 3. Objects are placed one after the other. Each goes to one of the devices with the least in
+//!    common with those already chosen: first with the other copies of its stripe (host, then
+//!    rack), then with all. Among these a random choice decides, weighted by priority times free
+//!    space. No two objects ever share a device.
+//! 4. A device that would be usable if it did not fail is *away*. If too few are usable, copies and
+//!    parity are assigned to devices that are away, and are repaired later; data uses fewer stripes
+//!    ([`choose_degraded`]).
 
 use std::collections::HashSet;
 
@@ -20,53 +22,53 @@ use rand::Rng;
 
 use crate::arithmetic::{Striping, length_at};
 
-/// The device number that stands for the file servers' own disks.
+/// The device number of the file servers' own disks.
 pub const LOCAL_DISK: u32 = 1;
 
-/// Thousandths of a device that may be used before it counts as full.
+/// Used part of a device, in thousandths, above which it counts as full.
 pub const FULL_PER_MILLE: u64 = 950;
 
-/// One with as many bytes of room is not full, however large it is.
+/// A device with this much free space is not full, however large it is. Bytes.
 pub const ROOM_BYTES: u64 = 4 << 30;
 
-/// Length of a file of which nothing is known.
+/// Assumed length of a file whose length is unknown, bytes.
 const SIZE_UNKNOWN: u64 = 1 << 20;
 
-/// What is to be placed, and for whom.
+/// Requirements for a placement.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
-    /// What the layout looks like.
+    /// Shape of the layout.
     pub shape: Shape,
-    /// Length that the file will have, in bytes; 0: not known.
+    /// Expected length of the file, bytes; 0: unknown.
     pub size: u64,
-    /// The class of devices that a policy asks for; empty: any.
+    /// Class of devices that a policy requires; empty: any.
     pub class: String,
-    /// Where we are, `site/room/rack/host` or less of it; empty: not known.
+    /// Our location, `site/room/rack/host` or a prefix; empty: unknown.
     pub location: String,
-    /// Whose we are; empty: nobody's.
+    /// Our owner; empty: none.
     pub owner: String,
-    /// Devices that are not to be used: they failed, or hold something of the file.
+    /// Devices that must not be used: they failed, or hold a part of the file.
     pub avoid: Vec<u32>,
 }
 
-/// Why no devices were found.
+/// Reason why no devices were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted} devices are needed, and {usable} take new objects of such a file")]
 pub struct NoPlace {
-    /// Devices that are needed.
+    /// Number of devices needed.
     pub wanted: usize,
-    /// Devices that could be used.
+    /// Number of usable devices.
     pub usable: usize,
 }
 
 /// Devices for a file of which some are away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Degraded {
-    /// The shape that was wished, with fewer stripes if it had more than there are devices.
+    /// The requested shape, with fewer stripes if there are too few devices.
     pub shape: Shape,
     /// Devices for all objects, in the order of the layout. The last ones are away.
     pub devices: Vec<u32>,
-    /// How many of them are away.
+    /// Number of devices that are away.
     pub missing: usize,
 }
 
@@ -79,14 +81,14 @@ struct Candidate<'a> {
     taken: bool,
 }
 
-/// What fails together: a host by its name where that is known, else by its address.
+/// A unit of failure: a host by its name if known, otherwise by its address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Host<'a> {
     Named(&'a str),
     At([u32; 4]),
 }
 
-/// Devices for all objects of a file, in the order of the layout.
+/// Chooses devices for all objects of a file, in the order of the layout.
 ///
 /// # Errors
 /// [`NoPlace`]: fewer usable devices than objects.
@@ -104,16 +106,15 @@ pub fn choose(devices: &[OsdListed], wish: &Wish, rng: &mut impl Rng) -> Result<
     Ok(chosen.iter().map(|at| candidates[*at].id).collect())
 }
 
-/// Devices for all objects of a file where [`choose`] finds too few because some are away: dead,
-/// suspected ([`Wish::avoid`]) or read-only. What can be stored now is stored, and repaired later.
+/// Chooses devices if [`choose`] finds too few because some are away: dead, suspect
+/// ([`Wish::avoid`]) or read-only. The available part is stored now and repaired later.
 ///
-/// * The data go to devices that are there. Of stripes there are as many as such devices, at most.
-/// * The objects that can be done without (copies, parity) go to the other devices that are there,
-///   then to devices that are away. The store finds these dead, and marks the objects as stale.
+/// * Data goes to available devices. There are at most as many stripes as such devices.
+/// * Redundant objects (copies, parity) go to the other available devices, then to devices that are
+///   away. The store finds these dead, and marks the objects as stale.
 ///
 /// # Errors
-/// [`NoPlace`]: with all devices that are away there would be too few too, or the data have no
-/// place.
+/// [`NoPlace`]: even with all devices that are away there are too few, or the data has no place.
 pub fn choose_degraded(
     devices: &[OsdListed],
     wish: &Wish,
@@ -157,14 +158,14 @@ pub fn choose_degraded(
     })
 }
 
-/// How many devices would take a file of that size if they were there.
+/// Returns the number of devices that would accept such a file if they were not away.
 #[must_use]
 pub fn away_count(devices: &[OsdListed], wish: &Wish) -> usize {
     away(devices, wish).len()
 }
 
-/// Another device for the object at `place` of a file whose objects are on the devices `present` (in the order
-/// of the layout). None of these is chosen.
+/// Chooses another device for the object at `place` of a file whose objects are on the devices
+/// `present` (in the order of the layout). None of these is chosen.
 ///
 /// # Errors
 /// [`NoPlace`]: no other device is usable.
@@ -199,7 +200,7 @@ pub fn choose_one(
     Ok(candidates[best].id)
 }
 
-/// Takes the best candidate for the object at `place`, after those of the places before.
+/// Takes the best candidate for the object at `place`, after those of the earlier places.
 fn best(
     shape: &Shape,
     place: usize,
@@ -216,7 +217,8 @@ fn best(
     Some(best)
 }
 
-/// Whether a device takes new objects of some file: everything but size, class and what is to be avoided.
+/// Whether a device accepts new objects of some file, regardless of size, class and
+/// [`Wish::avoid`].
 #[must_use]
 pub fn takes_objects(device: &OsdListed) -> bool {
     is_for_objects(device)
@@ -226,7 +228,8 @@ pub fn takes_objects(device: &OsdListed) -> bool {
         && !is_full(device)
 }
 
-/// Whether a device takes new objects while it is there, or did before it was taken out of use.
+/// Whether a device accepts new objects while it is available, or did before it was taken out of
+/// use.
 fn is_for_objects(device: &OsdListed) -> bool {
     let is_being_emptied = device.entry.flags & (OSD_DRAINING | OSD_OBSOLETE) == OSD_DRAINING;
     device.entry.id != LOCAL_DISK
@@ -235,12 +238,12 @@ fn is_for_objects(device: &OsdListed) -> bool {
         && device.entry.allocation_priority > 0
 }
 
-/// Whether a device is silent, or its disk has failed, or the database has not heard of it yet.
+/// Whether a device is silent, its disk has failed, or the database has not heard from it yet.
 fn is_away(device: &OsdListed) -> bool {
     device.dead || !device.state.writable
 }
 
-/// Whether more than [`FULL_PER_MILLE`] of a device is used, and less than [`ROOM_BYTES`] are left.
+/// Whether more than [`FULL_PER_MILLE`] of a device is used, and less than [`ROOM_BYTES`] is left.
 #[must_use]
 pub fn is_full(device: &OsdListed) -> bool {
     let (total, free) = (device.state.total, device.state.free);
@@ -248,7 +251,7 @@ pub fn is_full(device: &OsdListed) -> bool {
     free < ROOM_BYTES && used * 1000 > u128::from(total) * u128::from(FULL_PER_MILLE)
 }
 
-/// Whether two objects of a layout hold the same bytes, so that both must not be lost together.
+/// Whether two objects of a layout hold the same bytes, so that they must not be lost together.
 fn are_fellows(shape: &Shape, place: usize, other: usize) -> bool {
     match shape.scheme {
         Scheme::Striped => {
@@ -275,7 +278,7 @@ fn size_of(wish: &Wish) -> u64 {
     }
 }
 
-/// The devices that take the file now.
+/// Returns the devices that accept the file now.
 fn usable<'a>(devices: &'a [OsdListed], wish: &Wish) -> Vec<&'a OsdListed> {
     let size = size_of(wish);
     let largest = length_at(&wish.shape, 0, size).max(1);
@@ -289,7 +292,8 @@ fn usable<'a>(devices: &'a [OsdListed], wish: &Wish) -> Vec<&'a OsdListed> {
     devices.iter().filter(takes).collect()
 }
 
-/// The devices that would take the file if they were there. How full they are is not known.
+/// Returns the devices that would accept the file if they were not away. Their free space is
+/// unknown.
 fn away<'a>(devices: &'a [OsdListed], wish: &Wish) -> Vec<&'a OsdListed> {
     let would_take = |device: &&OsdListed| {
         is_for_objects(device)
@@ -299,7 +303,7 @@ fn away<'a>(devices: &'a [OsdListed], wish: &Wish) -> Vec<&'a OsdListed> {
     devices.iter().filter(would_take).collect()
 }
 
-/// The devices to choose from: at least `wanted`.
+/// Returns the devices to choose from: at least `wanted`.
 fn candidates<'a>(
     devices: &'a [OsdListed],
     wish: &Wish,
@@ -340,7 +344,7 @@ fn candidates<'a>(
 fn candidate(device: &OsdListed, taken: bool) -> Candidate<'_> {
     let entry = &device.entry;
     let location = entry.location.as_str().unwrap_or_default();
-    // site/room/rack: of less nobody knows whether it is one rack.
+    // site/room/rack: a shorter location does not determine a rack.
     let rack = location.match_indices('/').nth(2).map(|(end, _)| end);
     let three = location.split('/').filter(|part| !part.is_empty()).count() >= 3;
     let rack = rack.or_else(|| three.then_some(location.len()));
@@ -370,7 +374,7 @@ fn site_of(location: &[u8]) -> &[u8] {
         .unwrap_or(location)
 }
 
-/// Draws one of the candidates that are not taken and have the least in common with those chosen.
+/// Draws one of the free candidates with the least in common with those chosen.
 fn draw(
     candidates: &[Candidate<'_>],
     fellows: &[usize],

@@ -1,12 +1,14 @@
-//! One object of a layout made anew on another device: because its device is gone, lacks a version, holds wrong
-//! bytes, or is drained.
+//! Rebuilds one object of a layout on another device, because its device is gone, lacks a version,
+//! holds wrong bytes, or is drained.
 //!
-//! 1. A copy (the object itself, if its device still has it) is copied from device to device; the bytes do not
-//!    come by here. Else, with an erasure code, the object is computed from the others and written.
-//! 2. The new object is compared with what it was made from by its checksum before anybody may name it.
-//! 3. It has a name of its own (a new serial number), so a device that comes back with the old one is no harm:
-//!    garbage collection takes that.
-//! 4. [`Pace`] bounds bytes per second over all repairs that share it.
+//! 1. A copy (or the object itself, if its device still has it) is copied from device to device;
+//!    the bytes do not pass through this process. Otherwise, with an erasure code, the object is
+//!    computed from the others and written.
+//! 2. The checksum of the new object is compared with that of its source before a layout may name
+//!    it.
+//! 3. The new object has its own name (a new serial number). A device that returns with the old
+//!    object is harmless: garbage collection removes it.
+//! 4. [`Pace`] bounds the bytes per second of all repairs that share it.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -33,29 +35,29 @@ const STEP_BYTES: u64 = 1 << 20;
 /// Silence after which another object is used.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Slower than that no device copies, in bytes a second.
+/// Lowest copy rate of a device, bytes per second.
 const WORK_RATE_MIN: u64 = 1 << 20;
 
-/// Time for an object, however short.
+/// Time limit for an object, however short.
 const WORK_TIME: Duration = Duration::from_secs(120);
 
-/// Time for an object, however long.
+/// Time limit for an object, however long.
 const WORK_TIME_MAX: Duration = Duration::from_secs(2 * 86_400);
 
-/// Where an object is to be made.
+/// Destination of a rebuilt object.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// On which device.
+    /// Serial number of the object, which the file has never used.
     pub osd: u32,
     /// Its serial number, one that the file never had.
     pub serial: u32,
 }
 
-/// Makes the object at `place` anew. The answer takes its place in the layout of every version of the file that
-/// names it. `length`: that of the file. The capabilities must be a server's.
+/// Rebuilds the object at `place`. The result replaces it in the layout of every version of the
+/// file that names it. `length` is that of the file. The capabilities must be a server's.
 ///
 /// # Errors
-/// Nothing is left to make it from, or the target does not take it.
+/// No source is left, or the target does not accept the object.
 pub async fn rebuild(
     devices: &Devices,
     set: &ObjectSet,
@@ -99,7 +101,7 @@ pub async fn rebuild(
     })
 }
 
-/// The places whose objects have the same bytes, the best first.
+/// Returns the places whose objects have the same bytes, the best first.
 fn sources(devices: &Devices, set: &ObjectSet, place: usize) -> Vec<usize> {
     let shape = &set.layout.shape;
     let mut places: Vec<usize> = match stripe_of(shape, place) {
@@ -108,12 +110,12 @@ fn sources(devices: &Devices, set: &ObjectSet, place: usize) -> Vec<usize> {
     };
     let condition = |place: &usize| devices.condition(set.layout.objects[*place].osd);
     places.retain(|place| !set.layout.objects[*place].stale && condition(place) != Condition::Dead);
-    // The other copies before the one that somebody wants to be rid of.
+    // Other copies come before the one that is to be replaced.
     places.sort_by_key(|of| (condition(of), *of == place));
     places
 }
 
-/// Has the target copy the object at `source`, and compares.
+/// Makes the target copy the object at `source`, and compares the checksums.
 async fn copy(
     devices: &Devices,
     set: &ObjectSet,
@@ -167,7 +169,8 @@ async fn sum(
     connection.call_with(&arguments, working_on(length)).await
 }
 
-/// How long a device may take to copy an object or to sum it up: it says nothing until that is done.
+/// Time limit for a device to copy an object or compute its checksum: it sends nothing until that
+/// is done.
 fn working_on(length: u64) -> CallOptions {
     let slow = Duration::from_secs(length / WORK_RATE_MIN);
     CallOptions {
@@ -238,8 +241,8 @@ async fn compute(
     Ok(())
 }
 
-/// A range of as many objects as are needed, of those at the places `usable`, from which those that fail are
-/// taken.
+/// Reads a range of as many objects as are needed, from the places `usable`. Places that fail are
+/// removed from `usable`.
 async fn shards(
     devices: &Devices,
     set: &ObjectSet,
@@ -285,7 +288,7 @@ async fn shards(
     }
 }
 
-/// Bytes per second, shared by all who take from it.
+/// A rate limit in bytes per second, shared by all its users.
 #[derive(Debug)]
 pub struct Pace {
     /// 0: no limit.
@@ -294,7 +297,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many bytes a second; 0: as fast as it goes.
+    /// Creates a limit in bytes per second; 0: no limit.
     #[must_use]
     pub fn new(rate: u64) -> Self {
         Self {
@@ -303,7 +306,7 @@ impl Pace {
         }
     }
 
-    /// Waits until those before have had their time, then takes `bytes`: whoever comes next waits for these.
+    /// Waits for the time of earlier users, then takes `bytes`; later users wait for these.
     pub async fn take(&self, bytes: u64) {
         if self.rate == 0 {
             return;

@@ -1,7 +1,8 @@
-//! Who may do what with which object.
+//! Permission checks for calls on objects.
 //!
-//! A capability names a device and says what its holder may do there. A superuser of the cell (a
-//! ticket, or the local administrator's socket) may do everything, and names the device only.
+//! A capability names a device and the permissions of its holder there. A superuser of the cell (by
+//! a ticket, or on the local administrator's socket) may do everything, and its capability only
+//! names the device.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::refusal::Refusal;
 use crate::server::Server;
 
 impl Server {
-    /// The device of a call that is allowed to do that.
+    /// Returns the device of a call whose caller has permission for it.
     pub(crate) fn admit(
         &self,
         call: &IncomingCall,
@@ -26,7 +27,7 @@ impl Server {
             self.check_superuser(call)?;
             return self.device(id).ok_or(Refusal::NoDevice);
         }
-        // One that names no device of ours is refused all the same, with the reason, and counted.
+        // A capability for a foreign device is also refused with the reason, and counted.
         let named = device_of(capability).and_then(|id| self.device(id));
         let asked = Asked {
             osd: named.as_ref().map_or(0, |device| device.id),
@@ -45,7 +46,7 @@ impl Server {
         }
     }
 
-    /// The device of a call that servers of the cell make.
+    /// Returns the device of a call that only servers of the cell may make.
     pub(crate) fn admit_all(
         &self,
         call: &IncomingCall,

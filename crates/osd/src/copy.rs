@@ -1,8 +1,8 @@
-//! Copy: an object of another device, pulled by several calls at a time.
+//! Copy: fetches an object from another device with several calls at a time.
 //!
-//! Ranges are taken in their order by four lanes, each a call to the other server and a writer of the
-//! new version here, so that the store sees whole pieces and no lane waits for another. Zeros that a range begins
-//! with are not written: a hole stays one.
+//! Four lanes take ranges in order. Each makes a call to the other server and has a writer of the
+//! new version here, so the store gets whole pieces and no lane waits for another. Zeros at the
+//! start of a range are not written, so a hole remains a hole.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -21,13 +21,13 @@ use crate::service::{Answered, on_disk};
 use crate::statistics::add;
 use crate::write::push;
 
-/// What is copied to where.
+/// Source and destination of a copy.
 struct Job<'c> {
     arguments: &'c Copy,
     source: Connection,
     device: Arc<Device>,
     length: u64,
-    /// The first byte that no lane has.
+    /// The first byte that no lane has taken.
     next: Cell<u64>,
 }
 
@@ -35,7 +35,7 @@ impl Server {
     pub(crate) async fn copy(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
         let arguments: Copy = call.arguments().await?;
         let (object, version) = (arguments.object, arguments.version);
-        // Of servers of the cell only: this server calls whom they name.
+        // Only for servers of the cell, since this server calls the address that they name.
         let device = self.admit_all(call, &arguments.capability)?;
         let client = call.peer().address.ip();
         let _stream = self.streams.begin(client).ok_or(Refusal::Busy)?;
@@ -51,7 +51,7 @@ impl Server {
             .ok_or(Refusal::Call(cellar_wire::AbortCode::ENOENT))?
             .length;
         let store = device.store.clone();
-        // What an earlier try has left is not of this copy.
+        // Data of an earlier attempt does not belong to this copy.
         let made = on_disk(move || store.truncate(object, 0, version, 0)).await?;
         let job = Job {
             arguments: &arguments,
@@ -62,7 +62,7 @@ impl Server {
         };
         tokio::try_join!(job.lane(), job.lane(), job.lane(), job.lane())?;
         made.await?;
-        // It may end with a hole.
+        // The object may end with a hole.
         let store = device.store.clone();
         let ended = on_disk(move || store.truncate(object, 0, version, length)).await?;
         ended.await?;
@@ -84,7 +84,7 @@ impl Server {
         let port = call.port().or_else(|| self.port.get());
         let port = port.ok_or(Refusal::Invalid)?;
         let service = osd::PACKAGE.service_id;
-        // A source that stops sending must not hold a stream here.
+        // A source that stops sending must not occupy a stream here.
         let options = ConnectionOptions {
             idle_dead_time: Some(STREAM_PATIENCE),
             ..ConnectionOptions::default()
@@ -95,7 +95,7 @@ impl Server {
 }
 
 impl Job<'_> {
-    /// Copies one range after another, and waits until the last is durable.
+    /// Copies one range after another, and waits until the last one is durable.
     async fn lane(&self) -> Result<(), Refusal> {
         let mut durable = Ticket::ready();
         loop {
@@ -128,7 +128,7 @@ impl Job<'_> {
         let mut reading = self.source.open(&asked).await.map_err(failed)?;
         let coming: u64 = reading.read().await.map_err(failed)?;
         if coming != length {
-            // The version became another while it was copied: it was not finished.
+            // The version was replaced during the copy, so it was not finished.
             return Err(Refusal::Call(cellar_wire::AbortCode::ESTALE));
         }
         let (mut writer, mut left) = (None, length);
@@ -143,7 +143,7 @@ impl Job<'_> {
             }
             let begun = match writer.take() {
                 Some(writer) => writer,
-                // What is not written reads as zeros.
+                // Bytes that are not written read as zeros.
                 None if pieces.iter().all(is_zero) => continue,
                 None => {
                     let store = self.device.store.clone();

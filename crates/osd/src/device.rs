@@ -9,18 +9,18 @@ use parking_lot::Mutex;
 
 use crate::refusal::Refusal;
 
-/// A device, with what this server knows of it.
+/// A device and its state in this server.
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// Its number in the cell.
+    /// Number of the device in the cell.
     pub(crate) id: u32,
     pub(crate) store: ObjectStore,
-    /// Removals are soft: the cell's database says so, or has not been heard yet.
+    /// Whether removals are soft: the cell's database says so, or has not answered yet.
     pub(crate) soft_delete: AtomicBool,
     pub(crate) scrub: Mutex<ScrubState>,
 }
 
-/// The scrub that runs, or the last one.
+/// State of the running scrub, or of the last one.
 #[derive(Debug, Default)]
 pub(crate) struct ScrubState {
     pub(crate) running: bool,
@@ -41,7 +41,8 @@ impl Device {
         self.soft_delete.load(Ordering::Relaxed)
     }
 
-    /// Its room: nothing is free on a device that takes no more changes. Asks the system.
+    /// Returns its space: nothing is free on a device that accepts no more changes. Queries the
+    /// system.
     pub(crate) fn space(&self) -> Result<Space, Refusal> {
         let usage = self.store.usage()?;
         let takes_changes = self.store.stopped().is_none();
@@ -53,7 +54,7 @@ impl Device {
         })
     }
 
-    /// What a heartbeat says of it. Asks the system.
+    /// Returns its state for a heartbeat. Queries the system.
     pub(crate) fn state(&self) -> OsdState {
         let usage = self.store.usage().unwrap_or_default();
         OsdState {

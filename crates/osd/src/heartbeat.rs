@@ -1,8 +1,8 @@
-//! Heartbeats: the cell's databases hear of the devices every two seconds.
+//! Heartbeats: report the state of the devices to the cell's databases every two seconds.
 //!
-//! States are not replicated, so each database server is told. A server that does not answer keeps
-//! the others from nothing: each has a task of its own. When the entries of the devices have changed,
-//! those of ours are read again.
+//! States are not replicated, so each database server gets them. Each has a task of its own, so a
+//! server that does not answer does not delay the others. When the entries of the devices have
+//! changed, this server reads its own entries again.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::server::Server;
 use crate::statistics::add;
 
 impl Server {
-    /// Until the server stops.
+    /// Runs until the server stops.
     pub(crate) async fn send_heartbeats(self: Arc<Self>) {
         for &database in &self.config.databases {
             let server = self.clone();
@@ -33,7 +33,7 @@ impl Server {
         let (mut revision, mut failed) = (None, false);
         while !self.is_stopping() {
             ticks.tick().await;
-            // After a refusal it is made anew, with the cell's newest key.
+            // After a refusal the connection is created again, with the cell's newest key.
             let Some(to) = connection.get_or_insert_with(|| self.database(database)) else {
                 connection = None;
                 continue;

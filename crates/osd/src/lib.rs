@@ -1,15 +1,15 @@
 //! The object storage server: [`cellar_wire::osd`] over the objects of several devices.
 //!
-//! * [`OsdServer`]: what the program makes, starts and stops;
-//! * `admit`: who may do what with which object;
+//! * [`OsdServer`]: the server that the program creates, starts and stops;
+//! * `admit`: permission checks;
 //! * `read`, `write`, `copy`: the calls that carry bytes;
-//! * `manage`: all others;
-//! * `heartbeat`: how the cell's database learns of the devices;
+//! * `manage`: all other calls;
+//! * `heartbeat`: reports of the devices to the cell's database;
 //! * `upkeep`: scrubs and the end of soft deletes;
-//! * `limits`: every bound, with its reason; `refusal`: the one place that picks a code.
+//! * `limits`: all bounds, with their reasons; `refusal`: the only place that selects abort codes.
 //!
-//! A handler runs on a shard's thread and never blocks it: what is in memory is answered on the
-//! spot, everything else on a thread of the pool.
+//! A handler runs on a shard's thread and never blocks it: it answers directly from memory, and
+//! does everything else on a thread of the pool.
 
 mod admit;
 mod copy;

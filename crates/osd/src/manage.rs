@@ -1,4 +1,4 @@
-//! The calls that carry no bytes.
+//! The calls that carry no data.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,7 +52,7 @@ impl Server {
         let store = device.store.clone();
         let reader = on_disk(move || store.reader(object, version, 0, u64::MAX)).await?;
         let length = reader.left();
-        // It tells something of each of these bytes.
+        // The sums reveal something of each of these bytes.
         self.admit(call, &capability, object, act(length))?;
         let mut summing = Summing {
             reader,
@@ -61,7 +61,7 @@ impl Server {
             md5: (sums & SUM_MD5 != 0).then(Md5::new),
         };
         while summing.reader.left() > 0 {
-            // Not for long on one thread: others wait for it.
+            // Only short steps on one thread, since other work waits for it.
             summing = on_disk(move || summing.more()).await?;
         }
         let sha256 = summing.sha256.map(|sum| words(&sum.finalize()));
@@ -163,7 +163,7 @@ impl Server {
         Ok(())
     }
 
-    /// Every counter.
+    /// Returns all counters.
     pub(crate) fn figures(&self) -> Vec<Figure> {
         let mut figures = self.statistics.figures();
         figures.push(figure("streams", self.streams.count() as u64));
@@ -213,7 +213,7 @@ impl Server {
         Ok(())
     }
 
-    /// What the cell's database says of a device has changed.
+    /// Applies a change of a device's entry in the cell's database.
     pub(crate) fn set_soft_delete(&self, id: u32, soft: bool) {
         if let Some(device) = self.device(id) {
             device.soft_delete.store(soft, Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl Server {
     }
 }
 
-/// A version being read, and the sums that are asked for.
+/// A version that is being read, and the requested sums.
 struct Summing {
     reader: ObjectReader,
     crc32c: Option<u32>,
@@ -250,7 +250,7 @@ impl Summing {
     }
 }
 
-/// A sum as the wire has it.
+/// Converts a sum into words of the wire format.
 fn words<const N: usize>(sum: &[u8]) -> [u32; N] {
     let mut words = [0; N];
     for (word, bytes) in words.iter_mut().zip(sum.as_chunks::<4>().0) {

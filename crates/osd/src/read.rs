@@ -1,8 +1,9 @@
-//! Read: bytes of a version, as they come from the store.
+//! Read: sends the bytes of a version from the store.
 //!
-//! Every block is checked before its bytes leave; a damaged one ends the call with EIO in the middle.
-//! What the system has in memory is read when there is room for it. Where the device has to be waited for, it
-//! reads the next pieces while one is sent. A slow client holds its own call, and these pieces.
+//! Every block is checked before its bytes are sent; a damaged one ends the call with EIO in the
+//! middle. Data in the system's cache is read when there is room to send it. If the device must be
+//! waited for, it reads the next pieces while one is sent. A slow client holds only its own call
+//! and these pieces.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -67,10 +68,10 @@ impl Server {
     }
 }
 
-/// A range being read piece by piece, some ahead of who takes them.
+/// A range that is read piece by piece, with read-ahead.
 pub(crate) struct Ahead {
     reader: ObjectReader,
-    /// On threads that may wait for the disk, in order.
+    /// Pieces that are being read on threads that may wait for the disk, in order.
     coming: VecDeque<Coming>,
 }
 
@@ -84,7 +85,7 @@ impl Ahead {
         }
     }
 
-    /// The next piece; `None` after the last.
+    /// Returns the next piece; `None` after the last.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
         if self.coming.is_empty() {
             match nonblocking(|| self.reader.next(READ_PIECE_BYTES)) {

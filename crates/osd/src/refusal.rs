@@ -1,26 +1,26 @@
-//! The one place that picks an abort code.
+//! The only place that selects abort codes.
 
 use cellar_volume::Error;
 use cellar_wire::AbortCode;
 
-/// Why a call is refused.
+/// Reason why a call is refused.
 #[derive(Clone, Debug)]
 pub(crate) enum Refusal {
-    /// The store said so.
+    /// An error of the store.
     Store(Error),
-    /// The capability does not allow it.
+    /// The capability does not permit it.
     Capability,
-    /// Only superusers may.
+    /// Only superusers may do it.
     NotSuperuser,
-    /// The device that is named is not served here.
+    /// The named device is not served here.
     NoDevice,
-    /// As many streams as there may be.
+    /// The number of streams is at its bound.
     Busy,
-    /// An argument can never be right.
+    /// An argument is invalid.
     Invalid,
-    /// The peer stopped sending before it had sent what it announced.
+    /// The peer stopped sending before it had sent the announced data.
     StoppedSending,
-    /// The call failed underneath, or one to another server: its code.
+    /// This call, or one to another server, failed with this code.
     Call(AbortCode),
 }
 
@@ -46,10 +46,10 @@ fn store_code(error: &Error) -> AbortCode {
         Error::FileTooBig => AbortCode::EFBIG,
         Error::DiskFull => AbortCode::ENOSPC,
         Error::Invalid(_) => AbortCode::EINVAL,
-        // Everything that could block was tried on a thread that may.
+        // Everything that could block was run on a thread that may block.
         Error::WouldBlock => AbortCode::VBUSY,
-        // The machine failed, or what it has is damaged. A device that takes no more writes answers EIO
-        // too, and says in its heartbeats that it cannot be written.
+        // The machine failed, or its data is damaged. A device that accepts no more writes also
+        // answers EIO, and reports in its heartbeats that it is not writable.
         _ => AbortCode::EIO,
     }
 }

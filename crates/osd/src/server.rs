@@ -1,4 +1,4 @@
-//! The object storage server: everything that its calls share, and its life from start to stop.
+//! The object storage server: state shared by its calls, start and stop.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,33 +17,33 @@ use crate::limits::{DEVICES_MAX, PURGE_INTERVAL, STREAMS_MAX};
 use crate::statistics::Statistics;
 use crate::streams::Streams;
 
-/// What an object storage server is told when it is made.
+/// Configuration of an object storage server.
 #[derive(Clone)]
 pub struct Config {
-    /// Whom callers are taken for who show a ticket.
+    /// Authenticates callers with a ticket.
     pub authority: Authority,
-    /// What opens capabilities.
+    /// Keys that open capabilities.
     pub keys: Arc<CapabilityKeys>,
-    /// The cell's OSD databases; each hears of the devices.
+    /// The cell's OSD databases; each gets heartbeats.
     pub databases: Vec<SocketAddr>,
-    /// Addresses of this server for clients, the preferred first.
+    /// Addresses of this server for clients, the preferred one first.
     pub addresses: Vec<IpAddr>,
-    /// Time since 1970.
+    /// Returns the time since 1970.
     pub clock: fn() -> Duration,
-    /// How long what was removed softly can be brought back.
+    /// Time for which a softly removed object can be restored.
     pub retention: Duration,
-    /// Time between two looks for what has been kept long enough.
+    /// Interval of checks for expired soft deletes.
     pub purge_interval: Duration,
-    /// Bytes a second that the background scrub reads of each device; 0: there is none.
+    /// Read rate of the background scrub on each device, bytes per second; 0: no scrub.
     pub scrub_rate: u64,
-    /// Time from the start of a background scrub to that of the next, unless that one still runs then; zero: there
-    /// is none.
+    /// Time from the start of one background scrub to the start of the next, unless that is still
+    /// running then; zero: no scrub.
     pub scrub_interval: Duration,
 }
 
 impl Config {
-    /// The usual settings: soft deletes end after a week, and everything is scrubbed about weekly, at
-    /// up to 16 MiB/s.
+    /// The default settings: soft deletes end after a week, and everything is scrubbed about
+    /// weekly, at up to 16 MiB/s.
     #[must_use]
     pub fn new(authority: Authority, keys: Arc<CapabilityKeys>, clock: fn() -> Duration) -> Self {
         let week = Duration::from_secs(7 * 86_400);
@@ -63,21 +63,21 @@ impl Config {
 
 /// An object storage server. Cheap to clone.
 ///
-/// Life: [`OsdServer::new`], [`OsdServer::service`] into a port, [`OsdServer::start`];
-/// [`OsdServer::stop`] when no more calls are answered. It closes the devices.
+/// Call [`OsdServer::new`], add [`OsdServer::service`] to a port, and call [`OsdServer::start`].
+/// When the port answers no more calls, [`OsdServer::stop`] closes the devices.
 #[derive(Clone)]
 pub struct OsdServer(pub(crate) Arc<Server>);
 
-/// What the calls share.
+/// State shared by the calls.
 pub(crate) struct Server {
     pub(crate) config: Config,
-    /// By number.
+    /// Ordered by number.
     pub(crate) devices: Vec<Arc<Device>>,
     pub(crate) streams: Arc<Streams>,
     pub(crate) statistics: Statistics,
-    /// Other servers are called from it.
+    /// Port for calls to other servers.
     pub(crate) port: OnceLock<Port>,
-    /// A write has found no room.
+    /// Signals that a write has found no room.
     pub(crate) lacks_room: Notify,
     stopping: AtomicBool,
 }
@@ -89,11 +89,12 @@ impl std::fmt::Debug for OsdServer {
 }
 
 impl OsdServer {
-    /// A server of these devices, by their numbers in the cell; of more than 64 the rest is left out.
+    /// Creates a server of these devices, by their numbers in the cell; devices beyond 64 are left
+    /// out.
     #[must_use]
     pub fn new(config: Config, devices: Vec<(u32, ObjectStore)>) -> Self {
         let devices = devices.into_iter().take(DEVICES_MAX);
-        // Until a database says that removals are for good, they can be undone.
+        // Removals can be undone until a database says that they are final.
         let soft = !config.databases.is_empty();
         let mut devices: Vec<_> = devices
             .map(|(id, store)| Arc::new(Device::new(id, store, soft)))
@@ -110,19 +111,19 @@ impl OsdServer {
         }))
     }
 
-    /// What answers on its port and on the local administrator's socket.
+    /// Returns the service for its port and for the local administrator's socket.
     #[must_use]
     pub fn service(&self) -> Arc<dyn Service> {
         Arc::new(crate::service::OsdService(self.0.clone()))
     }
 
-    /// Numbers of its devices, ascending.
+    /// Returns the numbers of its devices, ascending.
     #[must_use]
     pub fn devices(&self) -> Vec<u32> {
         self.0.devices.iter().map(|device| device.id).collect()
     }
 
-    /// Its counters, as `GetStatistics` answers them.
+    /// Returns its counters, as in `GetStatistics`.
     #[must_use]
     pub fn figures(&self) -> Vec<Figure> {
         self.0.figures()
@@ -137,10 +138,10 @@ impl OsdServer {
         runtime.spawn(0, || async move { server.keep_up().await });
     }
 
-    /// Ends the work in the background and closes the devices.
+    /// Ends the background work and closes the devices.
     ///
     /// # Errors
-    /// The first device that did not close cleanly: nothing acknowledged is lost.
+    /// The error of the first device that did not close cleanly; no acknowledged change is lost.
     pub fn stop(&self) -> cellar_volume::Result<()> {
         self.0.stopping.store(true, Ordering::Release);
         let closed = self.0.devices.iter().map(|device| device.store.close());
@@ -153,7 +154,7 @@ impl Server {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Now, in seconds since 1970.
+    /// Current time, seconds since 1970.
     pub(crate) fn now(&self) -> u64 {
         (self.config.clock)().as_secs()
     }

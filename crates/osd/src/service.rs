@@ -1,4 +1,4 @@
-//! Which procedure is called, and what its caller is told.
+//! Dispatch of procedures, and their results for the caller.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use cellar_wire::{AbortCode, Package, Procedure};
 use crate::refusal::Refusal;
 use crate::server::Server;
 
-/// How a call ended.
+/// Result of a call.
 pub(crate) type Answered = Result<(), Refusal>;
 
 pub(crate) struct OsdService(pub(crate) Arc<Server>);

@@ -7,10 +7,10 @@ use cellar_wire::osd::{Figure, PACKAGE};
 
 use crate::refusal::Refusal;
 
-/// Procedures counted, at most.
+/// Most procedures that are counted.
 const PROCEDURES_MAX: usize = 32;
 
-/// What happened since the start.
+/// Counters since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Statistics {
     calls: [AtomicU64; PROCEDURES_MAX],
@@ -32,7 +32,7 @@ pub(crate) fn add(counter: &AtomicU64, count: u64) {
 }
 
 impl Statistics {
-    /// A call of the procedure with that place in the package has ended.
+    /// Counts the end of a call of the procedure at that place in the package.
     pub(crate) fn ended(&self, procedure: Option<usize>, outcome: &Result<(), Refusal>) {
         let counter = procedure.and_then(|place| self.calls.get(place));
         add(counter.unwrap_or(&self.unknown), 1);
@@ -46,7 +46,7 @@ impl Statistics {
         }
     }
 
-    /// All of them.
+    /// Returns all counters.
     pub(crate) fn figures(&self) -> Vec<Figure> {
         let calls = PACKAGE.procedures.iter().zip(&self.calls);
         let calls = calls.map(|(procedure, count)| (format!("calls_{}", procedure.name), count));
@@ -71,7 +71,7 @@ impl Statistics {
     }
 }
 
-/// A figure; names here are short.
+/// Creates a counter of the answer; names here are short.
 pub(crate) fn figure(name: &str, value: u64) -> Figure {
     Figure {
         name: AfsString::new(name.to_owned()).unwrap_or_default(),

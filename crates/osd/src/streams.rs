@@ -1,7 +1,7 @@
-//! Streams of bytes under way: how many, and whose.
+//! Bound of concurrent data streams, in total and for each client.
 //!
-//! A client may hold as many as are free, so one alone gets half of all, and there is always room for
-//! another's first.
+//! A client may have as many as are free. A single client so gets half of all, and there is always
+//! room for the first one of another client.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-/// Those of a process.
+/// The streams of a process.
 #[derive(Debug)]
 pub(crate) struct Streams {
     max: usize,
@@ -22,7 +22,7 @@ struct Running {
     by_client: HashMap<IpAddr, usize>,
 }
 
-/// One stream; it ends when this is dropped.
+/// One stream, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Stream {
     streams: Arc<Streams>,
@@ -37,7 +37,7 @@ impl Streams {
         })
     }
 
-    /// One more of a client's; `None`: it has to come back later.
+    /// Begins a stream of a client; `None`: the client must retry later.
     pub(crate) fn begin(self: &Arc<Self>, client: IpAddr) -> Option<Stream> {
         let mut running = self.running.lock();
         let free = self.max - running.all;
@@ -53,7 +53,7 @@ impl Streams {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of streams.
     pub(crate) fn count(&self) -> usize {
         self.running.lock().all
     }

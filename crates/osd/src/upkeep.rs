@@ -1,5 +1,5 @@
-//! What a server does with its devices by itself: scrubs, and the end of soft deletes: after the retention, or when the
-//! device is full.
+//! Background work on the devices: scrubs, and the end of soft deletes after the retention or when
+//! the device is full.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::server::Server;
 use crate::statistics::add;
 
 impl Server {
-    /// Until the server stops.
+    /// Runs until the server stops.
     pub(crate) async fn keep_up(self: Arc<Self>) {
         let every = self.config.scrub_interval;
         let mut ticks =
@@ -22,8 +22,8 @@ impl Server {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut looks = tokio::time::interval(ROOM_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first scrub is due a part of the interval after the start: a server that is restarted
-        // often scrubs too.
+        // The first scrub is due a fraction of the interval after the start, so a server that
+        // restarts often scrubs too.
         let mut scrubs =
             tokio::time::interval_at(Instant::now() + every / 64, every.max(SCRUB_INTERVAL_LEAST));
         scrubs.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -49,13 +49,13 @@ impl Server {
             let store = device.store.clone();
             match cellar_rpc::blocking(move || store.purge(before)).await {
                 Ok((purged, _)) => add(&self.statistics.purged, purged.into()),
-                Err(error) => tracing::warn!(osd = device.id, %error, "soft deletes stay"),
+                Err(error) => tracing::warn!(osd = device.id, %error, "cannot end soft deletes"),
             }
         }
     }
 
-    /// Ends soft deletes, the oldest first, on devices that are full: what is stored now goes before what could
-    /// be brought back.
+    /// Ends soft deletes on full devices, the oldest first: new data takes precedence over objects
+    /// that could be restored.
     async fn make_room(&self) {
         for device in &self.devices {
             let store = device.store.clone();
@@ -69,12 +69,12 @@ impl Server {
                         "the device was full: soft deletes ended early"
                     );
                 }
-                Err(error) => tracing::warn!(osd = device.id, %error, "soft deletes stay"),
+                Err(error) => tracing::warn!(osd = device.id, %error, "cannot end soft deletes"),
             }
         }
     }
 
-    /// Starts a scrub of a device, unless one runs.
+    /// Starts a scrub of a device, unless one is running.
     pub(crate) fn begin_scrub(self: &Arc<Self>, device: &Arc<Device>, rate: u64) {
         {
             let mut scrub = device.scrub.lock();
@@ -85,7 +85,7 @@ impl Server {
             scrub.report = Default::default();
         }
         let (server, device) = (self.clone(), device.clone());
-        // A thread of its own: it takes days, and the pool's are for calls.
+        // A scrub has its own thread: it takes days, and the pool's threads are for calls.
         let thread = std::thread::Builder::new().name(format!("osd-scrub-{}", device.id));
         let scrubbed = device.clone();
         let begun = thread.spawn(move || {
@@ -110,7 +110,7 @@ impl Server {
     }
 }
 
-/// Ends as many soft deletes as a device that is full needs; answers how many.
+/// Ends as many soft deletes as a full device needs; returns their number.
 fn make_room(store: &ObjectStore) -> cellar_volume::Result<u32> {
     let mut all = 0;
     loop {
@@ -121,7 +121,8 @@ fn make_room(store: &ObjectStore) -> cellar_volume::Result<u32> {
         }
         let (purged, _, durable) = store.purge_oldest(wanted - usage.free)?;
         durable.wait()?;
-        // Their room is there when their pieces are gone too, also for the next look at what is free.
+        // Their space is free only after their pieces are gone, which also matters for the next
+        // check of the free space.
         store.reap_now()?;
         all += purged;
         if (purged as usize) < OLDEST_MAX {

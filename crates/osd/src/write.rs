@@ -1,8 +1,8 @@
 //! Write and Truncate: bytes into a version that is being made.
 //!
-//! A piece is taken to the store, on a thread that may wait for the disk, while the next one comes in:
-//! memory is bounded by two pieces for each call. What a client that goes away has sent stays in the
-//! version, which nothing names.
+//! The store gets a piece, on a thread that may wait for the disk, while the next one arrives.
+//! Memory is bounded by two pieces for each call. Data from a client that goes away stays in the
+//! version, which no layout names.
 
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ impl Server {
     }
 }
 
-/// At least `wanted` of the bytes that a client announced, of which `left` are still to come.
+/// Reads at least `wanted` of the announced bytes, of which `left` are still to come.
 async fn gather(
     call: &mut IncomingCall,
     left: &mut u64,
@@ -99,7 +99,7 @@ async fn gather(
     }
 }
 
-/// Takes all that comes to `writer`.
+/// Passes all data to `writer`.
 async fn bring(
     call: &mut IncomingCall,
     mut left: u64,
@@ -108,13 +108,13 @@ async fn bring(
     let mut pieces = gather(call, &mut left, WRITE_PIECE_BYTES).await?;
     while left > 0 {
         let next = gather(call, &mut left, WRITE_PIECE_BYTES);
-        // What the store says against them is told at once: more may be long in coming.
+        // An error of the store is reported at once, since more data may take long to arrive.
         (pieces, writer) = tokio::try_join!(next, push(writer, pieces))?;
     }
     push(writer, pieces).await
 }
 
-/// Takes bytes to the store.
+/// Passes bytes to the store.
 pub(crate) async fn push(
     mut writer: ObjectWriter,
     pieces: Vec<Bytes>,

@@ -1,4 +1,4 @@
-//! Bytes in pieces as they came off the wire, taken in pieces of other sizes.
+//! Bytes received in pieces, taken in pieces of other sizes.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ impl Chunks {
         }
     }
 
-    /// So many zeros behind.
+    /// Appends `length` zeros.
     pub(crate) fn push_zeros(&mut self, mut length: u64) {
         while length > 0 {
             let piece = zeros(length);
@@ -34,7 +34,8 @@ impl Chunks {
         }
     }
 
-    /// The next bytes in one piece: copied only where they came in several. Fewer at the end.
+    /// Takes the next `length` bytes as one piece, fewer at the end. Copies only if they arrived in
+    /// several pieces.
     pub(crate) fn take(&mut self, length: usize) -> Bytes {
         match self.pieces.front_mut() {
             Some(first) if first.len() > length => {
@@ -56,7 +57,7 @@ impl Chunks {
         }
     }
 
-    /// The next piece, or the first `max` bytes of it.
+    /// Returns the next piece, or its first `max` bytes.
     pub(crate) fn next(&mut self, max: usize) -> Option<Bytes> {
         let first = self.pieces.front_mut()?;
         if first.len() > max {

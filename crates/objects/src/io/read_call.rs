@@ -1,4 +1,4 @@
-//! One `Read` of a contiguous range of one object: its bytes, and zeros where the object ends before.
+//! One `Read` of a contiguous range of one object; returns zeros after the end of the object.
 
 use std::time::Duration;
 
@@ -14,31 +14,32 @@ use super::{ObjectSet, zeros};
 use crate::arithmetic::length_at;
 use crate::devices::Devices;
 
-/// How long a device may always take, even if it had time before: the caller may have been busy and not
-/// listened.
+/// Time that a device always gets, even if it had time before, since the caller may have been busy
+/// and not listening.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// A range of an object under way.
+/// A range of an object that is being read.
 pub(crate) struct ReadCall {
     /// The object's place in its layout.
     pub(crate) place: usize,
     call: Option<OutgoingCall>,
-    /// Bytes that the device still sends; `None`: it has not said yet.
+    /// Bytes that the device still sends; `None`: not known yet.
     coming: Option<u64>,
-    /// Bytes that it may send.
+    /// Bytes requested from the device.
     asked: u64,
-    /// Bytes of the range that are still to be handed out.
+    /// Bytes of the range that were not returned yet.
     left: u64,
-    /// When something was heard last.
+    /// Time of the last received data.
     heard: Instant,
-    /// How long nobody may listen before it is no fault of the device that the call ended.
+    /// Time without listening after which the end of the call is no fault of the device.
     patient: Duration,
     left_alone: bool,
 }
 
 impl ReadCall {
-    /// Asks for `range` of the object at `place`. An object that was never written is zeros. `file_length`: that
-    /// of the file if it is known; what lies behind is zeros and not asked for, a capability may not allow it.
+    /// Starts a read of `range` of the object at `place`. An object that was never written reads as
+    /// zeros. `file_length` is the length of the file if known; bytes after it are zeros and are
+    /// not requested, since a capability may not permit it.
     pub(crate) async fn open(
         devices: &Devices,
         set: &ObjectSet,
@@ -74,15 +75,15 @@ impl ReadCall {
             length: asked,
         };
         let mut call = connection.open(&arguments).await?;
-        // The device may begin now, not when somebody asks for the first byte.
+        // This starts the device now, not at the first read.
         call.finish();
         opened.call = Some(call);
         opened.coming = None;
         Ok(opened)
     }
 
-    /// At most `max` of the next bytes, not none unless all were handed out. `patience`: silence after which the
-    /// device counts as failed.
+    /// Returns at most `max` of the next bytes, and at least one unless all were returned.
+    /// `patience`: silence after which the device counts as failed.
     pub(crate) async fn next(
         &mut self,
         max: u64,
@@ -126,7 +127,7 @@ impl ReadCall {
             self.coming = Some(coming - bytes.len() as u64);
         }
         if self.coming == Some(0) {
-            // Only when it has ended the call has succeeded, and dropping it aborts nothing.
+            // The call has succeeded only when it has ended; then dropping it aborts nothing.
             if let Some(call) = self.call.take() {
                 call.results::<ReadReply>().await?;
             }
@@ -138,25 +139,27 @@ impl ReadCall {
         Ok(bytes)
     }
 
-    /// Whether the caller had not listened for so long that the device may have given the call up, or we: it was
-    /// read ahead, and is to be asked again.
+    /// Whether the caller had not listened for so long that one side may have ended the call. The
+    /// data was read ahead and must be requested again.
     pub(crate) fn was_left_alone(&self) -> bool {
         self.left_alone
     }
 
-    /// Whether nothing was heard for about as long as `patience`: not all calls were opened in the same moment.
-    /// Spoils the call.
+    /// Whether nothing was received for about `patience`; the tolerance is for calls opened at
+    /// different moments. Invalidates the call.
     pub(crate) fn is_silent(&mut self, patience: Duration) -> bool {
         self.call.is_some()
             && self.heard + patience / 2 <= Instant::now()
             && self.take(u64::MAX).now_or_never().is_none()
     }
 
-    /// Listens on behind the back of whoever has given it up: a device that says something after all was only slow.
+    /// Keeps listening after the reader has given up the call: if the device sends something after
+    /// all, it was only slow.
     pub(crate) fn listen(mut self: Box<Self>, devices: Devices, osd: u32) {
         tokio::spawn(async move {
             match self.take(u64::MAX).await {
-                // If nobody passes it over any more, this machine has changed its network meanwhile.
+                // If the device is no longer passed over, this machine has changed its network
+                // meanwhile.
                 Err(cause @ (CallError::Dead | CallError::Gone)) if devices.is_passed_over(osd) => {
                     devices.failed(osd, &cause);
                 }

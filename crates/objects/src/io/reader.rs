@@ -1,24 +1,27 @@
-//! A range of a file as a stream of pieces, from many objects at once.
+//! Reads a range of a file as a stream of pieces, from many objects at once.
 //!
-//! 1. The range is read in *spans* of whole rows. In a span each object that is needed is read with one
-//!    call; calls of this span and of some that follow are open at the same time. A call holds what has
-//!    arrived, up to a megabyte, so the calls are the read-ahead, and no task is needed: whoever asks for the
-//!    next bytes takes them from the calls in turn, in the order of the file.
-//! 2. A call that fails, or is silent for longer than others would take ([`ReadOptions::patience`]), marks
-//!    its object as tried. All open spans are forgotten and opened anew from the current position with
-//!    what is left: another copy, or of an erasure code any objects. There is one way to recover, and it
-//!    can be taken at most a few times for each object.
-//! 3. If of an erasure code an object that is needed is not to be had, the span is read *whole*: the same
+//! 1. The range is read in *spans* of whole rows. In a span each needed object is read with one
+//!    call; the calls of this span and of some following ones are open at the same time. A call
+//!    holds up to a megabyte of received data. The calls therefore are the read-ahead, and no task
+//!    is needed: the consumer takes the next bytes from the calls in turn, in the order of the
+//!    file.
+//! 2. If a call fails, or is silent for longer than [`ReadOptions::patience`], its object is marked
+//!    as tried. All open spans are dropped and opened again from the current position with what is
+//!    left: another copy, or any objects of an erasure code. There is only this way to recover, and
+//!    each object permits it a few times at most.
+//! 3. If a needed object of an erasure code is unavailable, the span is read *whole*: the same
 //!    range of as many objects as there are data objects, from which the missing ones are computed.
-//! 4. A caller who takes his time lets calls that were read ahead end unheard, by our limits or the server's.
-//!    These are opened anew and count for nothing.
-//! 5. Silence counts from the last byte heard on that call, not from when we began to wait for it: two devices
-//!    that die together cost one wait.
-//! 6. Where a file server stands in for devices it is one more copy, the last one, and all silence of a reader comes out of
-//!    one budget ([`SILENCES`]), which is full again when a span has come: two silent copies, each asked again with more patience, and the last until its server
-//!    counted as dead, took 19 s. So who was silent is not asked again, and other readers pass it over as well. It may only be
-//!    slow: it is listened to, and asked again once it says something. While others are left each gets half of what is left of
-//!    the budget at most, so that the next has its turn; the last one gets the rest.
+//! 4. If the caller is slow, calls that were read ahead may end unnoticed, by our limits or the
+//!    server's. These are opened again and do not count as failures.
+//! 5. Silence counts from the last byte received on that call, not from the start of our wait. Two
+//!    devices that die together so cost one wait.
+//! 6. If a file server stands in for devices, it is the last copy, and all silence of a reader is
+//!    charged to one budget ([`SILENCES`]), which is refilled when a span is complete. Without a
+//!    budget, two silent copies took 19 s: each was retried with more patience, and the last one
+//!    until its server counted as dead. A silent device is therefore not retried, and other readers
+//!    pass it over too. It may only be slow: the reader keeps listening to it, and uses it again
+//!    once it sends something. While other copies are left, each gets at most half of the remaining
+//!    budget, so that the next one has its turn; the last one gets the rest.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -37,62 +40,63 @@ use crate::devices::{Condition, Devices};
 use crate::erasure::Code;
 use crate::error::{Error, Problem, Result, is_damage};
 
-/// How often an object is asked that gave no answer.
+/// Attempts for an object that gave no answer.
 const TRIES_MAX: u32 = 3;
 
-/// How often one patience is waited for in vain where a file server stands in, for all devices together.
+/// Budget of silence for all devices together if a file server stands in, in units of the patience.
 const SILENCES: u32 = 2;
 
-/// Bytes of an object that are at least computed together: decoding has a fixed cost.
+/// Least bytes of an object that are computed together, since decoding has a fixed cost.
 const WHOLE_BYTES: u64 = 512 << 10;
 
-/// Problems remembered.
+/// Most problems recorded.
 const PROBLEMS_MAX: usize = 256;
 
-/// A range of a file being read.
+/// A range of a file that is being read.
 pub struct Reader {
     devices: Devices,
     set: ObjectSet,
     options: ReadOptions,
     striping: Striping,
     code: Option<Code>,
-    /// That of the file, if it is known.
+    /// Length of the file, if known.
     file_length: Option<u64>,
-    /// The next byte to hand out.
+    /// Position of the next byte to return.
     position: u64,
     end: u64,
-    /// Up to where spans are open.
+    /// End of the open spans.
     opened: u64,
     spans: VecDeque<Span>,
-    /// Computed or gathered, in the order of the file.
+    /// Computed or collected data, in the order of the file.
     ready: VecDeque<Bytes>,
-    /// By place: how often it failed; `u32::MAX`: it is not to be used.
+    /// Number of failures by place; `u32::MAX`: the object must not be used.
     tried: Vec<u32>,
-    /// What is left of rule 6's budget; `None`: nobody stands in for the devices.
+    /// Remaining budget of rule 6; `None`: no file server stands in for the devices.
     silence: Option<Duration>,
     problems: Vec<Problem>,
     last: CallError,
 }
 
-/// A part of the range, with a call for each object that is needed.
+/// A part of the range, with a call for each needed object.
 struct Span {
     end: u64,
-    /// By stripe.
+    /// Calls by stripe.
     calls: Vec<Option<ReadCall>>,
-    /// For a span that is read whole: which bytes of the objects, and the calls that give them.
+    /// For a span that is read whole: the range of the objects, and the calls that read it.
     whole: Option<(Range<u64>, Vec<ReadCall>)>,
 }
 
-/// Failures that leave objects out, and no more.
+/// Result of a step whose failures only leave objects out.
 type Survived<T> = std::result::Result<T, Vec<Failure>>;
 
-/// A failure, and whose.
+/// A failure and its object.
 struct Failure {
     place: usize,
     cause: CallError,
-    /// Nobody had listened for long: the object is asked again, and nothing is held against it.
+    /// Whether the caller had not listened for long: the object is retried, and the failure does
+    /// not count.
     left_alone: bool,
-    /// What failed, if it was open.
+    /// The failed call, if it was open.
     call: Option<Box<ReadCall>>,
 }
 
@@ -117,11 +121,11 @@ impl Failure {
 }
 
 impl Reader {
-    /// Reads `range` of a file. It must end at the file's end at the latest: an object that is shorter than it
-    /// should be reads as zeros.
+    /// Creates a reader of `range`, which must end at the end of the file at the latest. An object
+    /// that is shorter than it should be reads as zeros.
     ///
     /// # Errors
-    /// [`Error::Misused`] for a layout that is none.
+    /// [`Error::Misused`] for an invalid layout.
     pub fn new(
         devices: Devices,
         set: ObjectSet,
@@ -151,30 +155,30 @@ impl Reader {
         })
     }
 
-    /// The file is that long: nothing behind is asked for, whatever is computed together.
+    /// Sets the length of the file: bytes after it are not requested, even for computations.
     #[must_use]
     pub fn of_file(mut self, length: u64) -> Self {
         self.file_length = Some(length);
         self
     }
 
-    /// What failed so far and was read elsewhere: to be repaired.
+    /// Returns the objects that failed so far and were read elsewhere; they need repair.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// The next byte's position in the file.
+    /// Returns the file position of the next byte.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// The next bytes in the order of the file, `None` at the end of the range. A future that is dropped
-    /// before it is ready spoils the reader.
+    /// Returns the next bytes in the order of the file, `None` at the end of the range. Dropping
+    /// the future before it is ready invalidates the reader.
     ///
     /// # Errors
-    /// Too few objects are left to read from. Nothing more is to be had from this reader then.
+    /// Too few readable objects are left. The reader cannot be used any more.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         loop {
             if let Some(bytes) = self.ready.pop_front() {
@@ -191,7 +195,7 @@ impl Reader {
         }
     }
 
-    /// All that is left of the range, in pieces.
+    /// Returns the rest of the range, in pieces.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -203,7 +207,7 @@ impl Reader {
         Ok(pieces)
     }
 
-    /// Makes something ready. The outer error ends the reader, the inner one is survived.
+    /// Makes more data ready. The outer error ends the reader; the inner one leaves objects out.
     async fn advance(&mut self) -> Result<Survived<()>> {
         if let Err(failures) = self.open_spans().await? {
             return Ok(Err(failures));
@@ -247,7 +251,7 @@ impl Reader {
             let span = match self.open_span(self.opened).await {
                 Ok(Ok(span)) => span,
                 Ok(Err(failure)) => return Ok(Err(vec![failure])),
-                // What is open comes first; then it may be otherwise.
+                // Open spans are read first; afterwards the situation may have changed.
                 Err(_) if !self.spans.is_empty() => break,
                 Err(error) => return Err(error),
             };
@@ -257,7 +261,8 @@ impl Reader {
         Ok(Ok(()))
     }
 
-    /// Where a span that begins at `start` ends, if each object may give so many bytes.
+    /// Returns the end of a span that begins at `start`, if each object may contribute
+    /// `object_bytes`.
     fn span_end(&self, start: u64, object_bytes: u64) -> u64 {
         let rows = (object_bytes / self.striping.unit).max(1);
         let row = self.striping.row();
@@ -331,7 +336,8 @@ impl Reader {
         })
     }
 
-    /// Reads a span's objects to the end, computes what is missing, and puts the file's bytes in order.
+    /// Reads a span's objects to the end, computes missing data, and puts the bytes into the order
+    /// of the file.
     async fn gather(
         &mut self,
         file: Range<u64>,
@@ -348,7 +354,7 @@ impl Reader {
                 }
             }
         });
-        // Of all, not the first that fails: devices that died together cost one wait.
+        // All failures are collected, not only the first: devices that died together cost one wait.
         let (mut have, mut failures) = (Vec::new(), Vec::new());
         for read in join_all(reads).await {
             match read {
@@ -397,7 +403,7 @@ impl Reader {
         Ok(Ok(()))
     }
 
-    /// The first span was read to its end.
+    /// Ends the first span after its last byte.
     fn end_span(&mut self) {
         let calls = self.spans.pop_front().map(|span| span.calls);
         for call in calls.into_iter().flatten().flatten() {
@@ -406,12 +412,13 @@ impl Reader {
         self.went_on();
     }
 
-    /// Bytes came: what was waited for in vain before is not held against what follows.
+    /// Refills the budget of silence, since data arrived.
     fn went_on(&mut self) {
         self.silence = self.silence.map(|_| self.options.patience * SILENCES);
     }
 
-    /// The object at a place gave all that was asked for, whatever others think of its device meanwhile.
+    /// Records that the object at a place returned all requested data, even if others pass its
+    /// device over.
     fn heard(&self, place: usize) {
         if self.silence.is_some()
             && let Some(placed) = self.set.layout.objects.get(place)
@@ -420,7 +427,7 @@ impl Reader {
         }
     }
 
-    /// How good an object is to read from: 0 is best. `None`: not at all.
+    /// Returns the rank of an object for reading: 0 is best. `None`: unusable.
     fn rank(&self, place: usize) -> Option<u32> {
         let placed = self.set.layout.objects.get(place)?;
         let tried = *self.tried.get(place)?;
@@ -440,7 +447,7 @@ impl Reader {
         }
     }
 
-    /// The best of some places, those of equal rank by the priority of their devices.
+    /// Returns the best of some places; equal ranks are ordered by the priority of their devices.
     fn best_of(&self, places: impl Iterator<Item = usize>) -> Option<(u32, usize)> {
         let ranked = places.filter_map(|place| Some((self.rank(place)?, place)));
         ranked.min_by_key(|(rank, place)| {
@@ -449,7 +456,7 @@ impl Reader {
         })
     }
 
-    /// The `count` best objects of all, data first, and the rank of the worst of them.
+    /// Returns the `count` best objects of all, data first, and the rank of the worst of them.
     fn any_of(&self, count: usize) -> Option<(u32, Vec<usize>)> {
         let mut ranked: Vec<(u32, usize)> = (0..self.set.layout.objects.len())
             .filter_map(|place| Some((self.rank(place)?, place)))
@@ -484,8 +491,8 @@ impl Reader {
         Error::Unavailable { osd }
     }
 
-    /// How long to wait for an object: for ever (until its server counts as dead) if nothing stands in for it, no file server
-    /// either.
+    /// Returns the time to wait for an object. Without an alternative, including a file server, the
+    /// wait is unlimited (until its server counts as dead).
     fn patience(&self, place: usize) -> Option<Duration> {
         let shape = &self.set.layout.shape;
         let usable = |other: &usize| *other != place && self.rank(*other).is_some();
@@ -498,7 +505,7 @@ impl Reader {
                 (0..self.tried.len()).filter(usable).count() >= shape.stripes as usize
             }
         };
-        // Who was left out for nothing gets more time when it is asked again.
+        // An object that was left out without success gets more time when it is retried.
         let again = self.tried.get(place).copied().unwrap_or(0).min(TRIES_MAX);
         let usual = others.then_some(self.options.patience * (1 + 2 * again));
         let Some(left) = self.silence else {
@@ -507,7 +514,8 @@ impl Reader {
         Some(usual.map_or(left, |usual| usual.min(left / 2)))
     }
 
-    /// Leaves objects out, and begins anew at the current position. So long was `waited` in vain.
+    /// Leaves objects out, and restarts at the current position. `waited` is the time spent in
+    /// vain.
     fn failed(&mut self, mut failures: Vec<Failure>, waited: Duration) {
         failures.retain(|failure| !failure.left_alone);
         if let (Some(left), false) = (&mut self.silence, failures.is_empty()) {
@@ -525,14 +533,15 @@ impl Reader {
         if !silence {
             return;
         }
-        // Who was silent as long on another call need not be waited for again.
+        // Other calls that were silent for as long need no further wait.
         let whole = |span: Span| span.whole.into_iter().flat_map(|(_, calls)| calls);
         for mut call in spans.into_iter().flat_map(|mut span| {
             let calls = std::mem::take(&mut span.calls);
             calls.into_iter().flatten().chain(whole(span))
         }) {
             let place = call.place;
-            // Once: it may only be slow, and must not be used up by the silence of others.
+            // Only once: the device may just be slow, and the silence of others must not use up its
+            // attempts.
             let fresh = self.tried.get(place) == Some(&0) && !failed.contains(&place);
             if fresh && call.is_silent(self.options.patience) {
                 failed.push(place);
@@ -565,7 +574,7 @@ impl Reader {
             let refused = matches!(&cause, CallError::Aborted(code) if *code == AbortCode::EACCES);
             *tried = match &cause {
                 _ if refused || is_damage(&cause) => u32::MAX,
-                // The file server is asked sooner than it once more.
+                // The file server is used before it is retried.
                 _ if silent => u32::MAX,
                 // That took long enough.
                 CallError::Dead | CallError::Gone => tried.saturating_add(2),
@@ -583,7 +592,7 @@ impl Reader {
     }
 }
 
-/// Whether a layout is one.
+/// Checks that a layout is valid.
 pub(crate) fn check(layout: &cellar_wire::object::Layout) -> Result<()> {
     let shape = &layout.shape;
     if shape.check().is_err() || layout.objects.len() != shape.objects() {

@@ -1,7 +1,8 @@
-//! A row of an erasure code while it is written: the new version of all data units, for their parity.
+//! A row of an erasure code during a write: the new version of all data units, for their parity.
 //!
-//! The store brings some bytes of the row, in order; the others are those of the version before, read before
-//! anything was sent. Only the columns that the store touches count, see [`Striping::columns`].
+//! The store provides some bytes of the row, in order. The others are those of the old version,
+//! read before anything was sent. Only the columns that the store touches matter, see
+//! [`Striping::columns`].
 
 use std::ops::Range;
 
@@ -11,30 +12,31 @@ use super::chunks::Chunks;
 use crate::arithmetic::Striping;
 use crate::erasure::{Code, CodeError};
 
-/// Bytes of each shard put together at a time: what is encoded stays in the processor's cache.
+/// Bytes of each shard processed at a time, so that they stay in the processor's cache.
 const SLICE_BYTES: usize = 32 << 10;
 
-/// A row being filled.
+/// A row that is being filled.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// Which columns of it count.
+    /// The columns that matter.
     pub(crate) columns: Range<u64>,
-    /// By stripe: what is known of the columns from their begin on.
+    /// By stripe: the known bytes of the columns, from their start.
     units: Vec<Chunks>,
-    /// By stripe: what was there behind the bytes that come.
+    /// By stripe: the old bytes after those of the store.
     behind: Vec<Chunks>,
 }
 
-/// What is not overwritten of the columns of a row.
+/// The bytes of a row's columns that are not overwritten.
 #[derive(Debug, Default)]
 pub(crate) struct Old {
-    /// By stripe: before the bytes that come.
+    /// By stripe: before the bytes of the store.
     pub(crate) before: Vec<Chunks>,
-    /// By stripe: behind them.
+    /// By stripe: after them.
     pub(crate) behind: Vec<Chunks>,
 }
 
-/// Which bytes of the file a store does not bring, of the columns of a row: by stripe before, and behind.
+/// Returns the ranges of the file in a row's columns that a store does not provide: by stripe,
+/// before and after its bytes.
 pub(crate) fn not_brought(
     striping: &Striping,
     row: u64,
@@ -46,7 +48,7 @@ pub(crate) fn not_brought(
         let begin = run.start.clamp(unit.start, unit.end);
         let end = run.end.clamp(unit.start, unit.end);
         if begin >= end {
-            // Nothing comes: all of it is before.
+            // The store has no bytes here: the whole unit is before.
             return (unit.clone(), unit.end..unit.end);
         }
         (unit.start..begin, end..unit.end)
@@ -55,7 +57,7 @@ pub(crate) fn not_brought(
 }
 
 impl Row {
-    /// Begins a row of the store of `run`, with what it does not bring.
+    /// Begins a row of the store of `run`, with the bytes that the store does not provide.
     pub(crate) fn begin(striping: &Striping, number: u64, run: &Range<u64>, old: Old) -> Self {
         let stripes = striping.stripes as usize;
         let Old {
@@ -71,14 +73,14 @@ impl Row {
         }
     }
 
-    /// Bytes of the store that lie on a stripe.
+    /// Appends bytes of the store that belong to a stripe.
     pub(crate) fn push(&mut self, stripe: usize, bytes: Bytes) {
         if let Some(unit) = self.units.get_mut(stripe) {
             unit.push(bytes);
         }
     }
 
-    /// The parity of the columns, when all bytes have come.
+    /// Returns the parity of the columns after all bytes have arrived.
     pub(crate) async fn parity(
         mut self,
         code: &mut Code,
@@ -97,7 +99,7 @@ impl Row {
             let shards: Vec<Bytes> = self.units.iter_mut().map(|u| u.take(slice)).collect();
             code.encode(&shards, &mut parity)?;
             done += slice;
-            // A row of megabytes takes milliseconds; others use this thread too.
+            // A row of megabytes takes milliseconds, and other tasks use this thread too.
             if done % (16 * SLICE_BYTES) == 0 {
                 tokio::task::yield_now().await;
             }

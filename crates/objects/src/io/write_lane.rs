@@ -1,11 +1,12 @@
-//! One object that is being written: the calls that bring its bytes.
+//! One object that is being written: the calls that carry its bytes.
 //!
-//! Bytes come in ascending order. They go into a `Write` call of known length; when it is full the next is opened
-//! and the answer to the first (all is durable) is waited for later: at the latest when
-//! [`super::WriteOptions::calls_ahead`] are unanswered. A failure ends the lane: nothing more is sent.
+//! Bytes arrive in ascending order. They go into a `Write` call of known length; when it is full,
+//! the next one is opened. The answer to the first (all is durable) is awaited later: at the latest
+//! when [`super::WriteOptions::calls_ahead`] calls are unanswered. A failure ends the lane: nothing
+//! more is sent.
 //!
-//! Between two pieces of one object lie those of all others, which may take minutes to come: that a call stands
-//! still is no failure as long as nobody waits for the device.
+//! The pieces of all other objects come between two pieces of one object, which may take minutes.
+//! An idle call is therefore no failure while this process does not wait for the device.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -28,19 +29,19 @@ pub(crate) struct Lane {
     base: u64,
     version: u64,
     options: WriteOptions,
-    /// How long the device may keep us waiting at all.
+    /// Idle time of the device after which a call fails.
     idle_time: Duration,
-    /// The call that takes bytes, and how many it still takes.
+    /// The call that accepts bytes, and the number that it still accepts.
     call: Option<(OutgoingCall, u64)>,
     unanswered: VecDeque<OutgoingCall>,
     cut: Option<u64>,
-    /// Where the next byte goes, and where the present run ends.
+    /// Position of the next byte; below, the end of the current run.
     position: u64,
     end: u64,
 }
 
 impl Lane {
-    /// `None`: the device is not listed.
+    /// Creates a lane; `None`: the device is not listed.
     pub(crate) fn new(
         devices: &Devices,
         osd: u32,
@@ -65,12 +66,12 @@ impl Lane {
         })
     }
 
-    /// What proves the right of calls from now on.
+    /// Replaces the capability of further calls.
     pub(crate) fn renew(&mut self, capability: Capability) {
         self.capability = capability;
     }
 
-    /// These bytes of the object are to come now.
+    /// Begins a run of these bytes of the object.
     pub(crate) fn begin(&mut self, range: Range<u64>) {
         self.position = range.start;
         self.end = range.end;
@@ -93,7 +94,7 @@ impl Lane {
                 return Err(CallError::AnsweredEarly);
             }
             match self.within(patience, call.write(part)).await {
-                // The device has answered already: its answer says why.
+                // The device has already answered; its answer has the reason.
                 Err(CallError::AnsweredEarly) => {
                     self.answer(call, patience).await?;
                     return Err(CallError::AnsweredEarly);
@@ -130,12 +131,12 @@ impl Lane {
         Ok((self.connection.open(&arguments).await?, length))
     }
 
-    /// Has [`Lane::drain`] make the new version that long.
+    /// Makes [`Lane::drain`] set the length of the new version.
     pub(crate) fn cut(&mut self, length: u64) {
         self.cut = Some(length);
     }
 
-    /// Waits until all that was sent is durable.
+    /// Waits until all sent data is durable.
     pub(crate) async fn drain(&mut self, patience: Option<Duration>) -> Result<(), CallError> {
         if self.call.is_some() {
             return Err(CallError::AnsweredEarly);
@@ -149,7 +150,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Makes the new version that long.
+    /// Sets the length of the new version.
     pub(crate) async fn truncate(
         &mut self,
         length: u64,
@@ -176,7 +177,7 @@ impl Lane {
         Ok(())
     }
 
-    /// A failure if it takes longer than anybody has patience for; without one, than any device may take.
+    /// Fails if `work` takes longer than `patience`; without one, longer than any device may take.
     async fn within<T>(
         &self,
         patience: Option<Duration>,

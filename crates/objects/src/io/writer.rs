@@ -1,16 +1,17 @@
-//! A store: new versions of the objects that it touches.
+//! A store: creates new versions of the objects that it touches.
 //!
-//! 1. A store has *runs*: contiguous ranges whose length is known before. A run is on each object one
-//!    contiguous range, so it goes to each by calls of known length ([`Lane`]), all at the same time; the
-//!    bytes are handed to the calls in the order of the file, to all copies, and never copied.
-//! 2. With an erasure code the bytes are also kept until their row is whole; then the parity of the columns
-//!    that were touched follows. Of a row that is not overwritten as a whole, the rest is read before
-//!    anything is sent: in the objects as they were, data and parity still fit together, so that this works
-//!    without a device too.
-//! 3. An object that fails is left out from then on, if the others still hold all bytes; else the store has
-//!    failed. It ends by saying which objects have the new version and which lack it. All has been
-//!    answered by the devices as durable then. Nobody sees any of it before the vnode names the versions,
-//!    so giving up needs no call: what was begun goes with the next store.
+//! 1. A store has *runs*: contiguous ranges of known length. A run is one contiguous range on each
+//!    object, so it goes to each by calls of known length ([`Lane`]), all at the same time. The
+//!    calls get the bytes in the order of the file, for all copies, without copying.
+//! 2. With an erasure code the bytes are also kept until their row is complete; then the parity of
+//!    the touched columns follows. If a row is not overwritten as a whole, the rest is read before
+//!    anything is sent. In the old objects data and parity still match, so this works without one
+//!    of the devices too.
+//! 3. An object that fails is left out from then on, if the others still hold all bytes; otherwise
+//!    the store has failed. The store ends with a list of the objects that have the new version and
+//!    those that lack it. At that time all devices have confirmed that the data is durable. No
+//!    reader sees it before the vnode names the versions. Giving up therefore needs no call: the
+//!    remains are removed by the next store.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -36,45 +37,46 @@ use crate::devices::{Condition, Devices};
 use crate::erasure::Code;
 use crate::error::{Error, Problem, Result};
 
-/// A store under way. Dropping it gives it up.
+/// A store in progress. Dropping it abandons the store.
 pub struct Writer {
     devices: Devices,
-    /// The objects as they are now: those touched have the new version already, those that failed are stale.
+    /// The current objects: touched ones have the new version already, failed ones are stale.
     set: ObjectSet,
-    /// By place: the versions that the new ones are made from.
+    /// By place: the versions from which the new ones are made.
     bases: Vec<u64>,
     lanes: Vec<Option<Lane>>,
     striping: Striping,
     code: Option<Code>,
     options: WriteOptions,
-    /// Length of the file, with what was written.
+    /// Length of the file, including written data.
     length: u64,
-    /// Where the run under way is, and where it ends.
+    /// Current position in the run; below, the run.
     position: u64,
     run: Range<u64>,
-    /// Behind all runs so far.
+    /// End of all runs so far.
     high: u64,
     row: Option<Row>,
-    /// What stays of rows of the run under way.
+    /// Bytes that stay in rows of the current run.
     old: VecDeque<(u64, Old)>,
     problems: Vec<Problem>,
 }
 
-/// What a store made.
+/// Result of a store.
 #[derive(Clone, Debug)]
 pub struct Written {
-    /// The layout that the vnode shall have.
+    /// The new layout of the vnode.
     pub layout: Layout,
-    /// Length of the file, if it was not longer already.
+    /// New length of the file, unless it was longer already.
     pub length: u64,
-    /// By place: whether the store touched the object (or should have, and it failed).
+    /// By place: whether the store touched the object (or should have, and failed).
     pub touched: Vec<bool>,
-    /// What failed: to be repaired.
+    /// Objects that failed and need repair.
     pub problems: Vec<Problem>,
 }
 
 impl Written {
-    /// What `EndStore` is told: failures with their codes, and with code 0 what was not touched.
+    /// Returns the argument of `EndStore`: failures with their codes, and untouched objects with
+    /// code 0.
     #[must_use]
     pub fn failed(&self) -> List<Failed, OBJECTS_MAX> {
         let places = self.layout.objects.iter().zip(&self.touched).enumerate();
@@ -101,7 +103,7 @@ impl Writer {
     /// Begins a store of a file of `length` bytes. Nothing is sent yet.
     ///
     /// # Errors
-    /// [`Error::Misused`] for a layout that is none, or whose version is no newer one.
+    /// [`Error::Misused`] for an invalid layout, or one whose version is not newer.
     pub fn new(
         devices: Devices,
         set: ObjectSet,
@@ -134,19 +136,19 @@ impl Writer {
         })
     }
 
-    /// Length of the file with what was written so far.
+    /// Returns the length of the file, including written data.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// What failed so far and is done without.
+    /// Returns the objects that failed so far and were left out.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// These capabilities count from now on: the others are about to expire.
+    /// Replaces the capabilities, since the others expire soon.
     pub fn renew(&mut self, capabilities: Capabilities) {
         for (place, lane) in self.lanes.iter_mut().enumerate() {
             let osd = self.set.layout.objects[place].osd;
@@ -157,10 +159,11 @@ impl Writer {
         self.set.capabilities = capabilities;
     }
 
-    /// Begins a run: `length` bytes for `position` follow by [`Writer::push`]. The run before must be whole.
+    /// Begins a run: `length` bytes for `position` follow by [`Writer::push`]. The previous run
+    /// must be complete.
     ///
     /// # Errors
-    /// Too few objects are left; [`Error::Misused`] in the middle of another run.
+    /// Too few objects are left; [`Error::Misused`] within another run.
     pub async fn begin(&mut self, position: u64, length: u64) -> Result<()> {
         if self.position != self.run.end {
             return Err(Error::Misused("a run in the middle of another"));
@@ -177,8 +180,8 @@ impl Writer {
         };
         let keeps = self.code.is_some() && self.keeps_some(&run);
         if safe < self.high || (keeps && self.high > 0) {
-            // Calls may overtake each other: nothing of the same bytes may be under way, nor may what is
-            // read be of a version that its device has yet to make.
+            // Calls may overtake each other: no other call for the same bytes may be in progress,
+            // and no version may be read that its device has yet to create.
             self.drain().await?;
         }
         if !run.is_empty() && self.code.is_some() {
@@ -197,7 +200,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The next bytes of the run. Waits while devices have no room.
+    /// Writes the next bytes of the run. Waits while devices have no room.
     ///
     /// # Errors
     /// Too few objects are left; [`Error::Misused`] for more bytes than were announced.
@@ -236,16 +239,16 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes the file that long: cuts it, or says that a hole follows.
+    /// Sets the length of the file: cuts it, or adds a hole.
     ///
     /// # Errors
-    /// Too few objects are left; [`Error::Misused`] in the middle of a run.
+    /// Too few objects are left; [`Error::Misused`] within a run.
     pub async fn truncate(&mut self, length: u64) -> Result<()> {
         if self.position != self.run.end {
             return Err(Error::Misused("a run in the middle of another"));
         }
         if length >= self.length {
-            // Objects that end before read as zeros.
+            // Shorter objects read as zeros after their end.
             self.length = length;
             return Ok(());
         }
@@ -284,10 +287,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until everything is durable on all devices that count.
+    /// Waits until everything is durable on all devices that are not left out.
     ///
     /// # Errors
-    /// Too few objects are left; [`Error::Misused`] in the middle of a run.
+    /// Too few objects are left; [`Error::Misused`] within a run.
     pub async fn finish(mut self) -> Result<Written> {
         if self.position != self.run.end {
             return Err(Error::Misused("a run in the middle of another"));
@@ -304,7 +307,7 @@ impl Writer {
         })
     }
 
-    /// Which bytes of the object at a place a run of the file writes.
+    /// Returns the range of the object at a place that a run of the file writes.
     fn range_at(&self, place: usize, run: &Range<u64>) -> Range<u64> {
         if let Some(stripe) = stripe_of(&self.set.layout.shape, place) {
             return self.striping.object_range(stripe, run);
@@ -319,7 +322,7 @@ impl Writer {
         first * self.striping.unit + begin..last * self.striping.unit + end
     }
 
-    /// The object at a place gets the new version; its lane is for these bytes now.
+    /// Gives the object at a place the new version, and prepares its lane for these bytes.
     fn touch(&mut self, place: usize, range: Range<u64>) {
         let version = self.set.layout.version;
         let placed = &mut self.set.layout.objects.as_mut_slice()[place];
@@ -362,7 +365,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The parity of the row that has become whole.
+    /// Writes the parity of the completed row.
     async fn end_row(&mut self) -> Result<()> {
         let (Some(row), Some(code)) = (self.row.take(), self.code.as_mut()) else {
             return Ok(());
@@ -376,8 +379,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until what was sent is durable. Who takes longer than anybody has patience for is left out, if the file
-    /// can do without all of them together.
+    /// Waits until all sent data is durable. Devices that exceed the patience are left out, if the
+    /// file can do without all of them together.
     async fn drain(&mut self) -> Result<()> {
         let deadline = Instant::now() + self.options.patience;
         let mut waiting = Vec::new();
@@ -421,7 +424,7 @@ impl Writer {
         self.enough()
     }
 
-    /// The first and the last row of a run, which it need not fill.
+    /// Returns the first and the last row of a run, which it may fill only partly.
     fn edge_rows(&self, run: &Range<u64>) -> Vec<u64> {
         if run.is_empty() {
             return Vec::new();
@@ -435,7 +438,7 @@ impl Writer {
         }
     }
 
-    /// Whether bytes of the file stay in the rows of a run, which are read then.
+    /// Whether bytes of the file remain in the rows of a run, so that they must be read.
     fn keeps_some(&self, run: &Range<u64>) -> bool {
         let rows = self.edge_rows(run).into_iter();
         let mut kept = rows.flat_map(|number| not_brought(&self.striping, number, run));
@@ -443,7 +446,7 @@ impl Writer {
         kept.any(|(before, behind)| is_there(&before) || is_there(&behind))
     }
 
-    /// What stays of the first and last row of a run.
+    /// Reads the remaining bytes of the first and last row of a run.
     async fn read_old(&self, run: &Range<u64>) -> Result<VecDeque<(u64, Old)>> {
         let mut old = VecDeque::new();
         for number in self.edge_rows(run) {
@@ -456,7 +459,7 @@ impl Writer {
         Ok(old)
     }
 
-    /// Bytes of the file as it is, zeros behind its end.
+    /// Reads bytes of the current file, with zeros after its end.
     async fn read(&self, range: Range<u64>) -> Result<Chunks> {
         let mut chunks = Chunks::default();
         let there = range.start.min(self.length)..range.end.min(self.length);
@@ -476,7 +479,8 @@ impl Writer {
         Ok(chunks)
     }
 
-    /// The parity of what is left of the row in which a cut is: where in the parity objects, and what.
+    /// Computes the parity of the row that a cut shortens: its offset in the parity objects, and
+    /// its bytes.
     async fn parity_of_cut(&mut self, length: u64) -> Result<Option<(u64, Vec<Bytes>)>> {
         let number = length / self.striping.row();
         let row_end = (number + 1) * self.striping.row();
@@ -485,7 +489,7 @@ impl Writer {
         }
         let gone = length..self.length.min(row_end);
         let mut columns = self.striping.columns(number, &gone);
-        // Behind what is left there is no parity.
+        // There is no parity after the remaining data.
         let left = self.striping.parity_length(length) - number * self.striping.unit;
         columns.end = columns.end.min(left);
         if columns.is_empty() {
@@ -530,7 +534,7 @@ impl Writer {
         });
     }
 
-    /// Whether all bytes are still somewhere.
+    /// Checks that all bytes are still stored.
     fn enough(&self) -> Result<()> {
         if spare(&self.set.layout, &[]) > 0 {
             return Ok(());
@@ -554,14 +558,15 @@ impl Writer {
         }
     }
 
-    /// How long a device may make no progress: as long as it likes where nothing stands in for it.
+    /// Returns the time that a device may make no progress; unlimited if the file cannot do without
+    /// it.
     fn patience(&self) -> Option<Duration> {
         (spare(&self.set.layout, &[]) > 1).then_some(self.options.patience)
     }
 }
 
-/// How many objects are left of the stripe of which the fewest are, without those at the places `without`. Of an
-/// erasure code: how many more than could not be lost, and one.
+/// Returns the number of good objects of the stripe that has the fewest, without those at the
+/// places `without`. For an erasure code: the number of objects that may still be lost, plus one.
 fn spare(layout: &Layout, without: &[usize]) -> usize {
     let shape = &layout.shape;
     let good = |place: &usize| !layout.objects[*place].stale && !without.contains(place);

@@ -1,4 +1,4 @@
-//! What is chosen, over random lists of devices and by hand.
+//! Placements for random lists of devices and for hand-made ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 
-/// A device of `host` in `rack`, half of a TiB free.
+/// A device of `host` in `rack`, with half of a TiB free.
 fn device(id: u32, rack: u32, host: u32) -> OsdListed {
     OsdListed {
         entry: OsdEntry {
@@ -152,7 +152,7 @@ fn a_replacement_is_apart_from_the_others() {
         let other = choose_one(&devices, &wish, 1, &present, &mut rng).unwrap();
         assert!(!present.contains(&other));
         let rack = |id: u32| (id - 2) / 6;
-        // The rack of the one that goes is the only one without a copy.
+        // The rack of the replaced object is the only one without a copy.
         assert_eq!(rack(other), rack(present[1]));
     }
     let few = &devices[..3];
@@ -196,7 +196,7 @@ fn own_devices_come_first_but_not_before_different_hosts() {
             assert!(id >= 5, "{id}");
         }
     }
-    // All of ours on one host: others help.
+    // All devices of our owner are on one host: others are used.
     for device in &mut devices[3..] {
         device.entry.location = "site/room/rack/one".try_into().unwrap();
     }
@@ -230,7 +230,7 @@ fn what_is_full_has_little_room_and_little_of_its_own() {
     assert!(with(16 << 30, 1 << 29), "half a GiB of 16");
 }
 
-/// What a file is stored on when devices fail, for every shape and every number of them.
+/// The placement of a file when devices fail, for every shape and every number of failures.
 #[test]
 fn a_file_has_a_place_while_there_are_devices_for_its_data() {
     let mut rng = StdRng::seed_from_u64(13);
@@ -293,8 +293,8 @@ fn a_file_has_a_place_while_there_are_devices_for_its_data() {
     }
 }
 
-/// Devices that are full, are being emptied or were never made are not away: nothing is stored
-/// with less safety than was asked for because of them.
+/// Devices that are full, draining or unknown are not away: they are no reason to store a file with
+/// less redundancy than requested.
 #[test]
 fn only_devices_that_fail_are_done_without() {
     let mut rng = StdRng::seed_from_u64(14);

@@ -20,7 +20,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Devices 2 and on.
+    /// Starts devices 2 and up.
     pub(crate) fn start(count: u32) -> Self {
         let config = RuntimeConfig {
             shards: 1,
@@ -39,7 +39,8 @@ impl Cell {
         }
     }
 
-    /// From now on a client's, for which a file server stands in, with nothing known of the devices but the list.
+    /// Replaces the device list by that of a client for which a file server stands in, with no
+    /// state except the list.
     pub(crate) fn stand_in(&mut self) {
         self.devices = Devices::stood_in(self.runtime.client_port().unwrap());
         let list: Vec<_> = self.osds.iter().map(FakeOsd::listed).collect();
@@ -50,7 +51,7 @@ impl Cell {
         &self.osds[id as usize - 2]
     }
 
-    /// A layout of that shape, its objects on the devices in turn.
+    /// Creates a layout of that shape, with its objects on the devices in turn.
     pub(crate) fn layout(&self, shape: Shape) -> Layout {
         let objects: Vec<Placed> = (0..shape.objects())
             .map(|place| Placed {
@@ -72,7 +73,7 @@ impl Cell {
 
 impl Drop for Cell {
     fn drop(&mut self) {
-        // Calls that nobody answers would keep it waiting.
+        // Unanswered calls would delay the shutdown.
         for osd in &self.osds {
             osd.kill();
         }
@@ -98,7 +99,7 @@ pub(crate) fn erasure(data: u32, parity: u32, unit: u32) -> Shape {
     }
 }
 
-/// A file in objects, as a file server has it.
+/// A file in objects, as in a file server.
 pub(crate) struct File {
     pub(crate) layout: Layout,
     pub(crate) length: u64,
@@ -142,7 +143,7 @@ impl File {
         Ok(self.reader(cell, range).rest().await?.concat())
     }
 
-    /// The next store.
+    /// Begins the next store.
     pub(crate) fn writer(&mut self, cell: &Cell) -> Writer {
         self.layout.version += 1;
         let options = WriteOptions {
@@ -178,7 +179,8 @@ impl File {
         Ok(())
     }
 
-    /// Whether the object at a place can be read and written: on its device, of the right version.
+    /// Whether the object at a place can be read and written: it is on its device, in the right
+    /// version.
     pub(crate) fn is_well(&self, cell: &Cell, place: usize, fault: impl Fn(u32) -> Fault) -> bool {
         let placed = self.layout.objects[place];
         let set = self.set(self.layout.clone());
@@ -192,7 +194,7 @@ impl File {
         !placed.stale && there && fault(placed.osd) == Fault::None
     }
 
-    /// Whether all bytes are on devices that are well.
+    /// Whether all bytes are on working devices.
     pub(crate) fn is_safe(&self, cell: &Cell, fault: impl Fn(u32) -> Fault) -> bool {
         let shape = self.layout.shape;
         let well = |place: &usize| self.is_well(cell, *place, &fault);

@@ -1,4 +1,5 @@
-//! The same files on real devices: the server of `cellar osd` over object stores on disks in memory.
+//! The same files on real devices: the server of `cellar osd` over object stores on disks in
+//! memory.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -117,7 +118,7 @@ impl Cell {
     }
 }
 
-/// A file, and what must be in it.
+/// A file and its expected contents.
 struct File<'a> {
     cell: &'a Cell,
     vnode: u32,
@@ -219,7 +220,7 @@ async fn files_on_real_devices_are_files() {
             match rng.random_range(0..4) {
                 0 => file.truncate(rng.random_range(0..length + 9000)).await,
                 1 => {
-                    // Given up: the next store takes its place.
+                    // An abandoned store, which the next one replaces.
                     let mut writer = file.writer();
                     writer.begin(0, 50_000).await.unwrap();
                     writer.push(vec![1; 30_000].into()).await.unwrap();
@@ -236,7 +237,7 @@ async fn files_on_real_devices_are_files() {
         file.write(0, vec![9; 70_000]).await;
         files.push(file);
     }
-    // One device is gone: those with copies or parity read, store and are repaired.
+    // One device is gone: files with copies or parity are read, stored and repaired.
     cell.ports[1].close();
     for file in &mut files[2..] {
         file.compare().await;
@@ -252,7 +253,7 @@ async fn files_on_real_devices_are_files() {
         file.compare().await;
     }
     assert!(files[1].read().await.is_err());
-    // Another: what was made anew stands in.
+    // A second device is gone: the rebuilt objects replace its data.
     cell.ports[0].close();
     for file in &files[2..] {
         file.compare().await;
@@ -263,7 +264,8 @@ async fn files_on_real_devices_are_files() {
     }
 }
 
-/// As a file server gives them out: the versions of this store, and no byte behind the file's end.
+/// Capabilities as a file server issues them: for the versions of this store, and for no byte after
+/// the file's end.
 fn of_a_store(cell: &Cell, layout: &Layout, vnode: u32, length: u64) -> Capabilities {
     let set = cell.set(layout, vnode);
     let seal = |(place, placed): (usize, &Placed)| {

@@ -1,4 +1,5 @@
-//! What a caller sees when devices fail: nothing, where others have the bytes, and soon.
+//! Failures of devices stay invisible to a caller, if other devices have the bytes, and cost little
+//! time.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 31 + at / 4096) as u8).collect()
 }
 
-/// A file of some rows, with the patience that readers have.
+/// Creates a file of some rows, with the usual patience of readers.
 async fn file(cell: &Cell, shape: Shape, length: usize) -> (File, Vec<u8>) {
     for osd in &cell.osds {
         osd.objects(|objects| objects.clear());
@@ -33,13 +34,13 @@ async fn compare(cell: &Cell, file: &File, bytes: &[u8]) {
     assert!(read.unwrap() == bytes, "other bytes");
 }
 
-/// Calls tell what was waited for; times depend on what else the machine does.
+/// The numbers of calls show the waits, since times depend on the machine's other load.
 #[tokio::test]
 async fn devices_that_fall_silent_together_cost_one_wait() {
     let cell = Cell::start(8);
     for shape in [striped(2, 2, 65536), erasure(4, 2, 65536)] {
         let (file, bytes) = file(&cell, shape, 1_000_000).await;
-        // Of the first stripes.
+        // Devices of the first stripes.
         let silent: &[u32] = if shape.stripes == 4 { &[2, 3] } else { &[2] };
         for osd in silent {
             cell.osd(*osd).set_fault(Fault::Silent);
@@ -53,7 +54,7 @@ async fn devices_that_fall_silent_together_cost_one_wait() {
             asked,
             "asked again after others were silent as well"
         );
-        // Who knows that already does not ask them.
+        // A reader that knows of the failure does not call them.
         compare(&cell, &file, &bytes).await;
         if cell.devices.condition(2) == Condition::Suspect {
             assert_eq!(calls(), asked, "asked while they were suspect");
@@ -66,7 +67,8 @@ async fn devices_that_fall_silent_together_cost_one_wait() {
     }
 }
 
-/// Where a file server is one more copy, the budget of a reader with [`PATIENCE`], and what slow machines add.
+/// Budget of a reader with [`PATIENCE`] if a file server stands in; below, tolerance for slow
+/// machines.
 const BUDGET: Duration = Duration::from_secs(2);
 const SLACK: Duration = Duration::from_secs(2);
 
@@ -97,7 +99,7 @@ async fn where_a_file_server_stands_in_silence_has_one_budget() {
         for (asked, before) in asked.iter().zip(before) {
             assert!(*asked <= before + 1, "{shape:?}: a device is asked again");
         }
-        // Other readers are told at once, also of pieces on devices that this one need not have waited for.
+        // Other readers fail at once, even for pieces on devices that this reader did not wait for.
         let began = Instant::now();
         for start in (0..bytes.len() as u64).step_by(65536) {
             let range = start..bytes.len().min(start as usize + 65536) as u64;
@@ -122,7 +124,7 @@ async fn each_copy_is_asked_before_the_file_server_is() {
     ] {
         let (mut file, bytes) = file(&cell, shape, 1_000_000).await;
         cell.stand_in();
-        // The last one too has time to answer.
+        // The last device has time to answer too.
         file.patience = 2 * PATIENCE;
         for osd in &cell.osds {
             osd.set_fault(Fault::Slow(PATIENCE / 8));
@@ -156,7 +158,7 @@ async fn a_device_that_was_only_slow_is_asked_again() {
     assert_eq!(cell.osd(2).calls(), before + 1);
     assert_ne!(cell.devices.condition(2), Condition::Dead, "stores wait");
     cell.osd(2).set_fault(Fault::None);
-    // As soon as it answers what nobody waits for any more.
+    // It recovers as soon as it answers the abandoned calls.
     let began = Instant::now();
     while file.read(&cell, all.clone()).await.is_err() {
         assert!(began.elapsed() < Duration::from_secs(20));
@@ -173,7 +175,7 @@ async fn a_store_waits_for_what_it_has_to_read() {
     for osd in &cell.osds[..3] {
         osd.set_fault(Fault::Slow(BUDGET + PATIENCE));
     }
-    // A part of a row: the rest of it is read for the parity, and nobody else can do that.
+    // A part of a row: the rest of it must be read for the parity, and no other source has it.
     let new = pattern(5000);
     file.patience = 10 * PATIENCE;
     file.write(&cell, 1000, &new).await.unwrap();
@@ -208,7 +210,7 @@ async fn silence_towards_one_reader_does_not_end_another() {
     assert_eq!(cell.osd(2).calls(), before, "it is passed over");
     read.extend(other.rest().await.unwrap().concat());
     assert!(read == bytes);
-    // Who hears of it goes there again.
+    // A reader that learns of its recovery uses it again.
     compare(&cell, &file, &bytes).await;
 }
 
@@ -217,7 +219,7 @@ async fn devices_that_were_never_reached_are_dead_in_the_end() {
     let mut cell = Cell::start(2);
     let (file, bytes) = file(&cell, striped(1, 2, 65536), 300_000).await;
     cell.stand_in();
-    // Takes everything and says nothing.
+    // A socket that receives everything and never answers.
     let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = u32::from(nobody.local_addr().unwrap().port());
     for osd in &cell.osds {
@@ -289,9 +291,9 @@ async fn without_another_copy_the_failure_is_clear_and_comes_at_once() {
     );
     assert_eq!(failure.code(), AbortCode::EIO);
     assert!(begin.elapsed() < DEAD_TIME);
-    // What lies elsewhere can be read.
+    // Data on other devices can be read.
     assert_eq!(file.read(&cell, 0..4096).await.unwrap(), pattern(4096));
-    // It comes back with its device.
+    // The data is available again with its device.
     cell.devices.merge(&[cell.osd(3).listed()]);
     assert_eq!(file.read(&cell, 0..50_000).await.unwrap(), pattern(50_000));
     cell.osd(2).objects(|objects| objects.clear());
@@ -317,7 +319,7 @@ async fn stores_go_on_without_a_device_and_say_so() {
         file.take(written);
         cell.osd(2).set_fault(Fault::None);
         assert!(file.read(&cell, 0..100_000).await.unwrap() == bytes);
-        // Repair makes it whole again: then others may be lost.
+        // A repair restores the redundancy: then other objects may be lost.
         let set = file.set(file.layout.clone());
         let target = Target { osd: 9, serial: 99 };
         let pace = Pace::new(0);
@@ -399,7 +401,7 @@ async fn a_run_reads_no_version_that_its_device_has_yet_to_make() {
 async fn a_copy_may_take_longer_than_a_device_may_be_silent() {
     let cell = Cell::start(3);
     let (mut file, bytes) = file(&cell, striped(1, 2, 4096), 50_000).await;
-    // Of connections that are there already it is longer.
+    // On existing connections the idle time is longer.
     cell.devices.set_idle_time(Duration::from_millis(100));
     cell.osd(4).set_fault(Fault::Slow(Duration::from_secs(2)));
     let set = file.set(file.layout.clone());
@@ -421,7 +423,7 @@ async fn who_takes_his_time_reads_to_the_end() {
     file.patience = Duration::from_secs(60);
     let mut reader = file.reader(&cell, 0..length as u64);
     let mut read = reader.next().await.unwrap().unwrap().to_vec();
-    // Calls hold a part of what was asked for and stand still.
+    // The calls hold a part of the requested data and are idle.
     tokio::time::sleep(idle + Duration::from_secs(1)).await;
     read.extend(reader.rest().await.unwrap().concat());
     assert!(read == bytes);
@@ -440,7 +442,7 @@ async fn who_has_nothing_to_send_for_long_stores_all_the_same() {
     writer.begin(1, 400_000).await.unwrap();
     let part = |range: std::ops::Range<usize>| bytes::Bytes::copy_from_slice(&bytes[range]);
     writer.push(part(1..70_000)).await.unwrap();
-    // Both objects have got a part of what was announced.
+    // Both objects have received a part of the announced data.
     tokio::time::sleep(idle + Duration::from_secs(1)).await;
     writer.push(part(70_000..400_001)).await.unwrap();
     let written = writer.finish().await.unwrap();
@@ -448,8 +450,8 @@ async fn who_has_nothing_to_send_for_long_stores_all_the_same() {
     compare(&cell, &file, &bytes).await;
 }
 
-/// A new file while a device of its layout is dead: stored on the others, whole after a repair,
-/// and safe against the next death.
+/// A new file while a device of its layout is dead: stored on the others, complete after a repair,
+/// and safe against the next failure.
 #[tokio::test]
 async fn a_new_file_is_stored_without_a_dead_device_and_repaired_later() {
     for shape in [
@@ -499,7 +501,7 @@ async fn a_new_file_is_stored_without_a_dead_device_and_repaired_later() {
             );
             let made = rebuild(&cell.devices, &set, place, target, file.length, &pace).await;
             file.layout.objects.as_mut_slice()[place] = made.unwrap();
-            // Now any other one can die.
+            // Now any other device may fail.
             let other = file.layout.objects[(place + 1) % objects as usize].osd;
             cell.osd(other).kill();
             compare(&cell, &file, &bytes).await;

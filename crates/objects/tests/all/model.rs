@@ -1,6 +1,7 @@
-//! Random layouts, stores, cuts, reads, deaths and repairs against a plain vector of bytes.
+//! Random layouts, stores, cuts, reads, device failures and repairs, compared with a plain vector
+//! of bytes.
 //!
-//! `OBJECTS_SEED=n` runs one seed, `OBJECTS_SEEDS=n` that many from 1 on.
+//! `OBJECTS_SEED=n` runs one seed, `OBJECTS_SEEDS=n` the seeds from 1 to n.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -47,7 +48,7 @@ impl Run<'_> {
         self.file.is_safe(self.cell, self.fault())
     }
 
-    /// Somebody is silent without whom nothing goes: that would wait for its death.
+    /// Whether an operation would have to wait for the death of a silent device that it needs.
     fn would_wait(&self) -> bool {
         !self.is_safe() && self.faults.values().any(|fault| *fault == Fault::Silent)
     }
@@ -58,7 +59,7 @@ impl Run<'_> {
         bytes
     }
 
-    /// A position and a length, often at the edges of units and rows.
+    /// Chooses a position and a length, often at the edges of units and rows.
     fn range(&mut self, far: u64) -> (u64, u64) {
         let shape = self.file.layout.shape;
         let (unit, row) = (
@@ -101,7 +102,7 @@ impl Run<'_> {
             }
             6 => self.several().await,
             7 => {
-                // A store that is given up, in the middle or at its end.
+                // An abandoned store, in the middle or at its end.
                 let (position, count) = self.range(length);
                 let bytes = Bytes::from(self.bytes(count as usize));
                 let part = self.rng.random_range(0..=bytes.len());
@@ -126,7 +127,7 @@ impl Run<'_> {
         }
     }
 
-    /// A store of several runs that meet.
+    /// A store of several adjacent runs.
     async fn several(&mut self) {
         let safe = self.is_safe();
         let mut model = self.model.clone();
@@ -189,7 +190,7 @@ impl Run<'_> {
         self.faults.insert(osd, fault);
     }
 
-    /// A device forgets what it had.
+    /// A device loses its data.
     fn lose(&mut self) {
         let osd = self.rng.random_range(0..DEVICES) + 2;
         self.cell.osd(osd).objects(|objects| objects.clear());
@@ -211,7 +212,7 @@ impl Run<'_> {
         let length = self.file.length;
         let pace = Pace::new(0);
         let made = rebuild(&self.cell.devices, &set, place, target, length, &pace).await;
-        // The others may all be lost but this one, which cannot be computed from itself alone.
+        // All others may be lost except this one, which cannot be computed from itself alone.
         let alone = !self.file.is_well(self.cell, place, self.fault());
         match made {
             Ok(placed) => {

@@ -1,4 +1,5 @@
-//! Two servers with a device each, one in memory and one on the machine's disk, and callers of them.
+//! Two servers with one device each, one in memory and one on the machine's disk, and their
+//! callers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,12 +22,12 @@ pub(crate) struct Cell {
     servers: Vec<OsdServer>,
     _directory: tempfile::TempDir,
     pub(crate) keys: CapabilityKeys,
-    /// Of the first device.
+    /// The disk of the first device.
     pub(crate) disk: SimDisk,
-    /// The servers of devices 1 and 2.
+    /// Connections to the servers of devices 1 and 2.
     pub(crate) osd: Connection,
     pub(crate) second: Connection,
-    /// To the first one, with a ticket.
+    /// Connection to the first server, with a ticket.
     pub(crate) superuser: Connection,
 }
 
@@ -43,7 +44,7 @@ pub(crate) fn id(serial: u32) -> ObjectId {
     }
 }
 
-/// A capability for everything of that object, for everybody.
+/// A capability body that permits everything on that object to any caller.
 pub(crate) fn body(osd: u32, object: ObjectId, rights: u32) -> CapabilityBody {
     CapabilityBody {
         cell: Default::default(),
@@ -75,12 +76,12 @@ impl Cell {
         Self::start_with(Vec::new())
     }
 
-    /// With servers that send heartbeats to these databases.
+    /// Starts servers that send heartbeats to these databases.
     pub(crate) fn start_with(databases: Vec<SocketAddr>) -> Self {
         Self::start_as(|config| config.databases.clone_from(&databases))
     }
 
-    /// With servers that are set up like that.
+    /// Starts servers with these settings.
     pub(crate) fn start_as(set: impl Fn(&mut Config)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::open(directory.path(), "example.org").unwrap();
@@ -201,7 +202,7 @@ pub(crate) async fn write(
         length: bytes.len() as u64,
     };
     let mut call = connection.open(&arguments).await?;
-    // What does not fit is not waited for when the call has failed.
+    // After the call has failed, the rest is dropped.
     let _failed = call.write(Bytes::copy_from_slice(bytes)).await;
     call.finish();
     let reply: WriteReply = call.results().await?;

@@ -83,7 +83,7 @@ fn bytes_go_in_and_come_out_in_every_size_and_place() {
 fn bytes_that_the_device_is_waited_for_come_in_order() {
     let cell = Cell::start();
     cell.run(async |cell| {
-        // On the machine's disk what lies so far behind is not kept in its memory.
+        // On the machine's disk: bytes at such a large offset do not stay in its memory.
         let begin = 5 << 30;
         let (object, all) = (id(1), capability_for(&cell.keys, &body(2, id(1), MAY_ALL)));
         let bytes = pattern(5_000_003, 9);
@@ -140,7 +140,7 @@ fn a_write_that_cannot_be_is_told_so_before_all_has_come() {
     });
 }
 
-/// After a failed write the device takes no more changes: EIO, not "read-only". Reads go on.
+/// After a failed write the device accepts no more changes: EIO, not "read-only". Reads continue.
 #[test]
 fn a_device_whose_disk_failed_refuses_changes_with_eio() {
     for fault in [Fault::Sync(1), Fault::Dead(1)] {
@@ -169,7 +169,7 @@ fn a_device_whose_disk_failed_refuses_changes_with_eio() {
             };
             assert_eq!(aborted(cell.osd.call(&remove).await), AbortCode::EIO);
             assert_eq!(cell.read(&all, id(1), 10, 0, 9).await.unwrap(), b"bytes");
-            // Nothing new is to be placed there, at once and not after the next heartbeat.
+            // Nothing new may be placed there, at once and not only after the next heartbeat.
             let space = cell.osd.call(&GetSpace {}).await.unwrap();
             assert_eq!(space.devices[0].free, 0);
         });
@@ -293,7 +293,7 @@ fn capabilities_are_asked_for_every_call_and_refusals_counted() {
         assert_eq!(aborted(cell.osd.call(&list).await), AbortCode::EACCES);
         let beyond = cell.write(&write, object, 0, 7, 999, b"xx").await;
         assert_eq!(aborted(beyond), AbortCode::EACCES);
-        // Who has no ticket is no superuser.
+        // A caller without a ticket is no superuser.
         let named = cell.read(&device_only(1), object, 7, 0, 4).await;
         assert_eq!(aborted(named), AbortCode::EPERM);
         let superuser = &cell.superuser;
@@ -329,7 +329,7 @@ fn every_call_but_two_is_refused_without_a_capability_and_changes_nothing() {
         cell.write(&all, id(1), 0, 10, 0, b"bytes").await.unwrap();
         let object = id(1);
         let objects = || List::from_iter_cut([id(1)]);
-        // Of another device: sound, but not for this one.
+        // A valid capability for another device is not valid for this one.
         let other = capability_for(&cell.keys, &body(2, id(1), MAY_ALL));
         for (capability, expected) in [
             (Capability::default(), AbortCode::EACCES),
@@ -371,7 +371,7 @@ fn every_call_but_two_is_refused_without_a_capability_and_changes_nothing() {
             for (name, code) in &refused {
                 assert_eq!(*code, expected, "{name}");
             }
-            // Who adds a call says here whether everybody may make it.
+            // The author of a new call states here whether any caller may make it.
             let open = cellar_wire::osd::PACKAGE.procedures.iter();
             let open: Vec<_> = open
                 .map(|procedure| procedure.name)
@@ -408,7 +408,7 @@ fn objects_are_copied_between_servers_and_summed() {
             host: cellar_auth::capability::address_words(peer.ip()),
             port: peer.port().into(),
         };
-        // What an earlier try has left there is gone afterwards.
+        // Data of an earlier attempt is gone afterwards.
         let longer = pattern(20_100_000, 6);
         let written = common::write(&cell.second, &of_target, id(9), (0, 11), 0, &longer).await;
         written.unwrap();
@@ -448,7 +448,8 @@ fn objects_are_copied_between_servers_and_summed() {
             ..copy.clone()
         };
         assert_eq!(aborted(cell.second.call(&lost).await), AbortCode::ENOENT);
-        // Whoever may only write the object cannot have the server call whom he likes.
+        // A client with permission to write the object only cannot make the server call other
+        // addresses.
         let of_client = CapabilityBody {
             version: 11,
             ..body(2, id(9), MAY_WRITE)
@@ -468,7 +469,7 @@ fn holes_are_copied_as_holes() {
     cell.run(async |cell| {
         let all = capability_for(&cell.keys, &body(1, id(1), MAY_ALL));
         let of_target = capability_for(&cell.keys, &body(2, id(9), MAY_ALL));
-        // With a hole before and behind.
+        // With a hole before and after the data.
         let (at, length) = (44 << 20, 50 << 20);
         cell.write(&all, id(1), 0, 10, at, b"bytes").await.unwrap();
         let longer = Truncate {
@@ -505,7 +506,7 @@ fn holes_are_copied_as_holes() {
 
 #[test]
 fn removals_are_soft_until_a_database_says_otherwise() {
-    // Nobody answers there.
+    // No database answers at this address.
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let cell = Cell::start_with(vec![silent.local_addr().unwrap()]);
     cell.run(async |cell| {
@@ -624,7 +625,7 @@ fn a_scrub_names_the_object_whose_bytes_are_damaged() {
             sound.bytes >= 900_000 && sound.total >= 900_000,
             "{sound:?}"
         );
-        // The second object's bytes lie behind the first's.
+        // The second object's bytes are behind the first's.
         cell.disk.flip_bit("blocks.0", 400_000, 3);
         let read = cell.read(&all, id(2), 3, 0, u64::MAX).await;
         assert_eq!(aborted(read), AbortCode::EIO);

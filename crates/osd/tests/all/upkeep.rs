@@ -1,4 +1,4 @@
-//! What a server does by itself, and what it keeps of what is removed.
+//! Background work of a server, and retention of removed objects.
 
 use crate::common;
 
@@ -14,15 +14,15 @@ use cellar_wire::osd::{
     Undelete,
 };
 
-/// How long anything may take on a machine with much to do.
+/// Time limit for any step, also on a machine with other load.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Everything on the first device, for everybody.
+/// A capability for everything on the first device.
 fn everything(cell: &Cell) -> Capability {
     capability_for(&cell.keys, &body(1, id(1), MAY_ALL))
 }
 
-/// Serial numbers of what is on the first device, or of what was removed there and can be brought back.
+/// Serial numbers of the objects on the first device, or of removed ones that can be restored.
 async fn serials(cell: &Cell, flags: u32) -> Vec<u32> {
     let asked = ListObjects {
         capability: everything(cell),
@@ -61,7 +61,7 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// Seconds by which the clock of the retention's test is ahead.
+/// Seconds by which the clock of the retention test is ahead.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
 fn clock_ahead() -> Duration {
@@ -76,7 +76,7 @@ fn what_is_removed_softly_is_kept_as_long_as_it_shall_be() {
         config.purge_interval = Duration::from_millis(20);
     });
     cell.run(async |cell| {
-        // Capabilities end by that clock, but superusers need none.
+        // Capabilities expire by that clock, but superusers need none.
         let device = device_only(1);
         write(cell, 1, b"bytes").await.unwrap();
         remove(cell, 1, REMOVE_SOFT).await;
@@ -91,7 +91,7 @@ fn what_is_removed_softly_is_kept_as_long_as_it_shall_be() {
             cell.superuser.call(&asked).await.unwrap().objects.len()
         };
         AHEAD.store(90_000, Ordering::Relaxed);
-        // Many rounds.
+        // Many rounds of the check.
         tokio::time::sleep(Duration::from_millis(1000)).await;
         assert_eq!(list().await, 1, "it can be brought back");
         AHEAD.store(100_010, Ordering::Relaxed);
@@ -107,21 +107,21 @@ fn what_is_removed_softly_is_kept_as_long_as_it_shall_be() {
 fn a_full_device_ends_the_oldest_soft_deletes_and_no_more_than_it_needs() {
     let cell = Cell::start();
     cell.run(async |cell| {
-        // All that fits on 256 MiB.
+        // As much as fits on 256 MiB.
         let bytes = pattern(30 << 20, 1);
         let mut last = 0;
         while write(cell, last + 1, &bytes).await.is_ok() {
             last += 1;
         }
         assert!(last >= 5, "{last}");
-        // What the last one has written stands in nobody's way.
+        // The remains of the last write must not occupy space.
         let call = Remove {
             capability: everything(cell),
             objects: List::from_iter_cut([id(last + 1)]),
             flags: REMOVE_HARD,
         };
         cell.osd.call(&call).await.unwrap();
-        // By the second, and not in the order of their names.
+        // By removal time, not in the order of their names.
         for serial in [4, 2, 3] {
             remove(cell, serial, REMOVE_SOFT).await;
             tokio::time::sleep(Duration::from_millis(1100)).await;
@@ -141,7 +141,7 @@ fn a_full_device_ends_the_oldest_soft_deletes_and_no_more_than_it_needs() {
         assert!(cell.read(&all, id(3), 3, 0, u64::MAX).await.unwrap() == bytes);
         let all = capability_for(&cell.keys, &body(1, id(100), MAY_ALL));
         assert!(cell.read(&all, id(100), 3, 0, u64::MAX).await.unwrap() == bytes);
-        // Nothing is removed that was not removed.
+        // Objects that were not removed stay.
         until("nothing is left to end", async || {
             let _full = write(cell, 101, &bytes).await;
             let _full = write(cell, 102, &bytes).await;
@@ -154,7 +154,7 @@ fn a_full_device_ends_the_oldest_soft_deletes_and_no_more_than_it_needs() {
 
 #[test]
 fn what_never_ended_goes_for_good_where_removals_are_soft() {
-    // Nobody answers there, so removals are soft.
+    // No database answers at this address, so removals are soft.
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let cell = Cell::start_with(vec![silent.local_addr().unwrap()]);
     cell.run(async |cell| {
@@ -163,7 +163,7 @@ fn what_never_ended_goes_for_good_where_removals_are_soft() {
         }
         remove(cell, 1, 0).await;
         remove(cell, 2, REMOVE_HARD).await;
-        // Also what was removed softly before.
+        // Including objects that were softly removed before.
         remove(cell, 3, REMOVE_SOFT).await;
         remove(cell, 3, REMOVE_HARD).await;
         assert_eq!(serials(cell, LIST_REMOVED).await, [1]);
@@ -196,7 +196,7 @@ fn a_scrub_takes_as_long_as_its_rate_says() {
             begun.elapsed()
         };
         scrub(0).await;
-        // 6 MiB at 2 MiB a second; what it reads last need not be waited for.
+        // 6 MiB at 2 MiB per second; the pause after the last read may be missing.
         let slow = scrub(2 << 10).await;
         assert!(slow >= Duration::from_millis(1500), "{slow:?}");
     });
