@@ -21,12 +21,12 @@
 //! 5. Contents are given to the kernel ([`Kernel::give`]) only for files of which it has no pages,
 //!    so the call never waits.
 //! 6. When too much is remembered, the least recently used objects are dropped
-//!    ([`Notices::let_go`]). These are names of files that no program has open, and empty
-//!    directories that no program uses, the deepest first. The kernel forgets an inode with its
-//!    last name, and reports that. Only the kernel knows which directories are in use, and checks
-//!    that since Linux 6.18 (FUSE_NOTIFY_PRUNE). If a directory were dropped by name, a process
-//!    would lose its working directory. A thread of its own does all this, since no request waits
-//!    for it.
+//!    ([`Notices::let_go`]). These are names of files that no program has open, and directories
+//!    without children in the kernel that no program uses, the deepest first. The kernel forgets an
+//!    inode with its last name, and reports that. Only the kernel knows which directories are in
+//!    use, and checks that since Linux 6.18 (FUSE_NOTIFY_PRUNE). If a directory were dropped by
+//!    name, a process would lose its working directory. A thread of its own does all this, since no
+//!    request waits for it.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
