@@ -1,6 +1,6 @@
 //! The file server: RXAFS and AFSVol in one process that owns its partitions.
 //!
-//! * [`FileServer`]: the entry point: the program creates, starts and stops it;
+//! * [`FileServer`]: the entry point, which the program creates, starts and stops;
 //! * [`rxafs`](self): the calls of clients, one file for each procedure;
 //! * [`afsosd`](self): the calls of clients that read and write objects directly;
 //! * [`afsvol`](self): the calls of administrators about volumes;

@@ -1,4 +1,5 @@
-//! TransCreate (108), EndTrans (104), GetFlags (107), GetName (112), GetStatus (113), Monitor (118).
+//! TransCreate (108), EndTrans (104), GetFlags (107), GetName (112), GetStatus (113), Monitor
+//! (118).
 
 use std::sync::Arc;
 

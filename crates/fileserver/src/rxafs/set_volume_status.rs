@@ -1,4 +1,5 @@
-//! SetVolumeStatus (150): quota and messages, for `fs setquota` and `fs setvol`. For administrators.
+//! SetVolumeStatus (150): quota and messages, for `fs setquota` and `fs setvol`. For
+//! administrators.
 
 use std::sync::Arc;
 
