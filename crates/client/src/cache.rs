@@ -31,10 +31,8 @@ use cellar_wire::ids::{AfsTime, AfsUuid, Fid, Uniquifier, VnodeId, VolumeId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::cell::{Cell, CellName};
-use crate::cells::Cells;
+use crate::cell::{Cell, CellName, Dns, KnownCells};
 use crate::client::own_address;
-use crate::dns::Dns;
 use crate::error::{Error, Result};
 use crate::reach::Reach;
 use crate::rxafscb::{CallbackService, Promises, Settled};
@@ -155,7 +153,7 @@ type Turn = Arc<tokio::sync::Mutex<()>>;
 pub struct Cache {
     options: Options,
     settings: Settings,
-    cells: Arc<Cells>,
+    cells: Arc<KnownCells>,
     port: Port,
     clock: Clock,
     identities: Arc<dyn Identities>,
@@ -243,7 +241,7 @@ impl Cache {
         let directory = options.directory.as_ref().map(prepare).transpose()?;
         let (own, index) = directory.unzip();
         let (lock, uuid) = own.unzip();
-        let cells = Cells::new(options.cells.clone());
+        let cells = KnownCells::new(options.cells.clone());
         let settings = Settings::new(options.size, &options.sysnames);
         let crowd = AtomicUsize::new(options.vnodes_max);
         let first_server = options
@@ -331,7 +329,7 @@ impl Cache {
         self.cells.alias(aliases);
     }
 
-    pub(crate) fn known_cells(&self) -> &Arc<Cells> {
+    pub(crate) fn known_cells(&self) -> &Arc<KnownCells> {
         &self.cells
     }
 

@@ -1,25 +1,33 @@
-//! Cells: their names, where their database servers are, and on which ports their roles answer.
+//! Cells: their names, the addresses of their database servers, and the ports of their roles.
 //!
-//! A cell is found in a `CellServDB` (the list every AFS client has), in the directory of a cell
-//! that runs on this machine, or by a server address given on the command line. What is known is a
-//! [`Cell`]; everything else (which file server has a volume) is asked from its VL servers.
+//! A [`Cell`] comes from a `CellServDB` ([`parse_cell_serv_db`]), from the directory of a cell that
+//! runs on this machine, from a server address of the command line, or from the DNS ([`Dns`]).
+//! `KnownCells` is the table of a client's cells. Everything else about a cell, for instance the
+//! file server of a volume, comes from its VL servers.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+
+mod cell_serv_db;
+mod dns;
+mod known;
+
+pub use cell_serv_db::{parse_cell_alias, parse_cell_serv_db};
+pub use dns::{DNS_TIME, Dns};
+pub(crate) use known::{KnownCells, Reachability};
 
 /// The longest cell name, in bytes. Source: `CellServDB` as OpenAFS reads it (63 and a NUL).
 pub const CELL_NAME_BYTES_MAX: usize = 63;
 
-/// The most database servers a cell has. Source: `AFSMAXCELLHOSTS`.
+/// The most database servers of a cell. Source: `AFSMAXCELLHOSTS`.
 pub const DATABASE_SERVERS_MAX: usize = 8;
 
-/// The name of a cell: a domain name, kept in lower case, which is how clients compare it.
+/// The name of a cell: a domain name, stored in lower case, in which clients compare it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CellName(String);
 
-/// Why a text is not a cell name.
+/// A text that is not a cell name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' is not a cell name: use 1 to {CELL_NAME_BYTES_MAX} letters, digits, dots, dashes and \
@@ -28,7 +36,10 @@ pub struct CellName(String);
 pub struct BadCellName(String);
 
 impl CellName {
-    /// Takes a name, refusing what could not be a path component or a `CellServDB` word.
+    /// Checks a name: it must be usable as a path component and as a word of `CellServDB`.
+    ///
+    /// # Errors
+    /// [`BadCellName`] with the text.
     pub fn new(name: &str) -> Result<Self, BadCellName> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let ok = !name.is_empty()
@@ -42,7 +53,7 @@ impl CellName {
         }
     }
 
-    /// The name.
+    /// The name as text, in lower case.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -61,7 +72,7 @@ impl FromStr for CellName {
     }
 }
 
-/// The UDP ports of a cell's roles. Stock clients know only the customary ones.
+/// The UDP ports of a cell's roles. Stock clients use only the default ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
     /// File server (RXAFS).
@@ -89,14 +100,15 @@ impl Default for Ports {
 }
 
 impl Ports {
-    /// The customary ports, moved so that the location server answers at `location`; `None` as in [`Ports::based_at`].
+    /// The default ports, shifted so that the location server has port `location`; `None` as in
+    /// [`Ports::based_at`].
     pub fn of_location(location: u16) -> Option<Self> {
         location.checked_sub(3).and_then(Self::based_at)
     }
 
-    /// The customary ports, moved so that the file server answers at `fileserver`.
+    /// The default ports, shifted so that the file server has port `fileserver`.
     ///
-    /// `None` if one of them would not be a port.
+    /// `None` if one of the ports would be out of range.
     pub fn based_at(fileserver: u16) -> Option<Self> {
         let port = |offset: u16| fileserver.checked_add(offset);
         (fileserver != 0).then_some(())?;
@@ -110,7 +122,7 @@ impl Ports {
     }
 }
 
-/// A cell and where to ask about it.
+/// A cell and the addresses of its database servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// Its name.
@@ -122,21 +134,22 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Where its VL servers answer.
+    /// The addresses of its VL servers.
     pub fn location_servers(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.database_servers
             .iter()
             .map(|ip| SocketAddr::new(*ip, self.ports.location))
     }
 
-    /// Where its PR servers answer.
+    /// The addresses of its PR servers.
     pub fn protection_servers(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.database_servers
             .iter()
             .map(|ip| SocketAddr::new(*ip, self.ports.protection))
     }
 
-    /// The cell in one line: its name, the ports of its roles, and the addresses of its database servers.
+    /// The cell in one line: its name, the ports of its roles, and the addresses of its database
+    /// servers.
     pub fn line(&self) -> String {
         let p = &self.ports;
         let ports = [p.fileserver, p.protection, p.location, p.volume, p.overseer];
@@ -145,7 +158,7 @@ impl Cell {
         format!("{} {ports}{}", self.name, servers.collect::<String>())
     }
 
-    /// What [`Cell::line`] wrote; `None`: it did not.
+    /// Parses a line that [`Cell::line`] wrote; `None` if the line has another form.
     pub fn parse_line(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
         let name = CellName::new(words.next()?).ok()?;
@@ -173,7 +186,7 @@ impl Cell {
         })
     }
 
-    /// The cell as `CellServDB` writes it; two lines for a cell with one server.
+    /// The lines of the cell in a `CellServDB`: one for the name, and one for each server.
     pub fn cell_serv_db(&self) -> String {
         let mut text = format!(">{}\t#Cell name\n", self.name);
         for ip in self.database_servers.iter().take(DATABASE_SERVERS_MAX) {
@@ -181,73 +194,6 @@ impl Cell {
         }
         text
     }
-}
-
-/// Reads a `CellServDB`.
-///
-/// Lines are `>cell [linked-cell] #comment` and `a.b.c.d #name`, the address in brackets for a
-/// database server that does not vote. What cannot be read is skipped, as every client does: one
-/// bad line in a list of two hundred cells must not hide the others. Cells without a server and
-/// servers past [`DATABASE_SERVERS_MAX`] are left out.
-pub fn parse_cell_serv_db(text: &str) -> Vec<Cell> {
-    let mut cells: Vec<Cell> = Vec::new();
-    let mut in_a_cell = false;
-    for line in text.lines().map(str::trim_start) {
-        if let Some(rest) = line.strip_prefix('>') {
-            let word = rest
-                .split(|c: char| c.is_whitespace() || c == '#')
-                .next()
-                .unwrap_or("");
-            in_a_cell = match CellName::new(word) {
-                Ok(name) => {
-                    let cell = Cell {
-                        name,
-                        database_servers: Vec::new(),
-                        ports: Ports::default(),
-                    };
-                    cells.push(cell);
-                    true
-                }
-                Err(_) => false,
-            };
-            continue;
-        }
-        let Some(cell) = cells.last_mut().filter(|_| in_a_cell) else {
-            continue;
-        };
-        let word = line
-            .split(|c: char| c.is_whitespace() || c == '#')
-            .next()
-            .unwrap_or("");
-        let word = word.trim_start_matches('[').trim_end_matches(']');
-        if let Ok(ip) = word.parse::<Ipv4Addr>()
-            && cell.database_servers.len() < DATABASE_SERVERS_MAX
-        {
-            cell.database_servers.push(IpAddr::V4(ip));
-        }
-    }
-    cells.retain(|cell| !cell.database_servers.is_empty());
-    cells
-}
-
-/// Reads a `CellAlias`: other names of cells, and the cells they mean.
-///
-/// Lines are `cell alias`, `#` begins a comment. Source: `CellAlias(5)` of OpenAFS. What cannot be read is skipped, as is
-/// an alias that is the name of its cell; of two lines with one alias the first counts.
-pub fn parse_cell_alias(text: &str) -> HashMap<CellName, CellName> {
-    let mut aliases = HashMap::new();
-    for line in text.lines() {
-        let mut words = line.split('#').next().unwrap_or("").split_whitespace();
-        let (Some(cell), Some(alias), None) = (words.next(), words.next(), words.next()) else {
-            continue;
-        };
-        if let (Ok(cell), Ok(alias)) = (CellName::new(cell), CellName::new(alias))
-            && cell != alias
-        {
-            aliases.entry(alias).or_insert(cell);
-        }
-    }
-    aliases
 }
 
 #[cfg(test)]
@@ -263,26 +209,6 @@ mod tests {
         for bad in ["", ".hidden", "a b", "a/b", "a#b", "-x", &"x".repeat(64)] {
             assert!(CellName::new(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn a_cell_serv_db_with_every_kind_of_line() {
-        let text = "\
->first.org linked.org #First cell
-192.0.2.1 #db1.first.org
-  [192.0.2.2] #clone.first.org
-not an address
-
->broken cell name/ #x
->second.org#no blank
-198.51.100.7\t\t#db.second.org
->empty.org  #nobody serves this one
-";
-        let cells = parse_cell_serv_db(text);
-        let names: Vec<_> = cells.iter().map(|c| c.name.as_str()).collect();
-        assert_eq!(names, ["first.org", "second.org"]);
-        assert_eq!(cells[0].database_servers.len(), 2);
-        assert_eq!(cells[1].database_servers, [IpAddr::from([198, 51, 100, 7])]);
     }
 
     #[test]
@@ -310,25 +236,6 @@ not an address
         ] {
             assert_eq!(Cell::parse_line(bad), None, "{bad}");
         }
-    }
-
-    #[test]
-    fn aliases_with_every_kind_of_line() {
-        let text = "\
-# other names
-first.org first # the first
-second.org\tsecond.org
-  second.org  2
-third.org first
-one word three
-alone
-bad/name x
-";
-        let aliases = parse_cell_alias(text);
-        let name = |text| CellName::new(text).expect("name");
-        let expected = [("first", "first.org"), ("2", "second.org")];
-        let expected = expected.map(|(alias, cell)| (name(alias), name(cell)));
-        assert_eq!(aliases, expected.into());
     }
 
     #[test]

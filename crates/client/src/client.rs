@@ -10,10 +10,8 @@ use cellar_rpc::{CallOptions, Port, Security};
 use cellar_wire::ids::{AfsUuid, Fid, VolumeId};
 use cellar_wire::rxafs::{self, AfsFetchStatus};
 
-use crate::cell::{Cell, CellName};
-use crate::cells::Cells;
+use crate::cell::{Cell, CellName, Dns, KnownCells};
 use crate::directory::Directories;
-use crate::dns::Dns;
 use crate::error::{Error, PathProblem, Result};
 use crate::mount_point::{MountPoint, VolumeKind, choose, leads_on};
 use crate::objects::CellDevices;
@@ -46,7 +44,7 @@ pub struct Config {
 
 /// A client without a mount: paths, files and directories of cells, over RPCs.
 pub struct Client {
-    cells: Arc<Cells>,
+    cells: Arc<KnownCells>,
     home: Option<Cell>,
     servers: Arc<Servers>,
     locations: Locations,
@@ -69,7 +67,7 @@ impl Client {
         let addresses = first_server.and_then(own_address).into_iter().collect();
         let service = CallbackService::new(uuid, addresses, directories.clone());
         port.add_service(&(Arc::new(service) as Arc<dyn cellar_rpc::Service>));
-        let cells = Cells::new(config.cells.clone());
+        let cells = KnownCells::new(config.cells.clone());
         let reach = Arc::default();
         Ok(Self::with_directories(
             port,
@@ -84,7 +82,7 @@ impl Client {
     /// cache manager, which share the cells that they know. It keeps nothing that a promise would have to keep true.
     pub(crate) fn without_callbacks(
         port: Port,
-        cells: Arc<Cells>,
+        cells: Arc<KnownCells>,
         config: Config,
         reach: Arc<Reach>,
     ) -> Self {
@@ -93,7 +91,7 @@ impl Client {
 
     fn with_directories(
         port: Port,
-        cells: Arc<Cells>,
+        cells: Arc<KnownCells>,
         config: Config,
         directories: Arc<Directories>,
         reach: Arc<Reach>,

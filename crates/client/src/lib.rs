@@ -8,12 +8,10 @@
 //! makes them.
 
 mod access_list;
-mod cells;
 mod change;
 mod client;
 mod course;
 mod directory;
-mod dns;
 mod errno;
 mod error;
 mod fetch;
@@ -36,12 +34,11 @@ pub mod protection;
 pub mod rotate;
 pub mod volume_location;
 
-pub use cell::{Cell, CellName, Ports};
+pub use cell::{Cell, CellName, DNS_TIME, Dns, Ports};
 pub use change::Place;
 pub use client::{Client, Config, volume_of};
 pub use course::Course;
 pub use directory::Entry;
-pub use dns::{DNS_TIME, Dns};
 pub use errno::errno;
 pub use error::{Error, PathProblem, Result, token_sentence};
 pub use fetch::{Fetch, FetchCall};

@@ -26,8 +26,7 @@ use super::change::afs_name;
 use super::status::refused;
 use super::user::User;
 use super::vnode::{Listing, Vnode};
-use crate::cell::CellName;
-use crate::cells::{Cells, Heard};
+use crate::cell::{CellName, KnownCells, Reachability};
 use crate::error::{Error, PathProblem, Result};
 use crate::mount_point::MountPoint;
 use crate::volume::Volume;
@@ -59,7 +58,7 @@ pub struct Found {
 
 /// A cell that is being asked.
 struct Asking<'a> {
-    cells: &'a Cells,
+    cells: &'a KnownCells,
     cell: &'a CellName,
     /// Whoever gave up waiting by then says that it is silent.
     silent_at: Instant,
@@ -71,7 +70,7 @@ impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let late = (Instant::now() >= self.silent_at).then_some(false);
         if let Some(answered) = self.answered.or(late) {
-            self.cells.asked(self.cell, answered);
+            self.cells.note_answer(self.cell, answered);
         }
     }
 }
@@ -142,10 +141,10 @@ impl Cache {
         };
         let cell = self.known_cells().find(&cell).await;
         let cell = cell.map_err(|_| not_found())?;
-        match self.known_cells().heard(&cell.name) {
-            Heard::Yes => {}
+        match self.known_cells().reachability(&cell.name) {
+            Reachability::Answers => {}
             now => {
-                if now == Heard::AskAgain {
+                if now == Reachability::ProbeNow {
                     self.ask_again(user, cell.name.clone(), read_write);
                 }
                 let servers = cell.location_servers().map(|server| server.to_string());
@@ -226,7 +225,7 @@ impl Cache {
             };
             let asked = asked.await;
             let answered = asked.map_or_else(|error| !error.is_unreachable(), |_| true);
-            cells.asked(&cell, answered);
+            cells.note_answer(&cell, answered);
         });
     }
 

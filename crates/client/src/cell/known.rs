@@ -1,10 +1,12 @@
-//! The cells that a client knows: those it was given, their other names, and those that the DNS knows.
+//! The table of the cells that a client knows: configured cells, their aliases, and cells from the
+//! DNS.
 //!
-//! A cell keeps its number for as long as the client lives. What came from the DNS is asked for again when it has
-//! run out: in the background, as what is known serves until something else is.
-//!
-//! Of a cell whose servers did not answer that is remembered for [`SILENT_TIME`], so that not everybody who comes by waits for
-//! them in turn; meanwhile they are asked in the background.
+//! 1. A cell keeps its number for the life of the client.
+//! 2. When the DNS records of a cell expire, the DNS is asked again in the background. The old
+//!    addresses are used until the answer arrives.
+//! 3. If no server of a cell answered, the table remembers that for [`SILENT_TIME`], so that not
+//!    every program waits for the servers in turn. Meanwhile the servers are probed in the
+//!    background.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -13,61 +15,62 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
-use crate::cell::{Cell, CellName};
-use crate::dns::{Discovered, Dns};
+use super::dns::{Discovered, Dns};
+use super::{Cell, CellName};
 use crate::error::{Error, Result};
 
-/// Cells that are known at most: more than there are.
+/// The most cells in the table: more than there are in the world.
 const CELLS_MAX: usize = 4_096;
-/// How soon a cell that has run out, and is not found again, is asked for once more.
+/// The time after which the DNS is asked again for an expired cell that it did not find.
 const RETRY: Duration = Duration::from_secs(300);
-/// How long it is remembered that nobody of a cell answered.
+/// The time for which a cell counts as silent after none of its servers answered.
 const SILENT_TIME: Duration = Duration::from_secs(300);
-/// How soon such a cell is asked again, in the background.
+/// The time after which a silent cell is probed, in the background.
 const PROBE_TIME: Duration = Duration::from_secs(10);
 
-/// All cells that are known.
+/// The cells that a client knows.
 #[derive(Debug)]
-pub(crate) struct Cells {
-    known: RwLock<Vec<Known>>,
-    /// Other names of cells.
+pub(crate) struct KnownCells {
+    /// The position of a cell is its number.
+    known: RwLock<Vec<KnownCell>>,
+    /// Aliases of cells.
     aliases: RwLock<HashMap<CellName, CellName>>,
     dns: OnceLock<Dns>,
-    /// Cells of which nobody answered.
+    /// Cells of which no server answered.
     silent: Mutex<HashMap<CellName, Silence>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Silence {
-    /// Since the last question.
+    /// The time of the last unanswered call.
     since: Instant,
-    /// It is being asked again.
-    asked: bool,
+    /// A probe is under way.
+    probing: bool,
 }
 
-/// What a cell that did not answer is good for now.
+/// Whether a caller should wait for the servers of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// It has answered, or was not asked for a while.
-    Yes,
-    /// Nobody should wait for it.
-    No,
-    /// The same, and whoever is told this asks it again in the background.
-    AskAgain,
+pub(crate) enum Reachability {
+    /// The servers answered, or were not called for [`SILENT_TIME`].
+    Answers,
+    /// The servers are silent: callers should not wait for them.
+    Silent,
+    /// As `Silent`, and the caller that gets this value must probe the servers in the background.
+    ProbeNow,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownCell {
     cell: Cell,
-    /// The name as a cache's directory has it.
+    /// The name, shared with the entries of the cache directory.
     name: Arc<str>,
-    /// Of the DNS: when it is asked for again.
+    /// When the records of the DNS expire; `None` for a cell that is not from the DNS.
     until: Option<Instant>,
 }
 
-impl Cells {
+impl KnownCells {
     pub(crate) fn new(cells: Vec<Cell>) -> Arc<Self> {
-        let given = |cell: Cell| Known {
+        let given = |cell: Cell| KnownCell {
             name: cell.name.as_str().into(),
             cell,
             until: None,
@@ -80,19 +83,20 @@ impl Cells {
         })
     }
 
-    /// Cells that are not known are asked of `dns` from now on. The first call counts.
+    /// Looks unknown cells up in `dns` from now on. Only the first call has an effect.
     pub(crate) fn discover(&self, dns: Dns) {
         if self.dns.set(dns).is_err() {
-            tracing::debug!("the DNS is asked already");
+            tracing::debug!("the DNS is used already");
         }
     }
 
-    /// These are other names of cells, from now on.
+    /// Replaces all aliases.
     pub(crate) fn alias(&self, aliases: HashMap<CellName, CellName>) {
         *self.aliases.write() = aliases;
     }
 
-    /// One more name of a cell. `false`: that is a cell's name, or there are too many.
+    /// Adds an alias. Returns false if the alias is the name of a cell, or if there are too many
+    /// aliases.
     pub(crate) fn add_alias(&self, alias: CellName, cell: CellName) -> bool {
         if self.number(&alias).is_some() {
             return false;
@@ -105,13 +109,13 @@ impl Cells {
         true
     }
 
-    /// The cell that a name is another one of, if it is.
+    /// The cell of an alias; any other name is returned as it is.
     pub(crate) fn real(&self, name: &CellName) -> CellName {
         let aliases = self.aliases.read();
         aliases.get(name).unwrap_or(name).clone()
     }
 
-    /// Other names of cells, and the cells, in their order.
+    /// All aliases with their cells, sorted.
     pub(crate) fn aliases(&self) -> Vec<(CellName, CellName)> {
         let aliases = self.aliases.read();
         let pair = |(alias, cell): (&CellName, &CellName)| (alias.clone(), cell.clone());
@@ -120,7 +124,7 @@ impl Cells {
         all
     }
 
-    /// A cell is known from now on, or is where this says. `false`: too many are.
+    /// Adds a cell, or replaces its addresses. Returns false if the table is full.
     pub(crate) fn add(&self, cell: Cell) -> bool {
         let name = cell.name.clone();
         self.enter(cell, None);
@@ -141,14 +145,17 @@ impl Cells {
         Some(self.known.read().first()?.cell.clone())
     }
 
-    /// A cell's number, and its name as directories have it.
+    /// The number of a cell, and its shared name.
     pub(crate) fn number(&self, name: &CellName) -> Option<(u32, Arc<str>)> {
         let known = self.known.read();
         let number = known.iter().position(|known| known.cell.name == *name)?;
         Some((number as u32, known[number].name.clone()))
     }
 
-    /// What is known of a cell now.
+    /// The cell of a name or alias.
+    ///
+    /// # Errors
+    /// [`Error::UnknownCell`] if it is not in the table.
     pub(crate) fn known(&self, name: &CellName) -> Result<Cell> {
         let name = self.real(name);
         let known = self.known.read();
@@ -157,7 +164,7 @@ impl Cells {
         found.ok_or(Error::UnknownCell(name))
     }
 
-    /// The same; one that is not known is asked of the DNS.
+    /// As [`Self::known`], but looks an unknown cell up in the DNS first.
     pub(crate) async fn find(self: &Arc<Self>, name: &CellName) -> Result<Cell> {
         let name = &self.real(name);
         let known = self.known(name);
@@ -165,9 +172,9 @@ impl Cells {
             return known;
         };
         if let Ok(cell) = known {
-            if self.has_run_out(name) {
+            if self.take_expired(name) {
                 let (cells, name) = (self.clone(), name.clone());
-                tokio::spawn(async move { cells.ask_again(&name).await });
+                tokio::spawn(async move { cells.refresh(&name).await });
             }
             return Ok(cell);
         }
@@ -177,16 +184,16 @@ impl Cells {
         self.known(name)
     }
 
-    /// Whether a cell is to be asked for again; that is said once.
-    fn has_run_out(&self, name: &CellName) -> bool {
+    /// Whether the records of a cell have expired. Returns true once for each expiry.
+    fn take_expired(&self, name: &CellName) -> bool {
         let now = Instant::now();
-        let is_out = |known: &Known| known.until.is_some_and(|until| until <= now);
-        if !self.known.read().iter().any(is_out) {
+        let is_expired = |known: &KnownCell| known.until.is_some_and(|until| until <= now);
+        if !self.known.read().iter().any(is_expired) {
             return false;
         }
         let mut known = self.known.write();
-        let mut out = known.iter_mut().filter(|known| is_out(known));
-        match out.find(|known| known.cell.name == *name) {
+        let mut expired = known.iter_mut().filter(|known| is_expired(known));
+        match expired.find(|known| known.cell.name == *name) {
             Some(known) => {
                 known.until = Some(now + RETRY);
                 true
@@ -195,7 +202,7 @@ impl Cells {
         }
     }
 
-    async fn ask_again(&self, name: &CellName) {
+    async fn refresh(&self, name: &CellName) {
         if let Some(dns) = self.dns.get()
             && let Some(found) = dns.discover(name).await
         {
@@ -203,40 +210,40 @@ impl Cells {
         }
     }
 
-    /// Whether the servers of a cell were silent a short while ago.
-    pub(crate) fn heard(&self, name: &CellName) -> Heard {
-        self.heard_at(name, Instant::now())
+    /// Whether the servers of a cell answered lately.
+    pub(crate) fn reachability(&self, name: &CellName) -> Reachability {
+        self.reachability_at(name, Instant::now())
     }
 
-    fn heard_at(&self, name: &CellName, now: Instant) -> Heard {
+    fn reachability_at(&self, name: &CellName, now: Instant) -> Reachability {
         let mut silent = self.silent.lock();
         let Some(one) = silent.get_mut(name) else {
-            return Heard::Yes;
+            return Reachability::Answers;
         };
         match now.saturating_duration_since(one.since) {
-            _ if one.asked => Heard::No,
-            since if since >= SILENT_TIME => Heard::Yes,
+            _ if one.probing => Reachability::Silent,
+            since if since >= SILENT_TIME => Reachability::Answers,
             since if since >= PROBE_TIME => {
-                one.asked = true;
-                Heard::AskAgain
+                one.probing = true;
+                Reachability::ProbeNow
             }
-            _ => Heard::No,
+            _ => Reachability::Silent,
         }
     }
 
-    /// Nobody of a cell answered, or somebody did.
-    pub(crate) fn asked(&self, name: &CellName, answered: bool) {
+    /// Notes whether a server of a cell answered.
+    pub(crate) fn note_answer(&self, name: &CellName, answered: bool) {
         let mut silent = self.silent.lock();
         if answered {
             silent.remove(name);
         } else if self.number(name).is_some() {
             let since = Instant::now();
-            let asked = false;
-            silent.insert(name.clone(), Silence { since, asked });
+            let probing = false;
+            silent.insert(name.clone(), Silence { since, probing });
         }
     }
 
-    /// All cells are asked again by whoever wants something of them.
+    /// Forgets which cells are silent: the next caller waits for their servers again.
     pub(crate) fn forget_silence(&self) {
         self.silent.lock().clear();
     }
@@ -255,7 +262,7 @@ impl Cells {
                 known.until = until;
             }
             None if is_full => tracing::warn!(cell = %cell.name, "too many cells"),
-            None => all.push(Known {
+            None => all.push(KnownCell {
                 name: cell.name.as_str().into(),
                 cell,
                 until,
@@ -265,9 +272,9 @@ impl Cells {
 }
 
 #[cfg(test)]
-impl Cells {
-    /// What came from the DNS has run out.
-    pub(crate) fn run_out(&self, name: &CellName) {
+impl KnownCells {
+    /// Lets the records of a cell expire now.
+    pub(crate) fn expire(&self, name: &CellName) {
         for known in self.known.write().iter_mut() {
             if known.cell.name == *name {
                 known.until = known.until.map(|_| Instant::now());
@@ -288,31 +295,34 @@ mod tests {
             database_servers: vec![[192, 0, 2, 1].into()],
             ports: crate::cell::Ports::default(),
         };
-        let cells = Cells::new(vec![cell.clone()]);
-        assert_eq!(cells.heard(&name), Heard::Yes);
-        cells.asked(&name, false);
-        assert_eq!(cells.heard(&name), Heard::No);
+        let cells = KnownCells::new(vec![cell.clone()]);
+        assert_eq!(cells.reachability(&name), Reachability::Answers);
+        cells.note_answer(&name, false);
+        assert_eq!(cells.reachability(&name), Reachability::Silent);
         let later = Instant::now() + PROBE_TIME;
-        let told = [cells.heard_at(&name, later), cells.heard_at(&name, later)];
-        assert_eq!(told, [Heard::AskAgain, Heard::No]);
-        // It is still silent: for a while more.
-        cells.asked(&name, false);
-        assert_eq!(cells.heard(&name), Heard::No);
+        let results = [
+            cells.reachability_at(&name, later),
+            cells.reachability_at(&name, later),
+        ];
+        assert_eq!(results, [Reachability::ProbeNow, Reachability::Silent]);
+        // The cell stays silent: the time begins again.
+        cells.note_answer(&name, false);
+        assert_eq!(cells.reachability(&name), Reachability::Silent);
         let later = Instant::now() + SILENT_TIME;
-        assert_eq!(cells.heard_at(&name, later), Heard::Yes);
+        assert_eq!(cells.reachability_at(&name, later), Reachability::Answers);
         for mend in [
-            &(|| cells.asked(&name, true)) as &dyn Fn(),
+            &(|| cells.note_answer(&name, true)) as &dyn Fn(),
             &|| cells.forget_silence(),
-            // It is somewhere else now.
+            // The cell has new addresses.
             &|| assert!(cells.add(cell.clone())),
         ] {
-            cells.asked(&name, false);
-            assert_eq!(cells.heard(&name), Heard::No);
+            cells.note_answer(&name, false);
+            assert_eq!(cells.reachability(&name), Reachability::Silent);
             mend();
-            assert_eq!(cells.heard(&name), Heard::Yes);
+            assert_eq!(cells.reachability(&name), Reachability::Answers);
         }
         let unknown = CellName::new("unknown.org").expect("name");
-        cells.asked(&unknown, false);
-        assert_eq!(cells.heard(&unknown), Heard::Yes);
+        cells.note_answer(&unknown, false);
+        assert_eq!(cells.reachability(&unknown), Reachability::Answers);
     }
 }

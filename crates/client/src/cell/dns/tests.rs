@@ -1,22 +1,23 @@
-//! A name server on paper: UDP on loopback, answers put together by hand.
+//! Lookups at a small name server of the test: UDP on the loopback device, with answers built by
+//! hand.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 
 use super::*;
-use crate::cells::Cells;
+use crate::cell::KnownCells;
 
 const A: u16 = 1;
 const SRV: u16 = 33;
 const NO_SUCH_NAME: u8 = 3;
 
-/// What a server answers: name, type, time to live, data.
+/// The records of a server: name, type, time to live, data.
 type Records = Vec<(String, u16, u32, Vec<u8>)>;
 
 struct NameServer {
     address: SocketAddr,
     records: Arc<Mutex<Records>>,
-    /// Names and types that it was asked for.
+    /// The names and types of the queries.
     asked: Arc<Mutex<Vec<(String, u16)>>>,
 }
 
@@ -25,7 +26,7 @@ impl NameServer {
         Self::start_with(|answer| answer)
     }
 
-    /// `spoil`: what becomes of each answer on its way.
+    /// `spoil` changes each answer before it is sent.
     fn start_with(spoil: impl Fn(Vec<u8>) -> Vec<u8> + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
         let address = socket.local_addr().expect("address");
@@ -107,11 +108,11 @@ fn answer(asked: &[u8], name: &str, kind: u16, records: &Records) -> Vec<u8> {
     let wanted: Vec<_> = of_name.iter().filter(|record| record.1 == kind).collect();
     let code = if of_name.is_empty() { NO_SUCH_NAME } else { 0 };
     let mut message = asked.to_vec();
-    // An answer with authority; recursion is to be had.
+    // Flags: authoritative answer, recursion available.
     message[2..4].copy_from_slice(&[0x85, 0x80 | code]);
     message[4..12].copy_from_slice(&[0, 1, 0, wanted.len() as u8, 0, 0, 0, 0]);
     for (_, kind, life, data) in wanted {
-        // The name is that of the question.
+        // The name is a pointer to the name in the question.
         message.extend([0xc0, 12]);
         message.extend(kind.to_be_bytes());
         message.extend([0, 1]);
@@ -239,7 +240,7 @@ fn hosts_in_the_bytes_of_records() {
     assert_eq!(host.as_deref(), Some("db1.example.org."));
     assert_eq!(database_host(&record("")), None);
     assert_eq!(database_host(&record("a b.example.org")), None);
-    // Compressed, which it must not be; and too long.
+    // A compressed name, which is not allowed.
     assert_eq!(database_host(&[0, 1, 2, b'd', b'b', 0xc0, 12]), None);
     let whole = record("db1.example.org");
     for length in 0..whole.len() {
@@ -258,23 +259,23 @@ async fn cells_are_found_numbered_and_found_again() {
         database_servers: vec![Ipv4Addr::LOCALHOST.into()],
         ports: Ports::default(),
     };
-    let cells = Cells::new(vec![home]);
+    let cells = KnownCells::new(vec![home]);
     assert!(cells.find(&name("far.org")).await.is_err());
     cells.discover(server.dns());
     let far = cells.find(&name("far.org")).await.expect("found");
     assert_eq!(servers(&far), ["192.0.2.1:7003"]);
     assert_eq!(cells.number(&name("far.org")).expect("number").0, 1);
-    // What is known is not asked for.
+    // A known cell is not looked up.
     let asked = server.asked();
     assert!(cells.find(&name("home.org")).await.is_ok());
     assert!(cells.find(&name("far.org")).await.is_ok());
     assert_eq!(server.asked(), asked);
-    // It runs out, and has moved meanwhile.
+    // The records expire, and the cell has moved.
     let mut records = std::mem::take(&mut *server.records.lock());
     records.retain(|record| record.1 != A);
     *server.records.lock() = records;
     server.has_address("db.far.org", [192, 0, 2, 7]);
-    cells.run_out(&name("far.org"));
+    cells.expire(&name("far.org"));
     let before = cells.find(&name("far.org")).await.expect("known");
     assert_eq!(before, far);
     for _ in 0..500 {
@@ -294,7 +295,7 @@ async fn an_alias_is_another_name_of_a_cell() {
     let server = NameServer::start();
     server.has_service("far.org", (0, 0), 7003, "db.far.org");
     server.has_address("db.far.org", [192, 0, 2, 1]);
-    let cells = Cells::new(Vec::new());
+    let cells = KnownCells::new(Vec::new());
     cells.discover(server.dns());
     cells.alias([(name("f"), name("far.org"))].into());
     let cell = cells.find(&name("f")).await.expect("found");

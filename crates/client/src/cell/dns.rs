@@ -1,12 +1,14 @@
-//! Cells that no list here names: asked of the DNS.
+//! The lookup of a cell in the DNS, for cells that no list on this machine names.
 //!
-//! 1. SRV records of `_afs3-vlserver._udp.CELL` name the location servers, in order of priority and, of the same, by
-//!    falling weight; without any, AFSDB records of `CELL` do. Source: RFC 5864, RFC 1183.
-//! 2. The first server's port is the cell's: all its roles answer where they customarily do, moved by as much. Servers on
-//!    other ports are left out.
-//! 3. Only what looks like a domain is asked about, and what is not there is remembered for a while: a file manager that
-//!    looks for `.Trash` and `autorun.inf` costs nothing, or one question.
-//! 4. Whoever asks waits for [`DNS_TIME`] at most, whatever the machine's resolver has been told.
+//! 1. SRV records of `_afs3-vlserver._udp.CELL` name the location servers, sorted by priority and,
+//!    within a priority, by falling weight. Without SRV records, AFSDB records of `CELL` name them.
+//!    Source: RFC 5864, RFC 1183.
+//! 2. The port of the first server defines the ports of the cell: all default ports are shifted by
+//!    the same number. Servers on other ports are left out.
+//! 3. Only names that look like a domain are looked up, and a missing name is remembered for
+//!    [`ABSENT_TIME`]. So a file manager that looks for `.Trash` costs no query, and `autorun.inf`
+//!    one.
+//! 4. A caller waits at most [`DNS_TIME`], whatever time-outs the machine's resolver has.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,62 +26,66 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::cell::{Cell, CellName, DATABASE_SERVERS_MAX, Ports};
+use super::{Cell, CellName, DATABASE_SERVERS_MAX, Ports};
 
-/// The longest that anybody waits for the DNS.
+/// The longest time that a caller waits for the DNS.
 pub const DNS_TIME: Duration = Duration::from_secs(5);
-/// The longest that one name server is waited for.
+/// The longest time that one name server gets for its answer.
 const TRY_TIME: Duration = Duration::from_secs(2);
-/// Shortest time that the records of a cell are believed, however short their own.
+/// The shortest time for which the records of a cell are valid, even if their TTL is shorter.
 const LIFE_MIN: Duration = Duration::from_secs(60);
-/// Longest time that the records of a cell are believed, however long their own.
+/// The longest time for which the records of a cell are valid, even if their TTL is longer.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// How long it is remembered that there is no such cell, and that nobody could say.
+/// The time for which a name without records counts as absent.
 const ABSENT_TIME: Duration = Duration::from_secs(600);
+/// The time for which a name counts as absent after the DNS did not answer.
 const FAILED_TIME: Duration = Duration::from_secs(30);
-/// Names that are remembered to be no cells.
+/// The most absent names that are remembered.
 const ABSENT_MAX: usize = 1_024;
-/// Cells asked about at a time.
+/// The most lookups at a time.
 const ASKING_MAX: usize = 8;
 /// The type of AFSDB records, and their subtype for location servers. Source: RFC 1183.
 const AFSDB: u16 = 18;
 const LOCATION_SERVER: [u8; 2] = [0, 1];
-/// The customary port of location servers.
+/// The default port of location servers.
 const LOCATION_PORT: u16 = 7003;
 
-/// Who is asked.
+/// The name servers to ask.
 #[derive(Clone, Copy, Debug)]
-enum Whom {
-    /// Those of `/etc/resolv.conf`, as it is when somebody asks.
+enum NameServers {
+    /// Those of `/etc/resolv.conf`, which is read at each lookup.
     System,
+    /// This one alone.
     At(SocketAddr),
 }
 
-/// The DNS, asked about cells.
+/// A client of the DNS that looks up cells.
 pub struct Dns {
-    whom: Whom,
+    servers: NameServers,
     absent: Mutex<HashMap<CellName, Instant>>,
     asking: Semaphore,
 }
 
 impl fmt::Debug for Dns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Dns").field("whom", &self.whom).finish()
+        f.debug_struct("Dns")
+            .field("servers", &self.servers)
+            .finish()
     }
 }
 
-/// A cell that was found, and for how long it may be believed.
+/// A cell from the DNS, and the time for which its records are valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Discovered {
     pub(crate) cell: Cell,
     pub(crate) life: Duration,
 }
 
-/// Why there is none.
+/// The reason why no cell was found.
 enum Missing {
-    /// There is no such cell.
+    /// The DNS has no records for the name.
     Absent,
-    /// Nobody could say.
+    /// No name server answered, or one failed.
     Failed(NetError),
 }
 
@@ -93,33 +99,34 @@ impl From<NetError> for Missing {
     }
 }
 
-/// A server by name, as a record has it.
+/// A server of a record, by name.
 struct Named {
+    /// Servers with the least rank come first.
     rank: (u16, u16),
     host: String,
     port: u16,
 }
 
 impl Dns {
-    /// As this machine asks, by `/etc/resolv.conf`.
+    /// A client of the name servers of `/etc/resolv.conf`.
     pub fn system() -> Self {
-        Self::of(Whom::System)
+        Self::of(NameServers::System)
     }
 
-    /// One name server, and no other.
+    /// A client of one name server.
     pub fn at(server: SocketAddr) -> Self {
-        Self::of(Whom::At(server))
+        Self::of(NameServers::At(server))
     }
 
-    fn of(whom: Whom) -> Self {
+    fn of(servers: NameServers) -> Self {
         Self {
-            whom,
+            servers,
             absent: Mutex::default(),
             asking: Semaphore::new(ASKING_MAX),
         }
     }
 
-    /// The cell of that name, if the DNS knows one. Takes [`DNS_TIME`] at most.
+    /// The cell of this name, if the DNS knows it. Takes [`DNS_TIME`] at most.
     pub async fn cell(&self, name: &CellName) -> Option<Cell> {
         self.discover(name).await.map(|found| found.cell)
     }
@@ -172,9 +179,9 @@ impl Dns {
 
     fn resolver(&self) -> Result<TokioResolver, NetError> {
         let provider = TokioRuntimeProvider::default();
-        let mut builder = match self.whom {
-            Whom::System => TokioResolver::builder(provider)?,
-            Whom::At(server) => {
+        let mut builder = match self.servers {
+            NameServers::System => TokioResolver::builder(provider)?,
+            NameServers::At(server) => {
                 let mut connection = ConnectionConfig::udp();
                 connection.port = server.port();
                 let server = NameServerConfig::new(server.ip(), true, vec![connection]);
@@ -184,7 +191,7 @@ impl Dns {
         };
         let options = builder.options_mut();
         options.timeout = options.timeout.min(TRY_TIME);
-        // It is made for one question: what is remembered is remembered here.
+        // The resolver serves one lookup; results are cached by the caller.
         options.cache_size = 0;
         builder.build()
     }
@@ -216,7 +223,7 @@ impl Dns {
                     found.extend(addresses(&answer).map(|address| (order, address)));
                 }
                 Ok((_, Err(error))) => failed = Some(error),
-                // It was ended with the runtime.
+                // The runtime ended the task.
                 Err(_) => {}
             }
         }
@@ -242,7 +249,8 @@ impl Dns {
     }
 }
 
-/// Whether a name may be a domain that somebody registered: it has a dot within, and does not end as an address does.
+/// Whether a name may be a registered domain: it contains a dot, and its last label is not a
+/// number.
 fn may_be_a_domain(name: &str) -> bool {
     let mut labels = name.split('.');
     let last = labels.next_back().unwrap_or_default();
@@ -252,7 +260,8 @@ fn may_be_a_domain(name: &str) -> bool {
         && labels.all(|label| !label.is_empty())
 }
 
-/// The location servers, the preferred first. A target that is the root says that there is no such service.
+/// The location servers of SRV records, in order. The root as target means that the service does
+/// not exist.
 fn of_services(answer: &Lookup) -> Vec<Named> {
     let records = answer
         .answers()
@@ -288,8 +297,8 @@ fn of_databases(answer: &Lookup) -> Vec<Named> {
     records.collect()
 }
 
-/// The host in the bytes of an AFSDB record: a subtype, and a name as DNS has it, which is not compressed in records of this
-/// type (RFC 3597).
+/// The host in the bytes of an AFSDB record: a subtype, and a name in the form of the DNS. The name
+/// is not compressed in records of this type (RFC 3597).
 fn database_host(bytes: &[u8]) -> Option<String> {
     let mut rest = bytes.strip_prefix(&LOCATION_SERVER)?;
     let mut host = String::new();
