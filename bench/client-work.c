@@ -1,6 +1,6 @@
-/* What bench/client asks of a directory, one word a kind of work; it prints seconds and how many things were done.
-   In C, so that what is measured is the file system. "still" prints when the network interface $LINK had last sent something, once it
-   has sent next to nothing for so many milliseconds; without one, now. */
+/* The operations of bench/client on a directory, one word for each kind; prints seconds and the number of operations.
+   In C, so that the measurement shows the file system. "still" waits until the network interface $LINK has been almost idle for a
+   number of milliseconds, and prints the time of its last traffic; without $LINK, the current time. */
 #define _GNU_SOURCE
 #include <err.h>
 #include <fcntl.h>
@@ -43,12 +43,12 @@ static double still(long milliseconds) {
     while (time_of_day() - last < milliseconds / 1e3) {
         usleep(2000);
         long bytes = sent(link);
-        if (bytes > mark + 512) mark = bytes, last = time_of_day(); /* less is a question whether the other end is there */
+        if (bytes > mark + 512) mark = bytes, last = time_of_day(); /* less is a keep-alive */
     }
     return last;
 }
 
-static const char *name(long n) { /* 100 files a directory */
+static const char *name(long n) { /* 100 files in each directory */
     static char text[64];
     snprintf(text, sizeof text, "d%ld/f%ld", n / 100, n);
     return text;
@@ -102,7 +102,7 @@ int main(int argc, char **argv) {
     } else if (!strcmp(work, "unlink")) {
         for (n = 0; n < count; n++)
             if (unlink(name(n))) err(1, "%s", name(n));
-    } else if (!strcmp(work, "write-big") || !strcmp(work, "write-random")) { /* MiB; the second is what random-read and random-write are about */
+    } else if (!strcmp(work, "write-big") || !strcmp(work, "write-random")) { /* MiB; the second makes the file for random-read and random-write */
         int fd = opened(work + 6, O_CREAT | O_WRONLY | O_TRUNC);
         for (n = 0; n < count; n++) all(fd, sizeof buffer, 1, (off_t)n << 20);
         if (close(fd)) err(1, "close");

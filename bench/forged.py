@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""forged.py SERVER PORT RATE SECONDS: requests of Rx (VL_ProbeServer), each from another forged address and port of 10/8."""
+"""forged.py SERVER PORT RATE SECONDS: sends Rx requests (VL_ProbeServer), each from another forged address and port of 10/8."""
 import os
 import random
 import socket
@@ -21,10 +21,10 @@ while (now := time.monotonic() - start) < seconds:
     if due <= 0:
         time.sleep(0.001)
         continue
-    # What could not be sent in time is not sent later at a higher rate.
+    # A delay is not made up later by a higher rate.
     for _ in range(min(due, 500)):
         bits = random.getrandbits(96)
-        # Not where the machines of this network are: 10.128 to 10.255.
+        # 10.128 to 10.255: no addresses of machines in this network.
         source = struct.pack("!I", 10 << 24 | 1 << 23 | bits & 0x7fffff)
         packet = ip.pack(0x45, 0, 60, 0, 0, 64, 17, 0, source, to) + rest.pack(
             1024 + (bits >> 23) % 60000, port, 40, 0,

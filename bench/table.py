@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""table.py RESULTS   the measurements of side-by-side, one JSON object a line, as a Markdown table."""
+"""table.py RESULTS: prints the results of side-by-side, one JSON object per line, as a Markdown table."""
 import json
 import sys
 

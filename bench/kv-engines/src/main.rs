@@ -1,17 +1,17 @@
-//! Embedded key-value engines on a file server's mix.
+//! Comparison of embedded key-value engines under the load of a file server.
 //!
 //! `cargo run --release -- DIR [VNODES] [LOAD_SECONDS] [MIX_SECONDS] [ENGINE...]`
 //!
-//! For each engine, in a process of its own:
+//! For each engine, in its own process:
 //!
-//! 1. *load*: vnode records of 170,000 volumes, one volume after another as moves bring them, in
-//!    durable commits of 50,000, until VNODES are there or the time is up;
+//! 1. *load*: vnode records of 170,000 volumes, one volume after another as in moves, in durable
+//!    commits of 50,000, until VNODES are stored or the time is up;
 //! 2. *lookup*: random vnodes of all, and of the 1 % of volumes that are busy;
 //! 3. *mix*: 60 % creates and lookups of small files (30 % each), 20 % status reads, 20 % status
 //!    changes, nine of ten in the busy volumes; sizes from the RZG histogram (half of all files at
-//!    most 4 KiB, kept inline; of larger ones a record of blocks). A durable commit every 32 changes:
-//!    what 64 callers share of a sync;
-//! 4. the process aborts, and another opens the store: what a crash costs.
+//!    most 4 KiB, kept inline; larger ones have a record of blocks). A durable commit every 32
+//!    changes, as when 64 callers share a sync;
+//! 4. the process aborts, and another opens the store, to measure the cost of a crash.
 //!
 //! CPU and memory are the kernel's figures for the process.
 
@@ -27,11 +27,11 @@ const CACHE_BYTES: usize = 64 << 20;
 const LOAD_BATCH: usize = 50_000;
 const MIX_BATCH: usize = 32;
 
-/// What the store needs of an engine.
+/// Operations that the store needs from an engine.
 trait Engine {
     /// Puts entries in one durable commit.
     fn commit(&mut self, entries: &[Entry]) -> Result<()>;
-    /// The length of a value.
+    /// Returns the length of a value.
     fn get(&mut self, key: &[u8]) -> Result<Option<usize>>;
 }
 
@@ -281,7 +281,7 @@ fn run(name: &str, folder: &Path, vnodes: u32, load: Duration, mix: Duration) ->
     }
     report(name, "mix, commit every 32 changes", done, start, cpu)?;
     println!("{name:<6} {:<28} {:>10} MB", "on disk", disk_bytes(folder)? >> 20);
-    // As a crash does: nothing is closed.
+    // Like a crash: nothing is closed.
     std::process::exit(0)
 }
 

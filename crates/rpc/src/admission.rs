@@ -1,7 +1,7 @@
 //! Admission control: selects the next call to run, and refuses calls beyond the limits.
 //!
 //! 1. Each client (address and port) has a queue of calls. Hosts (addresses) take turns, and the
-//!    clients of a host take turns within its turns. A client that floods the server so delays its
+//!    clients of a host take turns within its turns. A client that floods the server thus delays its
 //!    own calls. A call of another host waits for at most one call of each active host; a call of
 //!    another client on the same host (or behind the same NAT), for at most one call of each client
 //!    there. Clients of a host share its time, not the number of calls: a client that used more

@@ -2,7 +2,7 @@
 //!
 //! 1. All work happens in turns of one task ([`Driver::turn`]). A turn receives the available
 //!    datagrams (bounded), passes them to the protocol, runs the calls that arrived, and sends all
-//!    output. The calls of a batch so share system calls, and a reply carries the acknowledgement
+//!    output. The calls of a batch thus share system calls, and a reply carries the acknowledgement
 //!    of its request.
 //! 2. A handler is polled once within the turn. Most answer from memory and finish; a pending one
 //!    becomes a task of its own.

@@ -5,7 +5,7 @@
 //!    service's limit makes it an error. The rest of the last chunk after the arguments is the
 //!    beginning of the stream.
 //! 2. Results are collected in a buffer, which the transport gets when the handler returns or
-//!    streams. A small call so costs one write.
+//!    streams. A small call thus costs one write.
 //! 3. A handler that waits for its peer occupies no thread and no place among the running calls.
 //!    The wait is marked, so that admission control counts only calls that use this machine.
 

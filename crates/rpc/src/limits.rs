@@ -19,7 +19,7 @@ pub const PASSED_ON_BYTES_MAX: usize = 8 << 20;
 /// Calls run before the socket is polled again.
 pub const CALLS_PER_TURN_MAX: usize = 128;
 
-/// Time after which a turn starts no further call. Acknowledgements and other ports so wait no
+/// Time after which a turn starts no further call. Acknowledgements and other ports thus wait no
 /// longer than this and one handler.
 pub const TURN_TIME_MAX: Duration = Duration::from_millis(1);
 

@@ -3,8 +3,8 @@
 //! The sender address of a datagram may be forged, and a reply to a forged address hits a third
 //! party. Until an address is verified, each datagram from it therefore permits
 //!
-//! 1. one reply packet of any size: DATA, ABORT, BUSY or CHALLENGE. A reply of one packet so needs
-//!    no further round trip. Of a longer reply the first packet is sent, and it requests an
+//! 1. one reply packet of any size: DATA, ABORT, BUSY or CHALLENGE. A reply of one packet therefore
+//!    needs no further round trip. Of a longer reply the first packet is sent, and it requests an
 //!    acknowledgement;
 //! 2. one extra packet of at most three times the size of the datagram: an ACK, a ping or a
 //!    retransmission.

@@ -16,7 +16,7 @@
 //!    model assumes. The window is then cut by 30 %, and may grow by 25 % in each round without
 //!    such losses.
 //! 5. A probe that found at least 10 % more bandwidth is followed by another one. A path that
-//!    became faster, or whose start-up was cut short, is so filled within seconds.
+//!    became faster, or whose start-up was cut short, is thus filled within seconds.
 //! 6. If the capacity of a path is known from all its calls together ([`crate::share`]), a new call
 //!    starts with its share as the window, sent evenly over the first round trip, and continues as
 //!    in start-up.

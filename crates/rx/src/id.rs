@@ -1,7 +1,7 @@
 //! Identifiers of connections and calls for the driver.
 //!
 //! Each consists of a slot number and the generation of that slot. An identifier that is kept too
-//! long so refers to nothing, rather than to another connection or call.
+//! long therefore refers to nothing, rather than to another connection or call.
 
 use std::fmt;
 

@@ -14,7 +14,7 @@
 //! 4. If the caller is slow, calls that were read ahead may end unnoticed, by our limits or the
 //!    server's. These are opened again and do not count as failures.
 //! 5. Silence counts from the last byte received on that call, not from the start of our wait. Two
-//!    devices that die together so cost one wait.
+//!    devices that die together thus cost one wait.
 //! 6. If a file server stands in for devices, it is the last copy, and all silence of a reader is
 //!    charged to one budget ([`SILENCES`]), which is refilled when a span is complete. Without a
 //!    budget, two silent copies took 19 s: each was retried with more patience, and the last one

@@ -5,7 +5,7 @@
 //!    for all. The code here therefore checks each datagram's id, and passes datagrams of another
 //!    shard on to it. This also serves systems without the kernel's selection.
 //! 2. Cellar's own clients avoid this: all connection ids of an endpoint are equal modulo 64. At a
-//!    server with 2, 4, 8 … shards, all connections of one client port so belong to one shard.
+//!    server with 2, 4, 8 … shards, all connections of one client port thus belong to one shard.
 //! 3. The bytes in flight to each shard are bounded. Beyond, datagrams are dropped, as by a full
 //!    socket.
 
