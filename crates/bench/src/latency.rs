@@ -14,7 +14,7 @@ pub(crate) struct Latencies(Histogram<u64>);
 impl Latencies {
     pub(crate) fn new() -> Self {
         let histogram = Histogram::new_with_bounds(nanos(LEAST), nanos(MOST), 2);
-        Self(histogram.expect("bounds that are a histogram's"))
+        Self(histogram.expect("valid bounds of a histogram"))
     }
 
     pub(crate) fn record(&mut self, latency: Duration) {

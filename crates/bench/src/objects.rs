@@ -171,7 +171,7 @@ pub enum ObjectsError {
     #[error("{0}")]
     Option(String),
     /// Data read differs from data written.
-    #[error("byte {0} and what follows differ from what was written")]
+    #[error("the data differs from the written data from byte {0} on")]
     Differs(u64),
     /// The thread of a client ended.
     #[error("a client ended early")]

@@ -9,7 +9,7 @@ use cellar_wire::object::Placed;
 #[non_exhaustive]
 pub enum Error {
     /// A device that has the only remaining copy does not answer, or refuses.
-    #[error("device {osd} has the only copy of a part of the file, and: {cause}")]
+    #[error("device {osd}, which has the only copy of a part of the file, failed: {cause}")]
     Device {
         /// Number of the device.
         osd: u32,
@@ -18,13 +18,13 @@ pub enum Error {
         cause: CallError,
     },
     /// No living device has the bytes of an object.
-    #[error("a part of the file is on no device that is alive (device {osd} had it)")]
+    #[error("no living device has a part of the file (device {osd} had it)")]
     Unavailable {
         /// The device of the first copy.
         osd: u32,
     },
     /// Too few objects of an erasure code are left.
-    #[error("only {left} of {needed} objects that are needed can be read: {cause}")]
+    #[error("only {left} of the {needed} needed objects can be read: {cause}")]
     TooFew {
         /// Objects that can be read.
         left: usize,

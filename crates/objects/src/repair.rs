@@ -68,7 +68,7 @@ pub async fn rebuild(
 ) -> Result<Placed> {
     check(&set.layout)?;
     let placed = set.layout.objects.get(place).copied();
-    let placed = placed.ok_or(Error::Misused("a place that the layout does not have"))?;
+    let placed = placed.ok_or(Error::Misused("the layout has no such place"))?;
     let made = Placed {
         osd: target.osd,
         serial: target.serial,
@@ -217,7 +217,7 @@ async fn compute(
         let shards = shards(devices, set, &mut usable, range.clone()).await?;
         let mut computed = code
             .reconstruct(&shards, &[place])
-            .map_err(|_| Error::Misused("shards that do not fit together"))?;
+            .map_err(|_| Error::Misused("shards of different lengths"))?;
         let mut bytes = computed.pop().unwrap_or_default();
         bytes.truncate(wanted);
         sha.update(&bytes);

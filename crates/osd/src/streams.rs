@@ -1,7 +1,7 @@
 //! Bound of concurrent data streams, in total and for each client.
 //!
-//! A client may have as many as are free. A single client thus gets half of all, and there is always
-//! room for the first one of another client.
+//! A client may have as many as are free. A single client thus gets half of all, and there is
+//! always room for the first one of another client.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -105,7 +105,7 @@ pub(crate) fn start(
 ) -> io::Result<(Arc<ShardHandle>, std::thread::JoinHandle<()>)> {
     #[expect(
         clippy::disallowed_methods,
-        reason = "each command is one step of a call or port, and what is passed on is counted"
+        reason = "each command is one step of a call or port, and passed-on bytes are counted"
     )]
     let (commands, queue) = mpsc::unbounded_channel();
     let handle = Arc::new(ShardHandle {

@@ -5,8 +5,8 @@
 //!    reach the shard that owns it, whatever address they come from. A datagram too short for a cid
 //!    goes to the first socket.
 //! 2. Received runs (GRO) above some size are passed on as slices of the buffer that the kernel
-//!    filled, small datagrams in their own buffers. One queued packet of 100 bytes thus does not keep
-//!    64 KiB alive. Filled buffers are reused when their last reference is dropped. The buffer
+//!    filled, small datagrams in their own buffers. One queued packet of 100 bytes thus does not
+//!    keep 64 KiB alive. Filled buffers are reused when their last reference is dropped. The buffer
 //!    returned last is used next, since it is still in the processor's cache.
 //! 3. If the socket is bound to no address, each send names the source address, so that a reply
 //!    leaves from the address that its request came to.

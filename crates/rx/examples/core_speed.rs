@@ -145,7 +145,7 @@ fn bulk(megabytes: usize) {
     let seconds = start.elapsed().as_secs_f64();
     let data = pair.ends[1].statistics().data_sent;
     println!(
-        "bulk: {:.2} Gbit/s, {:.0} ns a data packet at both ends, {} packets in {} runs, {} resent",
+        "bulk: {:.2} Gbit/s, {:.0} ns per data packet at both ends, {} packets in {} runs, {} resent",
         received as f64 * 8.0 / seconds / 1e9,
         seconds * 1e9 / f64::from(data),
         pair.packets,
@@ -240,7 +240,7 @@ fn small(calls: u32, parallel: usize) {
     }
     let seconds = start.elapsed().as_secs_f64();
     println!(
-        "small calls, {parallel} at a time: {:.0} a second, {:.0} ns each at both ends, {:.2} packets each",
+        "small calls, {parallel} at a time: {:.0} per second, {:.0} ns each at both ends, {:.2} packets each",
         f64::from(calls) / seconds,
         seconds * 1e9 / f64::from(calls),
         pair.packets as f64 / f64::from(calls),

@@ -87,7 +87,10 @@ impl Ready {
     }
 }
 
-#[expect(clippy::indexing_slicing, reason = "it has been made as long as that")]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the queue was extended to this slot"
+)]
 fn at(queues: &mut Vec<VecDeque<u32>>, slot: u32) -> &mut VecDeque<u32> {
     let slot = slot as usize;
     if queues.len() <= slot {

@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(
             share.bound(RTT, &calls[0]),
             None,
-            "one of them did not stand"
+            "one packet did not stand in a queue"
         );
         two(&mut share, 200, &mut calls, [1_500_000; 2], 101_000);
         assert_eq!(share.bound(RTT, &calls[0]), Some(500_000));

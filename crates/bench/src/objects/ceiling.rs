@@ -148,10 +148,11 @@ pub(super) fn erasure(
     payload: &Bytes,
     decode: bool,
 ) -> Result<Figures, ObjectsError> {
-    let none = || ObjectsError::Option("--stripes and --parity say which code".to_owned());
+    let none =
+        || ObjectsError::Option("--stripes and --parity must select an erasure code".to_owned());
     let mut code = Code::of(shape).ok_or_else(none)?;
     let (data, parity) = (shape.stripes as usize, shape.copies as usize);
-    let misfit = |_| ObjectsError::Option("shards that do not fit together".to_owned());
+    let misfit = |_| ObjectsError::Option("shards of different lengths".to_owned());
     let row = |number: u64| -> Vec<Bytes> {
         let at = |shard: usize| (number * data as u64 + shard as u64) * SLICE;
         (0..data)

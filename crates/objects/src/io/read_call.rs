@@ -112,7 +112,7 @@ impl ReadCall {
             None => {
                 let coming: u64 = call.read().await?;
                 if coming > self.asked {
-                    let surplus = DecodeError::Invalid("more bytes than asked for");
+                    let surplus = DecodeError::Invalid("more bytes than requested");
                     return Err(CallError::BadReply(surplus));
                 }
                 self.heard = Instant::now();

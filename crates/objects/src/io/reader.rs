@@ -213,7 +213,7 @@ impl Reader {
             return Ok(Err(failures));
         }
         let Some(span) = self.spans.front_mut() else {
-            return Err(Error::Misused("a range of no bytes"));
+            return Err(Error::Misused("an empty range"));
         };
         if let Some((range, calls)) = span.whole.take() {
             let file = self.position..span.end;
@@ -375,7 +375,7 @@ impl Reader {
         if let Some(code) = &mut self.code {
             let made = code
                 .reconstruct(&have, &missing)
-                .map_err(|_| Error::Misused("shards that do not fit together"))?;
+                .map_err(|_| Error::Misused("shards of different lengths"))?;
             have.extend(missing.into_iter().zip(made));
         }
         for Piece {
@@ -392,7 +392,7 @@ impl Reader {
                 Some((_, shard)) if shard.len() >= at + length => {
                     self.ready.push_back(shard.slice(at..at + length));
                 }
-                _ => return Err(Error::Misused("shards that do not fit together")),
+                _ => return Err(Error::Misused("shards of different lengths")),
             }
         }
         for (place, _) in &have {
@@ -597,11 +597,13 @@ pub(crate) fn check(layout: &cellar_wire::object::Layout) -> Result<()> {
     let shape = &layout.shape;
     if shape.check().is_err() || layout.objects.len() != shape.objects() {
         return Err(Error::Misused(
-            "a layout with another number of objects than its shape",
+            "the layout and its shape have different numbers of objects",
         ));
     }
     if shape.scheme == Scheme::Erasure && u64::from(shape.unit) % BLOCK != 0 {
-        return Err(Error::Misused("a stripe unit of no whole blocks"));
+        return Err(Error::Misused(
+            "the stripe unit is not a multiple of the block size",
+        ));
     }
     Ok(())
 }

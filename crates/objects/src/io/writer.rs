@@ -166,12 +166,12 @@ impl Writer {
     /// Too few objects are left; [`Error::Misused`] within another run.
     pub async fn begin(&mut self, position: u64, length: u64) -> Result<()> {
         if self.position != self.run.end {
-            return Err(Error::Misused("a run in the middle of another"));
+            return Err(Error::Misused("the previous run is not complete"));
         }
         let end = position
             .checked_add(length)
             .filter(|end| *end <= i64::MAX as u64);
-        let end = end.ok_or(Error::Misused("a file of more bytes than can be"))?;
+        let end = end.ok_or(Error::Misused("the file exceeds the largest length"))?;
         let run = position..end;
         let row = self.striping.row();
         let safe = match self.code {
@@ -245,7 +245,7 @@ impl Writer {
     /// Too few objects are left; [`Error::Misused`] within a run.
     pub async fn truncate(&mut self, length: u64) -> Result<()> {
         if self.position != self.run.end {
-            return Err(Error::Misused("a run in the middle of another"));
+            return Err(Error::Misused("the previous run is not complete"));
         }
         if length >= self.length {
             // Shorter objects read as zeros after their end.
@@ -293,7 +293,7 @@ impl Writer {
     /// Too few objects are left; [`Error::Misused`] within a run.
     pub async fn finish(mut self) -> Result<Written> {
         if self.position != self.run.end {
-            return Err(Error::Misused("a run in the middle of another"));
+            return Err(Error::Misused("the previous run is not complete"));
         }
         self.drain().await?;
         let version = self.set.layout.version;
@@ -582,4 +582,4 @@ fn spare(layout: &Layout, without: &[usize]) -> usize {
     }
 }
 
-const MISFIT: Error = Error::Misused("shards that do not fit together");
+const MISFIT: Error = Error::Misused("shards of different lengths");

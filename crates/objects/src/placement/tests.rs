@@ -284,7 +284,7 @@ fn a_file_has_a_place_while_there_are_devices_for_its_data() {
                 let missing = made.devices.iter().filter(|osd| !is_well(osd)).count();
                 assert_eq!(missing, made.missing, "{what}");
                 let less = made.shape.objects().saturating_sub(well);
-                assert_eq!(missing, less, "{what}: no more than have to be");
+                assert_eq!(missing, less, "{what}: no more than necessary");
                 assert!(missing <= spare || first < data, "{what}");
                 let whole = choose(&devices, &wish, &mut rng).is_ok();
                 assert_eq!(whole, made.missing == 0 && first == data, "{what}");

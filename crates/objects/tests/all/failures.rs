@@ -49,15 +49,11 @@ async fn devices_that_fall_silent_together_cost_one_wait() {
         let before = calls();
         compare(&cell, &file, &bytes).await;
         let asked: Vec<usize> = before.iter().map(|calls| calls + 1).collect();
-        assert_eq!(
-            calls(),
-            asked,
-            "asked again after others were silent as well"
-        );
+        assert_eq!(calls(), asked, "called again after others were silent too");
         // A reader that knows of the failure does not call them.
         compare(&cell, &file, &bytes).await;
         if cell.devices.condition(2) == Condition::Suspect {
-            assert_eq!(calls(), asked, "asked while they were suspect");
+            assert_eq!(calls(), asked, "called while suspect");
         }
         for osd in &cell.osds {
             osd.set_fault(Fault::None);
@@ -97,7 +93,7 @@ async fn where_a_file_server_stands_in_silence_has_one_budget() {
         assert!(waited < BUDGET + SLACK, "{shape:?}: {waited:?}");
         let asked = calls();
         for (asked, before) in asked.iter().zip(before) {
-            assert!(*asked <= before + 1, "{shape:?}: a device is asked again");
+            assert!(*asked <= before + 1, "{shape:?}: a device is called again");
         }
         // Other readers fail at once, even for pieces on devices that this reader did not wait for.
         let began = Instant::now();
@@ -484,7 +480,7 @@ async fn a_new_file_is_stored_without_a_dead_device_and_repaired_later() {
             let bytes = pattern(50_000);
             file.write(&cell, 0, &bytes).await.unwrap();
             compare(&cell, &file, &bytes).await;
-            assert_eq!(cell.osd(dead).calls(), 0, "who is dead is not asked");
+            assert_eq!(cell.osd(dead).calls(), 0, "a dead device is not called");
             let stale = |file: &File| file.layout.objects.iter().position(|placed| placed.stale);
             let alone = shape.scheme == Scheme::Striped && shape.copies == 1;
             assert_eq!(stale(&file).is_none(), alone);

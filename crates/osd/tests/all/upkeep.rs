@@ -93,7 +93,7 @@ fn what_is_removed_softly_is_kept_as_long_as_it_shall_be() {
         AHEAD.store(90_000, Ordering::Relaxed);
         // Many rounds of the check.
         tokio::time::sleep(Duration::from_millis(1000)).await;
-        assert_eq!(list().await, 1, "it can be brought back");
+        assert_eq!(list().await, 1, "it can be restored");
         AHEAD.store(100_010, Ordering::Relaxed);
         until("the retention is over", async || list().await == 0).await;
         let statistics = cell.osd.call(&GetStatistics {}).await.unwrap();
@@ -142,7 +142,7 @@ fn a_full_device_ends_the_oldest_soft_deletes_and_no_more_than_it_needs() {
         let all = capability_for(&cell.keys, &body(1, id(100), MAY_ALL));
         assert!(cell.read(&all, id(100), 3, 0, u64::MAX).await.unwrap() == bytes);
         // Objects that were not removed stay.
-        until("nothing is left to end", async || {
+        until("no soft delete is left", async || {
             let _full = write(cell, 101, &bytes).await;
             let _full = write(cell, 102, &bytes).await;
             serials(cell, LIST_REMOVED).await.is_empty()

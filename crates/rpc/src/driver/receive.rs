@@ -202,7 +202,7 @@ mod tests {
                     for step in 0..50 {
                         let id = (rest + modulus * step) as usize;
                         assert_eq!(id % count, number, "leads back to its shard");
-                        assert_eq!(id % 64, rest as usize % 64, "the same rest for all");
+                        assert_eq!(id % 64, rest as usize % 64, "the same remainder for all");
                     }
                 }
             }

@@ -111,7 +111,7 @@ async fn accept(
         let uid = match stream.peer_cred() {
             Ok(credentials) => credentials.uid(),
             Err(cause) => {
-                tracing::warn!(%cause, "cannot tell who connected to the administrator's socket");
+                tracing::warn!(%cause, "cannot identify the client of the local administrator's socket");
                 continue;
             }
         };

@@ -82,10 +82,10 @@ pub enum RxperfError {
     #[error(transparent)]
     Call(#[from] CallError),
     /// The server ended its reply with another word than the cookie.
-    #[error("the server is no rxperf: it answered {0:#x} where {COOKIE:#x} is due")]
+    #[error("the server is not rxperf: it answered {0:#x} instead of {COOKIE:#x}")]
     Cookie(u32),
     /// The command cannot be executed over Rx.
-    #[error("a list of numbers can turn from sending to receiving once only")]
+    #[error("a list of numbers can change from sending to receiving only once")]
     TurnsTwice,
 }
 
@@ -177,7 +177,7 @@ async fn caller(connection: &Connection, options: &ClientOptions) -> Result<Figu
             }
         }
         if call.read_chunk().await?.is_some() {
-            let surplus = DecodeError::Invalid("more bytes than were asked for");
+            let surplus = DecodeError::Invalid("more bytes than requested");
             return Err(CallError::BadReply(surplus).into());
         }
         figures.calls += 1;

@@ -332,7 +332,7 @@ impl Server {
     /// Waits until `calls` calls are with their handlers.
     pub async fn until_at_work(&self, calls: u64) {
         let at_work = || self.service.at_work.load(Ordering::Relaxed);
-        until("so many calls at work", || at_work() == calls).await;
+        until("calls at work", || at_work() == calls).await;
     }
 
     /// Creates a connection from a client runtime of its own.

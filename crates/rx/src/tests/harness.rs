@@ -246,7 +246,7 @@ impl World {
             let last = flags.has(Flags::LAST_PACKET);
             assert!(
                 !(server && last && flags.has(Flags::REQUEST_ACK)),
-                "asks on a reply's end"
+                "requests an ACK at the end of a reply"
             );
         } else if kind != PacketType::DEBUG && kind != PacketType::VERSION {
             assert_eq!((header.seq, header.checksum), (0, 0));
@@ -344,7 +344,7 @@ impl World {
                 let mut rounds = 0;
                 while self.nodes[i].endpoint.poll_transmit(self.now, &mut buffer) {
                     rounds += 1;
-                    assert!(rounds < 100_000, "endpoint {i} sends for ever");
+                    assert!(rounds < 100_000, "endpoint {i} sends without end");
                     let to = buffer.destination();
                     assert!(buffer.segment_size() > 0 && !buffer.bytes().is_empty());
                     for segment in buffer.segments() {

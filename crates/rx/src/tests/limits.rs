@@ -183,7 +183,7 @@ fn of_idle_connections_those_used_last_are_kept() {
     call_on(&mut desk, 3, 2);
     let left = |desk: &Desk| desk.endpoint.statistics().server_connections as usize;
     desk.pass(Duration::from_secs(40));
-    assert_eq!(left(&desk), 30, "nobody is idle for long");
+    assert_eq!(left(&desk), 30, "no connection is idle for long");
     desk.pass(Duration::from_secs(80));
     assert_eq!(left(&desk), KEPT);
     // The nine newest connections, and the one that was used again, continue.

@@ -362,9 +362,5 @@ fn a_client_is_no_oracle() {
     let (client, server) = (world.nodes[0].address, world.nodes[1].address);
     world.inject(server, client, bytes.clone());
     world.run_for(Duration::from_secs(1));
-    assert_eq!(
-        responses.load(Ordering::Relaxed),
-        1,
-        "no call was under way"
-    );
+    assert_eq!(responses.load(Ordering::Relaxed), 1, "no call was active");
 }

@@ -244,7 +244,7 @@ fn t03_short_and_strange_packets() {
         assert!(
             desk.put(Desk::header(PacketType(kind), 1, 0, 1), &[0; 40])
                 .is_empty(),
-            "no call is there: {kind}"
+            "there is no call: {kind}"
         );
     }
     assert_eq!(desk.endpoint.statistics().server_connections, 0);
@@ -490,7 +490,7 @@ fn t12_a_reply_that_begins_early_stops_the_client() {
     let (mut desk, call) = Desk::client(SERVICE, vec![1; 100_000]);
     let now = desk.now;
     let sent = desk.seen();
-    assert_eq!(sent.len(), 16, "what a stock receiver is sure to take");
+    assert_eq!(sent.len(), 16, "every stock receiver accepts this many");
     let reply = Header {
         packet_type: PacketType::DATA,
         flags: Flags(Flags::LAST_PACKET),

@@ -119,7 +119,9 @@ fn eight_calls(seed: u64, link: Link, bytes: usize) -> (f64, Vec<f64>, [u32; 2])
     let used = 8.0 * bytes as f64 * 8.0 / ends[7] / rate;
     let s = world.nodes[1].endpoint.statistics();
     let sent = [s.data_sent, s.data_resent];
-    eprintln!("eight calls: {used:.3} of the path, ends {ends:.1?}, sent and sent again {sent:?}");
+    eprintln!(
+        "eight calls: {used:.3} of the path, ends {ends:.1?}, sent and retransmitted {sent:?}"
+    );
     (used, ends, sent)
 }
 
@@ -314,7 +316,7 @@ fn a_large_call_among_small_ones_has_what_they_leave() {
     }
     let seconds = world.now.since(start).as_secs_f64();
     let small = world.nodes[0].results.len() - 9;
-    eprintln!("20 MB there and back in {seconds:.2} s, beside {small} small calls");
+    eprintln!("20 MB in both directions in {seconds:.2} s, beside {small} small calls");
     assert!(seconds < 15.0 && small > 500);
 }
 
