@@ -28,7 +28,6 @@ use std::time::Duration;
 
 use cellar_rpc::Port;
 use cellar_wire::ids::{AfsTime, AfsUuid, Fid, Uniquifier, VnodeId, VolumeId};
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::cell::{Cell, CellName, Dns, KnownCells};
@@ -60,7 +59,9 @@ mod index;
 mod kept;
 mod leases;
 mod leftover;
+mod life;
 mod loans;
+mod lock_order;
 mod locks;
 mod manage;
 mod metrics;
@@ -71,9 +72,9 @@ mod range_locks;
 mod ranges;
 mod read;
 mod record;
-mod removed;
 mod renew;
 mod settings;
+mod silly_rename;
 mod slots;
 mod status;
 mod store;
@@ -95,6 +96,7 @@ use full::Full;
 use index::Index;
 pub use index::{Unstored, unstored_in};
 pub use loans::Loan;
+use lock_order::{Ordered, TABLE, VNODES};
 pub use locks::{Lock, LockFamily, LockKind, LockOwner};
 pub use manage::Waiting;
 use metrics::Counts;
@@ -158,20 +160,20 @@ pub struct Cache {
     clock: Clock,
     identities: Arc<dyn Identities>,
     users: Users,
-    vnodes: Mutex<HashMap<Key, Arc<Vnode>>>,
+    vnodes: Ordered<VNODES, HashMap<Key, Arc<Vnode>>>,
     /// At how many vnodes some are forgotten.
     crowd: AtomicUsize,
     /// Those with something to store.
-    unstored: Mutex<HashMap<Key, Arc<Vnode>>>,
+    unstored: Ordered<TABLE, HashMap<Key, Arc<Vnode>>>,
     /// Those that somebody here has a lock on.
-    locked: Mutex<HashMap<Key, Arc<Vnode>>>,
+    locked: Ordered<TABLE, HashMap<Key, Arc<Vnode>>>,
     range_locks: RangeLocks,
     /// A server that may keep locks for us was started again.
     locks_lost: Arc<Notify>,
     /// Names of removed files that could not be removed at the last close.
-    leftovers: Mutex<Vec<vnode::Leftover>>,
+    silly_names: Ordered<TABLE, Vec<life::SillyRename>>,
     /// Chunks that are being fetched.
-    fetching: Mutex<HashMap<(Key, u64), Turn>>,
+    fetching: Ordered<TABLE, HashMap<(Key, u64), Turn>>,
     prefetches: Arc<tokio::sync::Semaphore>,
     /// Small files that are fetched before they are asked for.
     ahead: Arc<tokio::sync::Semaphore>,
@@ -256,14 +258,14 @@ impl Cache {
             clock,
             identities,
             users: Users::default(),
-            vnodes: Mutex::default(),
+            vnodes: Ordered::default(),
             crowd,
-            unstored: Mutex::default(),
-            locked: Mutex::default(),
+            unstored: Ordered::default(),
+            locked: Ordered::default(),
             range_locks: RangeLocks::default(),
             locks_lost: Arc::default(),
-            leftovers: Mutex::default(),
-            fetching: Mutex::default(),
+            silly_names: Ordered::default(),
+            fetching: Ordered::default(),
             prefetches: Arc::new(tokio::sync::Semaphore::new(PREFETCHES_MAX)),
             ahead: Arc::new(tokio::sync::Semaphore::new(neighbours::FETCHES_MAX)),
             space,
@@ -546,7 +548,7 @@ impl Cache {
     /// Stores what is dirty, as long as that works, gives back locks, and takes leave of the file servers.
     /// Answers what could not be stored.
     pub async fn close(&self) -> Vec<(Arc<Vnode>, Error)> {
-        self.remove_leftovers().await;
+        self.remove_silly_names().await;
         let unstored: Vec<_> = self.unstored.lock().values().cloned().collect();
         let mut failed = self.store_all(unstored).await;
         for (vnode, error) in self.tell_all().await {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::names::path_error;
-use super::removed::{Removing, Replaced};
+use super::silly_rename::{Removing, Replaced};
 use super::status::{Asked, refused};
 use super::user::User;
 use super::verify::{Look, Verify, is_about_name};
@@ -236,8 +236,8 @@ impl Cache {
             .last_status()
             .is_none_or(|status| status.link_count <= 1);
         if open && last {
-            let leftover = self.leave_over(user, directory, name, &file).await?;
-            self.left_over(&file, leftover).await;
+            let renamed = self.silly_rename(user, directory, name, &file).await?;
+            self.silly_renamed(&file, renamed).await;
             return Ok(());
         }
         let _removing = last.then(|| Removing::of(&file));

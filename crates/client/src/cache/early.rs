@@ -26,11 +26,11 @@ use cellar_wire::ids::{Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use cellar_wire::rxafs::{
     AfsFetchStatus, AfsPath, Callback, FileType, Making, RESERVE_MAX, ReserveVnodes,
 };
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::change::afs_name;
 use super::entry::MadeHere;
+use super::lock_order::{LEAF, Ordered};
 use super::pending::{Pending, Queue};
 use super::status::{Asked, refused};
 use super::user::User;
@@ -55,11 +55,11 @@ const SET_ID: u32 = 0o7000;
 pub(crate) struct Early {
     /// Files that servers have not been told of.
     pub(super) untold: AtomicUsize,
-    pub(super) queues: Mutex<HashMap<(u32, VolumeId, u32), Arc<Queue>>>,
+    pub(super) queues: Ordered<LEAF, HashMap<(u32, VolumeId, u32), Arc<Queue>>>,
     /// Volumes on servers that know no leases, and until when that is believed.
-    pub(super) unknown: Mutex<HashMap<(u32, VolumeId), Instant>>,
-    numbers: Mutex<HashMap<(u32, VolumeId), Numbers>>,
-    templates: Mutex<HashMap<Template, AfsFetchStatus>>,
+    pub(super) unknown: Ordered<LEAF, HashMap<(u32, VolumeId), Instant>>,
+    numbers: Ordered<LEAF, HashMap<(u32, VolumeId), Numbers>>,
+    templates: Ordered<LEAF, HashMap<Template, AfsFetchStatus>>,
 }
 
 /// Numbers of files in a volume that are ours to give.
@@ -198,7 +198,7 @@ impl Cache {
                     state.untold += 1;
                     self.early.untold.fetch_add(1, Ordering::AcqRel);
                     let number = queue.number();
-                    made.state.lock().pending = Some(Pending {
+                    made.state.lock().life.create_pending(Pending {
                         queue: queue.clone(),
                         number,
                         name: name.clone(),
@@ -247,8 +247,8 @@ impl Cache {
         let maker = {
             let state = vnode.state.lock();
             state
-                .pending
-                .as_ref()
+                .life
+                .pending()
                 .map(|pending| pending.queue.user().uid())
         };
         if let Some(maker) = maker {
@@ -259,7 +259,7 @@ impl Cache {
     /// A file that an earlier cache manager made, which may not have told the server, stands in the line again.
     pub(crate) async fn made_before(&self, vnode: &Arc<Vnode>) -> Result<()> {
         let made = vnode.body.lock().made().cloned();
-        let Some(made) = made.filter(|_| vnode.state.lock().pending.is_none()) else {
+        let Some(made) = made.filter(|_| vnode.state.lock().life.pending().is_none()) else {
             return Ok(());
         };
         let user = self.writer(vnode).await?;
@@ -275,7 +275,7 @@ impl Cache {
         let number = queue.number();
         directory.state.lock().untold += 1;
         self.early.untold.fetch_add(1, Ordering::AcqRel);
-        vnode.state.lock().pending = Some(Pending {
+        vnode.state.lock().life.create_pending(Pending {
             queue: queue.clone(),
             number,
             name: Bytes::copy_from_slice(&made.name),

@@ -299,7 +299,7 @@ impl Handle {
     /// # Errors
     /// The server does not take it: it stays here, and is tried again.
     pub async fn store(&self, durable: bool) -> Result<()> {
-        if self.vnode.state.lock().leftover.is_some() {
+        if self.vnode.state.lock().life.is_silly_renamed() {
             // Nobody will ever read it from the server.
             return Ok(());
         }
@@ -335,7 +335,7 @@ impl Handle {
         if !last {
             return;
         }
-        self.cache.remove_leftover(&self.vnode).await;
+        self.cache.remove_silly_rename(&self.vnode).await;
         let locked = self.cache.is_locked(&self.vnode);
         let stored = match locked {
             true => self.cache.store(&self.vnode, false).await,

@@ -16,6 +16,7 @@ use cellar_wire::abort::AbortCode;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::lock_order::{MAKING_ROOM, Ordered};
 use super::read::{TRIES, local};
 use super::status::refused;
 use super::user::User;
@@ -31,7 +32,7 @@ const FULL_TIME: Duration = Duration::from_secs(5);
 pub(crate) struct Full {
     at: Mutex<Option<Instant>>,
     /// Whoever makes room.
-    making: Mutex<()>,
+    making: Ordered<MAKING_ROOM, ()>,
 }
 
 impl Full {

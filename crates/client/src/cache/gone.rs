@@ -61,7 +61,7 @@ impl Cache {
             Some(gone @ Gone::Vnode) => {
                 let by_us = {
                     let state = vnode.state.lock();
-                    state.removed || state.removing > 0 || state.leftover.is_some()
+                    state.life.is_removed() || state.removing > 0 || state.life.is_silly_renamed()
                 };
                 let owed = vnode.vanished();
                 self.give_up(vnode, by_us, gone.reason("the file is gone"));
@@ -113,14 +113,14 @@ impl Cache {
         (vnode, directory): (&Arc<Vnode>, &Arc<Vnode>),
         (gone, cause): (Gone, &CallError),
     ) {
-        let by_us = gone == Gone::Vnode && directory.state.lock().removed;
+        let by_us = gone == Gone::Vnode && directory.state.lock().life.is_removed();
         let waiting = queue.take_waiting(number);
         self.give_up(vnode, by_us, gone.reason("its directory is gone"));
+        let _was_queued = self.never_born(vnode);
         if by_us {
-            // What a program still writes to it is dropped, too.
-            vnode.state.lock().removed = true;
+            // Bytes that a program writes to it from now on are dropped, too.
+            vnode.state.lock().life.removed();
         }
-        let _stood_in_line = self.never_born(vnode);
         for sender in waiting {
             let _gone = sender.send(Err(cause.clone()));
         }

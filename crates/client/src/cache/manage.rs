@@ -119,7 +119,7 @@ impl Cache {
         {
             let mut state = vnode.state.lock();
             // What was made here and not told stands nowhere else.
-            if state.untold == 0 && state.pending.is_none() {
+            if state.untold == 0 && state.life.pending().is_none() {
                 state.listing = None;
                 state.link = None;
             }

@@ -34,13 +34,13 @@ use cellar_wire::rxafs::{
     AfsFetchStatus, AfsStoreStatus, MAKE_BYTES_MAX, MAKE_MAX, Made, MadeIn, MakeMany,
     MakeManyReply, Making, Makings,
 };
-use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::Cache;
 use super::behind::RETRY;
 use super::gone::Gone;
+use super::lock_order::{LEAF, Ordered};
 use super::status::Asked;
 use super::user::User;
 use super::vnode::Vnode;
@@ -79,7 +79,7 @@ pub(crate) struct Queue {
     volume: Arc<Volume>,
     user: Arc<User>,
     next: AtomicU64,
-    line: Mutex<Line>,
+    line: Ordered<LEAF, Line>,
     /// Somebody waits, or there is enough for a call.
     due: Notify,
 }
@@ -154,7 +154,7 @@ impl Queue {
             volume: volume.clone(),
             user: user.clone(),
             next: AtomicU64::new(0),
-            line: Mutex::default(),
+            line: Ordered::default(),
             due: Notify::new(),
         }
     }
@@ -332,7 +332,7 @@ impl Line {
 impl Cache {
     /// Whether no server knows this vnode yet.
     pub(crate) fn is_pending(&self, vnode: &Vnode) -> bool {
-        self.early.untold.load(Ordering::Acquire) > 0 && vnode.state.lock().pending.is_some()
+        self.early.untold.load(Ordering::Acquire) > 0 && vnode.state.lock().life.pending().is_some()
     }
 
     /// Waits until the server knows a file or, of a directory, what was made in it: before it is
@@ -418,7 +418,7 @@ impl Cache {
     ) -> Option<Outcome> {
         let (queue, number) = {
             let state = vnode.state.lock();
-            let pending = state.pending.as_ref()?;
+            let pending = state.life.pending()?;
             (pending.queue.clone(), pending.number)
         };
         let (receiver, too_late) = {
@@ -619,7 +619,7 @@ impl Cache {
         let shown = vnode.shown_status();
         {
             let mut state = vnode.state.lock();
-            state.pending = None;
+            state.life.created();
             state.failed = None;
             vnode.body.lock().is_born();
         }
@@ -673,7 +673,7 @@ impl Cache {
     fn refused(&self, queue: &Queue, one: &Sent, (cause, known): (&CallError, bool)) {
         let (name, fid) = {
             let state = one.vnode.state.lock();
-            let name = state.pending.as_ref().map(|pending| pending.name.clone());
+            let name = state.life.pending().map(|pending| pending.name.clone());
             (name, one.vnode.fid())
         };
         tracing::info!(%fid, %cause, "not made yet; it is tried again");
@@ -721,7 +721,7 @@ impl Cache {
 
     /// It cannot be made: nobody is told of it any more. Answers whether it stood in a line.
     pub(crate) fn never_born(&self, vnode: &Arc<Vnode>) -> bool {
-        let pending = vnode.state.lock().pending.take();
+        let pending = vnode.state.lock().life.create_failed();
         let Some(pending) = pending else {
             return false;
         };

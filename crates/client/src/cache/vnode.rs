@@ -17,9 +17,10 @@ use super::body::{Body, Piece};
 use super::coherence::{Held, Owed, TOLD_EARLIER};
 use super::direct::Places;
 use super::leases::{Busy, Lease};
+use super::life::Life;
+use super::lock_order::{BODY, Ordered, STATE};
 use super::locks::Locks;
 use super::neighbours::Reader;
-use super::pending::Pending;
 use super::status::Asked;
 use super::user::User;
 use crate::course::SETTLE_TIME;
@@ -45,8 +46,8 @@ pub struct Vnode {
     /// The fid that the server gave it, where it was made here under one that the server had forgotten.
     pub(crate) renumbered: OnceLock<Fid>,
     pub(crate) volume: Arc<Volume>,
-    pub(crate) state: Mutex<State>,
-    pub(crate) body: Mutex<Body>,
+    pub(crate) state: Ordered<STATE, State>,
+    pub(crate) body: Ordered<BODY, Body>,
     /// Held by whoever asks the server about it, so that others wait for the same answer.
     pub(crate) asking: tokio::sync::Mutex<()>,
     /// Held by whoever stores.
@@ -78,6 +79,8 @@ pub struct Vnode {
 /// What changes all the time.
 #[derive(Debug, Default)]
 pub(crate) struct State {
+    /// Created, present, removed or gone.
+    pub(crate) life: Life,
     pub(crate) status: Option<AfsFetchStatus>,
     /// Until when the status may be believed.
     expires: Option<Instant>,
@@ -100,12 +103,8 @@ pub(crate) struct State {
     pub(crate) opener: Option<Arc<User>>,
     /// Who wrote last: the store is his.
     pub(crate) writer: Option<Arc<User>>,
-    /// The name it got when its last name was removed while it was open: gone when it is closed.
-    pub(crate) leftover: Option<Leftover>,
     /// How many programs here are about to remove its last name.
     pub(crate) removing: u32,
-    /// One of them has.
-    pub(crate) removed: bool,
     /// It was just made, and no program has closed it since.
     pub(crate) made: bool,
     /// The server refused attributes that programs had set: whoever closes the file next hears of it.
@@ -118,12 +117,8 @@ pub(crate) struct State {
     pub(crate) walked: bool,
     /// The last name of it that was looked up and led to what nothing was promised about.
     pub(crate) looked_up: Option<Bytes>,
-    /// The server said that it is no more.
-    pub(crate) gone: bool,
     /// Files: the name by which it was found last.
     pub(crate) name: Option<Bytes>,
-    /// No server knows it yet.
-    pub(crate) pending: Option<Pending>,
     /// Directories: the server keeps others out.
     pub(crate) lease: Option<Lease>,
     pub(crate) busy: Busy,
@@ -132,14 +127,6 @@ pub(crate) struct State {
     pub(crate) undecided: Option<Option<Instant>>,
     /// Directories: files in it that the server has not been told of.
     pub(crate) untold: u32,
-}
-
-/// A file that waits for its last close to be removed.
-#[derive(Clone, Debug)]
-pub(crate) struct Leftover {
-    pub(crate) directory: Arc<Vnode>,
-    pub(crate) name: Bytes,
-    pub(crate) user: Arc<User>,
 }
 
 /// What `stat` tells of a vnode.
@@ -170,8 +157,8 @@ impl Vnode {
             key,
             renumbered: OnceLock::new(),
             volume,
-            state: Mutex::default(),
-            body: Mutex::new(body),
+            state: Ordered::default(),
+            body: Ordered::new(body),
             asking: tokio::sync::Mutex::default(),
             storing: tokio::sync::Mutex::default(),
             unanswered: Unanswered::default(),
@@ -256,7 +243,7 @@ impl Vnode {
         state: &State,
         mut status: AfsFetchStatus,
     ) -> AfsFetchStatus {
-        if state.leftover.is_some() || (state.removed && self.is_directory()) {
+        if state.life.is_silly_renamed() || (state.life.is_removed() && self.is_directory()) {
             // Its last name was removed, as far as programs know.
             status.link_count = 0;
         }
@@ -356,11 +343,10 @@ impl Vnode {
                 owed = state.held.news((before, self.length()));
             }
             state.status = Some(*status);
-            state.gone = false;
             let from_before = |asked: Asked| asked.breaks != self.breaks.load(Ordering::Acquire);
-            let is_removed =
+            let is_old =
                 self.is_directory() && promise.is_some_and(|(_, asked)| from_before(asked));
-            state.removed &= is_removed;
+            state.life.seen(is_old);
         }
         // Who may do what changes without the data: what was known of others holds no longer than
         // the promise, which an access list's change breaks.
@@ -468,14 +454,14 @@ impl Vnode {
 
     /// Whether the server said that it is no more.
     pub(crate) fn is_gone(&self) -> bool {
-        self.state.lock().gone
+        self.state.lock().life.is_gone()
     }
 
     /// There is no such vnode any more. Answers what the kernel is to be told, if it does not know.
     pub(crate) fn vanished(&self) -> Owed {
         let mut state = self.state.lock();
         state.expires = None;
-        state.gone = true;
+        state.life.vanished();
         state.held.end()
     }
 
@@ -485,13 +471,13 @@ impl Vnode {
         self.breaks.fetch_add(1, Ordering::AcqRel);
         // The kernel has removed it itself.
         let _known = self.vanished();
-        self.state.lock().removed = true;
+        self.state.lock().life.removed();
     }
 
     /// What programs that have it open are shown of a directory that we have removed.
     pub(crate) fn removed_directory(&self) -> Option<AfsFetchStatus> {
         let state = self.state.lock();
-        let is_removed = self.is_directory() && state.removed;
+        let is_removed = self.is_directory() && state.life.is_removed();
         let status = state.status.filter(|_| is_removed)?;
         Some(self.with_changes_in(&state, status))
     }

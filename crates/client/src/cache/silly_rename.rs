@@ -1,13 +1,15 @@
-//! Files whose names we remove while programs have them open, or while something of them is not stored.
+//! Files whose last name is removed while programs have them open, or while they have bytes to
+//! store.
 //!
-//! 1. The last name of an open file becomes another one that nobody looks for, and goes when the file is closed: a server
-//!    lets a file go with its last name.
-//! 2. So it is with a file whose name another one is about to get, but for one thing: if that does not come to it, the name
-//!    is given back. Until it is known, its last close removes nothing.
-//! 3. A directory goes with its name, also while programs have it open. They see it as it was
-//!    last, without links.
-//! 4. Bytes that wait to be stored of a file that we have removed ourselves are dropped. If
-//!    another client has removed it, they are kept aside ([`super::status`]).
+//! 1. The file server frees a file with its last name. So the removal of the last name of an open
+//!    file is a rename to an unused name `.__afs...`; the last close removes that name.
+//! 2. A rename over an open file does the same with the replaced file ([`Replaced`]). If the rename
+//!    fails, the replaced file gets its name back. Until the outcome is known, the last close
+//!    removes nothing.
+//! 3. A directory goes with its name, also while programs have it open. These programs see it in
+//!    its last state, with a link count of 0.
+//! 4. If this machine removed the file, its dirty bytes are dropped. If another client removed it,
+//!    they are put aside ([`super::gone`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,18 +22,19 @@ use cellar_wire::rxafs::{self, AfsFetchStatus};
 use super::Cache;
 use super::behind::RETRY;
 use super::change::afs_name;
+use super::life::SillyRename;
 use super::status::refused;
 use super::user::User;
-use super::vnode::{Leftover, Vnode};
+use super::vnode::Vnode;
 use crate::error::Result;
 
-/// Names of removed files that wait to be removed.
-const LEFTOVERS_MAX: usize = 4_096;
-/// How often a name for a removed open file is looked for.
-const LEFTOVER_TRIES: u32 = 100;
+/// The most names of removed files that are kept for another try.
+const SILLY_NAMES_MAX: usize = 4_096;
+/// How many names are tried for a removed open file.
+const NAME_TRIES: u32 = 100;
 
-/// We remove the last name of a file ourselves: that the server no longer knows it is no news then, and nobody misses what was
-/// not stored.
+/// This machine removes the last name of a file. The answer "no such vnode" is expected then, and
+/// no program misses the dirty bytes.
 pub(crate) struct Removing(Arc<Vnode>);
 
 impl Removing {
@@ -48,20 +51,20 @@ impl Drop for Removing {
     }
 }
 
-/// An open file that has lost its name to something that is about to get it. Whoever waits may be told to give up: it gets
-/// its name back then.
+/// An open file whose name a rename is about to give to another file. If the rename is cancelled,
+/// the file gets its name back.
 pub(crate) struct Replaced<'a> {
     cache: &'a Cache,
     name: &'a [u8],
     file: Arc<Vnode>,
-    leftover: Option<Leftover>,
+    silly: Option<SillyRename>,
 }
 
 impl<'a> Replaced<'a> {
     /// Takes a file's last name from it.
     ///
     /// # Errors
-    /// The server's refusal: it has it still.
+    /// The server's refusal; the file still has its name.
     pub(crate) async fn take(
         cache: &'a Cache,
         user: &Arc<User>,
@@ -69,33 +72,33 @@ impl<'a> Replaced<'a> {
         name: &'a [u8],
         file: &Arc<Vnode>,
     ) -> Result<Self> {
-        let leftover = cache.leave_over(user, directory, name, file).await?;
+        let silly = cache.silly_rename(user, directory, name, file).await?;
         Ok(Self {
             cache,
             name,
             file: file.clone(),
-            leftover: Some(leftover),
+            silly: Some(silly),
         })
     }
 
-    /// What was to get the name has come to it, or not.
+    /// The rename ended. `came`: it succeeded.
     pub(crate) async fn settle(mut self, came: bool) {
-        let Some(leftover) = self.leftover.clone() else {
+        let Some(silly) = self.silly.clone() else {
             return;
         };
         if came {
-            self.leftover = None;
-            self.cache.left_over(&self.file, leftover).await;
+            self.silly = None;
+            self.cache.silly_renamed(&self.file, silly).await;
         } else {
-            self.cache.put_back(self.name, &self.file, leftover).await;
-            self.leftover = None;
+            self.cache.put_back(self.name, &self.file, silly).await;
+            self.silly = None;
         }
     }
 }
 
 impl Drop for Replaced<'_> {
     fn drop(&mut self) {
-        let Some(leftover) = self.leftover.take() else {
+        let Some(silly) = self.silly.take() else {
             return;
         };
         let (Some(cache), Ok(runtime)) = (self.cache.me(), tokio::runtime::Handle::try_current())
@@ -103,12 +106,12 @@ impl Drop for Replaced<'_> {
             return;
         };
         let (name, file) = (Bytes::copy_from_slice(self.name), self.file.clone());
-        runtime.spawn(async move { cache.put_back(&name, &file, leftover).await });
+        runtime.spawn(async move { cache.put_back(&name, &file, silly).await });
     }
 }
 
 impl Cache {
-    /// A name of it is gone since that time of the server's.
+    /// A name of the file was removed at the server's time `at`.
     pub(crate) async fn unlinked(&self, user: &Arc<User>, file: &Arc<Vnode>, at: AfsTime) {
         if file.is_directory() {
             return file.directory_removed();
@@ -124,11 +127,11 @@ impl Cache {
                 let owed = file.heard(user.id(), &status, None);
                 self.pay(file, owed);
             }
-            // Another client may have given it another name, of which we have not been told: what waits is not thrown away
-            // before the server says that the file is gone.
+            // Another client may have linked it elsewhere, and the break is still under way. Dirty
+            // bytes are dropped only when the server answers that the file is gone.
             _ if waits && !self.is_gone_at_server(user, file).await => {}
             _ => {
-                file.state.lock().removed = true;
+                file.state.lock().life.removed();
                 // The kernel removed the name itself.
                 let _known = file.vanished();
                 if file.state.lock().opens == 0 {
@@ -145,24 +148,23 @@ impl Cache {
     }
 
     /// Renames an open file whose last name is removed, until it is closed. Source: OpenAFS's name.
-    /// Answers what [`Self::left_over`] or [`Self::put_back`] is to be told.
-    pub(crate) async fn leave_over(
+    /// Answers what [`Self::silly_renamed`] or [`Self::put_back`] is to be told.
+    pub(crate) async fn silly_rename(
         &self,
         user: &Arc<User>,
         directory: &Arc<Vnode>,
         name: &[u8],
         file: &Arc<Vnode>,
-    ) -> Result<Leftover> {
+    ) -> Result<SillyRename> {
         let listing = self.listing(user, directory).await?;
-        let free = (0..LEFTOVER_TRIES).find_map(|_| {
+        let free = (0..NAME_TRIES).find_map(|_| {
             let number = self.ticks.fetch_add(1, Ordering::Relaxed);
             let name = format!(".__afs{number:X}{:X}", file.fid().uniquifier.0);
             (!listing.contains_key(name.as_bytes())).then(|| Bytes::from(name))
         });
-        let leftover =
-            free.ok_or_else(|| refused("no name for an open file", AbortCode::EEXIST))?;
+        let silly = free.ok_or_else(|| refused("no name for an open file", AbortCode::EEXIST))?;
         drop(listing);
-        let new = afs_name(&leftover)?;
+        let new = afs_name(&silly)?;
         let reply = self
             .change(user, (directory, None), name, |old_dir_fid, old_name| {
                 rxafs::Rename {
@@ -173,38 +175,39 @@ impl Cache {
                 }
             })
             .await?;
-        let (fid, leftover_name) = (file.fid(), leftover.clone());
+        let (fid, silly_name) = (file.fid(), silly.clone());
         self.directory_changed(user, directory, &reply.new_dir_status, |listing| {
             listing.remove(name);
-            listing.insert(leftover_name, fid);
+            listing.insert(silly_name, fid);
         });
-        Ok(Leftover {
+        Ok(SillyRename {
             directory: directory.clone(),
-            name: leftover,
+            name: silly,
             user: user.clone(),
         })
     }
 
-    /// A file has no other name than that any more, and goes when it is closed; at once, if it was closed meanwhile.
-    pub(crate) async fn left_over(&self, file: &Arc<Vnode>, leftover: Leftover) {
+    /// A file has no other name than that any more, and goes when it is closed; at once, if it was
+    /// closed meanwhile.
+    pub(crate) async fn silly_renamed(&self, file: &Arc<Vnode>, silly: SillyRename) {
         let open = {
             let mut state = file.state.lock();
-            state.leftover = Some(leftover);
+            state.life.silly_renamed(silly);
             state.opens > 0
         };
         if !open {
-            self.remove_leftover(file).await;
+            self.remove_silly_rename(file).await;
         }
     }
 
-    /// What was to replace a file did not come: that gets its name back. Where the server did not say so, its directory does:
-    /// what has the name by now keeps it.
-    async fn put_back(&self, name: &[u8], file: &Arc<Vnode>, leftover: Leftover) {
-        let Leftover {
+    /// What was to replace a file did not come: that gets its name back. Where the server did not
+    /// say so, its directory does: what has the name by now keeps it.
+    async fn put_back(&self, name: &[u8], file: &Arc<Vnode>, silly: SillyRename) {
+        let SillyRename {
             directory,
             name: old,
             user,
-        } = leftover;
+        } = silly;
         let back = async {
             let listing = self.listing(&user, &directory).await?;
             if listing.contains_key(name) || listing.get(&old) != Some(&file.fid()) {
@@ -239,40 +242,29 @@ impl Cache {
     }
 
     /// Removes what was left over of a file that nobody has open any more.
-    pub(crate) async fn remove_leftover(&self, file: &Arc<Vnode>) {
-        let leftover = {
+    pub(crate) async fn remove_silly_rename(&self, file: &Arc<Vnode>) {
+        let silly = {
             let mut state = file.state.lock();
-            let Some(leftover) = state.leftover.take() else {
+            let Some(silly) = state.life.closed() else {
                 return;
             };
-            state.removed = true;
-            leftover
+            silly
         };
         file.body.lock().abandon();
         self.unstored.lock().remove(&file.key);
-        let Leftover {
-            directory,
-            name,
-            user,
-        } = leftover;
-        let leftover = Leftover {
-            directory,
-            name,
-            user,
-        };
-        self.remove_leftover_name(leftover).await;
+        self.remove_silly_name(silly).await;
         // The kernel has closed it.
         let _known = file.vanished();
     }
 
     /// Removes such a name. It is tried again later, if no server can be reached: the answer is
     /// `false` then.
-    async fn remove_leftover_name(&self, leftover: Leftover) -> bool {
-        let Leftover {
+    async fn remove_silly_name(&self, silly: SillyRename) -> bool {
+        let SillyRename {
             directory,
             name,
             user,
-        } = &leftover;
+        } = &silly;
         let Err(error) = self.remove_name(user, directory, name).await else {
             return true;
         };
@@ -280,10 +272,10 @@ impl Cache {
             return true;
         }
         let waits = error.is_unreachable() && {
-            let mut leftovers = self.leftovers.lock();
-            let has_room = leftovers.len() < LEFTOVERS_MAX;
+            let mut silly_names = self.silly_names.lock();
+            let has_room = silly_names.len() < SILLY_NAMES_MAX;
             if has_room {
-                leftovers.push(leftover.clone());
+                silly_names.push(silly.clone());
             }
             has_room
         };
@@ -295,14 +287,14 @@ impl Cache {
     }
 
     /// Tries again to remove what could not be removed before, for as long as servers answer.
-    pub(crate) async fn remove_leftovers(&self) {
-        let mut leftovers = std::mem::take(&mut *self.leftovers.lock()).into_iter();
-        for leftover in leftovers.by_ref() {
-            if !self.remove_leftover_name(leftover).await {
+    pub(crate) async fn remove_silly_names(&self) {
+        let mut silly_names = std::mem::take(&mut *self.silly_names.lock()).into_iter();
+        for silly in silly_names.by_ref() {
+            if !self.remove_silly_name(silly).await {
                 break;
             }
         }
-        self.leftovers.lock().extend(leftovers);
+        self.silly_names.lock().extend(silly_names);
     }
 
     /// Does so for as long as the cache lives.
@@ -312,7 +304,7 @@ impl Cache {
             let Some(cache) = cache.upgrade() else {
                 return;
             };
-            cache.remove_leftovers().await;
+            cache.remove_silly_names().await;
         }
     }
 }
