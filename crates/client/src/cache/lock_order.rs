@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | [`MAKING_ROOM`] | `Full::making` | one task at a time makes room on a full disk |
 //! | [`VNODES`] | `Cache::vnodes` | the table of vnodes |
-//! | [`TABLE`] | `Cache::{unstored, locked, silly_names, fetching}` | what waits to be stored, is locked, or is fetched |
+//! | [`TABLE`] | `Cache::{unstored, locked, silly_names, fetching}` | other tables of vnodes |
 //! | [`STATE`] | `Vnode::state` | status, promise, names, life |
 //! | [`BODY`] | `Vnode::body` | bytes, and what of them is dirty |
 //! | [`LEAF`] | `Queue::line` and the tables of `local_create` | pending creates |
