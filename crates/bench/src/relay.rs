@@ -1,9 +1,9 @@
-//! A UDP relay that simulates a bad path: delay, jitter, loss, reordering, duplicates, and a rate
-//! limit with a queue, for systems whose kernel has no `netem`.
+//! A UDP relay that simulates a bad path, for systems whose kernel has no `netem`: delay, jitter,
+//! loss, reordering, duplicates, and a rate limit with a queue.
 //!
 //! 1. A client sends to the relay's address. Each client gets its own socket towards the server, as
-//!    behind an address translator, so the server can distinguish the clients and its answers reach
-//!    them.
+//!    behind an address translator. The server can thus distinguish the clients, and its answers
+//!    reach them.
 //! 2. Each direction is a line. The fate of a datagram is decided on arrival, from a seed: it is
 //!    just the times at which copies of it leave. The same datagrams at the same times therefore
 //!    have the same fate.

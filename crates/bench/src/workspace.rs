@@ -1,9 +1,10 @@
 //! Files for a measurement, created before it and removed after it.
 //!
-//! All files are in one new directory under the root of the volume: 50 small files and a large one
-//! that all clients read, a small and a large file for each storing thread, and directories for
-//! `CreateFile`. An AFS directory holds 64,435 short names, so creations continue in the next
-//! directory after [`NAMES_PER_DIRECTORY`]. At any time all clients create in the same directory.
+//! All files are in one new directory under the root of the volume. There are 50 small files and a
+//! large one that all clients read. Each storing thread has a small and a large file. There are
+//! also directories for `CreateFile`. An AFS directory holds 64,435 short names, so creations
+//! continue in the next directory after [`NAMES_PER_DIRECTORY`]. At any time all clients create in
+//! the same directory.
 
 use std::sync::Arc;
 

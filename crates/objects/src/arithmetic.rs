@@ -4,7 +4,7 @@
 //!    n` of that stripe. A *row* is one unit of each stripe. All copies have the same layout, so
 //!    only stripes count here.
 //! 2. [`Striping::object_length`] counts the bytes before a file position that are on a stripe.
-//!    Everything else follows: a range of the file is one contiguous range on each stripe, from the
+//!    Everything else follows. A range of the file is one contiguous range on each stripe, from the
 //!    count at its start to the count at its end. One call for each object is therefore enough.
 //! 3. With an erasure code the data objects are the stripes. Byte `x` of each parity object belongs
 //!    to byte `x` of each data object, with zeros where one is shorter. The code works on blocks of

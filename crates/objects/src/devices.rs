@@ -7,10 +7,10 @@
 //! 2. A process that calls a device learns of failures sooner. After a failure the device is
 //!    *suspect* for [`SUSPECT_TIME`]. Suspects are used last, and are retried when no other device
 //!    is left. If a file server stands in for devices ([`Devices::stood_in`]), a device that was
-//!    silent counts as dead for [`SILENT_TIME`], because detecting silence takes longer than asking
-//!    the file server. Readers pass such a device over for the same time before this is certain,
-//!    unless it sends something after all. Stores ignore that, as a copy that a store leaves out
-//!    must be repaired.
+//!    silent counts as dead for [`SILENT_TIME`]. The reason is that detecting silence takes longer
+//!    than asking the file server. Readers pass such a device over for the same time before this is
+//!    certain, unless it sends something after all. Stores ignore that, as a copy that a store
+//!    leaves out must be repaired.
 //! 3. Each shard of the runtime has its own connection to a device, so that callers there enter the
 //!    protocol directly. Connections last until the device's addresses change, a call fails, or
 //!    this machine's address changes.

@@ -1,15 +1,15 @@
 //! Choice of devices for the objects of a file.
 //!
-//! 1. A device is *usable* if it accepts new objects at all: it is not full, draining, dead,
-//!    unwritable, archival or obsolete, and has an allocation priority. It must also have the
+//! 1. A device is *usable* if it accepts new objects at all. It must have an allocation priority
+//!    and must not be full, draining, dead, unwritable, archival or obsolete. It must also have the
 //!    requested class, permit files of that size, and have room.
 //! 2. Devices with our own owner and site come first, then those with our owner, then all. The
 //!    first of these groups with enough devices on enough different hosts is used. Separation of
 //!    copies matters more than nearness of the file.
 //! 3. Objects are placed one after the other. Each goes to one of the devices with the least in
-//!    common with those already chosen: first with the other copies of its stripe (host, then
-//!    rack), then with all. Among these a random choice decides, weighted by priority times free
-//!    space. No two objects ever share a device.
+//!    common with those already chosen. The comparison is first with the other copies of its stripe
+//!    (host, then rack), then with all. Among these a random choice decides, weighted by priority
+//!    times free space. No two objects ever share a device.
 //! 4. A device that would be usable if it did not fail is *away*. If too few are usable, copies and
 //!    parity are assigned to devices that are away, and are repaired later; data uses fewer stripes
 //!    ([`choose_degraded`]).

@@ -1,8 +1,8 @@
 //! Rebuilds one object of a layout on another device, because its device is gone, lacks a version,
 //! holds wrong bytes, or is drained.
 //!
-//! 1. A copy (or the object itself, if its device still has it) is copied from device to device;
-//!    the bytes do not pass through this process. Otherwise, with an erasure code, the object is
+//! 1. A copy (or the object itself, if its device still has it) is copied from device to device.
+//!    The bytes do not pass through this process. Otherwise, with an erasure code, the object is
 //!    computed from the others and written.
 //! 2. The checksum of the new object is compared with that of its source before a layout may name
 //!    it.
@@ -47,9 +47,9 @@ const WORK_TIME_MAX: Duration = Duration::from_secs(2 * 86_400);
 /// Destination of a rebuilt object.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Serial number of the object, which the file has never used.
+    /// Device number.
     pub osd: u32,
-    /// Its serial number, one that the file never had.
+    /// Serial number of the object, which the file has never used.
     pub serial: u32,
 }
 

@@ -1,7 +1,7 @@
 //! Copy: fetches an object from another device with several calls at a time.
 //!
 //! Four lanes take ranges in order. Each makes a call to the other server and has a writer of the
-//! new version here, so the store gets whole pieces and no lane waits for another. Zeros at the
+//! new version here. The store thus gets whole pieces and no lane waits for another. Zeros at the
 //! start of a range are not written, so a hole remains a hole.
 
 use std::cell::Cell;

@@ -2,11 +2,11 @@
 //!
 //! 1. Each client (address and port) has a queue of calls. Hosts (addresses) take turns, and the
 //!    clients of a host take turns within its turns. A client that floods the server thus delays
-//!    its own calls. A call of another host waits for at most one call of each active host; a call
-//!    of another client on the same host (or behind the same NAT), for at most one call of each
-//!    client there. Clients of a host share its time, not the number of calls: a client that used
-//!    more than its share misses turns until the others have used as much (deficit round robin; the
-//!    cost is known afterwards). The same applies to hosts for long calls.
+//!    its own calls. A call of another host waits for at most one call of each active host. A call
+//!    of another client on the same host (or behind the same NAT) waits for at most one call of
+//!    each client there. Clients of a host share its time, not the number of calls. A client that
+//!    used more than its share misses turns until the others have used as much (deficit round
+//!    robin; the cost is known afterwards). The same applies to hosts for long calls.
 //! 2. Two resources are shared by moving limits: places in the queue, and running calls. A host may
 //!    hold as many as are free. A client may hold as many as its host may still take. A single host
 //!    gets half of all; `n` hosts that take all they can get `1/(n+1)` each. There is always room

@@ -7,10 +7,10 @@
 //! * [`rxperf`]: the service that measures Rx, and its client;
 //! * [`blocking()`]: runs work of handlers that would block their shard.
 //!
-//! The path of a small call: a batch of datagrams is received with one system call; the protocol
-//! core ([`cellar_rx`]) turns them into a call; admission control gives it its turn among those of
-//! other hosts. Its handler is polled once and answers from memory. The reply leaves with those of
-//! the other calls of the batch.
+//! The path of a small call: one system call receives a batch of datagrams. The protocol core
+//! ([`cellar_rx`]) turns them into a call. Admission control gives it its turn among those of other
+//! hosts. Its handler is polled once and answers from memory. The reply leaves with those of the
+//! other calls of the batch.
 //!
 //! Only this crate (and the program around it) reads clocks and opens sockets.
 

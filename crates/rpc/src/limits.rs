@@ -58,7 +58,7 @@ pub const CALLS_MAX: usize = 40_000;
 
 /// Most server connections from unverified addresses, for all ports and shards of a runtime (design
 /// D13). Half of them is available to any port and shard. With 35,000 forged datagrams per second
-/// at one port, each connection lives for a quarter of a second; a client proves its address in one
+/// at one port, each connection lives for a quarter of a second. A client proves its address in one
 /// round trip. They use about 50 MB.
 pub const UNVERIFIED_CONNECTIONS_MAX: usize = 16_384;
 

@@ -8,8 +8,8 @@
 //!    filled, small datagrams in their own buffers. One queued packet of 100 bytes thus does not
 //!    keep 64 KiB alive. Filled buffers are reused when their last reference is dropped. The buffer
 //!    returned last is used next, since it is still in the processor's cache.
-//! 3. If the socket is bound to no address, each send names the source address, so that a reply
-//!    leaves from the address that its request came to.
+//! 3. If the socket is bound to no address, each send names the source address. A reply thus leaves
+//!    from the address that its request came to.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};

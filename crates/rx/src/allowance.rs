@@ -102,7 +102,7 @@ impl Allowance {
     }
 }
 
-/// The time of the last proof that an address receives, plus [`PROOF_LIFE`].
+/// End of validity of the last proof that an address receives.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Proof(Option<Time>);
 

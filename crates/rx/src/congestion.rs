@@ -1,16 +1,16 @@
 //! Congestion control and pacing: a model of the path in the manner of BBR.
 //!
 //! 1. Each acknowledgement gives a delivery-rate sample: bytes delivered between the sending of a
-//!    packet and its acknowledgement, divided by the longer of the sending and the acknowledging
-//!    time (draft-cheng-iccrg-delivery-rate-estimation). The bandwidth of the path is the maximum
-//!    over ten round trips; its length is the minimum round trip over ten seconds.
+//!    packet and its acknowledgement. They are divided by the longer of the sending and the
+//!    acknowledging time (draft-cheng-iccrg-delivery-rate-estimation). The bandwidth of the path is
+//!    the maximum over ten round trips; its length is the minimum round trip over ten seconds.
 //! 2. Start-up doubles the rate each round trip until three rounds in a row gain less than 25 %.
 //!    Next, the queue built by start-up is drained. From then on the rate is the bandwidth, with a
 //!    probe of +25 % and -25 % in two of eight phases, one round trip each.
 //! 3. The window is twice the bandwidth times the length, plus some runs for batching. After ten
 //!    seconds without a new minimum, the sender limits itself to four packets for 200 ms to measure
 //!    one.
-//! 4. Single losses are ignored: on long paths they are not congestion, and halving the window
+//! 4. Single losses are ignored. On long paths they are not congestion, and halving the window
 //!    would leave the path idle (Reno needs a loss rate under 10^-6 for 100 Mbit/s at 100 ms). A
 //!    loss of more than a tenth of a round means that the bottleneck's queue is shorter than the
 //!    model assumes. The window is then cut by 30 %, and may grow by 25 % in each round without
@@ -18,8 +18,8 @@
 //! 5. A probe that found at least 10 % more bandwidth is followed by another one. A path that
 //!    became faster, or whose start-up was cut short, is thus filled within seconds.
 //! 6. If the capacity of a path is known from all its calls together ([`crate::share`]), a new call
-//!    starts with its share as the window, sent evenly over the first round trip, and continues as
-//!    in start-up.
+//!    starts with its share as the window. It sends the share evenly over the first round trip and
+//!    continues as in start-up.
 //!
 //! A sample is limited if the sender had nothing to send or the peer's receive window stopped it.
 //! Such samples can only raise the estimate. A stock peer with its 32 packets is always limited, so

@@ -8,7 +8,7 @@
 //! 2. Call [`Endpoint::poll_event`] until it returns `None`, and use `read`, `write`, `finish` and
 //!    `abort` on calls.
 //! 3. Call [`Endpoint::poll_transmit`] until it returns false. Packets are built only here, so
-//!    everything that steps 1 and 2 produced for one peer about one call leaves together: a reply
+//!    everything that steps 1 and 2 produced for one peer about one call leaves together. A reply
 //!    carries the acknowledgement of its request, and a batch of received packets costs one ACK.
 //!
 //! A call is half duplex, as in Rx: the client writes, finishes, then reads; the server reads,

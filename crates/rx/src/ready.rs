@@ -2,11 +2,11 @@
 //!
 //! 1. Hosts (addresses) take turns, the peers (ports) of a host within its turns, and the calls of
 //!    a peer within those. A turn is [`TURN_BYTES`]. Data for a peer therefore waits for at most
-//!    one turn of each other host, or of each other peer at its own address, however many calls
-//!    those have open and however much data they have queued.
+//!    one turn of each other host, or of each other peer at its own address. The number of their
+//!    calls and the amount of their data do not matter.
 //! 2. Short replies to one peer stay together and leave in one segmented send.
 //! 3. Queues are indexed by slot number. If a slot is reused while its old entry still waits, the
-//!    new occupant gets an early turn, or a turn with nothing to send; no entry is ever lost.
+//!    new occupant gets an early turn, or a turn with nothing to send. No entry is ever lost.
 
 use std::collections::VecDeque;
 

@@ -6,10 +6,10 @@
 //!    in `sent`. Nothing from `first + window` on is sent. Soft-acknowledged packets are kept, as a
 //!    peer may take that acknowledgement back.
 //! 3. `order` lists transmissions in the order of sending. A packet is lost when one sent later has
-//!    arrived and either of two conditions holds. Three later ones have arrived and this path never
-//!    reordered, or the newest one's round trip plus a tolerance for reordering has passed (RACK,
-//!    RFC 8985 §6.2). Retransmissions enter `order` again, so their loss is detected in the same
-//!    way.
+//!    arrived and either of two conditions holds. Either three later ones have arrived and this
+//!    path never reordered. Or the newest one's round trip plus a tolerance for reordering has
+//!    passed (RACK, RFC 8985 §6.2). Retransmissions enter `order` again, so their loss is detected
+//!    in the same way.
 //! 4. Each transmission records the bytes delivered until then; its acknowledgement gives a rate
 //!    sample.
 

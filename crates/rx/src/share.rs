@@ -2,15 +2,15 @@
 //! with its share.
 //!
 //! 1. A call alone begins with a few packets and doubles them each round trip. At 100 ms it takes
-//!    seven round trips to send a MiB, whatever the capacity, and most calls of file servers are no
+//!    seven round trips to send a MiB, whatever the capacity. Most calls of file servers are no
 //!    longer than that. If each call measures for itself, the knowledge of earlier calls is lost.
 //!    Source of the idea: RFC 9040 (state shared by connections to the same host), and "careful
 //!    resume" (draft-ietf-tsvwg-careful-resume).
 //! 2. Time is divided into rounds of one round trip. The estimate of the capacity is the most that
 //!    was acknowledged in any round, for all calls together. It cannot exceed the capacity, however
-//!    long the queues are. The path is full in a round in which every packet stood in a queue: the
-//!    smallest round trip of the round is a quarter longer than the smallest ever, as in HyStart
-//!    (RFC 9406). Calls then end their start-up at their share.
+//!    long the queues are. The path is full in a round in which every packet stood in a queue. In
+//!    such a round the smallest round trip is a quarter longer than the smallest ever, as in
+//!    HyStart (RFC 9406). Calls then end their start-up at their share.
 //! 3. A round with a loss of more than a tenth exceeded the capacity. The estimate then becomes
 //!    what arrived in that round, or seven tenths of the old estimate if that is more. A
 //!    retransmission timeout of a call halves it. It expires after a minute without

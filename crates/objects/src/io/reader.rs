@@ -1,27 +1,28 @@
 //! Reads a range of a file as a stream of pieces, from many objects at once.
 //!
 //! 1. The range is read in *spans* of whole rows. In a span each needed object is read with one
-//!    call; the calls of this span and of some following ones are open at the same time. A call
+//!    call. The calls of this span and of some following ones are open at the same time. A call
 //!    holds up to a megabyte of received data. The calls therefore are the read-ahead, and no task
-//!    is needed: the consumer takes the next bytes from the calls in turn, in the order of the
+//!    is needed. The consumer takes the next bytes from the calls in turn, in the order of the
 //!    file.
 //! 2. If a call fails, or is silent for longer than [`ReadOptions::patience`], its object is marked
 //!    as tried. All open spans are dropped and opened again from the current position with what is
 //!    left: another copy, or any objects of an erasure code. There is only this way to recover, and
 //!    each object permits it a few times at most.
-//! 3. If a needed object of an erasure code is unavailable, the span is read *whole*: the same
-//!    range of as many objects as there are data objects, from which the missing ones are computed.
+//! 3. If a needed object of an erasure code is unavailable, the span is read *whole*. The same
+//!    range of as many objects as there are data objects is read, and the missing ones are computed
+//!    from it.
 //! 4. If the caller is slow, calls that were read ahead may end unnoticed, by our limits or the
 //!    server's. These are opened again and do not count as failures.
 //! 5. Silence counts from the last byte received on that call, not from the start of our wait. Two
 //!    devices that die together thus cost one wait.
-//! 6. If a file server stands in for devices, it is the last copy, and all silence of a reader is
+//! 6. If a file server stands in for devices, it is the last copy. All silence of a reader is
 //!    charged to one budget ([`SILENCES`]), which is refilled when a span is complete. Without a
 //!    budget, two silent copies took 19 s: each was retried with more patience, and the last one
 //!    until its server counted as dead. A silent device is therefore not retried, and other readers
 //!    pass it over too. It may only be slow: the reader keeps listening to it, and uses it again
 //!    once it sends something. While other copies are left, each gets at most half of the remaining
-//!    budget, so that the next one has its turn; the last one gets the rest.
+//!    budget, so that the next one has its turn. The last one gets the rest.
 
 use std::collections::VecDeque;
 use std::ops::Range;

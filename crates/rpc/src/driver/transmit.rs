@@ -1,11 +1,11 @@
 //! Sending of datagrams: few system calls for many calls.
 //!
 //! 1. The protocol returns runs of datagrams to one destination. A long run (bulk data) is sent
-//!    unchanged. Short runs, replies of a few bytes each, are gathered by destination: datagrams
+//!    unchanged. Short runs, replies of a few bytes each, are gathered by destination. Datagrams
 //!    for one client process leave as one segmented send, even if they belong to many calls and
 //!    connections.
 //! 2. A segmented send has datagrams of one size; only the last may be shorter. Datagrams are
-//!    therefore gathered by size too: of requests of three packets each, all full ones make one run
+//!    therefore gathered by size too. Of requests of three packets each, all full ones make one run
 //!    and the short ones at their ends another. Runs leave in the order in which they were begun. A
 //!    datagram never joins a run that precedes one with data of its own call, so calls keep their
 //!    order.

@@ -250,8 +250,8 @@ impl Endpoint {
         self.ready.shrink(hosts, peers);
     }
 
-    /// Drops server connections that were idle for long: those of unverified addresses after a
-    /// minute, and of the others those idle longest until the bound is met.
+    /// Drops server connections that were idle for long. Those of unverified addresses are dropped
+    /// after a minute; of the others, those idle longest until the bound is met.
     fn forget_idle_connections(&mut self, now: Time) {
         let idle = u64::try_from(self.config.connection_idle.as_micros()).unwrap_or(u64::MAX);
         let mut unused: Vec<(u64, u32)> = self

@@ -3,10 +3,11 @@
 //! 1. A run consists of datagrams of one size, so that the buffer can be sent with segmentation
 //!    offload. A packet larger than the first ends the run before it; a smaller one ends the run
 //!    after it. The congestion window and pacing limit the run.
-//! 2. REQUEST_ACK is set on retransmissions, on the last packet before the sender must stop, on the
-//!    last of a run to a Cellar peer, and while the round trip is unknown. It is not set while the
-//!    answer to an earlier request is due, and never on the last packet of a reply: a stock client
-//!    could then only soft-acknowledge that packet (rx-wire facts 2.2).
+//! 2. REQUEST_ACK is set on retransmissions and while the round trip is unknown. It is also set on
+//!    the last packet before the sender must stop, and on the last of a run to a Cellar peer. It is
+//!    not set while the answer to an earlier request is due. It is never set on the last packet of
+//!    a reply, since a stock client could then only soft-acknowledge that packet (rx-wire facts
+//!    2.2).
 //! 3. If the peer accepts jumbograms and the path has proved large enough, a run is one jumbogram.
 //!    Its packets are sent for the first time and have consecutive serials. Each but the last has
 //!    exactly 1412 bytes including security.

@@ -1,20 +1,20 @@
 //! Timers: retransmission, acknowledgement, keep-alive, and giving up.
 //!
 //! 1. Unacknowledged data: if several packets are out, the newest is first retransmitted after two
-//!    round trips and a margin (its acknowledgement shows which others are missing). After the
+//!    round trips and a margin. Its acknowledgement shows which others are missing. After the
 //!    retransmission timeout, everything counts as lost, and the timeout doubles up to a minute.
-//! 2. If nothing was sent for a sixth of the dead time while a call exists, a ping is sent; after a
-//!    second, if the server has received the whole request.
+//! 2. If nothing was sent for a sixth of the dead time while a call exists, a ping is sent. If the
+//!    server has received the whole request, this happens after a second.
 //! 3. If nothing was received for the dead time, the call fails with -1. It fails with -8 if
-//!    packets that are too large for the path may be the cause (at once, if the peer is heard but
-//!    acknowledges none of them). After the idle dead time or the hard dead time it fails with -3,
-//!    and the peer gets an abort. The same applies to a server's call whose peer is alive but
-//!    accepts none of the reply, since the reply occupies memory.
-//! 4. A server answers pings for every call that it knows, and a restart loses all calls. If it has
-//!    received the whole request, and other packets of it arrive while [`PINGS_LOST`] pings in a
-//!    row stay unanswered, the call fails with [`code::GONE`]. From the second ping on it also gets
-//!    a version query, which every server answers. A server that acknowledges less than it did
-//!    seconds ago has lost the call as well (`acknowledge.rs`).
+//!    packets that are too large for the path may be the cause. That happens at once if the peer is
+//!    heard but acknowledges none of them. After the idle dead time or the hard dead time it fails
+//!    with -3, and the peer gets an abort. The same applies to a server's call whose peer is alive
+//!    but accepts none of the reply, since the reply occupies memory.
+//! 4. A server answers pings for every call that it knows, and a restart loses all calls. Suppose
+//!    that it has received the whole request, and other packets of it arrive while [`PINGS_LOST`]
+//!    pings in a row stay unanswered. The call then fails with [`code::GONE`]. From the second ping
+//!    on it also gets a version query, which every server answers. A server that acknowledges less
+//!    than it did seconds ago has lost the call as well (`acknowledge.rs`).
 
 use std::time::Duration;
 

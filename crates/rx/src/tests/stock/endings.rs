@@ -156,7 +156,7 @@ fn t19_reachability_check() {
     desk.ack(1, 4, &plain_ack(1, 0, serial, AckReason::PING_RESPONSE), 0);
     desk.new_call();
     desk.new_call();
-    // The proof is valid for a minute.
+    // The proof is still valid.
     let header = Header {
         cid: CID | 2,
         ..Desk::header(PacketType::DATA, 1, 1, 5)
