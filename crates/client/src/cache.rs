@@ -1,21 +1,25 @@
-//! The cache manager: everything that a mounted name space needs but the kernel.
+//! The cache manager: all parts of a mounted name space except the interface to the kernel.
 //!
-//! A [`Cache`] knows vnodes ([`Vnode`]) and what servers promised about them. As long as a promise holds,
-//! status, names and bytes are answered from here; when it is broken (or has run out) the server is asked
-//! again, and what is still of the same data version is still good. Programs' writes are kept here and
-//! stored on close, on `fsync`, when there are many, and after a while.
+//! A [`Cache`] holds vnodes ([`Vnode`]) and the promises that servers made about them. While a
+//! promise holds, the cache answers requests for status, names and bytes itself. When the promise
+//! is broken or has run out, the cache asks the server again. Cached data of the same data version
+//! then stays valid. The cache keeps the bytes that programs write. It stores them on close, on
+//! `fsync`, when there are many of them, and after a while.
 //!
-//! 1. *A break that races an answer wins*: breaks are counted, and an answer that was under way when one
-//!    came promises nothing (`Vnode::heard`).
-//! 2. *The kernel is told* what it may hold and is no longer true ([`Watcher`]), and the server's
-//!    break is answered after that, or a moment later: the kernel may hold a lock that only an
-//!    answer of the same server releases. `coherence.rs` has the rule and its argument.
-//! 3. *Dirty bytes are never dropped* while the file exists: a store that fails leaves them dirty, and they
-//!    are tried again.
-//! 4. *A directory's cache outlives the process* (`index.rs`): bytes of a version that the server still has are
-//!    used again, and what had not been stored is stored (`leftover.rs`).
-//! 5. *Bounded*: bytes by `Options::size`, vnodes by `Options::vnodes_max`; what is used least goes first. A kernel that is
-//!    shown files counts as using them: it is asked to let go of some (`Watcher::crowded`).
+//! 1. *A break that races an answer wins*: the cache counts breaks. If a break arrives while an
+//!    answer is under way, that answer gives no promise (`Vnode::heard`).
+//! 2. *The kernel receives a notice* when something that it may hold is no longer true
+//!    ([`Watcher`]). The server's break is answered after the notice has taken effect, or after
+//!    [`SETTLE_TIME`]: the kernel may hold a lock that only an answer of the same server releases.
+//!    `coherence.rs` has the rule and its argument.
+//! 3. *Dirty bytes are never dropped* while the file exists: after a failed store they stay dirty,
+//!    and the store is retried.
+//! 4. *A cache directory outlives the process* (`index.rs`): the next process uses the cached bytes
+//!    whose version the server still has, and stores the bytes that were not stored yet
+//!    (`leftover.rs`).
+//! 5. *Bounded*: bytes by `Options::size`, vnodes by `Options::vnodes_max`. The least recently used
+//!    are dropped first. A vnode that the kernel was shown counts as in use, so the cache asks the
+//!    kernel to release some of them (`Watcher::crowded`).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -109,46 +113,47 @@ use user::Users;
 pub use user::{Anonymous, Identities, User};
 pub use vnode::{Attributes, Key, Listing, Vnode};
 
-/// What a cache is made with.
+/// The options with which a cache is created.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The cells that are known; the first is the home cell.
+    /// The known cells. The first one is the home cell.
     pub cells: Vec<Cell>,
-    /// What `/` of the name space is.
+    /// The root directory of the name space.
     pub root: Root,
-    /// A directory for bytes, for this cache alone; without, they are in memory.
+    /// The directory for cached bytes, used by this cache alone. `None`: the bytes are in memory.
     pub directory: Option<PathBuf>,
-    /// Bytes that are kept at most. Dirty ones make writers wait before they exceed half of it.
+    /// The most bytes that the cache keeps. Writers wait before dirty bytes exceed half of it.
     pub size: u64,
-    /// Vnodes that are remembered at most, but for those in use.
+    /// The most vnodes that the cache keeps, not counting those in use.
     pub vnodes_max: usize,
-    /// What `@sys` stands for: the first of these that is there.
+    /// The names that replace `@sys`. The cache takes the first one that exists.
     pub sysnames: Vec<String>,
-    /// How long a server may take before a program is told `ETIMEDOUT`.
+    /// The time after which a program receives `ETIMEDOUT` while a server does not answer.
     pub patience: Duration,
-    /// How often something goes to each file server that has promised to call back, where nothing else does, so that
-    /// address translators on the way let its calls through. `None`: never.
+    /// The interval between packets to each file server that has given a promise and receives
+    /// nothing else. The packets make address translators on the path keep letting the server's
+    /// calls through. `None`: no such packets.
     pub nat_ping: Option<Duration>,
-    /// What is made without asking in directories that a server leases to us.
+    /// The local creates that are allowed in leased directories.
     pub leases: Leases,
 }
 
-/// What is made without asking in directories that a server leases to us.
+/// The local creates that are allowed in leased directories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leases {
-    /// Nothing; no lease is asked for.
+    /// None. The cache asks for no lease.
     None,
-    /// Files. The server is told of one, with its bytes, when it is closed, or a second after it
-    /// was made. Everything else is
-    /// made by asking.
+    /// Files. The cache tells the server of a new file, together with its bytes, when the file is
+    /// closed, or one second after its creation. Everything else is created by a call to the
+    /// server.
     #[default]
     Files,
 }
 
-/// The clock for times that are stored with files.
+/// The clock for the times that are stored with files.
 pub type Clock = fn() -> AfsTime;
 
-/// Whose turn it is to fetch a chunk.
+/// The lock that a task holds while it fetches a chunk.
 type Turn = Arc<tokio::sync::Mutex<()>>;
 
 /// The cache manager.
@@ -161,21 +166,21 @@ pub struct Cache {
     identities: Arc<dyn Identities>,
     users: Users,
     vnodes: Ordered<VNODES, HashMap<Key, Arc<Vnode>>>,
-    /// At how many vnodes some are forgotten.
+    /// The number of vnodes at which the cache drops some.
     crowd: AtomicUsize,
-    /// Those with something to store.
+    /// Vnodes with dirty bytes or attributes.
     unstored: Ordered<TABLE, HashMap<Key, Arc<Vnode>>>,
-    /// Those that somebody here has a lock on.
+    /// Vnodes on which a program of this machine has a lock.
     locked: Ordered<TABLE, HashMap<Key, Arc<Vnode>>>,
     range_locks: RangeLocks,
-    /// A server that may keep locks for us was started again.
+    /// Notified when a server that may keep locks for us was restarted.
     locks_lost: Arc<Notify>,
     /// Names of removed files that could not be removed at the last close.
     silly_names: Ordered<TABLE, Vec<life::SillyRename>>,
-    /// Chunks that are being fetched.
+    /// Chunks that are being fetched, each with its lock.
     fetching: Ordered<TABLE, HashMap<(Key, u64), Turn>>,
     prefetches: Arc<tokio::sync::Semaphore>,
-    /// Small files that are fetched before they are asked for.
+    /// Limits the fetches of small files ahead of requests for them.
     ahead: Arc<tokio::sync::Semaphore>,
     space: Arc<Space>,
     counts: Counts,
@@ -185,16 +190,17 @@ pub struct Cache {
     early: Early,
     reach: Arc<Reach>,
     alive: Alive,
-    /// Servers that are too slow for names to be compared.
+    /// Servers that are too slow for a comparison of names.
     slow: compare::Slow,
     callbacks: OnceLock<Arc<CallbackService>>,
-    /// Breaks of vnodes that were not known: answers under way then may be about them.
+    /// The number of breaks of unknown vnodes. An answer that was under way at such a break may be
+    /// about one of these vnodes.
     strays: AtomicU64,
     ticks: AtomicU64,
-    /// Of the directory's files.
+    /// The index of the files in the cache directory.
     index: Option<Arc<Index>>,
     audience: Audience,
-    /// Of the directory, for as long as this lives.
+    /// The lock of the cache directory, held for the life of the cache.
     _lock: Option<File>,
     me: Weak<Self>,
 }
@@ -205,18 +211,20 @@ impl std::fmt::Debug for Cache {
     }
 }
 
-/// How long a file server whose host answers may hang, in units of [`Options::patience`]: it may have to wait for others that
-/// are silent (clients to be called back, devices) before it goes on.
+/// How long a call may hang while the host of the file server answers, in units of
+/// [`Options::patience`]. The file server may itself have to wait for silent peers (clients with
+/// promises to break, devices) before it goes on.
 const HANG_TIMES: u32 = 4;
 
-/// Fetches ahead of readers at a time.
+/// The most concurrent fetches ahead of readers.
 const PREFETCHES_MAX: usize = 64;
 
 impl Cache {
-    /// A cache that calls servers from `port`, on which its callback service answers from now on.
+    /// Creates a cache that calls servers from `port`. Its callback service answers on that port
+    /// from now on.
     ///
     /// # Errors
-    /// No cell is given, or the directory cannot be used.
+    /// `options` names no cell, or the directory cannot be used.
     pub fn new(
         port: Port,
         options: Options,
@@ -305,28 +313,29 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Who is told what is no longer true. The first call counts.
+    /// Sets the watcher, which receives the notices. Only the first call has an effect.
     pub fn watch(&self, watcher: Arc<dyn Watcher>) {
         self.audience.set(watcher);
     }
 
-    /// The cells that are known by now.
+    /// The cells that are known now.
     pub fn cells(&self) -> Vec<Cell> {
         self.cells.all()
     }
 
     /// The home cell.
     pub(crate) fn home(&self) -> &Cell {
-        // There is one: `Cache::new` asks for it.
+        // The list is not empty: `Cache::new` checks it.
         &self.options.cells[0]
     }
 
-    /// Cells that are not known are asked of `dns` from now on, where the root or a mount point names one.
+    /// Makes the cache ask `dns` from now on for an unknown cell that the root or a mount point
+    /// names.
     pub fn discover(&self, dns: Dns) {
         self.cells.discover(dns);
     }
 
-    /// These are other names of cells, in the root too, from now on.
+    /// Adds other names of cells, which are valid from now on, in the root too.
     pub fn alias(&self, aliases: HashMap<CellName, CellName>) {
         self.cells.alias(aliases);
     }
@@ -335,7 +344,7 @@ impl Cache {
         &self.cells
     }
 
-    /// What it was made with.
+    /// The options with which the cache was created.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -356,12 +365,12 @@ impl Cache {
         (self.clock)()
     }
 
-    /// This cache, for work in the background.
+    /// A reference to this cache for background tasks.
     pub(crate) fn me(&self) -> Option<Arc<Self>> {
         self.me.upgrade()
     }
 
-    /// The vnode of that fid, known or new.
+    /// Returns the vnode of a fid. Creates it if the cache does not have it.
     pub(crate) fn vnode(&self, volume: &Arc<Volume>, fid: Fid) -> Result<Arc<Vnode>> {
         let cell = self.cells.number(&volume.cell);
         let (cell, name) = cell.ok_or_else(|| Error::UnknownCell(volume.cell.clone()))?;
@@ -391,8 +400,10 @@ impl Cache {
         Ok(vnode)
     }
 
-    /// Drops the quarter that was used least, of those that nobody else holds. Where that are not enough, whoever shows the
-    /// others is asked to let go of some; they are looked at again when there are some more.
+    /// Drops the least recently used quarter of the vnodes, except those that other parts of the
+    /// program still refer to. If these exceptions leave too many vnodes, the watcher is asked to
+    /// release some of them. The next attempt follows when the number has grown by an eighth of the
+    /// limit.
     fn forget_vnodes(&self, vnodes: &mut HashMap<Key, Arc<Vnode>>) {
         let mut ages: Vec<u64> = vnodes
             .values()
@@ -422,19 +433,20 @@ impl Cache {
             self.audience.crowded(held);
         }
         if let Some(index) = &self.index {
-            // Their files rest; there may be too many of them.
+            // The files of the dropped vnodes are at rest now. There may be too many of them.
             index.evict(u64::MAX);
         }
     }
 
-    /// Makes room when there is more than may be: whole files, those used least first; dirty bytes stay.
+    /// Makes room when the cache exceeds its size. Drops the clean bytes of whole files, least
+    /// recently used files first. Dirty bytes stay.
     pub(crate) fn make_room(&self, reading: Option<(&Vnode, Range<u64>)>) {
         let size = self.size();
         if self.used() <= size {
             return;
         }
-        // What was read of a file that alone is larger than the cache, and where that is read backwards what lies
-        // farther on.
+        // One file alone may be larger than the cache. Then the bytes before the current range go,
+        // and for backward reads the bytes far behind it.
         let around = reading.map(|(vnode, range)| {
             let ahead = (self.ahead_max() + 1) * read::CHUNK;
             let ahead = range.end.saturating_add(ahead);
@@ -443,10 +455,11 @@ impl Cache {
         self.shrink(size - size / 10, size, around);
     }
 
-    /// The same, to `goal`. Of one file nothing goes but these ranges, as the last, until it is `enough`.
+    /// Drops bytes until the cache uses at most `goal`. Of the file in `around` only the given
+    /// ranges are dropped, last of all, and only until `enough` is reached.
     fn shrink(&self, goal: u64, enough: u64, around: Option<(&Vnode, [Range<u64>; 2])>) {
         let used = || self.used();
-        // What has not been asked for since it was left comes first.
+        // Files at rest, whose vnodes are not in memory, are dropped first.
         if let Some(index) = &self.index {
             index.evict(goal);
         }
@@ -481,12 +494,13 @@ impl Cache {
         }
     }
 
-    /// Bytes that are kept now.
+    /// The bytes that the cache keeps now.
     pub fn used(&self) -> u64 {
         self.space.used.load(Ordering::Relaxed)
     }
 
-    /// What was promised about these may no longer be true, without anybody telling.
+    /// Gives up the promises about these vnodes, which may no longer be true although no server
+    /// broke them.
     pub(crate) fn doubt(&self, vnodes: &[&Arc<Vnode>]) {
         for vnode in vnodes {
             let owed = vnode.broken();
@@ -494,7 +508,7 @@ impl Cache {
         }
     }
 
-    /// Nothing that is known of a volume is believed any more: its files are asked about again.
+    /// Gives up all promises about a volume. The next use of each of its vnodes asks the server.
     pub fn distrust(&self, volume: VolumeId) {
         let all = Fid {
             volume,
@@ -504,7 +518,8 @@ impl Cache {
         let _broken = self.break_promises(all);
     }
 
-    /// What names lead to is asked for again.
+    /// Gives up the promises about all directories, so that names are looked up at the servers
+    /// again.
     pub(crate) fn distrust_directories(&self) {
         let all = self.vnodes.lock();
         let directories = all.values().filter(|vnode| vnode.is_directory());
@@ -513,7 +528,8 @@ impl Cache {
         self.doubt(&directories.iter().collect::<Vec<_>>());
     }
 
-    /// Ends what was promised about a vnode, or about all of a volume. Answers those that are known.
+    /// Ends the promise about a vnode, or the promises about all vnodes of a volume. Returns those
+    /// that the cache has.
     fn break_promises(&self, fid: Fid) -> Vec<Arc<Vnode>> {
         self.counts.breaks.fetch_add(1, Ordering::Relaxed);
         let broken: Vec<_> = {
@@ -545,8 +561,8 @@ impl Cache {
         broken
     }
 
-    /// Stores what is dirty, as long as that works, gives back locks, and takes leave of the file servers.
-    /// Answers what could not be stored.
+    /// Stores all dirty vnodes if the servers take them, returns locks, and says goodbye to the
+    /// file servers. Returns the vnodes that could not be stored, with the errors.
     pub async fn close(&self) -> Vec<(Arc<Vnode>, Error)> {
         self.remove_silly_names().await;
         let unstored: Vec<_> = self.unstored.lock().values().cloned().collect();
@@ -576,18 +592,20 @@ impl Cache {
     }
 }
 
-/// Says that a directory is a cache's, and is locked by whoever uses it.
+/// The file that marks a directory as a cache directory. The process that uses the directory locks
+/// it.
 const MARK: &str = "cellar-cache";
 
-/// The machine's number for the time since it was started. Source: Linux, random(4).
+/// The id of the machine's current boot. Source: Linux, random(4).
 fn this_boot() -> std::io::Result<[u8; 16]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let number = uuid::Uuid::parse_str(text.trim()).map_err(std::io::Error::other)?;
     Ok(*number.as_bytes())
 }
 
-/// As whom servers know the cache in a directory. The next one has it too: numbers that were reserved for this one, under which it
-/// made files that no server was told of, are that one's.
+/// Returns the UUID under which servers know the cache in a directory. Later processes with this
+/// directory use the same one: servers reserved vnode numbers for this UUID, and files may have
+/// been created under these numbers that no server knows yet.
 fn own_uuid(directory: &Path) -> std::io::Result<[u8; 16]> {
     let path = directory.join("uuid");
     if let Ok(bytes) = std::fs::read(&path)
@@ -600,7 +618,8 @@ fn own_uuid(directory: &Path) -> std::io::Result<[u8; 16]> {
     Ok(uuid)
 }
 
-/// Makes a directory usable, for us alone. One that holds something else is left as it is.
+/// Prepares a directory for this cache alone. A directory with other contents is refused and left
+/// unchanged.
 fn prepare(directory: &Path) -> std::io::Result<File> {
     cellar_private::directory(directory)?;
     let mark = directory.join(MARK);
@@ -608,11 +627,11 @@ fn prepare(directory: &Path) -> std::io::Result<File> {
     if !mark.exists() && std::fs::read_dir(directory)?.next().is_some() {
         return refuse("it is not empty, and not the cache of a mount");
     }
-    // Not before it is known that the directory is ours.
+    // Only now is it known that the directory is a cache directory or empty.
     if let Some(found) = cellar_private::narrow(directory)? {
         tracing::warn!(
             directory = %directory.display(), %found,
-            "other accounts could use this; their rights are taken away"
+            "other accounts could use this; their rights are removed"
         );
     }
     let lock = cellar_private::create(&mark)?;
@@ -622,7 +641,7 @@ fn prepare(directory: &Path) -> std::io::Result<File> {
     Ok(lock)
 }
 
-/// What file servers tell of promises.
+/// Receives the breaks of file servers.
 struct Breaks(Weak<Cache>);
 
 impl Breaks {
@@ -652,7 +671,8 @@ impl Promises for Breaks {
         if let Some(cache) = self.0.upgrade() {
             cache.reach.was_forgotten();
             cache.locks_lost.notify_one();
-            // It may call from another of its addresses than those that we call: all are asked again.
+            // The server may call from an address that this cache does not know. So all promises
+            // end.
             cache.promises_end(None);
         }
         Box::pin(self.settled())

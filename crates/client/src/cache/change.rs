@@ -1,5 +1,6 @@
-//! Changes in directories. Each is one call, which is answered with the directory's new status: if that
-//! is the version after ours, our copy of its names is changed in the same way and stays good.
+//! Changes in directories. Each change is one call, and its answer has the directory's new status.
+//! If that status has the version that follows ours, the change is applied to our copy of the names
+//! too, and the copy stays valid.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::error::{PathProblem, Result};
 use crate::mount_point::{MOUNT_POINT_MODE, MountPoint};
 use crate::path::NAME_BYTES_MAX;
 
-/// What a server says of something that it has just made.
+/// The answer of a server that created something.
 struct Made {
     fid: Fid,
     status: AfsFetchStatus,
@@ -32,15 +33,16 @@ struct Made {
     callback: Callback,
 }
 
-/// A change that is under way. If it is not answered, because the server is silent or the
-/// program has given up, the server may make it still, and breaks no promise of ours for it.
+/// A change that is under way. If there is no answer, because the server is silent or the program
+/// gave up, the server may still make the change later. It breaks none of our promises for a change
+/// of our own. So a drop without an answer marks the vnodes as undecided.
 struct Doubt<'a> {
     cache: &'a Cache,
     vnodes: Vec<&'a Arc<Vnode>>,
 }
 
 impl Doubt<'_> {
-    /// It was made, or the server says that it was not.
+    /// Ends the doubt if the server made the change or refused it.
     fn settle<T>(&mut self, outcome: &Result<T>) {
         let answered = match outcome {
             Ok(_) => true,
@@ -59,7 +61,7 @@ impl Drop for Doubt<'_> {
 }
 
 impl Cache {
-    /// Makes an empty file.
+    /// Creates an empty file.
     ///
     /// # Errors
     /// The server's refusal.
@@ -76,8 +78,8 @@ impl Cache {
         }
     }
 
-    /// Makes an empty file that no program has open: there will be no close with which the server
-    /// could be told of it.
+    /// Creates an empty file that no program has open. It is not created locally: no close would
+    /// follow that could report an error of the server.
     ///
     /// # Errors
     /// The server's refusal.
@@ -105,7 +107,7 @@ impl Cache {
         Ok(made)
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     ///
     /// # Errors
     /// The server's refusal.
@@ -131,7 +133,7 @@ impl Cache {
         self.make(user, directory, name, make, taken).await
     }
 
-    /// Makes a file or directory, of which something is promised from then on.
+    /// Creates a file or directory. The server gives a promise about it.
     async fn make<P: Verify>(
         &self,
         user: &Arc<User>,
@@ -149,7 +151,7 @@ impl Cache {
         let promise = Some((made.callback, asked));
         let vnode = self.made(user, directory, made.fid, &made.status, promise)?;
         if vnode.is_directory() {
-            // In the version that was answered there is nothing in it.
+            // The new directory is empty in the version of the answer.
             vnode.state.lock().listing = Some((made.status.data_version, Arc::default()));
         } else {
             self.learn(user, directory, &made.directory, &made.status);
@@ -157,7 +159,7 @@ impl Cache {
         Ok(vnode)
     }
 
-    /// Makes a symbolic link; a mount point, if the text is one's.
+    /// Creates a symbolic link, or a mount point if the text is that of one.
     ///
     /// # Errors
     /// The server's refusal; a text over 1024 bytes.
@@ -191,7 +193,7 @@ impl Cache {
         Ok(vnode)
     }
 
-    /// Gives a file another name in its directory.
+    /// Adds another name for a file in its directory.
     ///
     /// # Errors
     /// `EXDEV` for another directory than its own; the server's refusal.
@@ -219,8 +221,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Removes the name of a file, link or mount point. A file that is open and has no other name gets
-    /// one that goes when it is closed.
+    /// Removes the name of a file, link or mount point. An open file without another name is
+    /// renamed, and its new name is removed at the last close.
     ///
     /// # Errors
     /// The server's refusal.
@@ -272,7 +274,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Moves a name; what has the new one is replaced.
+    /// Moves a name. A file that has the new name is replaced.
     ///
     /// # Errors
     /// `EXDEV` between volumes; the server's refusal.
@@ -300,7 +302,8 @@ impl Cache {
             None => None,
         };
         drop(listing);
-        // What replaces a file is stored first: nobody finds an empty one in its place.
+        // The bytes of a file that replaces another one are stored first, so that no other client
+        // finds an empty file in its place.
         if replaced.is_some() && moved.body.lock().is_changed() {
             self.store(&moved, false).await?;
         }
@@ -354,7 +357,7 @@ impl Cache {
                 listing.insert(name, fid);
             });
             if moved.is_directory() {
-                // Its bytes changed with its parent.
+                // The server changed the entry `..` in its data.
                 let owed = moved.broken();
                 self.pay(&moved, owed);
             } else {
@@ -369,7 +372,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Changes mode, owner or time of change.
+    /// Changes the mode, owner, group or modification time.
     ///
     /// # Errors
     /// The server's refusal.
@@ -411,7 +414,7 @@ impl Cache {
         }
     }
 
-    /// A change in a directory, and of `other`.
+    /// Makes a change in a directory, which may also change `other`.
     pub(crate) async fn change<P: Verify>(
         &self,
         user: &Arc<User>,
@@ -423,7 +426,8 @@ impl Cache {
         Ok(changed.await?.0)
     }
 
-    /// The same, with the address that answered, where the call itself was answered.
+    /// Like [`Cache::change`], and returns the address that answered. `None`: the call had no
+    /// answer, and the directory showed that the change was made.
     async fn change_at<P: Verify>(
         &self,
         user: &Arc<User>,
@@ -465,7 +469,7 @@ impl Cache {
             let about_name = is_about_name(error.code());
             let restarted = ended || self.reach.marks().show_restart_since(before);
             if goes_on || (about_name && restarted) {
-                tracing::debug!(name = what, %error, "looking whether a change was made");
+                tracing::debug!(name = what, %error, "checking whether the change was made");
                 match arguments.made(look).await {
                     Ok(Some(reply)) => {
                         doubt.settle(&Ok(()));
@@ -475,7 +479,8 @@ impl Cache {
                     _ => {}
                 }
             }
-            // A name that is there after all, or not: our copy of the directory is wrong.
+            // The server says that a name exists, or not, against our copy of the directory. So the
+            // copy is wrong: the doubt stays, and the names are fetched again.
             let refusal = Err(error);
             if !about_name {
                 doubt.settle(&refusal);
@@ -484,7 +489,7 @@ impl Cache {
         }
     }
 
-    /// The vnode of a name, not followed.
+    /// Returns the vnode of a name. A mount point is not followed.
     async fn entry(
         &self,
         user: &Arc<User>,
@@ -498,7 +503,7 @@ impl Cache {
         self.vnode(&directory.volume, *fid)
     }
 
-    /// What was just made in a directory.
+    /// Returns the vnode of something that was just created in a directory.
     fn made(
         &self,
         user: &Arc<User>,
@@ -545,7 +550,7 @@ impl Cache {
         self.heard(user, directory, status, None);
     }
 
-    /// Answers when that was, by the server's clock.
+    /// Removes a name. Returns the time of the removal by the server's clock.
     pub(crate) async fn remove_name(
         &self,
         user: &Arc<User>,
@@ -563,8 +568,9 @@ impl Cache {
         Ok(reply.dir_status.server_mod_time)
     }
 
-    /// A user's rights to a vnode. A file is governed by the list of its directory: what is promised about the
-    /// directory says whether that has changed. `a` says of a file that he owns it.
+    /// Returns a user's rights to a vnode. The access list of its directory governs a file, so the
+    /// promise about the directory covers them. The right `a` to a file means that the user owns
+    /// it.
     ///
     /// # Errors
     /// As [`Cache::status`].
@@ -583,7 +589,7 @@ impl Cache {
         Ok(rights_to_file(status.caller_access, of_directory))
     }
 
-    /// Whether a user may do what these rights allow in a directory or with a file.
+    /// Checks whether a user has these rights to a directory or file.
     ///
     /// # Errors
     /// `EACCES`; as [`Cache::status`].
@@ -614,7 +620,8 @@ impl Cache {
     }
 }
 
-/// What a user may do with a file, by what the server told him of it and of its directory.
+/// The rights of a user to a file, from the rights that the server gave for the file and for its
+/// directory.
 pub(crate) fn rights_to_file(of_file: Rights, of_directory: Rights) -> Rights {
     let rest = of_directory.difference(Rights::ADMINISTER);
     match of_file.contains(Rights::ADMINISTER) {

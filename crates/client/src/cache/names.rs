@@ -1,14 +1,18 @@
-//! The name space: what a name in a directory leads to, across mount points and cells.
+//! The name space: resolves names in directories, across mount points and cells.
 //!
-//! 1. The root is either *dynamic* (the known cells by name; with a dot before it, a cell's read-write
-//!    `root.cell`; `@cell` is the home cell), or the root of one volume.
-//!    Of a cell whose servers were silent that is known for a while, and told at once.
-//! 2. A mount point is replaced by the root of the volume it leads to, chosen by AFS's rules
-//!    ([`crate::mount_point`]); a mount point that leads nowhere is an error of its own name only.
-//! 3. A name that ends in `@sys` is tried with each system name in the place of that.
-//! 4. Who opens a directory, or looks up names in their order, is about to look at those that follow: their statuses are asked
-//!    for with the first one's, many at a time.
-//! 5. Who may not look into a directory is told so, whatever is cached for others.
+//! 1. The root is either *dynamic* or the root of one volume. The dynamic root contains the known
+//!    cells by name. A dot before the name leads to the cell's read-write `root.cell`. `@cell` is
+//!    the home cell. If the servers of a cell were silent, lookups of the cell fail at once for a
+//!    while.
+//! 2. A mount point is replaced by the root of the volume that it names, chosen by AFS's rules
+//!    ([`crate::mount_point`]). A mount point whose volume is not found is an error of that name
+//!    only.
+//! 3. A name that ends in `@sys` is tried with each system name in the place of `@sys`.
+//! 4. A program that opens a directory, or looks up names in their order, probably looks up the
+//!    following names next. So their statuses are fetched together with that of the first one, in
+//!    calls for many vnodes.
+//! 5. A user without the right to look into a directory receives an error, whatever the cache holds
+//!    for other users.
 
 use std::sync::Arc;
 
@@ -33,36 +37,36 @@ use crate::volume::Volume;
 
 /// The longest text of a symbolic link. Source: `AFSPATHMAX`.
 const LINK_TEXT_MAX: u64 = 1024;
-/// Two names that are looked up one after the other are in their order if at most so many are between.
+/// Two consecutive lookups count as in order if at most this many names apart.
 const NEAR: usize = 4;
-/// How often a directory that changes while it is fetched is fetched again.
+/// How often a directory is fetched at most when it changes during each fetch.
 const TRIES: u32 = 8;
 
-/// What the root of a name space is.
+/// The root of a name space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Root {
     /// The known cells, by name.
     Cells,
-    /// A volume of the home cell, by name or number, with suffix if wanted.
+    /// A volume of the home cell, by name or number. The name may have a suffix.
     Volume(String),
 }
 
-/// Where a name led.
+/// The result of a lookup.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// What is there.
+    /// The vnode that the name leads to.
     pub vnode: Arc<Vnode>,
-    /// The name is a mount point, or a cell's: what is there is the root of a volume.
+    /// The name is a mount point or a cell: the vnode is the root of a volume.
     pub crossed: bool,
 }
 
-/// A cell that is being asked.
+/// A lookup in a cell that is under way.
 struct Asking<'a> {
     cells: &'a KnownCells,
     cell: &'a CellName,
-    /// Whoever gave up waiting by then says that it is silent.
+    /// If the caller gives up at this time or later, the cell counts as silent.
     silent_at: Instant,
-    /// Whether it answered. `None`: it was not waited for to the end.
+    /// Whether the cell answered. `None`: the caller gave up before the end.
     answered: Option<bool>,
 }
 
@@ -75,14 +79,16 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// Rule 4, of a name that leads to what nothing is promised about.
+/// Rule 4: returns whether names are looked up in order. Called for a name that leads to a vnode
+/// without a promise.
 fn is_walk(directory: &Vnode, listing: &Listing, name: &Bytes) -> bool {
     let mut state = directory.state.lock();
     let last = state.looked_up.replace(name.clone());
     if !state.walked
         && let Some(last) = last
     {
-        // A few may have been promised for another reason.
+        // Names between the two may have promises for another reason, so their lookups do not come
+        // here.
         let mut next = listing.range(last..).skip(1).take(NEAR);
         state.walked = next.any(|(next, _)| next == name);
     }
@@ -90,7 +96,7 @@ fn is_walk(directory: &Vnode, listing: &Listing, name: &Bytes) -> bool {
 }
 
 impl Cache {
-    /// The directory at the root; `None` for the dynamic one.
+    /// Returns the directory at the root; `None` for the dynamic root.
     ///
     /// # Errors
     /// The volume cannot be found.
@@ -104,7 +110,8 @@ impl Cache {
         }
     }
 
-    /// What another name of a cell in the dynamic root is a link to; with a dot before it, that too.
+    /// Returns the target of the link that another name of a cell is in the dynamic root, with or
+    /// without a dot before it.
     pub fn alias_of(&self, name: &[u8]) -> Option<String> {
         let text = std::str::from_utf8(name).ok()?;
         let (dot, text) = match text.strip_prefix('.') {
@@ -116,7 +123,8 @@ impl Cache {
         (cell != alias).then(|| format!("{dot}{cell}"))
     }
 
-    /// Whether a name in the dynamic root is a known cell's, or that with a dot before it: it leads to a directory.
+    /// Returns whether a name in the dynamic root, without a dot before it, is a known cell, and so
+    /// a directory.
     pub fn lists(&self, name: &[u8]) -> bool {
         let name = name.strip_prefix(b".").unwrap_or(name);
         let name = std::str::from_utf8(name).ok();
@@ -124,10 +132,11 @@ impl Cache {
         name.is_some_and(|name| self.known_cells().number(&name).is_some())
     }
 
-    /// What a name in the dynamic root leads to. Its status is known afterwards. A cell that is not known may be found in the DNS.
+    /// Returns the root directory of the cell that a name in the dynamic root means. Its status is
+    /// known afterwards. An unknown cell is looked up in the DNS.
     ///
     /// # Errors
-    /// No such cell is known, or none of its servers answers.
+    /// There is no such cell, or none of its servers answers.
     pub async fn lookup_cell(&self, user: &Arc<User>, name: &[u8]) -> Result<Found> {
         let not_found = || path_error(name, PathProblem::NotFound);
         let text = std::str::from_utf8(name).map_err(|_| not_found())?;
@@ -213,7 +222,7 @@ impl Cache {
         })
     }
 
-    /// Asks a cell that was silent whether it still is.
+    /// Checks in the background whether a cell that was silent answers now.
     fn ask_again(&self, user: &Arc<User>, cell: CellName, read_write: bool) {
         let (user, cells) = (user.clone(), self.known_cells().clone());
         tokio::spawn(async move {
@@ -245,17 +254,17 @@ impl Cache {
         self.vnode(&volume, Fid::root(volume.id))
     }
 
-    /// What a name in a directory leads to. Its status is known afterwards.
+    /// Looks a name up in a directory. The status of the result is known afterwards.
     ///
     /// # Errors
-    /// There is no such name; the user may not look; a server does not answer.
+    /// There is no such name; the user has no right to look; a server does not answer.
     pub async fn lookup(
         &self,
         user: &Arc<User>,
         directory: &Arc<Vnode>,
         name: &[u8],
     ) -> Result<Found> {
-        // Not one that is not there: one that cannot be.
+        // An impossible name has an error of its own, different from that of a missing one.
         afs_name(name)?;
         for _ in 0..TRIES {
             let listing = self.listing(user, directory).await?;
@@ -267,7 +276,7 @@ impl Cache {
             if followed.is_ok() || !gone {
                 return followed;
             }
-            // Replaced by another file, perhaps, of which we are told a moment later.
+            // Perhaps another file replaced it, and the break has not arrived yet.
             self.doubt(&[directory]);
             let now = self.listing(user, directory).await?;
             if self.find(&now, name).is_some_and(|(_, again)| again == fid) {
@@ -275,12 +284,12 @@ impl Cache {
             }
         }
         Err(refused(
-            format!("{}: it is replaced all the time", directory.fid()),
+            format!("{}: it was replaced during each lookup", directory.fid()),
             AbortCode::from_errno(11),
         ))
     }
 
-    /// Where a name leads that was found in a listing.
+    /// Returns the vnode of a name that was found in a listing. Follows a mount point.
     async fn follow(
         &self,
         user: &Arc<User>,
@@ -293,7 +302,9 @@ impl Cache {
         if vnode.promised(user).is_none() && is_walk(directory, listing, name) {
             let neighbours = self.neighbours(user, directory, listing, name, &vnode)?;
             if neighbours.len() > 1 {
-                // A server that does not answer is not asked once more; one that knows no such call is.
+                // If the server does not answer, this is the result. If it answers with an error
+                // code (for instance, it does not know the call), the status alone is fetched
+                // below.
                 let asked = self.statuses(user, &neighbours).await;
                 asked.or_else(|error| error.code().map(|_| ()).ok_or(error))?;
             }
@@ -327,7 +338,7 @@ impl Cache {
         })
     }
 
-    /// The vnode with those that follow it in the directory and are not known either.
+    /// Returns the vnode and those without a promise that follow it in the directory.
     fn neighbours(
         &self,
         user: &User,
@@ -363,9 +374,9 @@ impl Cache {
     /// The text of a symbolic link or mount point.
     ///
     /// # Errors
-    /// The server's.
+    /// The server's error.
     pub async fn link_text(&self, user: &Arc<User>, link: &Arc<Vnode>) -> Result<Bytes> {
-        // The kernel keeps it.
+        // The kernel keeps the text.
         link.hold_contents();
         let status = self.status(user, link).await?;
         if status.file_type != FileType::Symlink {
@@ -385,7 +396,7 @@ impl Cache {
     /// The names in a directory, without `.` and `..`.
     ///
     /// # Errors
-    /// The user may not look; it is no directory; the server's.
+    /// The user has no right to look; it is not a directory; the server's error.
     pub async fn listing(&self, user: &Arc<User>, directory: &Arc<Vnode>) -> Result<Arc<Listing>> {
         for _ in 0..TRIES {
             let status = self.status(user, directory).await?;
@@ -413,7 +424,7 @@ impl Cache {
             }
             let most = (PAGE_SIZE * PAGES_MAX) as u64;
             let (pieces, after) = self.fetch(user, directory, 0, most).await?;
-            // Of one version before and after the bytes: they are that version's.
+            // The version is the same before and after the fetch, so the bytes are of that version.
             if after.data_version != status.data_version {
                 continue;
             }
@@ -429,12 +440,12 @@ impl Cache {
         })
     }
 
-    /// Names in this directory are about to be looked at one after the other.
+    /// Notes that a program is about to look up the names in this directory one after the other.
     pub fn will_walk(&self, directory: &Vnode) {
         directory.state.lock().walked = true;
     }
 
-    /// The vnode that a name in a listing stands for; a mount point itself, not where it leads.
+    /// Returns the vnode of a name in a listing. For a mount point this is the mount point itself.
     ///
     /// # Errors
     /// Never, for a vnode of a known cell.

@@ -1,20 +1,22 @@
 //! Changes of names that a server may have made before its process ended.
 //!
-//! A server that is started again answers what comes again as something new: a name that the old
-//! process has made exists already, one that it has removed is not there. No program is told so:
+//! A restarted server treats a repeated call as a new one. If the old process created a name, the
+//! repeated call fails because the name exists. If the old process removed a name, the repeated
+//! call fails because there is none. Programs do not see these errors:
 //!
-//! 1. A change is in doubt if the process that got it has ended or is about to
-//!    ([`CallError::Gone`]). It is, too, where it was sent again without an end being noticed,
-//!    and refused because of the name by a server that knew nothing of this machine
+//! 1. A change is in doubt if the process that received it has ended or is about to end
+//!    ([`CallError::Gone`]). A second case: the call was repeated without a noticed end, and a
+//!    server without any state of this machine refused it because of the name
 //!    ([`Marks::show_restart_since`]).
-//! 2. What a process that has ended did not do, nothing does later. So the directory says whether
-//!    the change was made. If it was not, it is sent again.
-//! 3. A new thing is ours if it is as we wanted it: its kind, mode and the time that we gave it,
-//!    of the same second, and nothing in it. Another client would have to make the same name
-//!    with the same attributes within that second, just when the server is started again.
+//! 2. A change that an ended process did not make is never made later. So the directory shows
+//!    whether the change was made. If not, the call is repeated.
+//! 3. A new file, link or directory counts as ours if it matches our call: the kind, the mode and
+//!    the modification time that we gave it (the same second), and it is empty. For a false match,
+//!    another client would have to create the same name with the same attributes within that
+//!    second, just when the server restarts.
 //!
-//! A server that is silent and lives may do later what it has got: nothing is sent again then,
-//! and the program is told `ETIMEDOUT` ([`super::change`]).
+//! A silent server that still runs may execute a received call later. Then the call is not
+//! repeated, and the program receives `ETIMEDOUT` ([`super::change`]).
 //!
 //! [`CallError::Gone`]: cellar_rpc::CallError::Gone
 //! [`Marks::show_restart_since`]: crate::reach::Marks::show_restart_since
@@ -36,27 +38,27 @@ use super::user::User;
 use super::vnode::{Listing, Vnode};
 use crate::error::Result;
 
-/// A change of names, of which a directory says whether it was made.
+/// A change of names that the directory shows if it was made.
 pub(crate) trait Verify: Procedure {
-    /// What the server would have answered, if it has made the change.
+    /// Returns the answer that the server would have sent, if it made the change.
     fn made(&self, look: Look<'_>) -> impl Future<Output = Result<Option<Self::Reply>>> + Send;
 }
 
-/// Where it is looked.
+/// The place of the change.
 #[derive(Clone, Copy)]
 pub(crate) struct Look<'a> {
     pub(crate) cache: &'a Cache,
     pub(crate) user: &'a Arc<User>,
     /// The directory of the change.
     pub(crate) directory: &'a Arc<Vnode>,
-    /// The other thing that it changes: a directory, or the file that gets another name.
+    /// The other vnode that it changes: a directory, or the file that gets another name.
     pub(crate) other: Option<&'a Arc<Vnode>>,
-    /// What the name led to before, as far as that was known.
+    /// The fid of the name before the change, if it was known.
     pub(crate) before: Option<Fid>,
 }
 
 impl Look<'_> {
-    /// The names in a directory as the server has them now, and its status.
+    /// Returns the server's current names of a directory, and its status.
     async fn names(&self, directory: &Arc<Vnode>) -> Result<(Arc<Listing>, AfsFetchStatus)> {
         self.cache.doubt(&[directory]);
         let listing = self.cache.listing(self.user, directory).await?;
@@ -64,7 +66,7 @@ impl Look<'_> {
         Ok((listing, status))
     }
 
-    /// What a name leads to now, with its status and the directory's.
+    /// Returns the current target of a name, with its status and the directory's.
     async fn found(&self, name: &AfsName) -> Result<Option<Found>> {
         let (listing, directory) = self.names(self.directory).await?;
         let Some(fid) = listing.get(name.as_bytes()).copied() else {
@@ -84,7 +86,7 @@ impl Look<'_> {
         }))
     }
 
-    /// A new thing of that kind that `wanted` is the status of. Rule 3.
+    /// Rule 3: returns the target of the name if it has this kind and the attributes in `wanted`.
     async fn ours(
         &self,
         name: &AfsName,
@@ -107,7 +109,7 @@ impl Look<'_> {
         }))
     }
 
-    /// The directory's status, if the name does not lead where it led before.
+    /// Returns the directory's status if the name no longer leads to the fid from before.
     async fn removed(&self, name: &AfsName) -> Result<Option<AfsFetchStatus>> {
         let (listing, status) = self.names(self.directory).await?;
         let now = listing.get(name.as_bytes()).copied();
@@ -116,7 +118,7 @@ impl Look<'_> {
     }
 }
 
-/// What a name leads to.
+/// The target of a name.
 struct Found {
     fid: Fid,
     status: AfsFetchStatus,
@@ -224,7 +226,7 @@ impl Verify for Rename {
     }
 }
 
-/// Whether a refusal is about a name: there is one, or none.
+/// Returns whether a refusal is because of a name: it exists, or does not exist.
 pub(crate) fn is_about_name(code: Option<AbortCode>) -> bool {
     let codes = [AbortCode::EEXIST, AbortCode::ENOENT, AbortCode::VNOVNODE];
     code.is_some_and(|code| codes.contains(&code))
