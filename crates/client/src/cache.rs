@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use cellar_cachestore::{Body, Index, Space};
 use cellar_rpc::Port;
 use cellar_wire::ids::{AfsTime, AfsUuid, Fid, Uniquifier, VnodeId, VolumeId};
 use tokio::sync::Notify;
@@ -43,24 +44,17 @@ use crate::volume::Volume;
 
 mod alive;
 mod attributes;
-mod backing;
 mod behind;
-mod body;
 mod brim;
 mod change;
 mod coherence;
 mod compare;
-#[cfg(test)]
-mod crashes;
 mod direct;
 mod early;
-mod entry;
 mod far;
 mod files;
 mod full;
 mod gone;
-mod index;
-mod kept;
 mod leases;
 mod leftover;
 mod life;
@@ -73,13 +67,10 @@ mod names;
 mod neighbours;
 mod pending;
 mod range_locks;
-mod ranges;
 mod read;
-mod record;
 mod renew;
 mod settings;
 mod silly_rename;
-mod slots;
 mod status;
 mod store;
 mod user;
@@ -87,18 +78,15 @@ mod verify;
 mod vnode;
 
 use alive::Alive;
-use backing::Backing;
 use behind::Behind;
-use body::{Body, Space};
 use brim::Brim;
+pub use cellar_cachestore::{Unstored, unstored_in};
 use coherence::Audience;
 pub use coherence::{Length, Notice, SETTLE_TIME, Watcher};
 pub use compare::Before;
 use early::Early;
 pub use files::{Handle, Usage, Wanted};
 use full::Full;
-use index::Index;
-pub use index::{Unstored, unstored_in};
 pub use loans::Loan;
 use lock_order::{Ordered, TABLE, VNODES};
 pub use locks::{Lock, LockFamily, LockKind, LockOwner};
@@ -387,7 +375,7 @@ impl Cache {
         let space = self.space.clone();
         let body = match &self.index {
             Some(index) => Body::of_disk(index, (name, fid), space),
-            None => Body::new(Backing::memory(), space),
+            None => Body::in_memory(space),
         };
         let left_over = body.left_over().is_some();
         let vnode = Vnode::new(key, volume.clone(), body);

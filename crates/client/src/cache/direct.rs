@@ -16,13 +16,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cellar_cachestore::Piece;
 use cellar_objects::{ReadOptions, Reader};
 use cellar_wire::rxafs::{AfsFetchStatus, FileType};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Cache;
-use super::body::Piece;
 use super::status::Asked;
 use super::user::User;
 use super::vnode::Vnode;

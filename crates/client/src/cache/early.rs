@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use cellar_cachestore::MadeHere;
 use cellar_wire::AfsName;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
@@ -29,7 +30,6 @@ use cellar_wire::rxafs::{
 use tokio::time::Instant;
 
 use super::change::afs_name;
-use super::entry::MadeHere;
 use super::lock_order::{LEAF, Ordered};
 use super::pending::{Pending, Queue};
 use super::status::{Asked, refused};

@@ -8,10 +8,10 @@
 
 use std::time::Duration;
 
+use cellar_cachestore::STORE_BYTES;
 use cellar_wire::rxafs;
 
 use super::Cache;
-use super::body::STORE_BYTES;
 use super::read::CHUNK;
 use super::user::User;
 use super::vnode::Vnode;

@@ -10,11 +10,10 @@
 
 use std::sync::Arc;
 
+use cellar_cachestore::{LeftOver, Place};
 use cellar_wire::abort::AbortCode;
 
 use super::Cache;
-use super::entry::Place;
-use super::kept::LeftOver;
 use super::read::local;
 use super::status::refused;
 use super::user::{ANYBODY, User};

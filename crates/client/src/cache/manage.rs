@@ -1,12 +1,13 @@
 //! What administrators and users ask of a cache manager that runs: forgetting, other cells, what is not stored.
 
+use cellar_cachestore::{Unstored, aside_in};
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Cache;
-use super::index::{Unstored, aside_in};
 use super::names::path_error;
 use super::user::{ANYBODY, User};
 use super::vnode::Vnode;

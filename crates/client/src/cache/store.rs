@@ -15,16 +15,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cellar_cachestore::{Piece, STORE_BYTES, checksums};
 use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus, StoreData64};
 use tokio::time::Instant;
 
 use super::Cache;
 use super::attributes::without_attributes;
 use super::behind::RETRY;
-use super::body::{Piece, STORE_BYTES};
 use super::coherence::Owed;
 use super::files::LENGTH_MAX;
-use super::kept::checksums;
 use super::locks::{EXTEND_TIME, RECLAIM_TIME};
 use super::pending::SMALL;
 use super::read::{in_chunks, local};

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use cellar_cachestore::{Body, Piece};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{AfsTime, Fid};
@@ -13,7 +14,6 @@ use cellar_wire::rxafs::{AfsFetchStatus, Callback, FileType};
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-use super::body::{Body, Piece};
 use super::coherence::{Held, Owed, TOLD_EARLIER};
 use super::direct::Places;
 use super::leases::{Busy, Lease};
@@ -511,7 +511,6 @@ pub(super) mod tests {
     use cellar_wire::ids::VolumeId;
 
     use super::*;
-    use crate::cache::backing::Backing;
     use crate::cell::CellName;
     use crate::mount_point::VolumeKind;
 
@@ -525,7 +524,7 @@ pub(super) mod tests {
             kind: VolumeKind::ReadWrite,
             id: VolumeId(5),
         };
-        let body = Body::new(Backing::memory(), Arc::default());
+        let body = Body::in_memory(Arc::default());
         Vnode::new((0, Fid::new(5, 2, 1)), Arc::new(volume), body)
     }
 

@@ -1,5 +1,5 @@
-//! What of one body outlives the process: its notes in the index, and the checksums of what an earlier
-//! process left.
+//! What of one body outlives the process: its notes in the index, and the checksums of what an
+//! earlier process left.
 
 use std::io;
 use std::sync::Arc;
@@ -7,25 +7,25 @@ use std::sync::Arc;
 use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::AfsStoreStatus;
 
-use super::backing::Backing;
-use super::entry::{MadeHere, Place, Sums, overlapping};
-use super::index::{Index, Left};
-use super::ranges::Ranges;
-use super::record::{NONE, Record};
+use crate::backing_store::Backing;
+use crate::byte_ranges::Ranges;
+use crate::cache_index::{Index, Left};
+use crate::index_entry::{MadeHere, Place, Sums, overlapping};
+use crate::index_record::{NONE, Record};
 
 /// The longest part with one checksum: what has to be read before any of it is used.
 const PART: usize = 1 << 20;
 
 /// Dirty bytes that an earlier process left, before the server was asked about them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LeftOver {
+pub struct LeftOver {
     /// They may not be what was written.
-    pub(crate) torn: bool,
+    pub torn: bool,
     /// What was being stored, and what it settles of a shortening: perhaps the server has it.
-    pub(crate) in_doubt: Option<(u64, u64, Option<u64>)>,
+    pub in_doubt: Option<(u64, u64, Option<u64>)>,
     /// The server is being asked whether it has what was being stored: its version says nothing
     /// yet.
-    pub(crate) postponed: bool,
+    pub postponed: bool,
 }
 
 /// The notes of one body.
@@ -110,12 +110,14 @@ impl Kept {
         self.index.backing(self.number, own_file)
     }
 
-    /// Some of what programs changed was synced: the index may say so on the disk, and none of what was changed since.
+    /// Some of what programs changed was synced: the index may say so on the disk, and none of what
+    /// was changed since.
     pub(crate) fn was_synced(&self) -> bool {
         self.synced > 0
     }
 
-    /// Its bytes are elsewhere now, and not synced there: a sync that is under way is not of all changes.
+    /// Its bytes are elsewhere now, and not synced there: a sync that is under way is not of all
+    /// changes.
     pub(crate) fn moved(&mut self) {
         self.changes += 1;
     }
@@ -167,8 +169,8 @@ impl Kept {
         damaged
     }
 
-    /// These bytes are not what a checksum says any more. Answers what was not compared yet, and is of no use
-    /// without the rest.
+    /// These bytes are not what a checksum says any more. Answers what was not compared yet, and is
+    /// of no use without the rest.
     pub(crate) fn void(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let overlapping = overlapping(&self.unchecked, start, end);
         for (from, ..) in &overlapping {
@@ -304,7 +306,8 @@ impl Kept {
         }]);
     }
 
-    /// Nothing but these attributes is to be stored any more: in one step, or a kill would lose them.
+    /// Nothing but these attributes is to be stored any more: in one step, or a kill would lose
+    /// them.
     pub(crate) fn clean_but(
         &mut self,
         over: (u64, u32),
@@ -347,7 +350,8 @@ impl Kept {
         }
     }
 
-    /// The file with its dirty bytes is kept aside, if `own`: it has one of its own. Another number is used from now on.
+    /// The file with its dirty bytes is kept aside, if `own`: it has one of its own. Another number
+    /// is used from now on.
     pub(crate) fn put_aside(&mut self, why: &str, own: io::Result<()>) -> Backing {
         let (cell, fid) = &self.place;
         match own.and_then(|()| self.index.put_aside(self.number, why)) {
@@ -392,7 +396,7 @@ fn seed(start: u64) -> u32 {
 }
 
 /// The checksums of bytes that lie together.
-pub(crate) fn checksums(start: u64, bytes: &[u8]) -> Vec<(u64, u64, u32)> {
+pub fn checksums(start: u64, bytes: &[u8]) -> Vec<(u64, u64, u32)> {
     let mut at = start;
     let parts = bytes.chunks(PART).map(|part| {
         let from = at;

@@ -12,9 +12,9 @@ const COMPARED_MAX: u64 = 64 << 20;
 pub(super) type Lent = Weak<()>;
 
 impl Body {
-    /// Its file, with a sign that it is lent, if all of it is there as the server has it. What comes of another version goes into
-    /// another file, as does what comes after all was forgotten.
-    pub(crate) fn lend(&mut self) -> Option<(File, Arc<()>)> {
+    /// Its file, with a sign that it is lent, if all of it is there as the server has it. What
+    /// comes of another version goes into another file, as does what comes after all was forgotten.
+    pub fn lend(&mut self) -> Option<(File, Arc<()>)> {
         let kept = self.kept.as_ref()?;
         let is_clean = !self.is_changed() && !self.in_flight && self.left_over.is_none();
         if !is_clean || kept.unchecked_bytes() > COMPARED_MAX {
@@ -34,7 +34,7 @@ impl Body {
     }
 
     /// Whether somebody reads its file by himself.
-    pub(crate) fn is_lent(&self) -> bool {
+    pub fn is_lent(&self) -> bool {
         self.lent.strong_count() > 0
     }
 

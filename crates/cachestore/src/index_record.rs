@@ -1,5 +1,5 @@
-//! One record of a cache's index: its length and checksum (four bytes each, the highest last), its kind, and
-//! its numbers.
+//! One record of a cache's index: its length and checksum (four bytes each, the highest last), its
+//! kind, and its numbers.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const LENGTH_MAX: usize = 1_024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
 
-/// What happened to a file of the cache. `index.rs` says what follows from each.
+/// What happened to a file of the cache. `cache_index.rs` says what follows from each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[rustfmt::skip]
 pub(crate) enum Record {
@@ -33,7 +33,8 @@ pub(crate) enum Record {
     Dirty { number: u64, version: u64, writer: u64, start: u64, end: u64, length: u64, modified: u64 },
     /// A program set the length; `cut`: the shortest that the server does not know of.
     Length { number: u64, version: u64, writer: u64, length: u64, cut: u64, modified: u64 },
-    /// What programs set and no server has: all of it, each in place of what there was; [`NONE`] where nothing was set.
+    /// What programs set and no server has: all of it, each in place of what there was; [`NONE`]
+    /// where nothing was set.
     Attributes { number: u64, version: u64, writer: u64, length: u64, modified: u64, mode: u64, owner: u64, group: u64, time: u64 },
     /// A piece is on its way; `cut`: what it settles of that.
     Storing { number: u64, start: u64, end: u64, cut: u64 },
@@ -49,7 +50,8 @@ pub(crate) enum Record {
     Torn { number: u64 },
     /// There is no such file any more.
     Gone { number: u64 },
-    /// Made by programs here: in a directory of its volume, with a mode and a name. No server was told of it.
+    /// Made by programs here: in a directory of its volume, with a mode and a name. No server was
+    /// told of it.
     Made { number: u64, directory: u64, uniquifier: u64, mode: u64, name: Arc<[u8]> },
     /// The server knows it.
     Born { number: u64 },

@@ -1,130 +1,30 @@
 //! Where cached bytes lie: in memory, or in the cache directory.
 //!
-//! There one sparse file for each cached file, with its bytes at their own places: so a file that is here as a
-//! whole can be handed to the kernel as it is, and taking a part out is making a hole. Small ones share files (`slots.rs`).
+//! There one sparse file for each cached file, with its bytes at their own places: so a file that
+//! is here as a whole can be handed to the kernel as it is, and taking a part out is making a hole.
+//! Small ones share files (`pack_slots.rs`).
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, IoSlice};
-use std::ops::Deref;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::slots::{SLOT, Slots, punch};
+use crate::pack_slots::{SLOT, Slots, punch};
+
+mod file_io;
+
+pub(crate) use file_io::{Descriptor, alive, syncs};
+use file_io::{OPEN, fetch, most_open, put, sync, write_all_at};
+#[cfg(test)]
+pub(crate) use file_io::{ROOM, SYNCS, WRITES_LEFT};
 
 /// Bytes of a block in memory. What was never written is zero, here as in a sparse file.
 const BLOCK: u64 = 64 << 10;
-/// Pieces written with one call. Source: Linux, `UIO_MAXIOV`.
-const SLICES_MAX: usize = 1_024;
-
-/// Whether what is written still comes to the disk. Always, but in tests of being killed.
-#[cfg(not(test))]
-pub(crate) const fn alive() -> bool {
-    true
-}
-
-#[cfg(test)]
-thread_local! {
-    /// How many more writes of this thread come to the disk, and whether one did not.
-    pub(crate) static WRITES_LEFT: std::cell::Cell<(u64, bool)> =
-        const { std::cell::Cell::new((u64::MAX, false)) };
-}
-
-/// Counts a write.
-#[cfg(test)]
-pub(crate) fn alive() -> bool {
-    let (left, killed) = WRITES_LEFT.get();
-    WRITES_LEFT.set((left.saturating_sub(1), killed || left == 0));
-    left > 0
-}
-
-#[cfg(test)]
-thread_local! {
-    /// How often this thread synced, and which of these times fails, counted from 0.
-    pub(crate) static SYNCS: std::cell::Cell<(u64, u64)> = const { std::cell::Cell::new((0, u64::MAX)) };
-}
-
-/// Before something is brought to the disk.
-pub(crate) fn syncs() -> io::Result<()> {
-    #[cfg(test)]
-    {
-        let (done, fails) = SYNCS.get();
-        SYNCS.set((done + 1, fails));
-        if done == fails {
-            return Err(io::Error::other("a sync that a test lets fail"));
-        }
-    }
-    Ok(())
-}
-
-/// Brings a file or a directory to the disk.
-fn sync(file: &File) -> io::Result<()> {
-    syncs()?;
-    file.sync_all()
-}
-
-#[cfg(test)]
-thread_local! {
-    /// How many bytes of a write of this thread come to the disk before it is full.
-    pub(crate) static ROOM: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) };
-}
-
-fn write_all_at(file: &File, bytes: &[u8], position: u64) -> io::Result<()> {
-    #[cfg(test)]
-    if let Some((fits, _)) = bytes.split_at_checked(ROOM.get()) {
-        file.write_all_at(fits, position)?;
-        return Err(io::ErrorKind::StorageFull.into());
-    }
-    file.write_all_at(bytes, position)
-}
-
-/// Files of caches that this process has open.
-static OPEN: AtomicUsize = AtomicUsize::new(0);
-
-/// How many may stay open: the rest of the descriptors is for everything else.
-fn most_open() -> usize {
-    static MOST: OnceLock<usize> = OnceLock::new();
-    *MOST.get_or_init(|| {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let limit = limit.current.unwrap_or(u64::MAX) / 2;
-        usize::try_from(limit).unwrap_or(usize::MAX)
-    })
-}
-
-/// A file that is open, counted.
-#[derive(Debug)]
-pub(crate) struct Descriptor(File);
-
-impl Descriptor {
-    pub(crate) fn new(file: File) -> Self {
-        OPEN.fetch_add(1, Ordering::Relaxed);
-        Self(file)
-    }
-}
-
-impl Deref for Descriptor {
-    type Target = File;
-
-    fn deref(&self) -> &File {
-        &self.0
-    }
-}
-
-impl std::os::fd::AsFd for Descriptor {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        OPEN.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 #[derive(Debug)]
 pub(crate) enum Backing {
@@ -142,7 +42,8 @@ pub(crate) enum Backing {
         path: PathBuf,
         /// Kept open while the cached file is, unless too many are.
         file: Option<Arc<Descriptor>>,
-        /// The slot that it was in, as long as the disk may not know the file's name: one of both has to be there.
+        /// The slot that it was in, as long as the disk may not know the file's name: one of both
+        /// has to be there.
         slot: Option<(Arc<Slots>, u64)>,
     },
 }
@@ -392,7 +293,8 @@ impl Backing {
         }
     }
 
-    /// Its name is on the disk, if it was in a slot before: or a crash would bring that back for what is synced now.
+    /// Its name is on the disk, if it was in a slot before: or a crash would bring that back for
+    /// what is synced now.
     ///
     /// # Errors
     /// The disk may know the slot alone.
@@ -412,9 +314,9 @@ impl Backing {
         matches!(self, Self::Disk { .. })
     }
 
-    /// Before bytes up to `end` are put here: where they do not fit, what is here gets a file of its own, so many bytes
-    /// long. `synced`: it was synced, and is again. Answers whether it moved and was not: a sync that is under way is of
-    /// where it was.
+    /// Before bytes up to `end` are put here: where they do not fit, what is here gets a file of
+    /// its own, so many bytes long. `synced`: it was synced, and is again. Answers whether it moved
+    /// and was not: a sync that is under way is of where it was.
     ///
     /// # Errors
     /// It is where it was.
@@ -436,7 +338,8 @@ impl Backing {
         if moves {
             let part = path.with_added_extension("part");
             let copied = copy(slots, *number, length.min(SLOT) as usize, &part, synced);
-            // Opened before the name is there: from then on the slot means nothing, and must not be written any more.
+            // Opened before the name is there: from then on the slot means nothing, and must not be
+            // written any more.
             let directory = copied.and_then(|file| {
                 own = file;
                 let directory = File::open(parent(path)?)?;
@@ -497,7 +400,8 @@ fn opened<'a>(path: &Path, file: &'a mut Option<Arc<Descriptor>>) -> io::Result<
     Ok(file.insert(new))
 }
 
-/// What is in a slot, in a file that has no name yet that counts. `None`: who was killed makes none.
+/// What is in a slot, in a file that has no name yet that counts. `None`: who was killed makes
+/// none.
 fn copy(
     slots: &Slots,
     number: u64,
@@ -549,44 +453,8 @@ fn in_slot(
     slots.hold(number)
 }
 
-/// Appends `length` bytes from `position`, zeros beyond the end.
-fn fetch(file: &File, position: u64, length: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
-    let mut at = position;
-    let end = bytes.len() + length;
-    while bytes.len() < end {
-        let room = rustix::buffer::spare_capacity(bytes);
-        match rustix::io::pread(file, room, at) {
-            Ok(0) => bytes.resize(end, 0),
-            Ok(count) => at += count as u64,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(cause) => return Err(cause.into()),
-        }
-    }
-    // There may be more room than was asked for.
-    bytes.truncate(end);
-    Ok(())
-}
-
-/// Writes pieces one after the other.
-fn put(file: &File, position: u64, pieces: &[Bytes]) -> io::Result<()> {
-    let mut at = position;
-    for some in pieces.chunks(SLICES_MAX) {
-        let mut slices: Vec<_> = some.iter().map(|piece| IoSlice::new(piece)).collect();
-        let mut left = &mut slices[..];
-        IoSlice::advance_slices(&mut left, 0);
-        while !left.is_empty() {
-            let count = rustix::io::retry_on_intr(|| rustix::io::pwritev(file, left, at))?;
-            if count == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            IoSlice::advance_slices(&mut left, count);
-            at += count as u64;
-        }
-    }
-    Ok(())
-}
-
-/// The blocks that `length` bytes from `position` lie in: number, first byte in it, and which of the bytes.
+/// The blocks that `length` bytes from `position` lie in: number, first byte in it, and which of
+/// the bytes.
 fn parts(position: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {

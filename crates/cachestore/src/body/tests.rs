@@ -1,5 +1,6 @@
 //! Bodies of cached files, changed at random and by hand.
 
+use bytes::Bytes;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::rxafs::FileType;
 

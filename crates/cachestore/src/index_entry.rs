@@ -6,19 +6,20 @@ use std::sync::Arc;
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId};
 use cellar_wire::rxafs::AfsStoreStatus;
 
-use super::ranges::Ranges;
-use super::record::{Damaged, NONE, Record, decode, may_begin};
+use crate::byte_ranges::Ranges;
+use crate::index_record::{Damaged, NONE, Record, decode, may_begin};
 
 /// What an index begins with.
 pub(crate) const MAGIC: &[u8] = b"cellar cache index 1\n";
 
 /// Whose bytes a file has: the cell's name, and the fid.
-pub(crate) type Place = (Arc<str>, Fid);
+pub type Place = (Arc<str>, Fid);
 
 /// Parts with their checksums: end and sum by start.
 pub(crate) type Sums = BTreeMap<u64, (u64, u32)>;
 
-/// Those of which bytes are in a range. A file may have hundreds of thousands, which do not overlap each other.
+/// Those of which bytes are in a range. A file may have hundreds of thousands, which do not overlap
+/// each other.
 pub(crate) fn overlapping(sums: &Sums, start: u64, end: u64) -> Vec<(u64, u64, u32)> {
     let before = sums.range(..end).rev();
     before
@@ -46,17 +47,19 @@ pub(crate) struct Dirty {
     pub(crate) storing: Option<(u64, u64, Option<u64>)>,
     /// Both files were synced since.
     pub(crate) synced: bool,
-    /// It may not be what was written: rules 3 and 4 of `index.rs`.
+    /// It may not be what was written: rules 3 and 4 of `cache_index.rs`.
     pub(crate) torn: bool,
 }
 
 /// How programs here made a file that no server was told of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MadeHere {
+pub struct MadeHere {
     /// The directory, in the same volume.
-    pub(crate) directory: (VnodeId, Uniquifier),
-    pub(crate) mode: u32,
-    pub(crate) name: Arc<[u8]>,
+    pub directory: (VnodeId, Uniquifier),
+    /// The permission bits.
+    pub mode: u32,
+    /// The name in the directory.
+    pub name: Arc<[u8]>,
 }
 
 impl MadeHere {
@@ -82,7 +85,7 @@ pub(crate) struct Entry {
     pub(crate) made: Option<MadeHere>,
     /// When it was used last; 0 while a vnode in memory has it.
     pub(crate) rests: u64,
-    /// It has a file of its own (`slots.rs`): known while it rests.
+    /// It has a file of its own (`pack_slots.rs`): known while it rests.
     pub(crate) own_file: bool,
 }
 
@@ -260,8 +263,8 @@ impl Dirty {
     }
 }
 
-/// From the next record on that there is. Each byte is tried: a checksum is made only where a record may begin, so that
-/// all of it takes no longer than reading a log that is not damaged.
+/// From the next record on that there is. Each byte is tried: a checksum is made only where a
+/// record may begin, so that all of it takes no longer than reading a log that is not damaged.
 fn behind_damage(bytes: &[u8]) -> &[u8] {
     let starts = (1..bytes.len()).map(|at| &bytes[at..]);
     let mut starts = starts.filter(|rest| may_begin(rest));
@@ -336,7 +339,7 @@ impl Replayed {
         }
     }
 
-    /// Rule 3 of `index.rs`.
+    /// Rule 3 of `cache_index.rs`.
     pub(crate) fn another_boot(&mut self, id: [u8; 16]) {
         if id == self.boot {
             return;
@@ -398,7 +401,8 @@ impl Dirty {
         let dirty = self;
         let (version, writer, length) = (dirty.version, dirty.writer.into(), dirty.length);
         let modified = dirty.modified.0.into();
-        // A shortening would void and cut what follows: it comes first, with what is being stored beyond it.
+        // A shortening would void and cut what follows: it comes first, with what is being stored
+        // beyond it.
         let stored_to = dirty.storing.map_or(0, |(_, end, _)| end);
         take(Record::Length {
             number,
@@ -454,7 +458,7 @@ mod tests {
     use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
 
     use super::*;
-    use crate::cache::record::{SUMMED, encode};
+    use crate::index_record::{SUMMED, encode};
 
     /// The log of a file whose parts were fetched one after the other.
     fn log(parts: u64) -> Vec<u8> {

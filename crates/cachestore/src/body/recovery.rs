@@ -5,13 +5,13 @@ use std::sync::Arc;
 use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus};
 
 use super::{Body, Space};
-use crate::cache::entry::Place;
-use crate::cache::index::Index;
-use crate::cache::kept::{Kept, LeftOver};
+use crate::cache_index::Index;
+use crate::index_entry::Place;
+use crate::recovery_notes::{Kept, LeftOver};
 
 impl Body {
     /// A body that outlives this process, with what an earlier one left of it.
-    pub(crate) fn of_disk(index: &Arc<Index>, place: Place, space: Arc<Space>) -> Self {
+    pub fn of_disk(index: &Arc<Index>, place: Place, space: Arc<Space>) -> Self {
         let left = index.take(&place);
         let (kept, clean) = Kept::new(index, place, left.as_ref());
         let backing = kept.backing(left.as_ref().is_some_and(|left| left.own_file));
@@ -63,19 +63,20 @@ impl Body {
     }
 
     /// What is dirty that an earlier cache manager left, as long as the server has not been asked.
-    pub(crate) fn left_over(&self) -> Option<&LeftOver> {
+    pub fn left_over(&self) -> Option<&LeftOver> {
         self.left_over.as_ref()
     }
 
     /// What the server says meanwhile decides nothing (`true`), or does again.
-    pub(crate) fn postpone(&mut self, postponed: bool) {
+    pub fn postpone(&mut self, postponed: bool) {
         if let Some(left) = &mut self.left_over {
             left.postponed = postponed;
         }
     }
 
-    /// The server has what was being stored when the earlier cache manager ended: that made the version after ours.
-    pub(crate) fn settle(&mut self, version: u64) {
+    /// The server has what was being stored when the earlier cache manager ended: that made the
+    /// version after ours.
+    pub fn settle(&mut self, version: u64) {
         let Some(left) = &mut self.left_over else {
             return;
         };
@@ -99,7 +100,8 @@ impl Body {
             return;
         };
         if !self.changed {
-            // Attributes alone are of every version; but perhaps they were stored, and others since.
+            // Attributes alone are of every version; but perhaps they were stored, and others
+            // since.
             if left.torn {
                 self.set = AfsStoreStatus::default();
                 if let Some(kept) = &mut self.kept {
@@ -130,7 +132,7 @@ impl Body {
 
     /// What is dirty cannot be stored, or a file with nothing in it cannot be made: it is kept
     /// beside the cache.
-    pub(crate) fn put_aside(&mut self, why: &str) {
+    pub fn put_aside(&mut self, why: &str) {
         if !self.changed && self.made().is_none() {
             return self.abandon();
         }
@@ -140,7 +142,8 @@ impl Body {
             // In memory there is nothing beside the cache.
             return self.abandon();
         };
-        // Its slot is emptied before the file is aside: what a crash of the machine would take must be on the disk.
+        // Its slot is emptied before the file is aside: what a crash of the machine would take must
+        // be on the disk.
         let own = self.backing.make_fit(u64::MAX, self.length, true);
         let own = own.and_then(|_| self.backing.leave_slot());
         self.backing = kept.put_aside(why, own);

@@ -1,25 +1,27 @@
-//! The index of a cache directory: what its files are, so that the next `cellar mount` goes on with them.
+//! The index of a cache directory: what its files are, so that the next `cellar mount` goes on with
+//! them.
 //!
-//! One file of records, appended as things happen and written anew when it has grown; the state that they
-//! lead to is in memory too. Why no crash makes us serve or store what is wrong:
+//! One file of records, appended as things happen and written anew when it has grown; the state
+//! that they lead to is in memory too. Why no crash makes us serve or store what is wrong:
 //!
-//! 1. *Clean bytes carry a checksum* ([`Record::Valid`]), made from the bytes that came from the server and
-//!    compared before they are first used again. So it does not matter in which order a machine that
-//!    crashed wrote data and index: what does not agree is fetched again. What agrees is of the version
-//!    in the record, and of use only if the server still has that version.
-//! 2. *Dirty bytes carry none*: they are written before their record is, and the record before the program
-//!    is answered. A process that is killed loses nothing of what the kernel has, so what was answered is
-//!    here, and what was not answered may be, in part. Only shortening is noted before it is done, and is
-//!    done again when the file is taken up.
-//! 3. *After a crash of the machine* (another boot than in [`Record::Boot`]) dirty bytes are believed only if
-//!    both files had been synced since ([`Record::Synced`]), and are as long as the log says: what came to the disk
-//!    of a shortening may be the file without its record. Others are put aside, and told.
-//! 4. *A record that was cut short at the end* was never answered, and is ignored. Damage anywhere else means
-//!    that nothing is known for certain: clean bytes are dropped and dirty ones put aside, also those that only
-//!    records behind the damage tell of.
+//! 1. *Clean bytes carry a checksum* ([`Record::Valid`]), made from the bytes that came from the
+//!    server and compared before they are first used again. So it does not matter in which order a
+//!    machine that crashed wrote data and index: what does not agree is fetched again. What agrees
+//!    is of the version in the record, and of use only if the server still has that version.
+//! 2. *Dirty bytes carry none*: they are written before their record is, and the record before the
+//!    program is answered. A process that is killed loses nothing of what the kernel has, so what
+//!    was answered is here, and what was not answered may be, in part. Only shortening is noted
+//!    before it is done, and is done again when the file is taken up.
+//! 3. *After a crash of the machine* (another boot than in [`Record::Boot`]) dirty bytes are
+//!    believed only if both files had been synced since ([`Record::Synced`]), and are as long as
+//!    the log says: what came to the disk of a shortening may be the file without its record.
+//!    Others are put aside, and told.
+//! 4. *A record that was cut short at the end* was never answered, and is ignored. Damage anywhere
+//!    else means that nothing is known for certain: clean bytes are dropped and dirty ones put
+//!    aside, also those that only records behind the damage tell of.
 //! 5. A file without a record goes, and a record without a file is nothing.
 //!
-//! Small files share files, of which `slots.rs` says why the same holds.
+//! Small files share files, of which `pack_slots.rs` says why the same holds.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -31,11 +33,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cellar_wire::ids::Fid;
 use parking_lot::Mutex;
 
-use super::backing::{Backing, alive, syncs};
-use super::body::Space;
-use super::entry::{Dirty, Entry, MAGIC, MadeHere, Place, Replayed, Sums, overlapping};
-use super::record::{NONE, Record, encode};
-use super::slots::Slots;
+use crate::backing_store::{Backing, alive, syncs};
+use crate::body::Space;
+use crate::index_entry::{Dirty, Entry, MAGIC, MadeHere, Place, Replayed, Sums, overlapping};
+use crate::index_record::{NONE, Record, encode};
+use crate::pack_slots::Slots;
+
+mod aside;
+mod sweep;
+
+pub use aside::{aside_in, unstored_in};
+use sweep::sweep;
 
 /// Directories that files are spread over.
 const PARTS: u64 = if cfg!(test) { 4 } else { 256 };
@@ -99,7 +107,7 @@ struct State {
 
 /// The index.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub struct Index {
     directory: PathBuf,
     boot: [u8; 16],
     space: Arc<Space>,
@@ -112,12 +120,12 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// The index of `directory`, which is for us alone; what it knew is at rest. `boot`: the machine's
-    /// number for the time since it was started.
+    /// The index of `directory`, which is for us alone; what it knew is at rest. `boot`: the
+    /// machine's number for the time since it was started.
     ///
     /// # Errors
     /// The directory cannot be written.
-    pub(crate) fn open(directory: &Path, boot: [u8; 16], space: Arc<Space>) -> io::Result<Self> {
+    pub fn open(directory: &Path, boot: [u8; 16], space: Arc<Space>) -> io::Result<Self> {
         for number in 0..PARTS {
             cellar_private::directory(&directory.join(format!("{number:02x}")))?;
         }
@@ -238,7 +246,8 @@ impl Index {
         Some(left)
     }
 
-    /// Nobody uses a file any more: it stays, if there is something in it. Answers whether it does. `own_file`: it has one.
+    /// Nobody uses a file any more: it stays, if there is something in it. Answers whether it does.
+    /// `own_file`: it has one.
     pub(crate) fn rest(&self, number: u64, own_file: bool) -> bool {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -259,7 +268,7 @@ impl Index {
     }
 
     /// Removes files at rest, those used least first, until no more than `goal` bytes are used.
-    pub(crate) fn evict(&self, goal: u64) {
+    pub fn evict(&self, goal: u64) {
         let mut state = self.state.lock();
         let state = &mut *state;
         let mut kept = Vec::new();
@@ -282,13 +291,14 @@ impl Index {
         state.resting.extend(kept);
     }
 
-    /// Notes what happened to files in use. It cannot fail: the head says what records are missed for.
+    /// Notes what happened to files in use. It cannot fail: the head says what records are missed
+    /// for.
     pub(crate) fn note(&self, records: &[Record]) {
         self.write(&mut self.state.lock(), records);
     }
 
     /// There may be room for records again.
-    pub(crate) fn try_again(&self) {
+    pub fn try_again(&self) {
         let mut state = self.state.lock();
         if state.failing.is_some() {
             state.failing = Some(0);
@@ -391,14 +401,14 @@ impl Index {
     }
 
     /// What to sync so that dirty bytes survive a crash of the machine, after the file itself.
-    pub(crate) fn sync(&self) -> io::Result<()> {
+    pub fn sync(&self) -> io::Result<()> {
         let log = self.state.lock().log.try_clone()?;
         syncs()?;
         log.sync_data()
     }
 
     /// The files in use by age, so that what is used least goes first next time too.
-    pub(crate) fn close(&self, numbers: &[u64]) {
+    pub fn close(&self, numbers: &[u64]) {
         let mut state = self.state.lock();
         let state = &mut *state;
         let before: Vec<_> = numbers
@@ -421,7 +431,7 @@ impl Index {
     }
 
     /// Files at rest with bytes that were not stored: cell and fid, and who wrote them.
-    pub(crate) fn left_dirty(&self) -> Vec<Place> {
+    pub fn left_dirty(&self) -> Vec<Place> {
         if !self.left.load(Ordering::Relaxed) {
             return Vec::new();
         }
@@ -434,66 +444,6 @@ impl Index {
         // Those of this process do not rest before it ends.
         self.left.store(!places.is_empty(), Ordering::Relaxed);
         places
-    }
-
-    /// Puts a file of its own aside, with a text beside it; it is no longer of this cache. Again after a crash, it does the
-    /// rest. Answers where.
-    ///
-    /// # Errors
-    /// It stays where it is.
-    pub(crate) fn put_aside(&self, number: u64, why: &str) -> io::Result<PathBuf> {
-        let mut state = self.state.lock();
-        let entry = state.entries.get(&number);
-        let entry = entry.ok_or_else(|| io::Error::other("nothing is known of it"))?;
-        let (cell, fid) = &entry.place;
-        let dirty = entry.dirty.clone().unwrap_or_default();
-        let name = format!(
-            "{cell}-{}.{}.{}-{number}",
-            fid.volume.0, fid.vnode.0, fid.uniquifier.0
-        );
-        let aside = self.directory.join(ASIDE).join(name);
-        let mut text = format!(
-            "cell {cell}\nfid {fid}\nwriter {}\nmodified {}\nversion {}\nlength {}\nwhy {why}\n",
-            match dirty.writer {
-                u32::MAX => "anybody".to_owned(),
-                uid => format!("user {uid}"),
-            },
-            dirty.modified.0,
-            dirty.version,
-            dirty.length,
-        );
-        if let Some(made) = &entry.made {
-            let name = String::from_utf8_lossy(&made.name);
-            let (directory, uniquifier) = made.directory;
-            text.push_str(&format!(
-                "made as {name} in {}.{}.{}\n",
-                fid.volume.0, directory.0, uniquifier.0
-            ));
-        }
-        for (start, end) in dirty.ranges.iter() {
-            text.push_str(&format!("written {start} {end}\n"));
-        }
-        if let Some(cut) = dirty.cut {
-            text.push_str(&format!("cut {cut}\n"));
-        }
-        if !alive() {
-            return Ok(aside);
-        }
-        let mut about = cellar_private::create(&aside.with_added_extension("txt"))?;
-        about.write_all(text.as_bytes())?;
-        about.sync_data()?;
-        if alive() {
-            let file = path(&self.directory, number);
-            match sync_all(&file).and_then(|()| std::fs::rename(&file, &aside)) {
-                // Nothing but a length; or it was done before a crash.
-                Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
-                other => other?,
-            }
-            // A crash that brought it back, and not its record, would remove it.
-            sync_all(&self.directory.join(ASIDE))?;
-        }
-        self.write(&mut state, &[Record::Gone { number }]);
-        Ok(aside)
     }
 }
 
@@ -530,45 +480,6 @@ impl State {
     }
 }
 
-/// What has not been stored of the cache in `directory`, which may be in use, and what was put aside there.
-///
-/// # Errors
-/// It is not a cache, or cannot be read.
-pub fn unstored_in(directory: &Path) -> io::Result<(Vec<Unstored>, Vec<PathBuf>)> {
-    let replayed = Replayed::read(&std::fs::read(directory.join(LOG))?);
-    let mut unstored: Vec<_> = replayed
-        .entries
-        .values()
-        .filter_map(|entry| {
-            let mut dirty = entry.dirty.clone()?;
-            dirty.put_back();
-            Some(Unstored {
-                cell: entry.place.0.to_string(),
-                fid: entry.place.1,
-                writer: dirty.writer,
-                bytes: dirty.ranges.bytes(),
-                version: dirty.version,
-                torn: dirty.torn,
-            })
-        })
-        .collect();
-    unstored.sort_by_key(|one| (one.cell.clone(), one.fid));
-    Ok((unstored, aside_in(directory)?))
-}
-
-/// The texts about what a cache directory has put aside.
-pub(crate) fn aside_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut aside = Vec::new();
-    for entry in std::fs::read_dir(directory.join(ASIDE))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "txt") {
-            aside.push(path);
-        }
-    }
-    aside.sort();
-    Ok(aside)
-}
-
 fn path(directory: &Path, number: u64) -> PathBuf {
     directory
         .join(format!("{:02x}", number % PARTS))
@@ -586,86 +497,4 @@ fn remove(path: &Path) {
         }
         _ => {}
     }
-}
-
-/// Rule 5. Answers a number above all others.
-fn sweep(directory: &Path, slots: &Slots, entries: &mut HashMap<u64, Entry>) -> io::Result<u64> {
-    let mut next = entries.keys().max().map_or(0, |number| number + 1);
-    let mut there = HashMap::new();
-    for part in 0..PARTS {
-        for file in std::fs::read_dir(directory.join(format!("{part:02x}")))? {
-            let file = file?;
-            let number = file.file_name().to_str().and_then(|name| name.parse().ok());
-            let known = number.filter(|number| {
-                entries.contains_key(number) && path(directory, *number) == file.path()
-            });
-            match known {
-                Some(number) => {
-                    there.insert(number, file.metadata()?.len());
-                }
-                None => remove(&file.path()),
-            }
-            next = next.max(number.map_or(0, |number| number.saturating_add(1)));
-        }
-    }
-    // Nor may what is put aside take the name of what was before.
-    for file in std::fs::read_dir(directory.join(ASIDE))? {
-        let name = PathBuf::from(file?.file_name()).with_extension("");
-        let number = name
-            .to_str()
-            .and_then(|name| name.rsplit('-').next()?.parse().ok());
-        next = next.max(number.map_or(0, |number: u64| number.saturating_add(1)));
-    }
-    for number in slots.numbers() {
-        let own = there.contains_key(&number).then(|| path(directory, number));
-        // The disk has to know the name that it got before it was killed, or it keeps both.
-        let named =
-            own.is_none_or(|own| own.parent().is_some_and(|parent| sync_all(parent).is_ok()));
-        if !entries.contains_key(&number) || (there.contains_key(&number) && named) {
-            slots.free(number);
-        }
-        next = next.max(number + 1);
-    }
-    entries.retain(|number, entry| {
-        let length = there.get(number).copied();
-        entry.own_file = length.is_some();
-        if !entry.own_file && slots.has(*number) {
-            return in_slot(slots, *number, entry);
-        }
-        if let Some(dirty) = entry.dirty.as_mut().filter(|dirty| dirty.contents) {
-            // Bytes that are not there are not zeros.
-            let end = dirty.ranges.iter().last().map_or(0, |(_, end)| end);
-            dirty.torn |= length.unwrap_or(0) < end;
-        } else if let Some(length) = length {
-            let end = entry.sums.last_key_value().map_or(0, |(_, (end, _))| *end);
-            // Bytes of a write that was never answered: nobody may take them for zeros.
-            if end == 0 || (length > end && cut(&path(directory, *number), end).is_err()) {
-                remove(&path(directory, *number));
-                entry.sums.clear();
-            }
-        }
-        if length.is_none() {
-            entry.sums.clear();
-        }
-        !entry.sums.is_empty() || entry.dirty.is_some()
-    });
-    Ok(next)
-}
-
-fn cut(path: &Path, end: u64) -> io::Result<()> {
-    let file = File::options().write(true).open(path);
-    file.and_then(|file| file.set_len(end))
-}
-
-/// The same for what is in a slot. What is behind it goes when it is taken up.
-fn in_slot(slots: &Slots, number: u64, entry: &mut Entry) -> bool {
-    if let Some(dirty) = entry.dirty.as_mut().filter(|dirty| dirty.contents) {
-        let mut ranges = dirty.ranges.iter();
-        let written = |(start, end)| slots.are_written(number, start, end).unwrap_or(false);
-        dirty.torn |= !ranges.all(written);
-    } else if entry.sums.is_empty() {
-        slots.free(number);
-        return entry.dirty.is_some();
-    }
-    true
 }

@@ -1,8 +1,9 @@
-//! The machine crashed some time after a sync: the disk's index ends at any record since it was synced last, and the
-//! bytes are there as they were left, but for files of their own that nobody synced.
+//! The machine crashed some time after a sync: the disk's index ends at any record since it was
+//! synced last, and the bytes are there as they were left, but for files of their own that nobody
+//! synced.
 
-use super::super::backing::SYNCS;
 use super::*;
+use crate::backing_store::SYNCS;
 
 /// Kinds of steps, and the one that fetches what is missing.
 const KINDS: u64 = 10;

@@ -1,0 +1,163 @@
+//! Changes of a file by programs of this machine: bytes, the length, attributes.
+
+use std::io;
+
+use cellar_wire::ids::AfsTime;
+use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus};
+
+use super::Body;
+use crate::index_entry::merge;
+
+impl Body {
+    /// Our own programs write.
+    pub fn write(&mut self, position: u64, bytes: &[u8], now: AfsTime) -> io::Result<()> {
+        let end = position + bytes.len() as u64;
+        self.check(position, end);
+        self.make_fit(end)?;
+        if let Err(cause) = self.backing.write(position, bytes) {
+            self.half_written(position, end, now);
+            return Err(cause);
+        }
+        if let Some(kept) = &mut self.kept {
+            let length = self.length.max(end);
+            kept.written(self.version, self.writer, (position, end), length, now);
+        }
+        self.account(|body| {
+            // A hole: zeros, here and, once stored, there.
+            body.valid.insert(body.length, position);
+            body.valid.insert(position, end);
+            body.dirty.insert(position, end);
+        });
+        self.length = self.length.max(end);
+        self.changed_contents(now);
+        Ok(())
+    }
+
+    /// A write failed, of which some may be there: what is clean has to be fetched again, and
+    /// beyond the end are zeros. What no server has is a mix of what was there and what was
+    /// written, as the program knows, and is to be stored so; also what is being stored, or it
+    /// would be taken for what the server gets now.
+    fn half_written(&mut self, position: u64, end: u64, now: AfsTime) {
+        let end = end.min(self.length);
+        let being_stored = self.storing.iter();
+        let being_stored = being_stored.map(|(from, to)| (from.max(position), to.min(end)));
+        let mixed: Vec<_> = being_stored.filter(|(from, to)| from < to).collect();
+        for (from, to) in mixed {
+            if let Some(kept) = &mut self.kept {
+                kept.written(self.version, self.writer, (from, to), self.length, now);
+            }
+            self.account(|body| body.dirty.insert(from, to));
+            self.changed_contents(now);
+        }
+        self.account(|body| {
+            body.valid.remove(position, end);
+            body.valid.insert_all(&body.dirty);
+            body.valid.insert_all(&body.storing);
+        });
+        let _also = self.backing.cut(self.length);
+    }
+
+    /// Our own programs cut or extend it.
+    pub fn set_length(&mut self, length: u64, now: AfsTime) -> io::Result<()> {
+        // What is being stored beyond it is cut off again afterwards.
+        let cuts = length < self.length && (length < self.server_length || self.in_flight);
+        // What it is to be cut to already is never longer than it is: the server would make it so.
+        let cut = match self.cut {
+            None if !cuts => None,
+            cut => Some(cut.map_or(length, |cut| cut.min(length))),
+        };
+        self.check(length, length.saturating_add(1));
+        if let Some(kept) = &mut self.kept {
+            kept.length(self.version, self.writer, length, cut, now);
+        }
+        if length < self.length {
+            self.backing.cut(length)?;
+            self.account(|body| {
+                body.valid.cut(length);
+                body.dirty.cut(length);
+            });
+            self.cut = cut;
+        } else {
+            let old = self.length;
+            self.account(|body| body.valid.insert(old, length));
+        }
+        self.length = length;
+        self.changed_contents(now);
+        Ok(())
+    }
+
+    fn changed_contents(&mut self, now: AfsTime) {
+        self.changed = true;
+        self.modified = Some(now);
+        self.touched = now;
+        // One that a program set was that of before.
+        self.set.client_mod_time = None;
+    }
+
+    /// The time of change was set by a program, and is stored with the bytes.
+    pub fn set_modified(&mut self, time: AfsTime) {
+        if self.changed {
+            self.modified = Some(time);
+            self.note_attributes();
+        }
+    }
+
+    /// Our own programs set attributes, which are stored with the bytes.
+    pub fn set_attributes(&mut self, set: &AfsStoreStatus, now: AfsTime) {
+        self.touched = now;
+        merge(&mut self.set, set);
+        self.modified = set.client_mod_time.or(self.modified);
+        self.note_attributes();
+    }
+
+    fn note_attributes(&mut self) {
+        let modified = self.modified.unwrap_or_default();
+        if let Some(kept) = &mut self.kept {
+            let over = (self.version, self.writer);
+            kept.attributes(over, self.length, modified, &self.set);
+        }
+    }
+
+    /// These attributes were sent. `shown`: the answer, which says which of them the server took;
+    /// without, all are settled. Those that were set meanwhile stay.
+    pub fn attributes_stored(&mut self, sent: &AfsStoreStatus, shown: Option<&AfsFetchStatus>) {
+        if *sent == AfsStoreStatus::default() {
+            return;
+        }
+        fn settle<T: PartialEq>(set: &mut Option<T>, sent: Option<T>, shown: Option<T>) {
+            if *set == sent && (shown.is_none() || shown == sent) {
+                *set = None;
+            }
+        }
+        let set = &mut self.set;
+        let mode = shown.map(|status| status.unix_mode & 0o7777);
+        settle(&mut set.unix_mode, sent.unix_mode, mode);
+        settle(&mut set.owner, sent.owner, shown.map(|status| status.owner));
+        settle(&mut set.group, sent.group, shown.map(|status| status.group));
+        let time = shown.map(|status| status.client_mod_time);
+        settle(&mut set.client_mod_time, sent.client_mod_time, time);
+        if !self.is_changed() {
+            if let Some(kept) = &mut self.kept {
+                kept.clean();
+            }
+        } else if !self.changed || self.lacks_a_piece() {
+            // Else it is noted next that nothing is left.
+            self.note_attributes();
+        }
+    }
+
+    /// These attributes were set in another way since.
+    pub fn attributes_superseded(&mut self, by: &AfsStoreStatus) {
+        let set = &mut self.set;
+        let before = *set;
+        set.unix_mode = set.unix_mode.filter(|_| by.unix_mode.is_none());
+        set.client_mod_time = set.client_mod_time.filter(|_| by.client_mod_time.is_none());
+        if *set != before {
+            if self.is_changed() {
+                self.note_attributes();
+            } else if let Some(kept) = &mut self.kept {
+                kept.clean();
+            }
+        }
+    }
+}

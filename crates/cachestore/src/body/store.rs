@@ -1,0 +1,147 @@
+//! Stores of a file: the choice of the next call, and the effect of its success or failure.
+
+use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus};
+
+use super::{Body, Piece};
+
+impl Body {
+    /// The next call that brings the server nearer to what is here, which is under way from now on;
+    /// `None` when there is nothing left. It brings `most` bytes at most. Each must end with
+    /// [`Body::stored`] or [`Body::not_stored`].
+    pub fn next_piece(&mut self, most: u64) -> Option<Piece> {
+        let mut piece = self.choose_piece(most);
+        match &mut piece {
+            Some(piece) => {
+                self.in_flight = true;
+                self.cutting = piece.cut.is_some();
+                self.account(|body| {
+                    body.dirty.remove(piece.start, piece.end);
+                    body.storing.insert(piece.start, piece.end);
+                });
+                self.cut = self.cut.filter(|_| piece.cut.is_none());
+                if self.dirty.is_empty() && self.cut.is_none() && piece.file_length >= self.length {
+                    piece.set = self.set;
+                }
+                if let Some(kept) = &mut self.kept {
+                    kept.storing(piece.start, piece.end, piece.cut);
+                }
+            }
+            None => {
+                let was_changed = std::mem::take(&mut self.changed);
+                let left = (self.set != AfsStoreStatus::default()).then_some(self.set);
+                let (over, length) = ((self.version, self.writer), self.length);
+                let modified = self.modified.unwrap_or_default();
+                if let Some(kept) = self.kept.as_mut().filter(|_| was_changed) {
+                    match left {
+                        Some(set) => kept.clean_but(over, length, modified, &set),
+                        None => kept.clean(),
+                    }
+                }
+            }
+        }
+        piece
+    }
+
+    /// Whether the server lacks something that a piece brings.
+    pub(super) fn lacks_a_piece(&self) -> bool {
+        self.cut.is_some() || self.dirty.first().is_some() || self.length > self.server_length
+    }
+
+    fn choose_piece(&self, most: u64) -> Option<Piece> {
+        let piece = |start: u64, end: u64, file_length: u64, cut: Option<u64>| Piece {
+            start,
+            end,
+            file_length,
+            modified: self.modified,
+            set: AfsStoreStatus::default(),
+            cut,
+        };
+        let first = self.dirty.first();
+        if let Some(cut) = self.cut {
+            return Some(match first {
+                // The file is written anew from the cut on: one call does both.
+                Some((start, end)) if start <= cut && end == self.length && end - start <= most => {
+                    piece(start, end, end, Some(cut))
+                }
+                _ => piece(cut, cut, cut, Some(cut)),
+            });
+        }
+        if let Some((start, end)) = first {
+            return Some(piece(
+                start,
+                end.min(start + most),
+                self.length.max(end),
+                None,
+            ));
+        }
+        // Extended, and nothing written there; or nothing but a time.
+        (self.length > self.server_length)
+            .then(|| piece(self.length, self.length, self.length, None))
+    }
+
+    /// The server took a piece. Answers whether bytes that were here are no longer true: somebody
+    /// else has stored too.
+    pub fn stored(
+        &mut self,
+        piece: &Piece,
+        status: &AfsFetchStatus,
+        sums: &[(u64, u64, u32)],
+    ) -> bool {
+        self.in_flight = false;
+        self.cutting = false;
+        let ours_alone = status.data_version == self.version.wrapping_add(1);
+        self.account(|body| body.storing.remove(piece.start, piece.end));
+        if let Some(kept) = &mut self.kept {
+            // What was written over or cut off meanwhile is not what was stored.
+            let whole = sums.iter().filter(|(start, end, _)| {
+                ours_alone
+                    && *end <= self.length
+                    && self.dirty.gaps(*start, *end) == [(*start, *end)]
+            });
+            let whole: Vec<_> = whole.copied().collect();
+            kept.stored(self.version, status.data_version, &whole);
+        }
+        self.version = status.data_version;
+        self.met = status.data_version;
+        self.server_length = status.length;
+        if !ours_alone {
+            self.contents += 1;
+            let own = self.own();
+            self.account(|body| body.valid = own);
+            self.lengthen(status);
+        }
+        let later = self
+            .meanwhile
+            .take()
+            .filter(|met| met.data_version > status.data_version);
+        let Some(met) = later else {
+            return !ours_alone;
+        };
+        // If nothing of ours is left to be stored, the length is what others made of it since.
+        self.changed = self.changed && self.lacks_a_piece();
+        self.meet(&met) || !ours_alone
+    }
+
+    /// The server did not take a piece: it is dirty again. Answers whether bytes that were here are
+    /// no longer true.
+    pub fn not_stored(&mut self, piece: &Piece) -> bool {
+        self.in_flight = false;
+        self.cutting = false;
+        self.account(|body| {
+            body.storing.remove(piece.start, piece.end);
+            // Unless it was given up meanwhile.
+            if body.changed {
+                body.dirty.insert(piece.start, piece.end.min(body.length));
+            }
+        });
+        if let Some(cut) = piece.cut {
+            self.cut = Some(self.cut.map_or(cut, |later| later.min(cut)));
+        }
+        // Unless it was given up meanwhile.
+        if let Some(kept) = self.kept.as_mut().filter(|_| self.changed) {
+            kept.not_stored();
+        }
+        let met = self.meanwhile.take();
+        met.is_some_and(|met| self.meet(&met))
+    }
+}

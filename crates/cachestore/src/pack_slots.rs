@@ -1,0 +1,261 @@
+//! Small files of a cache directory: many in one file, each in a slot of its own.
+//!
+//! To make, open and remove a file costs a file system more than to write its first bytes; on an
+//! ext4 on which many were removed lately half a millisecond, which is more than the server takes
+//! to send it. So what is no longer than [`SLOT`] lies in a *pack*: one sparse file with [`SLOTS`]
+//! places, of which only what was written takes room on the disk. Why that is as safe as files of
+//! their own (`cache_index.rs` has the rules):
+//!
+//! 1. *No slot is used twice.* It goes with the number of its file, and numbers are given once:
+//!    whatever an older index says of a number, another file's bytes are never taken for its own.
+//! 2. *What was not written is zero.* Shortening and removing make holes, and what a write left
+//!    that was never answered is cut off when the file is taken up again.
+//! 3. *A file that grows leaves its slot for good*: its bytes are written to a file of its own,
+//!    which gets its name in one step, and then the slot is emptied. Where there is a file of its
+//!    own the slot means nothing.
+//! 4. *What was ever synced is synced again* before its slot is emptied, with its name, and a
+//!    shortening is on the disk's index before it is done, if anything of what it shortens was
+//!    synced, whatever was changed since: the disk's index may end there, and after a crash of the
+//!    machine a hole is never what was written ([`Slots::are_written`] looks). Where the name
+//!    cannot be synced both stay (3), until it can or neither is needed.
+//! 5. *A pack in which nothing is left goes as a whole.*
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, SeekFrom};
+
+use crate::backing_store::{Descriptor, alive};
+
+/// Bytes of a slot.
+pub(crate) const SLOT: u64 = if cfg!(test) { 4 << 10 } else { 64 << 10 };
+/// Slots of a pack.
+const SLOTS: u64 = if cfg!(test) { 4 } else { 4_096 };
+/// Packs that stay open.
+const OPEN_MAX: usize = 64;
+/// Where packs are, and the name of what is tried there at the start.
+const PACKS: &str = "small";
+const TRIAL: &str = "trial";
+
+#[derive(Debug, Default)]
+struct State {
+    /// Slots that are in use, by pack.
+    used: HashMap<u64, HashSet<u64>>,
+    open: HashMap<u64, Arc<Descriptor>>,
+}
+
+/// The slots of one cache directory.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    directory: PathBuf,
+    /// The file system can make holes: else removed files would keep their room.
+    works: bool,
+    state: Mutex<State>,
+}
+
+impl Slots {
+    /// Those of `directory`, with all that there is in them.
+    ///
+    /// # Errors
+    /// The directory cannot be read or written.
+    pub(crate) fn open(directory: &Path) -> io::Result<Self> {
+        let directory = directory.join(PACKS);
+        cellar_private::directory(&directory)?;
+        let mut slots = Self {
+            works: makes_holes(&directory.join(TRIAL))?,
+            directory,
+            state: Mutex::default(),
+        };
+        for file in std::fs::read_dir(&slots.directory)? {
+            let file = file?;
+            let pack = file.file_name().to_str().and_then(|name| name.parse().ok());
+            let known = pack.filter(|pack| slots.path(*pack) == file.path());
+            let Some(pack) = known else {
+                std::fs::remove_file(file.path())?;
+                continue;
+            };
+            let used = written(&open(&file.path())?)?;
+            if used.is_empty() {
+                std::fs::remove_file(file.path())?;
+            } else {
+                slots.state.get_mut().used.insert(pack, used);
+            }
+        }
+        Ok(slots)
+    }
+
+    /// Whether new files may be put here.
+    pub(crate) fn work(&self) -> bool {
+        self.works
+    }
+
+    /// The numbers of which something is here.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        let state = self.state.lock();
+        let all = state.used.iter();
+        all.flat_map(|(pack, used)| used.iter().map(move |slot| pack * SLOTS + slot))
+            .collect()
+    }
+
+    /// Whether something of a number is here.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        let (pack, slot) = (number / SLOTS, number % SLOTS);
+        let state = self.state.lock();
+        state
+            .used
+            .get(&pack)
+            .is_some_and(|used| used.contains(&slot))
+    }
+
+    /// The pack of a number, and where its slot begins; something is in it from now on.
+    ///
+    /// # Errors
+    /// The pack cannot be opened.
+    pub(crate) fn hold(&self, number: u64) -> io::Result<(Arc<Descriptor>, u64)> {
+        let (pack, slot) = (number / SLOTS, number % SLOTS);
+        let mut state = self.state.lock();
+        let file = self.opened(&mut state, pack)?;
+        state.used.entry(pack).or_default().insert(slot);
+        Ok((file, slot * SLOT))
+    }
+
+    /// Whether all of `start..end` was written.
+    ///
+    /// # Errors
+    /// The pack cannot be read.
+    pub(crate) fn are_written(&self, number: u64, start: u64, end: u64) -> io::Result<bool> {
+        if start >= end {
+            return Ok(true);
+        }
+        if end > SLOT || !self.has(number) {
+            return Ok(false);
+        }
+        let (file, base) = self.hold(number)?;
+        match rustix::fs::seek(&*file, SeekFrom::Hole(base + start)) {
+            Ok(hole) => Ok(hole >= base + end),
+            // Beyond the end of the pack.
+            Err(rustix::io::Errno::NXIO) => Ok(false),
+            Err(cause) => Err(cause.into()),
+        }
+    }
+
+    /// What a slot has from `start` on is zero from now on.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn clear(&self, number: u64, start: u64, end: u64) -> io::Result<()> {
+        let end = end.min(SLOT);
+        if start >= end || !self.has(number) {
+            return Ok(());
+        }
+        let (file, base) = self.hold(number)?;
+        if !alive() {
+            return Ok(());
+        }
+        make_hole(&file, base + start, base + end)
+    }
+
+    /// Nothing of a number is needed any more.
+    pub(crate) fn free(&self, number: u64) {
+        if let Err(cause) = self.try_free(number) {
+            tracing::warn!(number, %cause, "a small file of the cache keeps its room");
+        }
+    }
+
+    fn try_free(&self, number: u64) -> io::Result<()> {
+        let (pack, slot) = (number / SLOTS, number % SLOTS);
+        let mut state = self.state.lock();
+        let Some(used) = state.used.get_mut(&pack) else {
+            return Ok(());
+        };
+        if !used.remove(&slot) {
+            return Ok(());
+        }
+        if !used.is_empty() {
+            let file = self.opened(&mut state, pack)?;
+            drop(state);
+            return match alive() {
+                true => make_hole(&file, slot * SLOT, (slot + 1) * SLOT),
+                false => Ok(()),
+            };
+        }
+        state.used.remove(&pack);
+        state.open.remove(&pack);
+        match alive() {
+            true => std::fs::remove_file(self.path(pack)),
+            false => Ok(()),
+        }
+    }
+
+    fn opened(&self, state: &mut State, pack: u64) -> io::Result<Arc<Descriptor>> {
+        if let Some(file) = state.open.get(&pack) {
+            return Ok(file.clone());
+        }
+        if state.open.len() >= OPEN_MAX {
+            state.open.clear();
+        }
+        let file = Arc::new(open(&self.path(pack))?);
+        state.open.insert(pack, file.clone());
+        Ok(file)
+    }
+
+    fn path(&self, pack: u64) -> PathBuf {
+        self.directory.join(pack.to_string())
+    }
+}
+
+fn open(path: &Path) -> io::Result<Descriptor> {
+    let mut options = cellar_private::options();
+    options.read(true).write(true).create(true).truncate(false);
+    Ok(Descriptor::new(options.open(path)?))
+}
+
+/// The slots of a pack in which something was written.
+fn written(file: &Descriptor) -> io::Result<HashSet<u64>> {
+    let mut used = HashSet::new();
+    let mut at = 0;
+    loop {
+        let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(rustix::io::Errno::NXIO) => return Ok(used),
+            Err(cause) => return Err(cause.into()),
+        };
+        let hole = rustix::fs::seek(file, SeekFrom::Hole(data))?;
+        used.extend(data / SLOT..hole.div_ceil(SLOT));
+        at = hole;
+    }
+}
+
+/// Takes the room of `start..end` of a file away; what is read there is zero then.
+pub(super) fn punch(file: impl AsFd, start: u64, end: u64) -> rustix::io::Result<()> {
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, hole, start, end - start)
+}
+
+/// Takes the room of `start..end` away; where that cannot be done, it is zero all the same.
+fn make_hole(file: &Descriptor, start: u64, end: u64) -> io::Result<()> {
+    match punch(file, start, end) {
+        Err(rustix::io::Errno::OPNOTSUPP) => {
+            file.write_all_at(&vec![0; (end - start) as usize], start)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Whether the file system of `trial` makes holes, and tells of them.
+fn makes_holes(trial: &Path) -> io::Result<bool> {
+    let file = open(trial)?;
+    file.write_all_at(&[1; 8 << 10], 0)?;
+    let made = punch(&file, 0, 4 << 10).is_ok();
+    let told = rustix::fs::seek(&file, SeekFrom::Data(0)).is_ok_and(|data| data > 0);
+    std::fs::remove_file(trial)?;
+    Ok(made && told)
+}
+
+#[cfg(test)]
+mod tests;
