@@ -1,53 +1,53 @@
-//! Notices to the kernel: the one rule that says when a notice is sent, and why that is right.
+//! Notices to the kernel: the rules that say when a notice is sent, and why they are right.
 //!
-//! "The kernel" is whatever shows the cache to programs ([`Watcher`]). It keeps attributes, names
-//! and bytes without asking.
+//! "The kernel" is the part that shows the cache to programs ([`Watcher`]). It keeps attributes,
+//! names and bytes, and uses them without a request to the cache.
 //!
 //! # The rule
 //!
-//! 1. A notice about a vnode is owed if the kernel may hold something of the vnode that has
-//!    stopped being true: the promise was broken, has run out, or was lost with its server, or an
+//! 1. A notice about a vnode is owed if the kernel may hold something about the vnode that is no
+//!    longer true. Reasons: the promise was broken, has run out, or was lost with its server; or an
 //!    answer of a server shows another version. It is owed once.
-//! 2. The server that breaks a promise is answered after the notice has taken effect, or after
+//! 2. The break of a server is answered after the notice has taken effect, or after
 //!    [`SETTLE_TIME`].
-//! 3. News that reaches the kernel with the next answer is no reason for a notice.
+//! 3. If the kernel receives the news with the next answer anyway, no notice is sent.
 //! 4. A request for attributes, an open and a lock wait for the notices about their vnode that are
-//!    under way. Reads, writes and changes of attributes do not: notices wait for pages that these
-//!    requests hold.
-//! 5. A lock is granted to a program after the server was asked about the file, unless its status
-//!    is promised.
-//! 6. The kernel is told the length of a file that grew, if it can use the old one without asking
-//!    ([`super::renew`]).
+//!    under way. Reads, writes and changes of attributes do not wait: notices wait for pages that
+//!    these requests hold.
+//! 5. Before a program gets a lock, the cache asks the server about the file, unless its status is
+//!    promised.
+//! 6. If a file grew and the kernel may use the old length without a request, the cache sends the
+//!    new length to the kernel ([`super::renew`]).
 //!
 //! # Why
 //!
-//! The kernel numbers the states of an inode. Each notice raises the number, as does a write.
-//! Attributes of an answer count only if the number is still the one from when the kernel asked.
-//! So an answer that is overtaken by a notice is lost, and so is one that a notice follows
-//! closely, because the answer is applied by the task that asked, some time after it was written.
-//! The kernel then goes on with the old length: read(2) and lseek(2) ask once and do not look
-//! again; sendfile(2) and copy_file_range(2) do not even ask. Hence rule 3: the notice that
-//! matters was sent when the promise ended, before the server (and so the other machine's `close`)
-//! was answered. Nothing is held since, and the next answer brings the new length.
+//! The kernel numbers the states of an inode. Each notice and each write raises the number. The
+//! kernel accepts the attributes of an answer only if the number is the same as when it asked. So
+//! an answer is lost if a notice overtakes it. It is also lost if a notice follows closely, because
+//! the task that asked applies the answer some time after it was written. The kernel then continues
+//! with the old length: read(2) and lseek(2) ask once and do not check again; sendfile(2) and
+//! copy_file_range(2) do not even ask. Hence rule 3. The notice that matters was sent when the
+//! promise ended, before the server (and so the `close` on the other machine) was answered. The
+//! kernel has held nothing since then, and the next answer brings the new length.
 //!
-//! Rule 3 needs care where a promise ended and the kernel was not told. Pages of the old version
-//! may then be in the kernel. If the length differs, the kernel drops all pages in the same step
-//! as it takes the length (without `FUSE_EXPLICIT_INVAL_DATA`). If it does not, the pages are
-//! dropped by a notice before the answer ([`Question::settle`]); that the answer's attributes are
-//! lost then does no harm, as the length is right. A promise that runs out is given up
-//! [`TOLD_EARLIER`] before the kernel stops believing it ([`Vnode::ran_out`]), so that no question
-//! comes between the two.
+//! Rule 3 needs care if a promise ended without a notice. Pages of the old version may then be in
+//! the kernel. If the length differs, the kernel drops all pages in the same step in which it takes
+//! the length (without `FUSE_EXPLICIT_INVAL_DATA`). If the length is the same, a notice before the
+//! answer drops the pages ([`Question::settle`]). The attributes of that answer are lost, which
+//! does no harm because the length is right. A promise that is about to run out is given up
+//! [`TOLD_EARLIER`] before the kernel stops believing it ([`Vnode::ran_out`]), so that no request
+//! falls between the two.
 //!
-//! A second break while an answer is on its way cannot be seen by the answer. [`Question::settle`]
-//! sees those that come before the answer is written, and then tells the length of an open file by
-//! itself (rule 6). It does so, too, if a notice was sent within the last [`QUEUED`]: the question
-//! may have waited in the kernel's queue since before that. What remains is a break between the
-//! answer and the moment when the kernel applies it, by a program that does not respect the lock
-//! which the reader holds.
+//! An answer cannot know of a second break that happens after the answer is written.
+//! [`Question::settle`] sees the breaks before that, and then sends the length of an open file
+//! separately (rule 6). It does the same if a notice was sent within the last [`QUEUED`], because
+//! the request may have waited in the kernel's queue since before that notice. One case remains: a
+//! break between the answer and the moment when the kernel applies it. Only a program that ignores
+//! the lock which the reader holds can cause it.
 //!
 //! # What is kept of a vnode
 //!
-//! [`Held`] says what the kernel was given since the last notice, and which of its questions are
+//! [`Held`] records what the kernel was given since the last notice, and which of its requests are
 //! unanswered:
 //!
 //! | event | attributes | contents | owed |
@@ -59,14 +59,14 @@
 //! | another version, nothing was asked | none | none | what was held |
 //! | another version, attributes are asked for | | outdated | by the question, for equal lengths |
 //!
-//! The marks are set before the answer is computed, under the lock under which promises end. So a
-//! promise that ends meanwhile finds them, and its notice comes after the answer: the kernel locks
-//! the pages that it asks for. [`Vnode::attributes`] is the only source of a time for which
-//! attributes may be believed, and marks them. [`Owed`] must be used, and only [`Cache::pay`] uses
+//! The marks are set before the answer is computed, under the lock under which promises end. A
+//! promise that ends in between finds the marks, and its notice comes after the answer: the kernel
+//! locks the pages that it asks for. [`Vnode::attributes`] is the only source of a time for which
+//! attributes are valid, and it sets the mark. [`Owed`] must be used, and only [`Cache::pay`] uses
 //! it.
 //!
-//! Lines of a directory that the kernel keeps are no part of this. A program gets them after an
-//! open alone, and the mount's answer to the open says whether they are those of now.
+//! Directory entries (readdir) in the kernel's cache are not part of this. A program gets them only
+//! after an open, and the mount's answer to the open says whether they are current.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -79,26 +79,26 @@ use super::compare::Before;
 use super::user::User;
 use super::vnode::{Attributes, State, Vnode};
 
-/// How long a file server, or a program, waits for notices.
+/// The time that a file server, or a program, waits for notices.
 pub const SETTLE_TIME: Duration = Duration::from_millis(250);
-/// A promise that runs out is given up so much earlier than the kernel stops believing it: more
-/// than the time between two looks ([`super::store`]) and the time of a notice.
+/// A promise is given up this much earlier than the kernel stops believing it. The value exceeds
+/// the interval between two checks ([`super::store`]) plus the time of a notice.
 pub(crate) const TOLD_EARLIER: Duration = Duration::from_secs(6);
 
-/// How long a question may be on its way from the kernel to us. One that comes sooner after a notice
-/// may be older than the notice.
+/// The longest time that a request may take from the kernel to us. If it arrives sooner than this
+/// after a notice, it may be older than the notice.
 const QUEUED: Duration = Duration::from_secs(1);
 
-/// Something that the kernel must not believe any more.
+/// Something that is no longer true, and that the kernel must drop.
 #[derive(Clone, Debug)]
 pub enum Notice {
     /// The attributes.
     Attributes,
     /// The attributes, and all bytes of a file or names of a directory.
     Contents,
-    /// Of a directory, the attributes and the names that changed: [`Cache::changed_names`].
+    /// The attributes of a directory, and its names that changed: [`Cache::changed_names`].
     Names(Before),
-    /// A file is longer than the kernel was told.
+    /// A file is longer than the kernel knows.
     Length(Length),
 }
 
@@ -112,7 +112,8 @@ pub struct Length {
 }
 
 impl Length {
-    /// `last`: the last byte of the file, as it was while so many promises had been broken.
+    /// `last`: the last byte of the file. It is valid while the count of broken promises is
+    /// `breaks`.
     pub(crate) fn new(vnode: &Arc<Vnode>, length: u64, last: u8, breaks: u64) -> Self {
         let vnode = vnode.clone();
         Self {
@@ -123,7 +124,7 @@ impl Length {
         }
     }
 
-    /// Where the last byte is, and the byte; `None` if the file may be another by now.
+    /// Returns the position and value of the last byte; `None` if the file may have changed.
     pub fn last(&self) -> Option<(u64, u8)> {
         let is_so = self.vnode.breaks() == self.breaks && self.vnode.length() == self.length;
         let at = self.length.checked_sub(1)?;
@@ -131,25 +132,25 @@ impl Length {
     }
 }
 
-/// The kernel, or what stands for it: shows the cache to programs, and has to know what is no
-/// longer true.
+/// The receiver of notices: the kernel, or code in its place. It shows the cache to programs
+/// and must know what is no longer true.
 pub trait Watcher: Send + Sync {
-    /// The kernel is to be told. Does not wait. Notices about one vnode take effect in the order
-    /// of the calls; equal ones may become one.
+    /// Sends a notice to the kernel. Does not wait. Notices about one vnode take effect in the
+    /// order of the calls. Equal notices may be merged.
     fn changed(&self, vnode: &Arc<Vnode>, notice: Notice);
-    /// Whether a notice about this vnode is under way. Names in a directory do not count: a
-    /// question may hold the directory's lock.
+    /// Returns whether a notice about this vnode is under way. Names in a directory do not count: a
+    /// request may hold the directory's lock.
     fn is_telling(&self, vnode: &Vnode) -> bool;
-    /// Done when the notices about this vnode have taken effect that were under way at the call.
+    /// Waits until the notices about this vnode that were under way at the call have taken effect.
     fn told<'a>(&'a self, vnode: &'a Vnode) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
-    /// Done when all notices have taken effect that were under way at the call, or after
+    /// Waits until all notices that were under way at the call have taken effect, at most
     /// [`SETTLE_TIME`].
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
-    /// Names in the dynamic root may lead to other volumes now: the kernel is to look them up
+    /// Names in the dynamic root may lead to other volumes now, so the kernel must look them up
     /// again.
     fn cells_changed(&self) {}
-    /// The cache remembers too many vnodes. These were not asked about for long, and the kernel is
-    /// shown them: it is asked to let go of those that no program uses.
+    /// The cache holds too many vnodes. These were not used for long, and the kernel was shown
+    /// them. The kernel is asked to release those that no program uses.
     fn crowded(&self, vnodes: Vec<Arc<Vnode>>) {
         drop(vnodes);
     }
@@ -160,7 +161,7 @@ pub trait Watcher: Send + Sync {
 pub(crate) struct Audience(OnceLock<Arc<dyn Watcher>>);
 
 impl Audience {
-    /// The first call counts.
+    /// Sets the watcher. Only the first call has an effect.
     pub(crate) fn set(&self, watcher: Arc<dyn Watcher>) {
         if self.0.set(watcher).is_err() {
             tracing::debug!("the cache has a watcher already");
@@ -208,7 +209,7 @@ impl Audience {
     }
 }
 
-/// What the kernel is to be told of a vnode: [`Cache::pay`].
+/// The notice that the kernel must receive about a vnode: see [`Cache::pay`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "the kernel goes on believing it"]
 pub(crate) struct Owed {
@@ -217,7 +218,7 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
-    /// All of it.
+    /// The attributes and the contents.
     pub(crate) const ALL: Self = Self {
         attributes: true,
         contents: true,
@@ -242,24 +243,25 @@ impl Owed {
     }
 }
 
-/// What the kernel may hold of a vnode, and what it asks.
+/// The state that the kernel may hold about a vnode, and its unanswered requests.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     attributes: bool,
     contents: bool,
-    /// It was given attributes, ever: it has a length.
+    /// The kernel was given attributes at some time, so it has a length.
     has_length: bool,
-    /// The file is longer than the kernel was told.
+    /// The file is longer than the kernel knows.
     longer: bool,
-    /// Requests for attributes that are unanswered.
+    /// The number of unanswered requests for attributes.
     questions: u32,
-    /// Bytes of another version are held, which was found while it asked: the length that the file had.
+    /// The kernel holds bytes of another version, which the cache found during a request. The value
+    /// is the length that the file had.
     outdated: Option<u64>,
-    /// Notices that were owed so far.
+    /// The number of notices owed so far.
     notices: u64,
-    /// When the last of them was.
+    /// The time of the last of them.
     noticed: Option<Instant>,
-    /// How often the server was asked again, without the kernel having asked for anything.
+    /// How often the cache asked the server again without a request of the kernel.
     unasked: u32,
 }
 
@@ -281,17 +283,19 @@ impl Held {
         self.noticed = Some(Instant::now());
     }
 
-    /// Nothing that was promised holds any more.
+    /// The promise has ended. Returns the notice that is owed.
     pub(super) fn end(&mut self) -> Owed {
         self.take()
     }
 
-    /// Names of a directory are told one by one, and the kernel holds the others.
+    /// The changed names of a directory are sent one by one. The kernel continues to hold the
+    /// others.
     pub(super) fn keep_names(&mut self) {
         self.contents = true;
     }
 
-    /// A server's answer shows another version of a file, whose length was and is this.
+    /// A server's answer shows another version of a file. The arguments are its old and its new
+    /// length. Returns the notice that is owed.
     pub(super) fn news(&mut self, (was, is): (u64, u64)) -> Owed {
         self.longer |= self.has_length && is > was;
         if self.questions == 0 {
@@ -303,8 +307,8 @@ impl Held {
         Owed::NOTHING
     }
 
-    /// A question is about to be answered with this length. `crossed`: the kernel may ignore the
-    /// answer.
+    /// A request is about to be answered with this length. `crossed`: the kernel may ignore the
+    /// answer. Returns the notice that must be sent before the answer.
     fn answer(&mut self, length: u64, crossed: bool) -> Owed {
         match self.outdated.take() {
             Some(was) if was == length || crossed => self.take(),
@@ -312,18 +316,19 @@ impl Held {
         }
     }
 
-    /// Whether the server should be asked again for a kernel that has not asked. Counts.
+    /// Counts a request to the server without a request of the kernel. Returns whether there were
+    /// at most `most` of them, and the kernel has a length.
     pub(super) fn may_renew(&mut self, most: u32) -> bool {
         self.unasked += 1;
         self.has_length && self.unasked <= most
     }
 
-    /// Whether the kernel has to be told that the file is longer.
+    /// Returns whether the kernel must learn that the file is longer.
     pub(super) fn is_longer(&self) -> bool {
         self.longer
     }
 
-    /// It was told.
+    /// The kernel has the new length.
     pub(super) fn length_told(&mut self) {
         self.longer = false;
     }
@@ -337,7 +342,8 @@ impl State {
 }
 
 impl Vnode {
-    /// What `stat` tells, if it is known. The kernel holds it from now on, if it may be believed.
+    /// Returns the attributes for `stat`, if they are known. From now on the kernel holds them, if
+    /// they are valid for some time.
     pub fn attributes(&self) -> Option<Attributes> {
         let mut state = self.state.lock();
         let status = self.with_changes_in(&state, state.status?);
@@ -347,13 +353,14 @@ impl Vnode {
         Some(Attributes { status, valid })
     }
 
-    /// The same of a directory of which names are given. The kernel holds the names from now on.
+    /// Like [`Vnode::attributes`], for a directory whose names are returned too. From now on the
+    /// kernel holds the names.
     pub fn attributes_with_names(&self) -> Option<Attributes> {
         self.hold_contents();
         self.attributes()
     }
 
-    /// The kernel gets bytes or names of it, and may hold them.
+    /// The kernel receives bytes or names of the vnode, and may hold them.
     pub(crate) fn hold_contents(&self) {
         let mut state = self.state.lock();
         state.held.contents = true;
@@ -361,14 +368,14 @@ impl Vnode {
     }
 }
 
-/// The kernel asks for the attributes of a vnode.
+/// A request of the kernel for the attributes of a vnode.
 #[derive(Debug)]
 pub(crate) struct Question<'a> {
     cache: &'a Cache,
     vnode: &'a Arc<Vnode>,
-    /// How many notices had been owed.
+    /// The number of notices owed at the start.
     notices: u64,
-    /// One was under way.
+    /// A notice was under way at the start.
     crossed: bool,
 }
 
@@ -379,7 +386,7 @@ impl Drop for Question<'_> {
             let held = &mut state.held;
             held.questions = held.questions.saturating_sub(1);
             match held.outdated {
-                // There is no answer that would have brought it.
+                // No answer brought the other version to the kernel.
                 Some(_) if held.questions == 0 => held.take(),
                 _ => Owed::NOTHING,
             }
@@ -389,7 +396,7 @@ impl Drop for Question<'_> {
 }
 
 impl<'a> Question<'a> {
-    /// Rule 4.
+    /// Begins a request and waits for notices (rule 4).
     pub(crate) async fn begin(cache: &'a Cache, vnode: &'a Arc<Vnode>) -> Self {
         let notices = {
             let mut state = vnode.state.lock();
@@ -408,7 +415,7 @@ impl<'a> Question<'a> {
         question
     }
 
-    /// The status is known: does what has to be done before the answer.
+    /// Sends the notices that are needed before the answer. The status must be known.
     pub(crate) async fn settle(self, user: &Arc<User>) {
         let (cache, vnode) = (self.cache, self.vnode);
         let (owed, crossed) = {
@@ -422,7 +429,7 @@ impl<'a> Question<'a> {
             if !crossed {
                 state.held.length_told();
             }
-            // A file that is opened later is looked at then.
+            // For a file that is not open, the next open checks its length.
             (owed, crossed && state.opens > 0)
         };
         cache.pay(vnode, owed);
@@ -441,19 +448,20 @@ impl Cache {
         }
     }
 
-    /// Sends the notice about a directory whose names are compared: in place of all that is owed.
+    /// Sends the notice about a directory whose names are compared. It replaces the notice that is
+    /// owed.
     pub(crate) fn tell_names(&self, directory: &Arc<Vnode>, before: Before) {
         self.audience.tell(directory, Notice::Names(before));
     }
 
-    /// The kernel was answered, or given something, that need not be true any more; or was given
-    /// something else than it believes.
+    /// Makes the kernel drop all that it holds about a vnode. Needed if the kernel received
+    /// something that may no longer be true, or that differs from what it believes.
     pub fn take_back(&self, vnode: &Arc<Vnode>) {
         let _all = vnode.state.lock().held.end();
         self.pay(vnode, Owed::ALL);
     }
 
-    /// The kernel may hold attributes that were never the server's.
+    /// Makes the kernel drop attributes that may never have been the server's.
     pub(crate) fn take_back_attributes(&self, vnode: &Arc<Vnode>) {
         let held = {
             let mut state = vnode.state.lock();
@@ -468,7 +476,7 @@ impl Cache {
         }
     }
 
-    /// A file is longer than the kernel was told, which has the last byte with this.
+    /// Sends the new length of a file that grew to the kernel, which then has its last byte too.
     pub(crate) fn tell_length(&self, vnode: &Arc<Vnode>, length: Length) {
         vnode.state.lock().held.contents = true;
         self.audience.tell(vnode, Notice::Length(length));

@@ -1,18 +1,20 @@
-//! Making files in leased directories ([`super::leases`]) without asking the server.
+//! Local create: creates files in leased directories ([`super::leases`]) without a call to the
+//! server.
 //!
-//! 1. A new file needs a number: the server reserves some for us,
+//! 1. A new file needs a vnode number. The server reserves some for us,
 //!    [`cellar_wire::rxafs::ReserveVnodes`].
-//! 2. It needs a status to be shown. What the server would answer is known from what it answered when the same user last made
-//!    a file in a directory with the same rights, owner and group: the first one is made by asking.
-//! 3. The name is free if our copy of the directory's names does not have it: it is promised, and
-//!    no other client changes it.
-//! 4. The file stands in the line of its volume and user before its maker is answered
-//!    ([`super::pending`]), under the same lock
-//!    that says whether the lease holds: the end of the lease finds all that was made.
+//! 2. A new file needs a status. The server's answer is predictable from an earlier one: the same
+//!    user created a file in a directory with the same rights, owner and group. So the first such
+//!    file is created by a call to the server.
+//! 3. The name is free if our copy of the directory's names does not have it. The copy is promised,
+//!    and no other client changes the directory.
+//! 4. The file enters the queue of its volume and user ([`super::pending`]) before the program is
+//!    answered. This happens under the lock under which the lease is checked. So the end of the
+//!    lease finds all files that were created.
 //!
-//! A later refusal of the server (a quota, rights that changed, a name that another client has
-//! after all) is told by the close
-//! of the file, as of bytes. Directories and links are made by asking: no close could tell of them.
+//! The server may refuse later: a quota, changed rights, or a name that another client has after
+//! all. The close of the file returns this error, as it does for bytes. Directories and links are
+//! created by a call: no close could return the error.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,36 +41,37 @@ use super::{Cache, Key, Leases};
 use crate::error::Result;
 use crate::mount_point::VolumeKind;
 
-/// Numbers that are asked for first; each time four times as many.
+/// How many numbers are reserved first. Each further reservation asks for four times as many.
 const RESERVE_FIRST: u32 = 64;
-/// Names in a directory from which on the server is asked: it says when there is no room.
+/// The number of names in a directory from which on files are created by a call. The server returns
+/// the error if there is no room.
 const NAMES_MAX: usize = 30_000;
-/// Statuses that are remembered for rule 2.
+/// The most statuses kept for rule 2.
 const TEMPLATES_MAX: usize = 256;
-/// For how long the status of what no server knows is shown without looking again.
+/// The time for which the status of a pending create is shown without a check.
 const SHOWN_SECS: u32 = 600;
 /// Mode bits that the server may refuse to set.
 const SET_ID: u32 = 0o7000;
 
-/// All files that were made and not told.
+/// The state of all local creates.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
-    /// Files that servers have not been told of.
+    /// The number of pending creates.
     pub(super) untold: AtomicUsize,
     pub(super) queues: Ordered<LEAF, HashMap<(u32, VolumeId, u32), Arc<Queue>>>,
-    /// Volumes on servers that know no leases, and until when that is believed.
+    /// Volumes on servers without leases, and the time until which that is assumed.
     pub(super) unknown: Ordered<LEAF, HashMap<(u32, VolumeId), Instant>>,
     numbers: Ordered<LEAF, HashMap<(u32, VolumeId), Numbers>>,
     templates: Ordered<LEAF, HashMap<Template, AfsFetchStatus>>,
 }
 
-/// Numbers of files in a volume that are ours to give.
+/// Vnode numbers of a volume that are reserved for us.
 #[derive(Debug, Default)]
 struct Numbers {
     vnode: u32,
     uniquifier: u32,
     left: u32,
-    /// How many were asked for last.
+    /// The size of the last reservation.
     asked: u32,
 }
 
@@ -82,7 +85,7 @@ impl Numbers {
     }
 }
 
-/// Who made a file in what kind of directory.
+/// The facts that determine the status of a new file: its creator and the kind of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Template {
     cell: u32,
@@ -109,7 +112,7 @@ impl Template {
 }
 
 impl Cache {
-    /// A server answered this of a file that a user made in a directory.
+    /// Remembers the server's status of a file that a user created in a directory.
     pub(crate) fn learn(
         &self,
         user: &User,
@@ -126,10 +129,10 @@ impl Cache {
         templates.insert(key, *status);
     }
 
-    /// Makes a file without asking, if that may be; `None`: the server has to be asked.
+    /// Creates a file locally if that is allowed. `None`: it must be created by a call.
     ///
     /// # Errors
-    /// There is something of that name.
+    /// The name exists.
     pub(crate) async fn make_early(
         &self,
         user: &Arc<User>,
@@ -217,7 +220,7 @@ impl Cache {
         match is_new {
             Ok(true) => Ok(Some(made)),
             other => {
-                // No program has heard of it; its number is lost.
+                // No program knows the vnode. Its number is lost.
                 self.vnodes.lock().remove(&made.key);
                 match other {
                     Err(code) => Err(refused(String::from_utf8_lossy(&name), code)),
@@ -227,7 +230,7 @@ impl Cache {
         }
     }
 
-    /// What the server is told of a file.
+    /// The arguments of the create for the server.
     fn making(&self, directory: Fid, name: AfsName, fid: Fid, mode: u32) -> Making {
         Making {
             dir_vnode: directory.vnode,
@@ -242,7 +245,7 @@ impl Cache {
         }
     }
 
-    /// A file without contents that no server was told of is to be made also after a crash.
+    /// Makes a pending create without contents survive a crash, by a record in the cache directory.
     pub(crate) fn note_made(&self, vnode: &Arc<Vnode>) {
         let maker = {
             let state = vnode.state.lock();
@@ -256,7 +259,8 @@ impl Cache {
         }
     }
 
-    /// A file that an earlier cache manager made, which may not have told the server, stands in the line again.
+    /// Puts a file into the queue that an earlier cache manager created locally. The server may
+    /// know it already.
     pub(crate) async fn made_before(&self, vnode: &Arc<Vnode>) -> Result<()> {
         let made = vnode.body.lock().made().cloned();
         let Some(made) = made.filter(|_| vnode.state.lock().life.pending().is_none()) else {
@@ -284,7 +288,7 @@ impl Cache {
         Ok(())
     }
 
-    /// What the server would answer, but for numbers and times.
+    /// The status that the server would answer, except for numbers and times.
     fn template(&self, user: &Arc<User>, directory: &Arc<Vnode>) -> Option<AfsFetchStatus> {
         let status = directory.promised(user)?;
         let needed = Rights::INSERT.union(Rights::LOOKUP);
@@ -295,7 +299,7 @@ impl Cache {
         self.early.templates.lock().get(&key).copied()
     }
 
-    /// The vnode, as programs see it until the server knows it.
+    /// Returns the vnode with the status that programs see until the server knows the file.
     fn shown_early(
         &self,
         user: &Arc<User>,
@@ -315,7 +319,7 @@ impl Cache {
         Ok(vnode)
     }
 
-    /// A number for a file.
+    /// Returns a reserved number for a file.
     async fn number(
         &self,
         user: &Arc<User>,
@@ -355,13 +359,13 @@ impl Cache {
         taken
     }
 
-    /// The server does not know the numbers in a volume any more.
+    /// Forgets the reserved numbers of a volume, because the server does not know them any more.
     pub(crate) fn forget_numbers(&self, directory: &Vnode) {
         let key = (directory.key.0, directory.key.1.volume);
         self.early.numbers.lock().remove(&key);
     }
 
-    /// The line of a volume and user.
+    /// Returns the queue of a volume and user.
     fn queue(&self, user: &Arc<User>, directory: &Arc<Vnode>) -> Arc<Queue> {
         let key = (directory.key.0, directory.key.1.volume, user.id());
         let mut queues = self.early.queues.lock();

@@ -1,17 +1,18 @@
-//! Stores and creations whose target is gone: no server can take them, so they are given up.
+//! Stores and creates whose target is gone: no server can execute them, so they are given up.
 //!
-//! | answer | store of a file | creation in a directory |
+//! | answer | store of a file | create in a directory |
 //! | --- | --- | --- |
 //! | `VNOVNODE` of the file server | the file is gone | the directory is gone |
 //! | the VLDB knows no such volume, or no site of it | the volume is gone | the volume is gone |
-//! | any other, and silence | tried again ([`super::behind`]) | tried again ([`super::pending`]) |
+//! | any other, or no answer | retried ([`super::behind`]) | retried ([`super::pending`]) |
 //!
-//! 1. A file server that says `VNOVOL`, `VOFFLINE` or `VMOVED` is not believed alone: the volume
-//!    may be on its way to another server. The VLDB decides.
-//! 2. Changes of what this machine's own programs removed are dropped: no program misses them.
-//! 3. Changes of what another machine or an administrator removed are put aside where the cache is
-//!    in a directory, and are lost where it is in memory. One line of the log says so, and the next
-//!    `close` or `fsync` of the file is told.
+//! 1. The answers `VNOVOL`, `VOFFLINE` and `VMOVED` of a file server are not enough: the volume may
+//!    be on its way to another server. The VLDB decides.
+//! 2. If this machine's own programs removed the target, the changes are dropped: no program misses
+//!    them.
+//! 3. If another machine or an administrator removed it, the changes are put aside in the cache
+//!    directory, or lost if the cache is in memory. One line of the log reports it, and the next
+//!    `close` or `fsync` of the file returns the error.
 
 use std::sync::Arc;
 
@@ -23,17 +24,17 @@ use super::pending::Queue;
 use super::vnode::Vnode;
 use crate::error::Error;
 
-/// What is gone.
+/// The kind of target that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gone {
-    /// The file that is stored, or the directory in which something is made.
+    /// The file of the store, or the directory of the create.
     Vnode,
     /// The volume of either.
     Volume,
 }
 
 impl Gone {
-    /// By the table in the head comment. `None`: it is worth trying again.
+    /// Applies the table in the head comment. `None`: a retry may succeed.
     pub(crate) fn of(error: &Error) -> Option<Self> {
         match error {
             Error::NoSuchVolume { .. } | Error::NoSuchSite { .. } => Some(Self::Volume),
@@ -51,9 +52,9 @@ impl Gone {
 }
 
 impl Cache {
-    /// A store of a file failed, or a question about it: perhaps it is no more.
+    /// Handles a failed store of a file, or a failed request about it: perhaps the file is gone.
     pub(crate) fn note_failure(&self, vnode: &Arc<Vnode>, error: &Error) {
-        // A creation that fails says something about its directory.
+        // A failed create says something about its directory, not about the file.
         if self.is_pending(vnode) {
             return;
         }
@@ -67,7 +68,7 @@ impl Cache {
                 self.give_up(vnode, by_us, gone.reason("the file is gone"));
                 self.pay(vnode, owed);
             }
-            // What is cached of it may still be read.
+            // Its cached bytes may still be read.
             Some(gone @ Gone::Volume) if vnode.body.lock().is_changed() => {
                 self.give_up(vnode, false, gone.reason("the file is gone"));
             }
@@ -93,19 +94,17 @@ impl Cache {
         self.unstored.lock().remove(&vnode.key);
     }
 
-    /// Whether something of a file waits for another try.
+    /// Whether a store or create of the file waits for a retry.
     pub(crate) fn still_waits(&self, vnode: &Vnode) -> bool {
         self.is_pending(vnode) || vnode.body.lock().is_changed()
     }
 
-    /// Whether a store that failed is worth telling about: something waits for another try, or was
-    /// lost.
+    /// Whether a failed store must be reported: something waits for a retry, or was lost.
     pub(crate) fn is_missed(&self, vnode: &Vnode) -> bool {
         self.still_waits(vnode) || vnode.state.lock().refused.is_some()
     }
 
-    /// What was to be made cannot be made: its directory or its volume is gone. Its name is gone
-    /// with that.
+    /// Gives up a create whose directory or volume is gone. Its name is gone with the directory.
     pub(super) fn creation_gone(
         &self,
         queue: &Queue,
@@ -118,7 +117,7 @@ impl Cache {
         self.give_up(vnode, by_us, gone.reason("its directory is gone"));
         let _was_queued = self.never_born(vnode);
         if by_us {
-            // Bytes that a program writes to it from now on are dropped, too.
+            // Bytes that a program writes to it later are dropped, too.
             vnode.state.lock().life.removed();
         }
         for sender in waiting {
@@ -126,8 +125,7 @@ impl Cache {
         }
     }
 
-    /// This machine has removed a directory: what it refused to take before cannot be made any
-    /// more.
+    /// Gives up the creates that a directory had refused, after this machine removed the directory.
     pub(crate) fn creations_gone_with(&self, directory: &Arc<Vnode>) {
         if directory.state.lock().untold == 0 {
             return;

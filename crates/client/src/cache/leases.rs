@@ -1,17 +1,21 @@
-//! Leases of directories: the server hears later of the files that programs here make in them.
+//! Leases of directories: while a lease holds, programs create files that the server learns of
+//! later.
 //!
-//! 1. Servers that know it keep others out of a directory for some seconds ([`LeaseDirectory`]): nobody else sees it or changes it
-//!    before we were told so, by an ordinary break of its promise, and have returned it. Whoever has a directory's names, its
-//!    promise and its lease knows which names are free: `early.rs` makes files there without
-//!    asking.
-//! 2. A lease is asked for when a second file is made in a directory within [`BUSY_TIME`]. What we
-//!    make in a leased directory
-//!    makes it last longer; else it ends by itself, at ours [`MARGIN`] earlier than there.
-//! 3. When it is to be returned, nothing is made there any more, the server is told of what was
-//!    ([`super::pending`]), and then
-//!    the lease goes back. A lease that ended without our knowing (a restart of the server, a lost way) costs nothing but what
-//!    others made of the same name meanwhile: each thing is made by the server only if its name is free.
-//! 4. A directory that others use too is left alone for [`REFUSED_TIME`]; servers that know no leases for [`UNKNOWN_TIME`].
+//! 1. Some servers support leases ([`LeaseDirectory`]). Such a server admits no other client to a
+//!    leased directory for some seconds. Before another client reads or changes it, the server
+//!    breaks our promise in the ordinary way, and waits until we have returned the lease. A client
+//!    that has a directory's names, its promise and its lease knows which names are free. So
+//!    `early.rs` creates files there without a call.
+//! 2. A lease is requested when a second file is created in a directory within [`BUSY_TIME`]. A
+//!    create in a leased directory extends the lease. Otherwise the lease runs out, on our side
+//!    [`MARGIN`] earlier than on the server's.
+//! 3. When a lease must be returned, first no more files are created under it. Then the pending
+//!    creates are sent to the server ([`super::pending`]), and then the lease is returned. A lease
+//!    may end without our knowledge, after a restart of the server or a loss of the network path.
+//!    This costs only the files whose name another client has taken in between: the server creates
+//!    each file only if its name is free.
+//! 4. After a directory was used by another client, no lease of it is requested for
+//!    [`REFUSED_TIME`]. A server without leases is not asked for [`UNKNOWN_TIME`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,23 +30,23 @@ use super::status::Asked;
 use super::user::User;
 use super::vnode::{State, Vnode};
 
-/// Within which time a second file has to be made for a lease to be worth a call.
+/// The time within which a second file must be created for a lease to be worth a call.
 const BUSY_TIME: Duration = Duration::from_secs(10);
-/// A lease ends this much earlier for us than for the server.
+/// The time by which a lease ends earlier for us than for the server.
 const MARGIN: Duration = Duration::from_secs(2);
-/// How long nothing is asked about a directory that others use.
+/// How long no lease is requested for a directory that others use.
 const REFUSED_TIME: Duration = Duration::from_secs(30);
-/// How long a server that knows no leases is not asked again.
+/// How long a server without leases is not asked again.
 const UNKNOWN_TIME: Duration = Duration::from_secs(300);
 
 /// A lease that a server gave.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
-    /// Until then, by the server.
+    /// The end of the lease for the server.
     until: Instant,
-    /// Who asked for it.
+    /// The user whose call requested it.
     user: Arc<User>,
-    /// Nothing is made under it any more.
+    /// No more files are created under it.
     ended: bool,
 }
 
@@ -52,23 +56,23 @@ impl Lease {
     }
 }
 
-/// What is known of a directory that decides whether a lease of it is asked for.
+/// The facts about a directory that decide whether a lease of it is requested.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
-    /// When a file was last made in it by asking.
+    /// The time when a file was last created in it by a call.
     made: Option<Instant>,
-    /// Until when no lease is asked for.
+    /// The time until which no lease is requested.
     refused: Option<Instant>,
 }
 
 impl State {
-    /// Whether nobody else sees or changes this directory now.
+    /// Whether the lease holds: no other client reads or changes this directory now.
     pub(crate) fn is_leased(&self, now: Instant) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.holds(now))
     }
 
-    /// The server says for how many seconds from `asked` on the lease lasts; 0: there is none any more. Answers whether one that
-    /// was held is lost.
+    /// Extends the lease to `seconds` after `asked`, as the server says. 0: the server has no lease
+    /// for us any more. Returns whether a lease is lost.
     pub(crate) fn lease_lasts(&mut self, asked: Instant, seconds: u32) -> bool {
         let Some(lease) = &mut self.lease else {
             return false;
@@ -83,7 +87,7 @@ impl State {
 }
 
 impl Cache {
-    /// Whether the directory is leased, or a lease of it could be had now.
+    /// Returns whether the directory is leased. Requests a lease if that is worth a call.
     pub(crate) async fn has_lease(&self, user: &Arc<User>, directory: &Arc<Vnode>) -> bool {
         let now = Instant::now();
         {
@@ -103,7 +107,7 @@ impl Cache {
         self.take_lease(user, directory).await
     }
 
-    /// A file was made in the directory by asking the server.
+    /// Notes that a file was created in the directory by a call.
     pub(crate) fn made_by_asking(&self, directory: &Vnode) {
         directory.state.lock().busy.made = Some(Instant::now());
     }
@@ -144,7 +148,8 @@ impl Cache {
                 ended: false,
             });
         }
-        // It may have been asked back before it was here.
+        // The server may have broken the promise, and so asked for the lease, before the answer was
+        // here.
         if directory.breaks.load(Ordering::Acquire) != asked.breaks {
             self.lease_ends(directory);
         }
@@ -157,7 +162,7 @@ impl Cache {
         until.is_some_and(|until| Instant::now() < *until)
     }
 
-    /// Rule 3: if there is a lease of the directory, or the server may think so, it goes back.
+    /// Rule 3: returns the lease of the directory, if there is one for us or for the server.
     pub(crate) fn lease_ends(&self, directory: &Arc<Vnode>) {
         let user = {
             let mut state = directory.state.lock();

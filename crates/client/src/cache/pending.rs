@@ -1,22 +1,23 @@
-//! Telling servers of the files that were made here without asking ([`super::early`]): many with
-//! one call, MakeMany.
+//! The queues of pending creates ([`super::early`]). One call, MakeMany, creates many files on the
+//! server.
 //!
-//! 1. What was made stands in a line, one for each volume and user. One call of a line is under way
-//!    at a time.
-//! 2. A program may wait for a file: one that closes a small file brings its contents, which go
-//!    with the same call; one that
-//!    asks a server about something that it may not know waits first ([`Cache::told`]). Where no
-//!    program waits, because
-//!    `close` need not ([`super::behind`]), the call waits for others, [`LINGER`] at most. The rest
-//!    is told after [`AGE`].
-//! 3. A file that is still written is told of without contents, when it must be, and stored as every other. So is a large one.
-//! 4. Numbers make a call that is sent again, as its answer was lost, do nothing the second time. So what a call brought that was
-//!    never answered is not brought again by another: the file is made, if it was not, and then stored as every other.
-//! 5. What the server refuses stays in the line. Whoever waits hears why, its name is taken out of the directory, and it is tried
-//!    again as a store is that fails, every [`RETRY`].
-//! 6. A volume that was moved or restored knows no numbers that were reserved before. What was to be made under one is made by asking,
-//!    and has another from then on ([`Vnode::fid`]); programs that have it open notice nothing. It
-//!    is then stored as every other.
+//! 1. There is one queue for each volume and user. One call of a queue is under way at a time.
+//! 2. A program may wait for a file. A close of a small file adds its contents, which the same call
+//!    carries. A request to a server about something that the server may not know waits first
+//!    ([`Cache::told`]). If no program waits, because `close` need not ([`super::behind`]), the
+//!    call waits for other files, at most [`LINGER`]. All other files are sent after [`AGE`].
+//! 3. A file that is still being written is created without contents, if it must be created now,
+//!    and its bytes are stored like those of other files. The same holds for a large file.
+//! 4. The reserved vnode numbers make a repeated call harmless: if its answer was lost, the server
+//!    does nothing the second time. So contents in a call without an answer are not sent again by
+//!    another call. The file is created, if it was not, and then stored like other files.
+//! 5. A file that the server refuses stays in the queue. The programs that wait for it receive the
+//!    error, its name is removed from our copy of the directory, and the create is retried every
+//!    [`RETRY`], like a failed store.
+//! 6. After a volume was moved or restored, its server does not know the numbers that were reserved
+//!    before. A file with such a number is created by an ordinary call, and has another number from
+//!    then on ([`Vnode::fid`]). Programs that have it open notice nothing. It is then stored like
+//!    other files.
 
 mod again;
 
@@ -49,23 +50,24 @@ use crate::errno::of_call;
 use crate::error::{Error, Result};
 use crate::volume::Volume;
 
-/// Contents that go with the call that makes the file.
+/// The largest contents that the create carries.
 pub(crate) const SMALL: u64 = 64 << 10;
-/// How long a call waits for others where nobody waits for it.
+/// How long a call waits for other files if no program waits for it.
 const LINGER: Duration = Duration::from_millis(20);
-/// How long something is not told that nobody asks for.
+/// How long a pending create waits if nothing asks for it.
 pub(super) const AGE: Duration = Duration::from_secs(1);
-/// How often it is looked for such things.
+/// The interval of the checks for old pending creates.
 const LOOK: Duration = Duration::from_millis(500);
-/// Things in a line from which on whoever makes another waits.
+/// The length of a queue from which on a further local create waits.
 const LINE_MAX: usize = 4_096;
-/// Lines that are kept though nothing is in them.
+/// The number of queues from which on empty ones are dropped.
 const LINES_MAX: usize = 256;
 
-/// What became of something: its status, and whether it has what it was to be made with; or why it was not made.
+/// The result of a pending create: the status, and whether the file has the contents of the create;
+/// or the reason why it was not created.
 pub(super) type Outcome = std::result::Result<(AfsFetchStatus, bool), CallError>;
 
-/// What a vnode knows of itself as long as no server knows it.
+/// The link from a vnode to its pending create.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) queue: Arc<Queue>,
@@ -73,38 +75,38 @@ pub(crate) struct Pending {
     pub(crate) name: Bytes,
 }
 
-/// The line of one volume and user.
+/// The queue of one volume and user.
 #[derive(Debug)]
 pub(crate) struct Queue {
     volume: Arc<Volume>,
     user: Arc<User>,
     next: AtomicU64,
     line: Ordered<LEAF, Line>,
-    /// Somebody waits, or there is enough for a call.
+    /// Notified when a program waits, or when there is enough for a call.
     due: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Line {
     items: BTreeMap<u64, Item>,
-    /// Somebody sends what there is.
+    /// A task is sending the queue.
     sending: bool,
     asked: Demand,
 }
 
-/// What is asked for and not sent.
+/// The items that are requested and not sent yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Demand {
-    /// Things that programs wait for.
+    /// The number of items that programs wait for.
     now: usize,
-    /// Things that are asked for.
+    /// The number of requested items.
     all: usize,
     /// Bytes of contents.
     bytes: u64,
 }
 
 impl Demand {
-    /// Whether a call does not wait for more.
+    /// Whether the next call starts at once.
     fn is_urgent(&self) -> bool {
         self.now > 0 || self.all >= MAKE_MAX || self.bytes >= MAKE_BYTES_MAX / 2
     }
@@ -118,27 +120,27 @@ struct Item {
     contents: Bytes,
     wanted: Wanted,
     since: Instant,
-    /// When it was last refused.
+    /// The time of the last refusal.
     failed: Option<Instant>,
     /// A call with it is under way.
     sent: bool,
-    /// A call with it was not answered: it may have been made, and what contents it has then nobody knows.
+    /// A call with it had no answer. The file may have been created, and its contents are unknown.
     doubtful: bool,
     waiting: Vec<oneshot::Sender<Outcome>>,
 }
 
-/// Who asks for something.
+/// How urgently an item is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Wanted {
-    /// Nobody.
+    /// Not requested.
     No,
-    /// Somebody whom no program waits for.
+    /// Requested, and no program waits.
     Soon,
-    /// A program.
+    /// Requested, and a program waits.
     Now,
 }
 
-/// One thing of a call.
+/// One item of a call.
 struct Sent {
     number: u64,
     vnode: Arc<Vnode>,
@@ -167,7 +169,7 @@ impl Queue {
         self.line.lock().items.len() >= LINE_MAX
     }
 
-    /// The place of the next one.
+    /// Returns the number of the next item.
     pub(crate) fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
@@ -194,9 +196,9 @@ impl Queue {
         self.line.lock().items.insert(number, item);
     }
 
-    /// Asks for all, or for all in a directory, that was not refused lately. What a call brought
-    /// that was not answered is asked for: it may be there, or come, whatever the server says of
-    /// the directory before.
+    /// Requests all items, or all in a directory, except those that were refused lately. Items of a
+    /// call without an answer are always requested: the file may exist already, or may still be
+    /// created, whatever the server says about the directory before.
     fn want_all(&self, directory: Option<&Vnode>) -> Vec<oneshot::Receiver<Outcome>> {
         let mut line = self.line.lock();
         let items = line.items.iter().filter(|(_, item)| {
@@ -217,14 +219,14 @@ impl Queue {
         wanted.collect()
     }
 
-    /// Takes those who wait for one.
+    /// Takes the senders of all tasks that wait for an item.
     pub(super) fn take_waiting(&self, number: u64) -> Vec<oneshot::Sender<Outcome>> {
         let mut line = self.line.lock();
         let taken = line.change(number, |item| std::mem::take(&mut item.waiting));
         taken.unwrap_or_default()
     }
 
-    /// What is to be made in a directory, but for what a call under way tells.
+    /// The pending creates in a directory, except those of a call that is under way.
     pub(super) fn resting_in(&self, directory: &Arc<Vnode>) -> Vec<(u64, Arc<Vnode>)> {
         let line = self.line.lock();
         let resting = line.items.iter();
@@ -235,7 +237,7 @@ impl Queue {
             .collect()
     }
 
-    /// Asks for what nobody has asked for in a while.
+    /// Requests the items that have waited for [`AGE`] without a request.
     fn want_old(&self, now: Instant) {
         let mut line = self.line.lock();
         let old = line.items.iter().filter(|(_, item)| {
@@ -250,13 +252,13 @@ impl Queue {
 }
 
 impl Item {
-    /// Whether a call that is made now has it.
+    /// Whether a call that starts now includes it.
     fn is_due(&self, now: Instant) -> bool {
         let rests = self.failed.is_some_and(|at| now - at < RETRY);
         !self.sent && !rests && self.wanted != Wanted::No
     }
 
-    /// These are its contents, and what it has besides after all.
+    /// Adds the contents, and the attributes that the file has now.
     fn bring(&mut self, contents: Bytes, set: &AfsStoreStatus) {
         self.making.length = contents.len() as u32;
         self.contents = contents;
@@ -281,7 +283,7 @@ impl Item {
 }
 
 impl Line {
-    /// Changes one, keeping the sums.
+    /// Changes an item and updates the sums.
     fn change<T>(&mut self, number: u64, change: impl FnOnce(&mut Item) -> T) -> Option<T> {
         let item = self.items.get_mut(&number)?;
         let before = item.demand();
@@ -294,13 +296,13 @@ impl Line {
         Some(result)
     }
 
-    /// Takes one out.
+    /// Removes an item.
     fn take_out(&mut self, number: u64) -> Option<Item> {
         self.change(number, |item| item.wanted = Wanted::No)?;
         self.items.remove(&number)
     }
 
-    /// What the next call tells, if anything of it is asked for.
+    /// Chooses the items of the next call, if any item is requested.
     fn choose(&mut self, now: Instant) -> Vec<Sent> {
         if self.asked.all == 0 {
             return Vec::new();
@@ -330,14 +332,13 @@ impl Line {
 }
 
 impl Cache {
-    /// Whether no server knows this vnode yet.
+    /// Whether the vnode is a pending create.
     pub(crate) fn is_pending(&self, vnode: &Vnode) -> bool {
         self.early.untold.load(Ordering::Acquire) > 0 && vnode.state.lock().life.pending().is_some()
     }
 
-    /// Waits until the server knows a file or, of a directory, what was made in it: before it is
-    /// asked about that, or told to
-    /// change it.
+    /// Waits until the server knows a file or, for a directory, the files that were created in it.
+    /// Needed before a call to the server about the vnode.
     ///
     /// # Errors
     /// The server does not take the file.
@@ -363,8 +364,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Tells of a line, or of what it has in a directory, and waits. Of a refusal the file's own
-    /// maker hears.
+    /// Sends a queue, or its items in a directory, and waits for the answers. An error goes to the
+    /// program that created the file, not to the caller.
     pub(super) async fn tell_line(&self, queue: &Arc<Queue>, directory: Option<&Vnode>) {
         let receivers = queue.want_all(directory);
         self.tell_of(queue);
@@ -373,7 +374,7 @@ impl Cache {
         }
     }
 
-    /// Waits until the server knows a file.
+    /// Waits until the server has created a file.
     ///
     /// # Errors
     /// The server does not take it.
@@ -384,8 +385,8 @@ impl Cache {
         }
     }
 
-    /// Makes a small file with all of its contents, `hurry`: while a program waits for it. `None`: the server knows the file, perhaps
-    /// since now, and has none of them.
+    /// Creates a small file with all of its contents. `hurry`: a program waits. Returns `None` if
+    /// the server has the file, perhaps since this call, without these contents.
     ///
     /// # Errors
     /// The server does not take it.
@@ -409,7 +410,8 @@ impl Cache {
         }
     }
 
-    /// Asks for something, and waits. `None`: the server knew it already, or was told of it without these contents.
+    /// Requests an item and waits for the result. `None`: the server knew the file already, or has
+    /// created it without these contents.
     async fn want(
         &self,
         vnode: &Arc<Vnode>,
@@ -444,7 +446,7 @@ impl Cache {
         }
     }
 
-    /// Sees to it that what is asked for in a line is told.
+    /// Starts a task that sends the requested items of a queue, unless one is running.
     fn tell_of(&self, queue: &Arc<Queue>) {
         let begins = {
             let mut line = queue.line.lock();
@@ -459,7 +461,7 @@ impl Cache {
         }
     }
 
-    /// Rule 1: tells what there is, until nothing is asked for.
+    /// Rule 1: sends calls, one after the other, until no item is requested.
     async fn send_all(&self, queue: &Arc<Queue>) {
         loop {
             let asked = queue.line.lock().asked;
@@ -513,7 +515,7 @@ impl Cache {
                 for chunk in &chunks {
                     match call.write(Bytes::clone(chunk)).await {
                         Ok(()) => {}
-                        // Its answer says why.
+                        // The answer has the reason.
                         Err(CallError::AnsweredEarly) => break,
                         Err(error) => return Err(error),
                     }
@@ -537,7 +539,7 @@ impl Cache {
         }
     }
 
-    /// A call was answered.
+    /// Applies the answer of a call.
     async fn are_born(
         &self,
         queue: &Arc<Queue>,
@@ -551,7 +553,7 @@ impl Cache {
             vnode: made_in.vnode,
             uniquifier: made_in.uniquifier,
         };
-        // How many were made in each directory, and what it is after that.
+        // For each directory: how many files were created in it, and its status after that.
         let mut directories: HashMap<Fid, (u64, MadeIn)> = HashMap::new();
         let known = reply.directories.iter();
         for made_in in known.filter(|made_in| made_in.status.error_code == AbortCode(0)) {
@@ -611,7 +613,7 @@ impl Cache {
         }
     }
 
-    /// The server has made a file.
+    /// Notes that the server has created a file.
     fn is_born(&self, queue: &Queue, one: &Sent, made: &Made, by: SocketAddr) {
         let Sent { vnode, asked, .. } = one;
         let asked = asked.answered_by(by);
@@ -639,7 +641,7 @@ impl Cache {
         }
     }
 
-    /// Something more was made in a directory, which is `made_in` now.
+    /// Applies the server's answer about a directory in which `count` more files were created.
     fn grew(
         &self,
         user: &Arc<User>,
@@ -658,7 +660,7 @@ impl Cache {
         }
     }
 
-    /// No call that is to make it succeeded; whether it was made is not known.
+    /// Notes that a call failed. It is unknown whether the server has created the file.
     fn failed(&self, queue: &Queue, one: &Sent, (error, cause): (&Error, &CallError)) {
         match Gone::of(error) {
             Some(gone) => {
@@ -669,7 +671,7 @@ impl Cache {
         }
     }
 
-    /// Rule 5. `known`: that it was not made.
+    /// Rule 5. `known`: the server has certainly not created it.
     fn refused(&self, queue: &Queue, one: &Sent, (cause, known): (&CallError, bool)) {
         let (name, fid) = {
             let state = one.vnode.state.lock();
@@ -705,7 +707,7 @@ impl Cache {
         }
     }
 
-    /// What a server refused to make, beside files with bytes to be stored, and whose it is.
+    /// Returns the refused creates without bytes to be stored, each with the id of its user.
     pub(crate) fn unmade(&self) -> Vec<(Arc<Vnode>, u32)> {
         let queues: Vec<_> = self.early.queues.lock().values().cloned().collect();
         let refused = queues.iter().flat_map(|queue| {
@@ -719,7 +721,7 @@ impl Cache {
         all
     }
 
-    /// It cannot be made: nobody is told of it any more. Answers whether it stood in a line.
+    /// Drops a pending create that can never be made. Returns whether it was in a queue.
     pub(crate) fn never_born(&self, vnode: &Arc<Vnode>) -> bool {
         let pending = vnode.state.lock().life.create_failed();
         let Some(pending) = pending else {
@@ -736,7 +738,7 @@ impl Cache {
         true
     }
 
-    /// Rule 2: tells of what is old, for as long as the cache lives.
+    /// Rule 2: sends old pending creates, for the life of the cache.
     pub(crate) async fn keep_telling(cache: std::sync::Weak<Self>) {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -759,7 +761,7 @@ impl Cache {
         }
     }
 
-    /// Tells of everything. Answers what could not be told.
+    /// Sends all queues. Returns the files that could not be created.
     pub(crate) async fn tell_all(&self) -> Vec<(Arc<Vnode>, Error)> {
         let queues: Vec<_> = self.early.queues.lock().values().cloned().collect();
         let mut failed = Vec::new();
@@ -776,7 +778,7 @@ impl Cache {
     }
 }
 
-/// A call that is under way; whoever made it may be stopped with the runtime.
+/// A call that is under way. Its task may be stopped together with the runtime.
 struct UnderWay<'a> {
     cache: &'a Cache,
     queue: &'a Arc<Queue>,
@@ -792,13 +794,14 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// One file fewer in a directory has not been told.
+/// Counts one pending create less in a directory.
 fn shrank(directory: &Vnode) {
     let mut state = directory.state.lock();
     state.untold = state.untold.saturating_sub(1);
 }
 
-/// Whether a code says that something cannot be made, and not that its number is unknown or its volume is on its way elsewhere.
+/// Whether a code means that the file cannot be created. Other codes mean that its number is
+/// unknown, or that its volume is being moved.
 fn is_final(code: AbortCode) -> bool {
     let errors = [
         AbortCode::EEXIST,
@@ -818,7 +821,7 @@ fn not_made(vnode: &Vnode, cause: CallError) -> Error {
     }
 }
 
-/// What a server said, or what nobody said.
+/// The error of the server's answer, or of the missing answer.
 fn cause_of(error: &Error) -> CallError {
     match error {
         Error::Fileserver { cause, .. }

@@ -1,4 +1,5 @@
-//! What is known of one vnode: its status for as long as a promise holds, and what depends on it.
+//! One vnode: its status, which is valid as long as a promise holds, and all that depends on the
+//! status.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,7 +29,7 @@ use crate::mount_point::is_mount_point;
 use crate::store::Unanswered;
 use crate::volume::Volume;
 
-/// Users whose rights to one vnode are kept.
+/// The most users whose rights to one vnode are kept.
 const RIGHTS_MAX: usize = 16;
 /// A promise ends this much earlier for us than for the server. Source: kAFS.
 const MARGIN: Duration = Duration::from_secs(10);
@@ -36,115 +37,120 @@ const MARGIN: Duration = Duration::from_secs(10);
 /// A vnode of one of the cells that the cache knows: the cell's number, and the fid.
 pub type Key = (u32, Fid);
 
-/// Names in a directory, in their order, and what they stand for.
+/// The names in a directory in their order, each with its fid.
 pub type Listing = BTreeMap<Bytes, Fid>;
 
 /// One vnode in the cache.
 #[derive(Debug)]
 pub struct Vnode {
     pub(crate) key: Key,
-    /// The fid that the server gave it, where it was made here under one that the server had forgotten.
+    /// The fid that the server gave it. Set if it was created locally under a fid that the server
+    /// had forgotten.
     pub(crate) renumbered: OnceLock<Fid>,
     pub(crate) volume: Arc<Volume>,
     pub(crate) state: Ordered<STATE, State>,
     pub(crate) body: Ordered<BODY, Body>,
-    /// Held by whoever asks the server about it, so that others wait for the same answer.
+    /// Held during a request to the server, so that other tasks wait for the same answer.
     pub(crate) asking: tokio::sync::Mutex<()>,
-    /// Held by whoever stores.
+    /// Held during a store; serialises the stores of one file.
     pub(crate) storing: tokio::sync::Mutex<()>,
-    /// Of whoever stores.
+    /// Stores without an answer. Used by the task that holds `storing`.
     pub(crate) unanswered: Unanswered,
-    /// It waits to be stored (`behind.rs`).
+    /// It is in the queue of files to store (`behind.rs`).
     pub(crate) waits: AtomicBool,
     pub(crate) locks: Locks,
     /// No program waits for the store that is under way.
     pub(crate) unhurried: AtomicBool,
-    /// A server keeps ranges for us: others may store other bytes while ours are not stored.
+    /// A server keeps locks on ranges for us. Other clients may store other bytes while ours are
+    /// not stored.
     pub(crate) shared: AtomicBool,
-    /// Where its bytes are.
+    /// The location of its bytes: objects or the file server.
     pub(crate) places: Places,
-    /// Promises broken so far: an answer that was under way meanwhile promises nothing.
+    /// The number of broken promises. An answer gives no promise if the number changed while it was
+    /// under way.
     pub(crate) breaks: AtomicU64,
-    /// Changes of our own that were answered so far: nobody breaks a promise for them, so an answer that was
-    /// under way meanwhile may be of before.
+    /// The number of our own changes that were answered. No server breaks our promise for these. So
+    /// if the number changed while an answer was under way, the answer may show the state before
+    /// the change.
     pub(crate) own: AtomicU64,
-    /// When it was last used, by the cache's count.
+    /// The cache's tick at its last use.
     pub(crate) used: AtomicU64,
-    /// Directories: who read a file of it last.
+    /// Directories: the last reader of a file in it.
     pub(crate) reader: Mutex<Reader>,
-    /// Its bytes were fetched before a program asked for them, and none has yet.
+    /// Its bytes were fetched ahead, and no program has read them yet.
     pub(crate) is_ahead: AtomicBool,
 }
 
-/// What changes all the time.
+/// The mutable part of a vnode.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     /// Created, present, removed or gone.
     pub(crate) life: Life,
     pub(crate) status: Option<AfsFetchStatus>,
-    /// Until when the status may be believed.
+    /// The time until which the status is valid.
     expires: Option<Instant>,
-    /// When the promise of an open file is given up.
+    /// The time at which the promise about an open file is given up.
     given_up: Option<Instant>,
-    /// What the kernel was given and may still hold.
+    /// The kernel's knowledge of the vnode: what it was given and may still hold.
     pub(crate) held: Held,
-    /// Whose promise that is.
+    /// The server that gave the promise.
     promised_by: Option<SocketAddr>,
     rights: Vec<(u32, Rights)>,
     pub(crate) listing: Option<(u64, Arc<Listing>)>,
-    /// Directories: the user for whom the names were asked for.
+    /// Directories: the user for whom the names were fetched.
     pub(crate) lister: Option<Arc<User>>,
     /// Directories: when the names were last compared after a break ([`super::compare`]).
     pub(crate) compared: Option<Instant>,
     pub(crate) link: Option<(u64, Bytes)>,
-    /// Files: how often it is open.
+    /// Files: the number of open handles.
     pub(crate) opens: u32,
-    /// Who opened it last: the server is asked again for this user.
+    /// The user who opened it last. Repeated requests to the server are made for this user.
     pub(crate) opener: Option<Arc<User>>,
-    /// Who wrote last: the store is his.
+    /// The user who wrote last. Stores are made as this user.
     pub(crate) writer: Option<Arc<User>>,
-    /// How many programs here are about to remove its last name.
+    /// The number of programs of this machine that are about to remove its last name.
     pub(crate) removing: u32,
     /// It was just made, and no program has closed it since.
     pub(crate) made: bool,
-    /// The server refused attributes that programs had set: whoever closes the file next hears of it.
+    /// The server refused attributes or bytes, for good. The next close or `fsync` returns this
+    /// error.
     pub(crate) refused: Option<AbortCode>,
     /// Why the last store failed.
     pub(crate) failed: Option<i32>,
-    /// Bytes that may wait when it is closed, where that is not as of all files.
+    /// The number of bytes that may stay dirty at close, if the file has a value of its own.
     pub(crate) store_behind: Option<u64>,
-    /// Names of it are looked at one after the other: those that follow are asked for too.
+    /// Its names are looked up in order, so the following names are fetched too.
     pub(crate) walked: bool,
-    /// The last name of it that was looked up and led to what nothing was promised about.
+    /// The last name in it that was looked up and led to a vnode without a promise.
     pub(crate) looked_up: Option<Bytes>,
     /// Files: the name by which it was found last.
     pub(crate) name: Option<Bytes>,
-    /// Directories: the server keeps others out.
+    /// Directories: the lease, while the server admits no other client.
     pub(crate) lease: Option<Lease>,
     pub(crate) busy: Busy,
-    /// A change of it was not answered; and when the server first answered something about it
-    /// since.
+    /// Set if a change of it had no answer. The inner value is the time of the server's first
+    /// answer about it since then.
     pub(crate) undecided: Option<Option<Instant>>,
-    /// Directories: files in it that the server has not been told of.
+    /// Directories: the number of pending creates in it.
     pub(crate) untold: u32,
 }
 
-/// What `stat` tells of a vnode.
+/// The attributes of a vnode for `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// As the server gave it, with the length and time of what is not stored yet.
+    /// The server's status, with the length and times of changes that are not stored yet.
     pub status: AfsFetchStatus,
-    /// For how long it may be believed without asking.
+    /// The time for which the attributes are valid without a request.
     pub valid: Duration,
 }
 
 impl State {
-    /// Until when the status may be believed.
+    /// The time until which the status is valid.
     pub(crate) fn expires(&self) -> Option<Instant> {
         self.expires
     }
 
-    /// Nothing is promised any more. Answers whether something was.
+    /// Ends the promise. Returns whether a promise was in force.
     pub(super) fn end_promise(&mut self) -> bool {
         let expires = self.expires.take();
         expires.is_some_and(|at| at > Instant::now())
@@ -175,12 +181,12 @@ impl Vnode {
         }
     }
 
-    /// Which it is.
+    /// The cell and fid under which the cache knows it.
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// Its fid: that of its key, but where the server would not have that one.
+    /// Its fid: that of its key, unless the server gave it another one.
     pub fn fid(&self) -> Fid {
         self.renumbered.get().copied().unwrap_or(self.key.1)
     }
@@ -190,17 +196,18 @@ impl Vnode {
         &self.volume
     }
 
-    /// The last status that was heard, promised or not.
+    /// The last known status, promised or not.
     pub fn last_status(&self) -> Option<AfsFetchStatus> {
         self.state.lock().status
     }
 
-    /// Whether it is a directory; its number says so.
+    /// Whether it is a directory, by its vnode number.
     pub fn is_directory(&self) -> bool {
         self.key.1.vnode.is_directory()
     }
 
-    /// The status that holds now, with this user's rights in it.
+    /// The promised status with this user's rights. `None`: nothing is promised, or the rights are
+    /// unknown.
     pub(crate) fn promised(&self, user: &User) -> Option<AfsFetchStatus> {
         let state = self.state.lock();
         let status = state.status?;
@@ -212,18 +219,18 @@ impl Vnode {
         })
     }
 
-    /// The last status that was heard, with what programs here did since.
+    /// The last known status, with the changes that programs of this machine made since.
     pub(crate) fn shown_status(&self) -> Option<AfsFetchStatus> {
         let state = self.state.lock();
         Some(self.with_changes_in(&state, state.status?))
     }
 
-    /// How long a file is, with what programs here did to it.
+    /// The length of a file, with the changes that programs of this machine made.
     pub(crate) fn length(&self) -> u64 {
         self.body.lock().length()
     }
 
-    /// A status of the server's with what programs here did since.
+    /// Adds to a server's status the changes that programs of this machine made since.
     pub(crate) fn with_own_changes(&self, status: AfsFetchStatus) -> AfsFetchStatus {
         let state = self.state.lock();
         let newer = state
@@ -236,15 +243,17 @@ impl Vnode {
         self.with_changes_in(&state, status)
     }
 
-    /// The same, of the status that is in `state`, or a newer one. What is stored is in that first, and then no longer a change of
-    /// ours: whoever looked at one before and at the other after would find neither, and a file that is shorter than it was.
+    /// Like [`Vnode::with_own_changes`], for the status in `state` or a newer one. The caller holds
+    /// the lock on the state. A store first updates the status, then removes the change from the
+    /// body. A reader that took the status before the store and the body after it would miss the
+    /// change, and see a file that is too short.
     pub(crate) fn with_changes_in(
         &self,
         state: &State,
         mut status: AfsFetchStatus,
     ) -> AfsFetchStatus {
         if state.life.is_silly_renamed() || (state.life.is_removed() && self.is_directory()) {
-            // Its last name was removed, as far as programs know.
+            // For programs, its last name is removed.
             status.link_count = 0;
         }
         if status.file_type == FileType::File {
@@ -253,11 +262,12 @@ impl Vnode {
         status
     }
 
-    /// A server answered `status` for a user, to a question or, without a promise, to a change of our own.
-    /// Answers what the kernel is to be told.
+    /// Applies `status`, which a server answered for a user: to a request, or (without a promise)
+    /// to a change of our own. Returns the notice that is owed to the kernel.
     ///
-    /// Answers may overtake each other. What our own change came to is newer than any lower version; a
-    /// promise given before it holds all the same, as others would have broken it.
+    /// Answers may overtake each other. The result of our own change is newer than any lower
+    /// version. A promise that was given before the change holds all the same: a change by another
+    /// client would have broken it.
     pub(crate) fn heard(
         &self,
         user: u32,
@@ -267,8 +277,9 @@ impl Vnode {
         self.hear(&mut self.state.lock(), user, status, promise)
     }
 
-    /// The same, of a directory in which `count` things were made by us that its names have already. Fewer than those that
-    /// the answer has in it: others have made some, too, and the names are asked for again.
+    /// Like [`Vnode::heard`], for a directory in which we created `count` things that its listing
+    /// already has. If the version grew by another number, other clients made changes too, and the
+    /// listing is dropped.
     pub(crate) fn heard_grown(
         &self,
         user: u32,
@@ -285,10 +296,11 @@ impl Vnode {
         self.hear(&mut state, user, status, promise)
     }
 
-    /// The server took a piece of what was to be stored. Answers what the kernel is to be told.
+    /// The server stored a piece. Returns the notice that is owed to the kernel.
     ///
-    /// One step: an answer to a question of before, heard between the two, would be taken for news of others, and what was cut
-    /// off for something that they have put behind it.
+    /// This is one step under the lock. Between two steps, an answer to an earlier request could
+    /// arrive. It would look like a change by another client, and the cut-off bytes like bytes that
+    /// it had appended.
     pub(crate) fn stored(
         &self,
         user: u32,
@@ -307,7 +319,7 @@ impl Vnode {
         }
     }
 
-    /// The server did not take a piece. Answers what the kernel is to be told.
+    /// The server did not store a piece. Returns the notice that is owed to the kernel.
     pub(crate) fn not_stored(&self, piece: &Piece) -> Owed {
         let mut state = self.state.lock();
         let before = self.length();
@@ -348,8 +360,8 @@ impl Vnode {
                 self.is_directory() && promise.is_some_and(|(_, asked)| from_before(asked));
             state.life.seen(is_old);
         }
-        // Who may do what changes without the data: what was known of others holds no longer than
-        // the promise, which an access list's change breaks.
+        // Rights change without the data. So the known rights of other users hold no longer than
+        // the promise, which a change of the access list breaks.
         if state.expires.is_none_or(|at| at <= Instant::now()) {
             state.rights.clear();
         }
@@ -360,7 +372,8 @@ impl Vnode {
         state.rights.push((user, status.caller_access));
         if let Some((callback, asked)) = promise {
             let broken = self.breaks.load(Ordering::Acquire) != asked.breaks;
-            // Of the same version, either may be the newer one: a mode changes without it.
+            // With equal versions, either answer may be the newer one: a mode changes without a new
+            // version.
             let doubtful = overtaken && known == Some(status.data_version);
             let given = callback.expires_in_secs > 0
                 && callback.callback_type != Callback::DROPPED
@@ -376,8 +389,9 @@ impl Vnode {
         owed
     }
 
-    /// What an answer promises, if a change that was not answered before is decided: it is done,
-    /// or never will be, when the server has answered for [`SETTLE_TIME`] since.
+    /// Returns the promise of an answer, or none while an earlier change without an answer is
+    /// undecided. The change is made, or will never be made, when the server has answered for
+    /// [`SETTLE_TIME`] since.
     pub(crate) fn decided(&self, (callback, asked): (Callback, Asked)) -> (Callback, Asked) {
         let mut state = self.state.lock();
         let Some(first) = state.undecided else {
@@ -393,18 +407,18 @@ impl Vnode {
         (callback, asked)
     }
 
-    /// The server that last promised something.
+    /// The server that gave the last promise.
     pub(crate) fn promised_by(&self) -> Option<SocketAddr> {
         self.state.lock().promised_by
     }
 
-    /// Whether something is promised, and that server may have promised it.
+    /// Whether a promise is in force that this server may have given.
     pub(crate) fn is_promised_by(&self, server: SocketAddr) -> bool {
         let state = self.state.lock();
         state.expires.is_some() && state.promised_by.is_none_or(|by| by == server)
     }
 
-    /// The promise is broken. Answers what the kernel is to be told.
+    /// Ends the promise after a break. Returns the notice that is owed to the kernel.
     pub(crate) fn broken(&self) -> Owed {
         self.breaks.fetch_add(1, Ordering::AcqRel);
         let mut state = self.state.lock();
@@ -412,7 +426,7 @@ impl Vnode {
         state.held.end()
     }
 
-    /// We have moved a file to another directory.
+    /// Notes that we moved the file to another directory.
     pub(crate) fn moved_to(&self, directory: Fid) {
         if let Some(status) = &mut self.state.lock().status {
             status.parent_vnode = directory.vnode;
@@ -420,15 +434,14 @@ impl Vnode {
         }
     }
 
-    /// How many promises were broken so far. What was true before [`Vnode::breaks`] became another number need
-    /// not be true any more.
+    /// The number of broken promises. If it changes, facts from before need not be true any more.
     pub fn breaks(&self) -> u64 {
         self.breaks.load(Ordering::Acquire)
     }
 
-    /// If it is open, and its promise is to be given up by `now`, that is done. Answers what the
-    /// kernel is to be told. Of what is not open the kernel believes nothing beyond that time by
-    /// itself, and its pages are compared when it is opened.
+    /// Gives up the promise about an open file if it is due by `now`. Returns the notice that is
+    /// owed to the kernel. A file that is not open needs none: the kernel believes its attributes
+    /// no longer than the promise, and its pages are checked at the next open.
     pub(crate) fn ran_out(&self, now: Instant) -> Owed {
         let mut state = self.state.lock();
         let promised = state.expires.and(state.given_up);
@@ -439,7 +452,7 @@ impl Vnode {
         state.held.end()
     }
 
-    /// If no program has it open, no descriptor is kept for it.
+    /// Closes its file in the cache directory if no program has it open.
     pub(crate) fn rest(&self) {
         let state = self.state.lock();
         if state.opens == 0 {
@@ -452,12 +465,13 @@ impl Vnode {
         self.state.lock().opens > 0
     }
 
-    /// Whether the server said that it is no more.
+    /// Whether no server has it any more.
     pub(crate) fn is_gone(&self) -> bool {
         self.state.lock().life.is_gone()
     }
 
-    /// There is no such vnode any more. Answers what the kernel is to be told, if it does not know.
+    /// Notes that the server has no such vnode any more. Returns the notice that is owed to the
+    /// kernel.
     pub(crate) fn vanished(&self) -> Owed {
         let mut state = self.state.lock();
         state.expires = None;
@@ -465,16 +479,16 @@ impl Vnode {
         state.held.end()
     }
 
-    /// We have removed the name of this directory, and with it the directory.
+    /// Notes that we removed this directory.
     pub(crate) fn directory_removed(&self) {
-        // An answer from before that is under way promises nothing.
+        // An earlier answer that is under way gives no promise.
         self.breaks.fetch_add(1, Ordering::AcqRel);
-        // The kernel has removed it itself.
+        // The kernel has removed it already.
         let _known = self.vanished();
         self.state.lock().life.removed();
     }
 
-    /// What programs that have it open are shown of a directory that we have removed.
+    /// The status of a directory that we removed, for programs that have it open.
     pub(crate) fn removed_directory(&self) -> Option<AfsFetchStatus> {
         let state = self.state.lock();
         let is_removed = self.is_directory() && state.life.is_removed();
@@ -487,17 +501,17 @@ impl Vnode {
         status.file_type == FileType::Symlink && is_mount_point(status.unix_mode)
     }
 
-    /// A number that changes when others than our own programs changed the contents.
+    /// A number that changes when another client changed the contents.
     pub fn contents(&self) -> u64 {
         self.body.lock().contents()
     }
 
-    /// Bytes that our own programs wrote and no server has.
+    /// The number of bytes that programs of this machine wrote and no server has.
     pub fn unstored_bytes(&self) -> u64 {
         self.body.lock().unstored_bytes()
     }
 
-    /// When our own programs last changed it, if that is not stored yet.
+    /// The time of the last change by a program of this machine, if the change is not stored yet.
     pub fn unstored_since(&self) -> Option<AfsTime> {
         let body = self.body.lock();
         body.is_changed().then(|| body.touched())
@@ -516,7 +530,7 @@ pub(super) mod tests {
 
     const USER: u32 = 1;
 
-    /// A file of volume 5, of which nothing is known.
+    /// A file of volume 5 without a known status.
     pub(in crate::cache) fn vnode() -> Vnode {
         let volume = Volume {
             cell: CellName::new("test.cell").expect("name"),
@@ -565,14 +579,14 @@ pub(super) mod tests {
         let early = Asked::about(&vnode);
         let _nothing = vnode.heard(USER, &status(4, 10, 0o644), promise(early));
         let asked = Asked::about(&vnode);
-        // We store meanwhile, and are answered first.
+        // We store in between, and that answer arrives first.
         let _nothing = vnode.heard(USER, &status(5, 20, 0o644), None);
         let _nothing = vnode.heard(USER, &status(4, 10, 0o644), promise(asked));
         assert_eq!(known(&vnode), (5, 20, 0o644, true));
-        // The other way round it is newer.
+        // If the version is higher, the late answer is newer.
         let _nothing = vnode.heard(USER, &status(6, 30, 0o644), promise(asked));
         assert_eq!(known(&vnode), (6, 30, 0o644, true));
-        // A change of the mode leaves the version: which of both is newer cannot be said.
+        // A change of the mode keeps the version, so it is unknown which of the two is newer.
         let asked = Asked::about(&vnode);
         let _nothing = vnode.heard(USER, &status(6, 30, 0o600), None);
         let _nothing = vnode.heard(USER, &status(6, 30, 0o644), promise(asked));

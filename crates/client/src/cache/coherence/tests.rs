@@ -41,12 +41,12 @@ fn news_for_which_nothing_asked_is_told() {
 
 #[test]
 fn news_that_an_answer_brings_is_told_by_it() {
-    // Another length: the kernel drops the pages as it takes it.
+    // Another length: the kernel drops the pages when it takes the length.
     let mut held = given();
     held.questions = 1;
     assert_eq!(held.news((10, 1010)), Owed::NOTHING);
     assert_eq!(held.answer(1010, false), Owed::NOTHING);
-    // The same: they are dropped before.
+    // The same length: a notice drops the pages before the answer.
     assert_eq!(held.news((1010, 1010)), Owed::NOTHING);
     assert_eq!(held.answer(1010, false), Owed::ALL);
     // Longer, and back again before the answer.
@@ -60,7 +60,7 @@ fn news_that_an_answer_brings_is_told_by_it() {
     held.questions = 1;
     assert_eq!(held.news((10, 20)), Owed::NOTHING);
     assert_eq!(held.answer(20, true), Owed::ALL);
-    // Nothing of the file is there.
+    // The kernel holds nothing about the file.
     let mut held = Held {
         contents: false,
         ..given()

@@ -1,6 +1,5 @@
-//! A file that was to be made under a number that the server has forgotten, or could not be made
-//! with others: it is made by
-//! asking.
+//! Creates a file with an ordinary call, because the server has forgotten its reserved number, or
+//! cannot create it in a call with others.
 
 use std::net::SocketAddr;
 
@@ -13,11 +12,12 @@ use crate::cache::Cache;
 use crate::error::Result;
 
 impl Cache {
-    /// Rule 6.
+    /// Rule 6 of [`super`].
     pub(super) async fn make_again(&self, queue: &Queue, one: &Sent) {
         let (reply, by) = match self.create_again(queue, one).await {
             Ok(made) => made,
-            // Also a name that is taken may be so by itself: it is asked again.
+            // The name may be taken by this very file, from an earlier call, so this refusal is not
+            // final.
             Err(error) => return self.failed(queue, one, (&error, &cause_of(&error))),
         };
         let Sent {
