@@ -1,8 +1,8 @@
-//! Where cached bytes lie: in memory, or in the cache directory.
+//! The place of cached bytes: memory, or the cache directory.
 //!
-//! There one sparse file for each cached file, with its bytes at their own places: so a file that
-//! is here as a whole can be handed to the kernel as it is, and taking a part out is making a hole.
-//! Small ones share files (`pack_slots.rs`).
+//! In the directory each cached file is one sparse file, with the bytes at their own offsets. So a
+//! complete file can be handed to the kernel as it is, and dropping a part makes a hole. Small
+//! files share files (`pack_slots.rs`).
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,20 +1,22 @@
-//! The contents of one file as this client has them: what is here, what is to be stored.
+//! The contents of one file as this client has them: which bytes are here, and which are to be
+//! stored.
 //!
-//! 1. `valid` bytes are those of `version`, or our own (`dirty`, `storing`). When the server has
-//!    another version than ours, what is not our own goes.
-//! 2. `length` is the file's length as this client's programs see it; `server_length` as the server
-//!    does. A file cut shorter than the server has it and then extended has zeros there: `cut` is
-//!    the shortest it was, and is told to the server before bytes beyond it.
-//! 3. What is being stored is in `storing`, in neither `dirty` nor lost: a store that fails puts it
-//!    back, and bytes written meanwhile are dirty anew.
-//! 4. While a store is under way, nobody can say whether a newer version is its doing: what was met
-//!    is judged when the store is answered, or has failed.
-//! 5. On disk, everything that happens is noted in the index (`recovery_notes.rs`), so that the
-//!    next cache manager goes on: bytes that an earlier one left are `unchecked` until they are
-//!    first used, and dirty ones *left over* until the server has said whether it still has the
-//!    version that they were made over.
-//! 6. Attributes that programs set and no server has are in `set`. They go with the last of the
-//!    bytes, as a mode may forbid the next store, and alone where no bytes are left to be stored
+//! 1. `valid` bytes are those of `version`, or our own (`dirty`, `storing`). If the server has
+//!    another version, all bytes that are not our own are dropped.
+//! 2. `length` is the file's length as programs of this machine see it; `server_length` is the
+//!    length at the server. A file that was cut below the server's length and then extended has
+//!    zeros there. `cut` is the shortest length that it had. It is sent to the server before bytes
+//!    beyond it.
+//! 3. Bytes that are being stored are in `storing` and not in `dirty`. A failed store puts them
+//!    back. Bytes that are written during the store are dirty again.
+//! 4. During a store, a newer version may be the effect of the store. Therefore a status that
+//!    arrives meanwhile is judged only after the store is answered or has failed.
+//! 5. On disk, every change is noted in the index (`recovery_notes.rs`), so that the next process
+//!    can continue. Bytes of an earlier process are `unchecked` until their first use. Its dirty
+//!    bytes are *left over* until the server has said whether it still has the version over which
+//!    they were written.
+//! 6. Attributes that programs set and no server has are in `set`. They go with the last bytes,
+//!    because a mode may forbid the next store. If no bytes are left to store, they go alone
 //!    (`attributes.rs` of `cellar-client`).
 
 use std::io;
@@ -37,7 +39,7 @@ mod local_change;
 mod recovery;
 mod store;
 
-/// Bytes that one `StoreData` brings at most, to a server that is not far ([`super::far`]).
+/// The most bytes of one `StoreData` call, unless the path to the server is long.
 pub const STORE_BYTES: u64 = 8 << 20;
 
 /// The sums of bytes over all files of a cache.
@@ -51,7 +53,7 @@ pub struct Space {
     pub lent: AtomicU64,
 }
 
-/// No version that a server gives.
+/// A version that no server gives.
 const NO_VERSION: u64 = u64::MAX;
 
 /// The bytes of one cached file, and what of them is to be stored.
@@ -60,8 +62,8 @@ pub struct Body {
     space: Arc<Space>,
     backing: Backing,
     version: u64,
-    /// The last version that was met, also when nothing is here, and how often another was met that
-    /// is not of our own making: the same number, the same contents.
+    /// The last version that a server reported, also if no bytes are here. `contents` counts the
+    /// versions that are not our own: the same number means the same contents.
     met: u64,
     contents: u64,
     length: u64,
@@ -70,27 +72,27 @@ pub struct Body {
     dirty: Ranges,
     storing: Ranges,
     cut: Option<u64>,
-    /// A store is under way: versions rise because of it.
+    /// A store is under way, which increases the version.
     in_flight: bool,
-    /// It cuts the file off, which the server may have done or not.
+    /// The store under way cuts the file. The server may have done that or not.
     cutting: bool,
-    /// The newest status that was met meanwhile.
+    /// The newest status that arrived during the store.
     meanwhile: Option<AfsFetchStatus>,
-    /// There is something to be stored, or being stored.
+    /// Bytes or a length are to be stored, or are being stored.
     changed: bool,
-    /// When our own programs changed it, or what they say instead.
+    /// The modification time to store: of our last change, or as a program set it.
     modified: Option<AfsTime>,
-    /// When our own programs changed it.
+    /// The time of the last change by our own programs.
     touched: AfsTime,
-    /// Attributes that our own programs set, and no server has.
+    /// Attributes that our own programs set and no server has.
     set: AfsStoreStatus,
-    /// What outlives this process.
+    /// The notes in the index; `None` in memory.
     kept: Option<Kept>,
-    /// Who wrote last, as the index has it.
+    /// The last writer, as in the index.
     writer: u32,
-    /// What is dirty is of an earlier cache manager, and the server has not been asked yet.
+    /// The dirty bytes are of an earlier process, and the server was not asked about them yet.
     left_over: Option<LeftOver>,
-    /// Whether its file is lent.
+    /// Whether the file of the bytes is lent.
     lent: loan::Lent,
 }
 
@@ -112,14 +114,14 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Whether the server is to cut the file off.
+    /// Whether the call cuts the file.
     pub fn cuts(&self) -> bool {
         self.cut.is_some()
     }
 }
 
 impl Body {
-    /// A file whose bytes are in memory, and end with this process.
+    /// An empty body whose bytes are in memory. They are lost when the process ends.
     pub fn in_memory(space: Arc<Space>) -> Self {
         Self::new(Backing::memory(), space)
     }
@@ -151,29 +153,30 @@ impl Body {
         }
     }
 
-    /// Who writes from now on.
+    /// Sets the user that writes from now on.
     pub fn set_writer(&mut self, writer: u32) {
         self.writer = writer;
     }
 
-    /// Who wrote last.
+    /// The user that wrote last.
     pub fn writer(&self) -> u32 {
         self.writer
     }
 
-    /// How it was made here, if no server knows of it and this outlives the process.
+    /// The local create of the file, if no server knows the file and the note of it outlives the
+    /// process.
     pub fn made(&self) -> Option<&MadeHere> {
         self.kept.as_ref()?.made()
     }
 
-    /// It was made here, and no server was told.
+    /// Notes that the file is a local create, which no server knows.
     pub fn is_made(&mut self, made: impl FnOnce() -> MadeHere) {
         if let Some(kept) = &mut self.kept {
             kept.is_made(made());
         }
     }
 
-    /// The server knows it.
+    /// Notes that the server knows the file.
     pub fn is_born(&mut self) {
         let changed = self.is_changed();
         if let Some(kept) = &mut self.kept {
@@ -181,7 +184,8 @@ impl Body {
         }
     }
 
-    /// A program has closed it: that it was made here outlives this process.
+    /// Called when a program has closed the file: the note of the local create now outlives the
+    /// process.
     pub fn note_made(&mut self, writer: u32, now: AfsTime) {
         let over = (self.version, writer);
         if let Some(kept) = &mut self.kept {
@@ -189,11 +193,11 @@ impl Body {
         }
     }
 
-    /// What to sync so that dirty bytes survive a crash of the machine, and how many changes that
-    /// are.
+    /// The file and the index to sync, in this order, so that dirty bytes survive a crash of the
+    /// machine. The number is to be passed to [`Body::synced`]. `None` if nothing is to be synced.
     ///
     /// # Errors
-    /// Its file cannot be opened.
+    /// The file of the bytes cannot be opened.
     pub fn unsynced(&mut self) -> io::Result<Option<(std::fs::File, Arc<Index>, u64)>> {
         let kept = self.kept.as_ref().filter(|_| self.is_changed());
         let Some((index, changes)) = kept.and_then(Kept::to_sync) else {
@@ -203,7 +207,7 @@ impl Body {
         Ok(file.map(|file| (file, index, changes)))
     }
 
-    /// It has been synced.
+    /// Notes that the changes up to this number of [`Body::unsynced`] are on the disk.
     pub fn synced(&mut self, changes: u64) {
         let is_changed = self.is_changed();
         if let Some(kept) = self.kept.as_mut().filter(|_| is_changed) {
@@ -211,17 +215,18 @@ impl Body {
         }
     }
 
-    /// The version that it is of.
+    /// The data version of the bytes.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// The shortest it was cut to, which the server does not know.
+    /// The shortest length since the last store, if the file was cut and the server does not know
+    /// it.
     pub fn cut(&self) -> Option<u64> {
         self.cut
     }
 
-    /// Its number in the index.
+    /// The number of the file in the index.
     pub fn number(&self) -> Option<u64> {
         self.kept.as_ref().map(Kept::number)
     }
@@ -231,18 +236,17 @@ impl Body {
         self.length
     }
 
-    /// Another number than before: contents that are not what they were, by others.
+    /// A number that changes when the contents change by others than this machine.
     pub fn contents(&self) -> u64 {
         self.contents
     }
 
-    /// Whether there is something that the server does not have.
+    /// Whether bytes, a length or attributes are here that the server does not have.
     pub fn is_changed(&self) -> bool {
         self.changed || self.set != AfsStoreStatus::default()
     }
 
-    /// Whether something was met during a store, which is judged when that has ended: the length
-    /// may be another then.
+    /// Whether a status arrived during a store and is judged after it. The length may change then.
     pub fn has_to_judge(&self) -> bool {
         self.in_flight && self.meanwhile.is_some()
     }
@@ -252,7 +256,7 @@ impl Body {
         self.set
     }
 
-    /// When our own programs changed it last, by our clock.
+    /// The time of the last change by our own programs, by our clock.
     pub fn touched(&self) -> AfsTime {
         self.touched
     }
@@ -262,7 +266,7 @@ impl Body {
         self.dirty.bytes()
     }
 
-    /// What no server has, be it on its way.
+    /// The number of bytes that no server has acknowledged, including those that are being stored.
     pub fn unstored_bytes(&self) -> u64 {
         self.dirty.bytes() + self.storing.bytes()
     }
@@ -272,21 +276,20 @@ impl Body {
         self.valid.bytes()
     }
 
-    /// What of `start..end` has to be fetched before it can be read.
+    /// The parts of `start..end` that must be fetched before the range can be read.
     pub fn gaps(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let end = end.min(self.length);
         self.check(start, end);
         self.valid.gaps(start, end)
     }
 
-    /// Whether something of `start..end` is not here, as far as is known.
+    /// Whether a part of `start..end` is not here. Checksums are not compared.
     pub fn lacks(&self, start: u64, end: u64) -> bool {
         let end = end.min(self.length);
         start < end && !self.valid.gaps(start, end).is_empty()
     }
 
-    /// Bytes that an earlier cache manager left are compared with their checksums before they are
-    /// used.
+    /// Compares bytes of an earlier process with their checksums, before their first use.
     fn check(&mut self, start: u64, end: u64) {
         let Some(kept) = &mut self.kept else {
             return;
@@ -296,7 +299,7 @@ impl Body {
         }
     }
 
-    /// Changes which bytes are here and dirty, keeping the cache's sums.
+    /// Changes the sets of bytes, and updates the sums of the cache.
     fn account<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
         let before = (
             self.valid.bytes(),
@@ -319,8 +322,7 @@ impl Body {
         result
     }
 
-    /// The server says this about the file. Answers whether bytes that were here are no longer
-    /// true.
+    /// Applies a status from the server. Returns whether bytes that were here have become stale.
     pub fn meet(&mut self, status: &AfsFetchStatus) -> bool {
         if self.in_flight {
             let newest = self
@@ -350,7 +352,7 @@ impl Body {
         stale
     }
 
-    /// The file is as long as the server says, or as our own programs have made it.
+    /// Sets the length: that of the server, unless our own programs have changed it.
     fn lengthen(&mut self, status: &AfsFetchStatus) {
         if !self.changed {
             self.length = status.length;
@@ -360,9 +362,9 @@ impl Body {
         }
     }
 
-    /// What no server has: what our programs wrote, and, beyond what the server has or what was cut
-    /// off, zeros where nothing was written. Bytes that a server had there, or that a write left
-    /// which was never answered, go.
+    /// The bytes that no server has: those that our programs wrote, and zeros beyond the server's
+    /// length or the cut where nothing was written. Other bytes in that area are overwritten with
+    /// zeros: old bytes of the server, or the rest of a write that was never answered.
     fn own(&mut self) -> Ranges {
         let mut own = self.dirty.clone();
         own.insert_all(&self.storing);
@@ -378,7 +380,7 @@ impl Body {
         own
     }
 
-    /// Drops what is not our own.
+    /// Drops all bytes that are not our own.
     pub fn forget_clean(&mut self) {
         if self.cutting {
             return;
@@ -393,7 +395,7 @@ impl Body {
         }
     }
 
-    /// There are no bytes here; perhaps attributes that no server has.
+    /// Removes the file of the bytes. Attributes that no server has may remain.
     fn remove(&mut self) {
         self.leave_lent();
         self.backing.remove();
@@ -430,13 +432,16 @@ impl Body {
         Ok(())
     }
 
-    /// Reads what is here.
+    /// Reads bytes that are here.
+    ///
+    /// # Errors
+    /// The disk cannot be read.
     pub fn read(&mut self, start: u64, end: u64) -> io::Result<Vec<u8>> {
         let length = usize::try_from(end.saturating_sub(start)).unwrap_or(0);
         self.backing.read(start, length)
     }
 
-    /// A status of the server's with what programs here did since.
+    /// A status of the server, with the changes that programs of this machine made since.
     pub fn shown(&self, mut status: AfsFetchStatus) -> AfsFetchStatus {
         if self.changed {
             status.length = self.length;
@@ -453,7 +458,7 @@ impl Body {
         status
     }
 
-    /// The file is gone: there is nobody who could take what is dirty.
+    /// Drops everything, dirty bytes included: the file is gone at the server.
     pub fn abandon(&mut self) {
         self.account(|body| {
             body.valid.clear();
@@ -469,7 +474,7 @@ impl Body {
         self.version = NO_VERSION;
     }
 
-    /// Before bytes up to `end` come.
+    /// Moves the bytes to a file of their own if a slot is too short for bytes up to `end`.
     fn make_fit(&mut self, end: u64) -> io::Result<()> {
         let synced = self.kept.as_ref().is_some_and(Kept::was_synced);
         let moved = self.backing.make_fit(end, self.length, synced)?;
@@ -479,7 +484,7 @@ impl Body {
         Ok(())
     }
 
-    /// No program has it open.
+    /// Closes the descriptor: no program has the file open.
     pub fn close(&mut self) {
         self.backing.close();
     }

@@ -1,27 +1,28 @@
-//! The index of a cache directory: what its files are, so that the next `cellar mount` goes on with
-//! them.
+//! The index of a cache directory: the state of its files, with which the next process continues.
 //!
-//! One file of records, appended as things happen and written anew when it has grown; the state
-//! that they lead to is in memory too. Why no crash makes us serve or store what is wrong:
+//! The index is one file of records. Records are appended as things happen. The file is rewritten
+//! when it has grown. The state to which the records lead is also in memory. Why no crash makes the
+//! cache serve or store wrong bytes:
 //!
-//! 1. *Clean bytes carry a checksum* ([`Record::Valid`]), made from the bytes that came from the
-//!    server and compared before they are first used again. So it does not matter in which order a
-//!    machine that crashed wrote data and index: what does not agree is fetched again. What agrees
-//!    is of the version in the record, and of use only if the server still has that version.
-//! 2. *Dirty bytes carry none*: they are written before their record is, and the record before the
-//!    program is answered. A process that is killed loses nothing of what the kernel has, so what
-//!    was answered is here, and what was not answered may be, in part. Only shortening is noted
-//!    before it is done, and is done again when the file is taken up.
-//! 3. *After a crash of the machine* (another boot than in [`Record::Boot`]) dirty bytes are
-//!    believed only if both files had been synced since ([`Record::Synced`]), and are as long as
-//!    the log says: what came to the disk of a shortening may be the file without its record.
-//!    Others are put aside, and told.
-//! 4. *A record that was cut short at the end* was never answered, and is ignored. Damage anywhere
-//!    else means that nothing is known for certain: clean bytes are dropped and dirty ones put
-//!    aside, also those that only records behind the damage tell of.
-//! 5. A file without a record goes, and a record without a file is nothing.
+//! 1. *Clean bytes have a checksum* ([`Record::Valid`]). It is made from the bytes that came from
+//!    the server, and compared before the bytes are first used again. So the order in which a
+//!    crashed machine wrote data and index does not matter: bytes that differ are fetched again.
+//!    Bytes that agree are of the version in the record. They are used only if the server still has
+//!    that version.
+//! 2. *Dirty bytes have none*. They are written before their record, and the record before the
+//!    program gets its answer. A killed process loses nothing that the kernel has. So all answered
+//!    writes are here; unanswered ones may be here in part. Only a shortening is noted before it is
+//!    done. It is repeated when the file is recovered.
+//! 3. *After a crash of the machine* (another boot than in [`Record::Boot`]) dirty bytes count only
+//!    if both files were synced since ([`Record::Synced`]), and if the file has the length in the
+//!    log: a shortened file may be on the disk without its record. Other dirty bytes are put aside
+//!    and reported.
+//! 4. *A truncated record at the end* was never answered, and is ignored. Damage anywhere else
+//!    means that nothing is certain. Clean bytes are dropped and dirty ones are put aside,
+//!    including those that only records behind the damage name.
+//! 5. A file without a record is removed, and a record without a file is ignored.
 //!
-//! Small files share files, of which `pack_slots.rs` says why the same holds.
+//! Small files share files; `pack_slots.rs` explains why the rules hold for them too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;

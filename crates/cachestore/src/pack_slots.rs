@@ -1,24 +1,26 @@
-//! Small files of a cache directory: many in one file, each in a slot of its own.
+//! Small files of a cache directory: many in one file, each in its own slot.
 //!
-//! To make, open and remove a file costs a file system more than to write its first bytes; on an
-//! ext4 on which many were removed lately half a millisecond, which is more than the server takes
-//! to send it. So what is no longer than [`SLOT`] lies in a *pack*: one sparse file with [`SLOTS`]
-//! places, of which only what was written takes room on the disk. Why that is as safe as files of
-//! their own (`cache_index.rs` has the rules):
+//! To create, open and remove a file costs a file system more than to write its first bytes. On an
+//! ext4 from which many files were removed lately it costs half a millisecond, more than the server
+//! needs to send the file. Therefore a file of at most [`SLOT`] bytes lies in a *pack*: a sparse
+//! file with [`SLOTS`] places, of which only written parts use space on the disk. Why that is as
+//! safe as separate files (`cache_index.rs` has the rules):
 //!
-//! 1. *No slot is used twice.* It goes with the number of its file, and numbers are given once:
-//!    whatever an older index says of a number, another file's bytes are never taken for its own.
-//! 2. *What was not written is zero.* Shortening and removing make holes, and what a write left
-//!    that was never answered is cut off when the file is taken up again.
-//! 3. *A file that grows leaves its slot for good*: its bytes are written to a file of its own,
-//!    which gets its name in one step, and then the slot is emptied. Where there is a file of its
-//!    own the slot means nothing.
-//! 4. *What was ever synced is synced again* before its slot is emptied, with its name, and a
-//!    shortening is on the disk's index before it is done, if anything of what it shortens was
-//!    synced, whatever was changed since: the disk's index may end there, and after a crash of the
-//!    machine a hole is never what was written ([`Slots::are_written`] looks). Where the name
-//!    cannot be synced both stay (3), until it can or neither is needed.
-//! 5. *A pack in which nothing is left goes as a whole.*
+//! 1. *No slot is used twice.* A slot belongs to the number of its file, and each number is given
+//!    once. Whatever an older index says of a number, the bytes of another file are never taken for
+//!    its own.
+//! 2. *Unwritten bytes are zero.* Shortening and removal make holes. The rest of an unanswered
+//!    write is cut off when the file is recovered.
+//! 3. *A file that grows leaves its slot for good.* Its bytes are written to a separate file, which
+//!    gets its name in one atomic step. Then the slot is emptied. If a separate file exists, the
+//!    slot is ignored.
+//! 4. *Bytes that were ever synced are synced again*, with the name of the new file, before the
+//!    slot is emptied. A shortening is in the index on the disk before it is done, if any of the
+//!    bytes were synced, whatever was changed since. The reason: the index on the disk may end
+//!    there, and after a crash of the machine a hole is never taken for written bytes
+//!    ([`Slots::are_written`] checks). If the name cannot be synced, slot and file both stay until
+//!    it can be, or until neither is needed.
+//! 5. *A pack without used slots is removed.*
 
 use std::collections::{HashMap, HashSet};
 use std::io;

@@ -1,5 +1,4 @@
-//! What of one body outlives the process: its notes in the index, and the checksums of what an
-//! earlier process left.
+//! The notes of one body in the index, and the checksums of bytes that an earlier process left.
 
 use std::io;
 use std::sync::Arc;
@@ -13,18 +12,17 @@ use crate::cache_index::{Index, Left};
 use crate::index_entry::{MadeHere, Place, Sums, overlapping};
 use crate::index_record::{NONE, Record};
 
-/// The longest part with one checksum: what has to be read before any of it is used.
+/// The most bytes under one checksum: all of them are read before any of them is used.
 const PART: usize = 1 << 20;
 
-/// Dirty bytes that an earlier process left, before the server was asked about them.
+/// Unstored changes of an earlier process, about which the server was not asked yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOver {
-    /// They may not be what was written.
+    /// The bytes may be damaged by a crash of the machine.
     pub torn: bool,
-    /// What was being stored, and what it settles of a shortening: perhaps the server has it.
+    /// The piece that was being stored (start, end, cut), which the server may have.
     pub in_doubt: Option<(u64, u64, Option<u64>)>,
-    /// The server is being asked whether it has what was being stored: its version says nothing
-    /// yet.
+    /// The server is being asked whether it has that piece. Until then its version decides nothing.
     pub postponed: bool,
 }
 
@@ -395,7 +393,7 @@ fn seed(start: u64) -> u32 {
     crc32c::crc32c(&start.to_le_bytes())
 }
 
-/// The checksums of bytes that lie together.
+/// The checksums of consecutive bytes from `start`: start, end and sum of each part.
 pub fn checksums(start: u64, bytes: &[u8]) -> Vec<(u64, u64, u32)> {
     let mut at = start;
     let parts = bytes.chunks(PART).map(|part| {

@@ -10,9 +10,14 @@ use super::Body;
 use crate::recovery_notes::Filled;
 
 impl Body {
-    /// Takes bytes that were fetched of a range, with the status at that moment; only what is not
-    /// here already. Behind the server's end our own programs made the file longer: there it is
-    /// zero. Answers whether the bytes are of the version that is here: else they are of no use.
+    /// Adds fetched bytes of a range, with the status of the same reply. Bytes that are here
+    /// already stay. If our own programs made the file longer, the bytes beyond the server's end
+    /// are zeros.
+    ///
+    /// Returns whether the bytes are of the version that is here. Otherwise they are not used.
+    ///
+    /// # Errors
+    /// The disk cannot be written.
     pub fn fill(
         &mut self,
         status: &AfsFetchStatus,

@@ -1,19 +1,20 @@
-//! A body's file for somebody who reads it by himself.
+//! Lending the file of a body to the kernel, which then reads it without requests.
 
 use std::fs::File;
 use std::sync::{Arc, Weak};
 
 use super::Body;
 
-/// Bytes that are compared with their checksums while somebody waits for an open.
+/// The most bytes that are compared with their checksums while a program waits for `open`.
 const COMPARED_MAX: u64 = 64 << 20;
 
-/// The bytes of one file of the cache, for as long as somebody has it.
+/// Alive as long as the file is lent.
 pub(super) type Lent = Weak<()>;
 
 impl Body {
-    /// Its file, with a sign that it is lent, if all of it is there as the server has it. What
-    /// comes of another version goes into another file, as does what comes after all was forgotten.
+    /// The file of the bytes, if all bytes are here and equal those of the server. The file counts
+    /// as lent as long as the `Arc` lives. Bytes of another version, or after all bytes were
+    /// dropped, go into another file.
     pub fn lend(&mut self) -> Option<(File, Arc<()>)> {
         let kept = self.kept.as_ref()?;
         let is_clean = !self.is_changed() && !self.in_flight && self.left_over.is_none();
@@ -24,7 +25,7 @@ impl Body {
             return None;
         }
         let file = self.backing.file().ok()??;
-        // Whoever reads it by himself goes by its own length.
+        // The kernel reads up to the length of this file.
         if file.metadata().ok()?.len() != self.length {
             return None;
         }
@@ -33,12 +34,13 @@ impl Body {
         Some((file, lent))
     }
 
-    /// Whether somebody reads its file by himself.
+    /// Whether the file is lent.
     pub fn is_lent(&self) -> bool {
         self.lent.strong_count() > 0
     }
 
-    /// Its file goes: whoever has it keeps it, and what comes next is not that.
+    /// Ends the loan, because the file is removed. The borrower keeps the old file; the contents
+    /// get another number.
     pub(super) fn leave_lent(&mut self) {
         if self.is_lent() {
             self.contents += 1;

@@ -9,7 +9,10 @@ use super::Body;
 use crate::index_entry::merge;
 
 impl Body {
-    /// Our own programs write.
+    /// Writes bytes of a program of this machine.
+    ///
+    /// # Errors
+    /// The disk cannot be written. A part of the bytes may be written.
     pub fn write(&mut self, position: u64, bytes: &[u8], now: AfsTime) -> io::Result<()> {
         let end = position + bytes.len() as u64;
         self.check(position, end);
@@ -33,10 +36,12 @@ impl Body {
         Ok(())
     }
 
-    /// A write failed, of which some may be there: what is clean has to be fetched again, and
-    /// beyond the end are zeros. What no server has is a mix of what was there and what was
-    /// written, as the program knows, and is to be stored so; also what is being stored, or it
-    /// would be taken for what the server gets now.
+    /// Called after a failed write, of which a part may be in the file.
+    ///
+    /// Clean bytes of the range must be fetched again, and beyond the end are zeros. Dirty bytes
+    /// are a mix of old and new bytes, which the failed program expects; they are stored as they
+    /// are. Bytes that are being stored become dirty too: they may differ from the bytes that the
+    /// server receives now.
     fn half_written(&mut self, position: u64, end: u64, now: AfsTime) {
         let end = end.min(self.length);
         let being_stored = self.storing.iter();
@@ -57,7 +62,10 @@ impl Body {
         let _also = self.backing.cut(self.length);
     }
 
-    /// Our own programs cut or extend it.
+    /// Sets the length, for a program of this machine.
+    ///
+    /// # Errors
+    /// The file cannot be cut.
     pub fn set_length(&mut self, length: u64, now: AfsTime) -> io::Result<()> {
         // What is being stored beyond it is cut off again afterwards.
         let cuts = length < self.length && (length < self.server_length || self.in_flight);
@@ -94,7 +102,7 @@ impl Body {
         self.set.client_mod_time = None;
     }
 
-    /// The time of change was set by a program, and is stored with the bytes.
+    /// Sets the modification time that is stored with the bytes.
     pub fn set_modified(&mut self, time: AfsTime) {
         if self.changed {
             self.modified = Some(time);
@@ -102,7 +110,7 @@ impl Body {
         }
     }
 
-    /// Our own programs set attributes, which are stored with the bytes.
+    /// Sets attributes that are stored with the bytes.
     pub fn set_attributes(&mut self, set: &AfsStoreStatus, now: AfsTime) {
         self.touched = now;
         merge(&mut self.set, set);
@@ -118,8 +126,9 @@ impl Body {
         }
     }
 
-    /// These attributes were sent. `shown`: the answer, which says which of them the server took;
-    /// without, all are settled. Those that were set meanwhile stay.
+    /// Notes that these attributes were sent. `shown` is the status in the reply, which shows which
+    /// of them the server applied; without it, all count as applied. Attributes that were set
+    /// meanwhile stay.
     pub fn attributes_stored(&mut self, sent: &AfsStoreStatus, shown: Option<&AfsFetchStatus>) {
         if *sent == AfsStoreStatus::default() {
             return;
@@ -146,7 +155,7 @@ impl Body {
         }
     }
 
-    /// These attributes were set in another way since.
+    /// Drops attributes that another call has set at the server since.
     pub fn attributes_superseded(&mut self, by: &AfsStoreStatus) {
         let set = &mut self.set;
         let before = *set;

@@ -1,4 +1,4 @@
-//! What an earlier process left of a body, and what becomes of it.
+//! Recovery of a body that an earlier process left: its clean bytes, and its unstored changes.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::index_entry::Place;
 use crate::recovery_notes::{Kept, LeftOver};
 
 impl Body {
-    /// A body that outlives this process, with what an earlier one left of it.
+    /// A body in the cache directory, with the bytes that an earlier process left of it.
     pub fn of_disk(index: &Arc<Index>, place: Place, space: Arc<Space>) -> Self {
         let left = index.take(&place);
         let (kept, clean) = Kept::new(index, place, left.as_ref());
@@ -62,20 +62,20 @@ impl Body {
         body
     }
 
-    /// What is dirty that an earlier cache manager left, as long as the server has not been asked.
+    /// The unstored changes of an earlier process, as long as the server was not asked about them.
     pub fn left_over(&self) -> Option<&LeftOver> {
         self.left_over.as_ref()
     }
 
-    /// What the server says meanwhile decides nothing (`true`), or does again.
+    /// While postponed, a status from the server does not decide about the unstored changes.
     pub fn postpone(&mut self, postponed: bool) {
         if let Some(left) = &mut self.left_over {
             left.postponed = postponed;
         }
     }
 
-    /// The server has what was being stored when the earlier cache manager ended: that made the
-    /// version after ours.
+    /// Notes that the server has the piece that was being stored when the earlier process ended.
+    /// That store made `version`.
     pub fn settle(&mut self, version: u64) {
         let Some(left) = &mut self.left_over else {
             return;
@@ -94,7 +94,7 @@ impl Body {
         }
     }
 
-    /// What is dirty is what the server may take, or it is put aside.
+    /// Decides about the unstored changes: they can be stored, or are put aside.
     pub(super) fn decide(&mut self, status: &AfsFetchStatus) {
         let Some(left) = self.left_over.take() else {
             return;
@@ -130,8 +130,8 @@ impl Body {
         self.put_aside(&why);
     }
 
-    /// What is dirty cannot be stored, or a file with nothing in it cannot be made: it is kept
-    /// beside the cache.
+    /// Puts dirty bytes aside that cannot be stored, or an empty file that cannot be made. `why` is
+    /// written beside them.
     pub fn put_aside(&mut self, why: &str) {
         if !self.changed && self.made().is_none() {
             return self.abandon();

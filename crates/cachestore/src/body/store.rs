@@ -5,9 +5,9 @@ use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus};
 use super::{Body, Piece};
 
 impl Body {
-    /// The next call that brings the server nearer to what is here, which is under way from now on;
-    /// `None` when there is nothing left. It brings `most` bytes at most. Each must end with
-    /// [`Body::stored`] or [`Body::not_stored`].
+    /// Chooses the next store call, of at most `most` bytes, and marks it as under way; `None` if
+    /// nothing is left. The caller must report the result of each call by [`Body::stored`] or
+    /// [`Body::not_stored`].
     pub fn next_piece(&mut self, most: u64) -> Option<Piece> {
         let mut piece = self.choose_piece(most);
         match &mut piece {
@@ -42,7 +42,7 @@ impl Body {
         piece
     }
 
-    /// Whether the server lacks something that a piece brings.
+    /// Whether bytes or a length are left to store.
     pub(super) fn lacks_a_piece(&self) -> bool {
         self.cut.is_some() || self.dirty.first().is_some() || self.length > self.server_length
     }
@@ -59,7 +59,7 @@ impl Body {
         let first = self.dirty.first();
         if let Some(cut) = self.cut {
             return Some(match first {
-                // The file is written anew from the cut on: one call does both.
+                // The file is rewritten from the cut on: one call does both.
                 Some((start, end)) if start <= cut && end == self.length && end - start <= most => {
                     piece(start, end, end, Some(cut))
                 }
@@ -79,8 +79,8 @@ impl Body {
             .then(|| piece(self.length, self.length, self.length, None))
     }
 
-    /// The server took a piece. Answers whether bytes that were here are no longer true: somebody
-    /// else has stored too.
+    /// Notes that the server has stored a piece. Returns whether bytes that were here have become
+    /// stale, because another client has stored too.
     pub fn stored(
         &mut self,
         piece: &Piece,
@@ -122,8 +122,8 @@ impl Body {
         self.meet(&met) || !ours_alone
     }
 
-    /// The server did not take a piece: it is dirty again. Answers whether bytes that were here are
-    /// no longer true.
+    /// Notes that the store of a piece failed: its bytes are dirty again. Returns whether bytes
+    /// that were here have become stale.
     pub fn not_stored(&mut self, piece: &Piece) -> bool {
         self.in_flight = false;
         self.cutting = false;
