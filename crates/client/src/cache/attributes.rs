@@ -1,13 +1,19 @@
-//! Attributes that programs set: what need not be sent, what goes with the bytes, and what is sent at once.
+//! Attributes that programs set: which of them are not sent, are sent with the bytes, or are sent
+//! at once.
 //!
-//! 1. What is so already, as promised, is not sent by who may set it.
-//! 2. A file that a program here has just made or written is stored when it is closed, or behind that: mode and times go
-//!    with the last of its bytes, by the same call. Programs here see them at once, and a cache directory keeps them as it
-//!    keeps the bytes. What rights the server told say that it will take them; if it refuses all the same, the
-//!    bytes are stored without them, and `close` or `fsync` says so.
-//! 3. Owners and groups are for administrators to change, whom only the server knows: it is asked at once. Who was told
-//!    that he may not is told so again for [`OWNERS_TIME`] without asking: it is the same for every file.
-//! 4. All else is sent at once, in place of what waits of the same attributes.
+//! 1. An attribute that already has the new value, by the promised status, is not sent, if the user
+//!    may set it.
+//! 2. Mode and times may wait for a file that a program of this machine has just created or
+//!    written. Such a file is stored at close or in write-back, and the call that stores its last
+//!    bytes carries them. Programs of this machine see them at once, and a cache directory keeps
+//!    them like the bytes. The rights that the server gave show that it will accept them. If it
+//!    refuses them anyway, the bytes are stored without them, and `close` or `fsync` returns the
+//!    error.
+//! 3. Only administrators may change owners and groups, and only the server knows the
+//!    administrators. So such a change is sent at once. After a refusal, further changes of the
+//!    same user in the volume fail for [`OWNERS_TIME`] without a call: the answer is the same for
+//!    every file.
+//! 4. All other attributes are sent at once. They replace waiting values of the same attributes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,17 +34,18 @@ use crate::errno::errno;
 use crate::error::{Error, Result};
 use crate::volume::Volume;
 
-/// How long it is believed that a user may not change owners in a volume: an archive of thousands of files is unpacked
-/// without asking for each, and who was made an administrator meanwhile does not wait long. New tokens are another user.
+/// How long a refusal to change owners in a volume is remembered for a user. So an archive of
+/// thousands of files is unpacked without a call for each, and a user who becomes an administrator
+/// does not wait long. A user with new tokens counts as another user.
 const OWNERS_TIME: Duration = Duration::from_secs(10);
-/// Volumes of which that is known of a user.
+/// The most volumes for which that is remembered for one user.
 const OWNERS_MAX: usize = 256;
-/// Mode bits that are for administrators to set.
+/// Mode bits that only administrators may set.
 const SET_ID: u32 = 0o6000;
-/// Mode bits that go with the bytes.
+/// Mode bits that may be sent with the bytes.
 const ORDINARY: u32 = 0o777;
 
-/// Where a user was told that he may not change owners.
+/// The volumes in which a user may not change owners.
 #[derive(Debug, Default)]
 pub(crate) struct Owners(parking_lot::Mutex<Vec<(Arc<Volume>, Instant)>>);
 
@@ -61,13 +68,13 @@ impl Owners {
     }
 }
 
-/// Whether a server says that somebody may not do something, whenever he tries.
+/// Whether an error is a refusal that a retry does not change.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     let refusals = [AbortCode::EACCES, AbortCode::EPERM, AbortCode::EINVAL];
     error.code().is_some_and(|code| refusals.contains(&code))
 }
 
-/// What was refused with attributes, and may not be without.
+/// Returns a refused store without its attributes, if it had any. The server may accept it.
 pub(crate) fn without_attributes(stored: &StoreData64, error: &Error) -> Option<StoreData64> {
     let in_status = AfsStoreStatus {
         unix_mode: None,
@@ -83,7 +90,7 @@ pub(crate) fn without_attributes(stored: &StoreData64, error: &Error) -> Option<
 }
 
 impl Cache {
-    /// A program sets attributes.
+    /// Sets attributes for a program.
     ///
     /// # Errors
     /// The server's refusal.
@@ -116,15 +123,16 @@ impl Cache {
                 Ok(())
             };
             self.changed(user, vnode, set_later).await?;
-            // Whoever stores it now goes on until nothing is left.
+            // A store that is under way continues until nothing is left.
             let waits = vnode.state.lock().opens > 0 || is_stored_now(vnode);
             if !waits && !self.store_later(vnode) {
                 self.store(vnode, false).await?;
             }
             return Ok(());
         }
-        // A store that is under way has older ones with it: the server would take them last. And of two answers of one
-        // version nobody could say which is the newer. So this waits for one call that stores, of 8 MiB at the most.
+        // A store that is under way carries older attributes, which the server would apply last.
+        // And if two answers have the same version, it is unknown which is newer. So this waits for
+        // one call that stores, of 8 MiB at most.
         let _alone = vnode.storing.lock().await;
         match self.set_status(user, vnode, set).await {
             Ok(_) => {
@@ -141,7 +149,7 @@ impl Cache {
         }
     }
 
-    /// The status that is promised, and a user's rights, if nobody has to be asked.
+    /// The promised status and a user's rights, if both are known without a call.
     fn known_rights(&self, user: &User, vnode: &Arc<Vnode>) -> Option<(AfsFetchStatus, Rights)> {
         let status = vnode.promised(user)?;
         if vnode.is_directory() {
@@ -157,8 +165,8 @@ impl Cache {
         Some((status, rights_to_file(status.caller_access, of_directory)))
     }
 
-    /// Whether a file is stored soon as this user, who made or wrote it: it is open, waits since it was closed, or is
-    /// stored now.
+    /// Whether a file that this user created or wrote will soon be stored as this user: it is open,
+    /// waits in the queue since its close, or is being stored.
     fn is_being_written(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> bool {
         let is_stored_now = is_stored_now(vnode);
         let state = vnode.state.lock();
@@ -170,7 +178,7 @@ impl Cache {
             && body.left_over().is_none()
     }
 
-    /// Stores attributes where nothing else is to be stored. Answers whether there were any.
+    /// Stores attributes if nothing else is dirty. Returns whether there were any.
     pub(crate) async fn store_attributes(
         &self,
         user: &Arc<User>,
@@ -194,7 +202,8 @@ impl Cache {
         Ok(true)
     }
 
-    /// The server does not take attributes: they are as it has them, and whoever closes the file hears of it.
+    /// Handles a refusal of attributes: they get the server's values again, and the next close of
+    /// the file returns the error.
     pub(crate) fn attributes_refused(
         &self,
         vnode: &Arc<Vnode>,
@@ -208,12 +217,13 @@ impl Cache {
     }
 }
 
-/// Whether somebody stores a file at this moment.
+/// Whether a store of the file is under way.
 pub(crate) fn is_stored_now(vnode: &Vnode) -> bool {
     vnode.storing.try_lock().is_err()
 }
 
-/// Whether mode and times may be set with these rights. Source: what OpenAFS's file server answers to StoreStatus.
+/// Whether these rights allow to set mode and times. Source: OpenAFS's file server, its answers to
+/// StoreStatus.
 fn may_set(status: &AfsFetchStatus, rights: Rights) -> bool {
     match status.file_type {
         FileType::Directory => rights.intersects(Rights::INSERT.union(Rights::DELETE)),

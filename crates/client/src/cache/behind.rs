@@ -1,10 +1,12 @@
-//! Storing that no program waits for: what `close` left, what stays open for long, and what failed before.
+//! Write-back: stores that no program waits for. Their bytes were left by `close`, have been dirty
+//! in an open file for long, or could not be stored before.
 //!
-//! 1. A file waits in the line once; it is stored as every other, one store of it at a time. The line has
-//!    [`WAITING_MAX`] places: when it is full, `close` waits as if nothing were stored behind it.
-//! 2. At most [`STORES_MAX`] files are stored at once, [`PER_SERVER_MAX`] of them at one server: one that is silent
-//!    delays its own files.
-//! 3. A file whose last store failed is stored while `close` waits, which says how it went.
+//! 1. A file is in the queue at most once. It is stored like any other file, one store at a time.
+//!    The queue has [`WAITING_MAX`] places. When it is full, `close` waits for its store, as
+//!    without write-back.
+//! 2. At most [`STORES_MAX`] files are stored at once, [`PER_SERVER_MAX`] of them at one server. So
+//!    a silent server delays only its own files.
+//! 3. If the last store of a file failed, `close` waits for the next one and returns its result.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -23,27 +25,27 @@ use super::pending::SMALL;
 use super::vnode::Vnode;
 use crate::error::{Error, Result};
 
-/// Files that wait at most.
+/// The most files in the queue.
 const WAITING_MAX: usize = 4_096;
-/// Files that are stored at once.
+/// The most files that are stored at once.
 const STORES_MAX: usize = 16;
-/// Of them, those of one server.
+/// The most of them at one server.
 const PER_SERVER_MAX: usize = 5;
-/// Servers whose files were stored, and are remembered for rule 2.
+/// The most servers that are remembered for rule 2.
 const SERVERS_MAX: usize = 1_024;
-/// How long dirty bytes of an open file wait.
+/// How long dirty bytes of an open file wait before they are stored.
 const AGE: Duration = Duration::from_secs(30);
-/// How often what failed is tried again.
+/// The interval at which failed stores and creates are retried.
 pub(crate) const RETRY: Duration = Duration::from_secs(10);
 
-/// Where a file is stored, as far as that is known without asking.
+/// The server of a file, or its volume if the server is not known without a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Site {
     Server(IpAddr),
     Volume(u32, VolumeId),
 }
 
-/// The line.
+/// The queue.
 #[derive(Debug)]
 pub(crate) struct Behind {
     places: Arc<Semaphore>,
@@ -73,9 +75,10 @@ impl Behind {
             .clone()
     }
 
-    /// When it is the turn of a file of that server: for as long as what is answered lives. `None`: never.
+    /// Waits until rule 2 allows a store at this server. The store is counted while the result
+    /// lives. `None`: never.
     async fn turn(&self, site: Site) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
-        // In this order: who waits for his server keeps nobody else from storing.
+        // In this order: a task that waits for its server does not delay stores at other servers.
         let of_server = self.of(site).acquire_owned().await.ok()?;
         let of_all = self.at_once.clone().acquire_owned().await.ok()?;
         Some((of_server, of_all))
@@ -83,17 +86,20 @@ impl Behind {
 }
 
 impl Cache {
-    /// Bytes of a file that may wait to be stored when a program closes it; `None`: as of all files.
+    /// The number of bytes of a file that may stay dirty at close. `None`: the file has no value of
+    /// its own.
     pub fn store_behind_of(&self, vnode: &Vnode) -> Option<u64> {
         vnode.state.lock().store_behind
     }
 
-    /// Sets that for one file, for as long as it is remembered; `None`: as of all files.
+    /// Sets that number for one file, for as long as the cache knows it. `None`: the value for all
+    /// files.
     pub fn set_store_behind_of(&self, vnode: &Vnode, bytes: Option<u64>) {
         vnode.state.lock().store_behind = bytes;
     }
 
-    /// What `close(2)` does: stores until as much is left as may wait, and lets that wait.
+    /// Does the store of `close(2)`: stores until at most the allowed number of bytes is dirty, and
+    /// leaves these to write-back.
     ///
     /// # Errors
     /// The server does not take it: it stays dirty, and is tried again.
@@ -117,7 +123,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Puts a file into the line; `false`: there is no place.
+    /// Puts a file into the queue. Returns `false` if the queue is full.
     pub(crate) fn store_later(&self, vnode: &Arc<Vnode>) -> bool {
         let Some(cache) = self.me() else {
             return false;
@@ -144,13 +150,13 @@ impl Cache {
 
     /// Stores a file when rule 2 lets it.
     pub(crate) async fn store_in_turn(&self, vnode: &Arc<Vnode>) -> Result<()> {
-        // What is made with its bytes is one of many things in a call.
+        // A small pending create shares its call with others, so it does not count.
         let with_others = self.is_pending(vnode) && vnode.body.lock().length() <= SMALL;
         let turn = match with_others {
             true => None,
             false => self.behind.turn(self.site(vnode)).await,
         };
-        // What is written from now on needs another place in the line.
+        // Bytes that are written from now on need a new place in the queue.
         vnode.waits.store(false, Ordering::Release);
         vnode.unhurried.store(true, Ordering::Release);
         let stored = self.store(vnode, false).await;
@@ -159,8 +165,9 @@ impl Cache {
         stored
     }
 
-    /// Stores many files as rule 2 lets them; answers what could not be stored. No more of them are begun than may be
-    /// stored of one server: thousands of files are not thousands of tasks.
+    /// Stores many files as rule 2 allows. Returns those that could not be stored. For each server
+    /// at most as many tasks are started as stores are allowed, so that thousands of files do not
+    /// need thousands of tasks.
     pub(crate) async fn store_all(&self, vnodes: Vec<Arc<Vnode>>) -> Vec<(Arc<Vnode>, Error)> {
         let mut sites = HashMap::<_, Vec<_>>::new();
         for vnode in vnodes.into_iter().rev() {
@@ -204,7 +211,8 @@ impl Cache {
         first.map_or(Site::Volume(vnode.key.0, volume.id), Site::Server)
     }
 
-    /// What has waited long enough, was closed or failed is put into the line, for as long as the cache lives.
+    /// Puts files into the queue that have waited long enough, were closed, or failed. Runs for the
+    /// life of the cache.
     pub(crate) async fn keep_storing(self: Arc<Self>) {
         let cache = Arc::downgrade(&self);
         drop(self);
@@ -217,15 +225,15 @@ impl Cache {
         }
     }
 
-    /// Puts into the line what is due. Called by [`Cache::keep`] all the time.
+    /// Puts the files that are due into the queue. [`Cache::keep`] calls it regularly.
     pub fn store_old(&self) {
         let old = self.now().0.saturating_sub(AGE.as_secs() as u32);
         for (vnode, failed) in self.unstored() {
             let since = vnode.unstored_since();
             let closed = vnode.state.lock().opens == 0;
             let is_due = failed.is_some() || closed || since.is_some_and(|time| time.0 <= old);
-            // One that is being stored has its turn already, however long that takes.
-            // When there is no place left, the next time.
+            // A file that is being stored needs no place, however long the store takes. If the
+            // queue is full, the rest waits for the next round.
             if is_due && !is_stored_now(&vnode) && !self.store_later(&vnode) {
                 return;
             }
@@ -259,7 +267,7 @@ mod tests {
             behind.at_once.available_permits(),
             STORES_MAX - 2 * PER_SERVER_MAX
         );
-        // A place is given on.
+        // A place that becomes free goes to the next task.
         let next = behind.turn(site(2));
         tokio::pin!(next);
         let early = tokio::time::timeout(Duration::from_millis(50), &mut next).await;

@@ -1,23 +1,24 @@
 //! Directories whose promise a server breaks: finds the names that changed.
 //!
 //! The kernel may hold thousands of names of a directory. Without a comparison, one file that
-//! another machine makes costs a notice for each, and a question for each that is used again.
+//! another machine creates would cost a notice for each name, and a request for each name that is
+//! used again.
 //!
 //! 1. The new names are fetched while the server waits for the answer to its break. The server has
 //!    made the change visible by then, and the machine that made it has not been answered. So the
-//!    kernel may go on with the old names until the comparison ends.
-//! 2. The names of before ([`Before`]) are those that were promised when the promise was broken.
-//!    All names that the kernel holds are of these, or were asked for later.
+//!    kernel may use the old names until the comparison ends.
+//! 2. The old names ([`Before`]) are those that were promised when the promise was broken. All
+//!    names that the kernel holds are among them, or were looked up later.
 //! 3. A comparison counts if the new names are promised when it ends, and no other break came in
 //!    between. Then all names that do not differ are true, and the new promise covers them.
-//! 4. Access must not have changed: the kernel shows its names to every user.
-//! 5. If anything of that does not hold, all names are told, as without a comparison. That includes
-//!    a server that does not answer within [`PATIENCE`]. OpenAFS's file server holds a directory
-//!    while it breaks promises, and far servers take too long: a server is not asked again
-//!    for [`SLOW_TIME`].
-//! 6. A directory is compared once in [`PAUSE`]. A second change in that time has all names told,
-//!    and nothing is promised then until a program uses the directory again. So many changes in a
-//!    row cost the machine that makes them one comparison.
+//! 4. The access rights must be unchanged: the kernel shows its names to every user.
+//! 5. If any of these conditions fails, the kernel drops all names, as without a comparison. That
+//!    includes a server that does not answer within [`PATIENCE`]: OpenAFS's file server locks a
+//!    directory while it breaks promises, and far servers take too long. Such a server is not asked
+//!    again for [`SLOW_TIME`].
+//! 6. A directory is compared once in [`PAUSE`]. After a second break in that time the kernel drops
+//!    all names, and there is no promise until a program uses the directory again. So many changes
+//!    in a row cost the machine that makes them one comparison.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -35,9 +36,10 @@ use super::coherence::Owed;
 use super::user::User;
 use super::vnode::{Listing, Vnode};
 
-/// How long new names are waited for: less than a server waits for the answer to a break.
+/// How long the comparison waits for the new names. A server waits longer for the answer to a
+/// break.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How long a server that did not answer in that time is not asked.
+/// How long a server that did not answer in that time is not asked again.
 const SLOW_TIME: Duration = Duration::from_secs(600);
 /// The least time between two comparisons of a directory.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -49,11 +51,11 @@ pub struct Before {
     user: Arc<User>,
     status: AfsFetchStatus,
     listing: Arc<Listing>,
-    /// How many promises had been broken, this one included.
+    /// The number of broken promises, this one included.
     breaks: u64,
 }
 
-/// Servers that did not answer in time, and when that was.
+/// The servers that did not answer in time, each with the time.
 #[derive(Debug, Default)]
 pub(crate) struct Slow(Mutex<HashMap<SocketAddr, Instant>>);
 
@@ -70,15 +72,16 @@ impl Slow {
 }
 
 impl Vnode {
-    /// A server breaks the promise. Answers what the kernel is to be told. With [`Before`], the
-    /// names that changed need to be told, and the kernel goes on holding the others.
+    /// Ends the promise after a server's break. Returns the notice that is owed to the kernel. With
+    /// [`Before`], only the changed names need a notice, and the kernel continues to hold the
+    /// others.
     pub(crate) fn broken_by_server(self: &Arc<Self>) -> (Owed, Option<Before>) {
         let breaks = self.breaks.fetch_add(1, Ordering::AcqRel) + 1;
         let mut state = self.state.lock();
         let promised = state.end_promise();
         let owed = state.held.end();
         let rested = state.compared.is_none_or(|at| at.elapsed() >= PAUSE);
-        // Names of a leased directory may be ours alone.
+        // The server may not know the names in a leased directory yet.
         let is_shared = state.lease.is_none() && state.untold == 0;
         let before = (promised && owed == Owed::ALL && rested && is_shared)
             .then(|| {
@@ -103,14 +106,16 @@ impl Vnode {
 }
 
 impl Cache {
-    /// The names of a directory that changed since its promise was broken; `None`: any may have.
+    /// Returns the names of a directory that changed since its promise was broken. `None`: any name
+    /// may have changed.
     pub async fn changed_names(self: &Arc<Self>, before: &Before) -> Option<Vec<Bytes>> {
         let vnode = &before.vnode;
         let server = vnode.promised_by()?;
         if self.slow.contains(server) {
             return None;
         }
-        // A task of its own: programs may wait for the same answer.
+        // A separate task, which a timeout here does not stop: programs may wait for the same
+        // answer.
         let (cache, user, directory) = (self.clone(), before.user.clone(), vnode.clone());
         let listing = tokio::spawn(async move { cache.listing(&user, &directory).await });
         let Ok(listing) = timeout(PATIENCE, listing).await else {
@@ -133,7 +138,7 @@ impl Cache {
     }
 }
 
-/// Whether the same users may see the names.
+/// Returns whether the same users may see the names.
 fn same_access(a: &AfsFetchStatus, b: &AfsFetchStatus) -> bool {
     let access = |status: &AfsFetchStatus| {
         (
@@ -147,7 +152,7 @@ fn same_access(a: &AfsFetchStatus, b: &AfsFetchStatus) -> bool {
     access(a) == access(b)
 }
 
-/// The names that are in one of the listings only, or lead to something else.
+/// The names that are in only one of the listings, or have another fid.
 fn difference(before: &Listing, after: &Listing) -> Vec<Bytes> {
     let gone = before
         .iter()

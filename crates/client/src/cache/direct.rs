@@ -1,15 +1,18 @@
-//! Bytes of large files, from and to the devices that they are on instead of through the file server.
+//! Reads and stores the bytes of large files directly at their devices, instead of through the file
+//! server.
 //!
-//! 1. Where a version of a file is, is asked once (`BeginFetch`, with the file's promise) and serves all its chunks until
-//!    the right to read ends. What is read so is of that version whatever happens to the file meanwhile:
-//!    versions of objects do not change. So the bytes are taken as those of a call that was answered when the
-//!    right was given, and are of no use once the cache knows of a newer version.
-//! 2. A piece of [`DIRECT_MIN`] or more is stored so, unless it leaves the file shorter than the server has it. Where
-//!    the file server says that it keeps the file itself, it is asked again after [`PAUSE`], when the file has
-//!    [`GROWTH`] times the length that was asked about, and when it is cut off. Only speed depends on this answer: bytes
-//!    that go through the file server come to objects as well, if the file belongs there by now.
-//! 3. What cannot be done so goes through the file server, as everything does where it knows no objects. A file
-//!    whose devices failed is read through it for [`PAUSE`].
+//! 1. One call (`BeginFetch`, which also returns the file's promise) returns the location of a
+//!    version of a file. It serves all chunks of the file until the right to read ends. The bytes
+//!    are of that version whatever happens to the file in between: versions of objects do not
+//!    change. So the bytes count as those of a call that was answered when the right was given.
+//!    They are of no use once the cache knows of a newer version.
+//! 2. A piece of [`DIRECT_MIN`] or more is stored directly, unless the file becomes shorter than
+//!    the server has it. The file server may answer that it keeps the file itself. Then it is asked
+//!    again after [`PAUSE`], when the file has [`GROWTH`] times the length of the request, and when
+//!    the file is shortened. Only speed depends on this answer: bytes that go through the file
+//!    server also reach objects, if the file belongs there by then.
+//! 3. All other bytes go through the file server, as all do if it has no objects. If its devices
+//!    failed, a file is read through the file server for [`PAUSE`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,29 +33,29 @@ use crate::error::Result;
 use crate::objects::{DIRECT_MIN, Granted, Stored, is_plain};
 use crate::path::Node;
 
-/// How long a file is read through the file server after its devices failed, and stored through it where that
-/// keeps it.
+/// How long a file is read through the file server after its devices failed, and stored through it
+/// if the file server keeps the file.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Policies look at sizes: a file that has become so many times longer may belong elsewhere.
+/// Policies depend on sizes: a file that has grown by this factor may belong elsewhere.
 const GROWTH: u64 = 2;
 
-/// Where a file's bytes are, as far as it was asked.
+/// The known locations of a file's bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     known: Mutex<Option<Known>>,
-    /// Held by whoever asks, so that others wait for the same answer.
+    /// Held during a request, so that other tasks wait for the same answer.
     asking: tokio::sync::Mutex<()>,
     /// The last answer to a store, if it was that the file server keeps the file.
     kept: Mutex<Option<KeptThere>>,
 }
 
-/// That the file server stores a file itself.
+/// The file server's answer that it stores a file itself.
 #[derive(Clone, Copy, Debug)]
 struct KeptThere {
-    /// Whose store it was: policies look at users, too.
+    /// The user of the store: policies depend on users, too.
     user: u32,
-    /// The length of the file that was asked about.
+    /// The length of the file in the request.
     length: u64,
     until: Instant,
 }
@@ -64,19 +67,20 @@ impl KeptThere {
     }
 }
 
-/// About one version of a file.
+/// The location of one version of a file.
 #[derive(Clone, Debug)]
 enum Known {
     /// In objects, with the right of one user to read them.
     Granted { user: u32, granted: Arc<Granted> },
     /// On the file server.
     Plain { version: u64 },
-    /// Whichever version it is, it is to be read through the file server until then.
+    /// Every version must be read through the file server until then.
     Avoided { until: Instant },
 }
 
 impl Places {
-    /// What is known of a version, for a user: `Some(None)`, that the file server has to be asked for the bytes.
+    /// Returns the known location of a version for a user. `Some(None)`: the bytes must be read
+    /// through the file server.
     fn of(&self, user: &User, version: u64) -> Option<Option<Arc<Granted>>> {
         let known = self.known.lock();
         let now = Instant::now();
@@ -96,7 +100,8 @@ impl Places {
         *self.known.lock() = Some(known);
     }
 
-    /// Nothing is known any more: rights to read are this machine's, by its address.
+    /// Forgets the location. The right to read belongs to this machine's address, which has
+    /// changed.
     pub(crate) fn forget(&self) {
         *self.known.lock() = None;
     }
@@ -106,7 +111,7 @@ impl Places {
         self.learn(Known::Avoided { until });
     }
 
-    /// Whether the file server has said that it keeps a file of this length.
+    /// Whether the file server answered that it keeps a file of this length.
     fn are_kept_there(&self, user: &User, length: u64) -> bool {
         let kept = self.kept.lock();
         kept.is_some_and(|kept| kept.holds(user.id(), length, Instant::now()))
@@ -114,8 +119,8 @@ impl Places {
 }
 
 impl Cache {
-    /// Fetches `start..end` of a file from its devices, with the status of the version that the bytes are of. `None`: that is
-    /// for the file server.
+    /// Fetches `start..end` of a file from its devices, with the status of the version of the
+    /// bytes. `None`: the file server must be used.
     pub(crate) async fn fetch_directly(
         &self,
         user: &Arc<User>,
@@ -157,7 +162,8 @@ impl Cache {
         }
     }
 
-    /// Where the version with this status is, and the right to read it; `None`: on the file server.
+    /// Returns the location of the version with this status, and the right to read it. `None`: it
+    /// is on the file server.
     async fn granted(
         &self,
         user: &Arc<User>,
@@ -208,10 +214,10 @@ impl Cache {
         }
     }
 
-    /// Stores a piece at the devices of its file; `None`: that is for the file server.
+    /// Stores a piece at the devices of its file. `None`: the file server must be used.
     ///
     /// # Errors
-    /// What the file server would say as well.
+    /// An error that the file server would return, too.
     pub(crate) async fn store_directly(
         &self,
         user: &Arc<User>,

@@ -1,10 +1,12 @@
-//! What a far server asks for: more at a time.
+//! Far servers get larger transfers.
 //!
-//! 1. A call of a MiB takes some three round trips, and a store of many MiB seven or eight, however much the path carries: one to
-//!    be answered, the others until it goes as fast as the path does (`cellar_rx`: calls start with their share). So the farther a
-//!    server is, the more is fetched ahead of a reader, and the more a store brings.
-//! 2. That is so of Cellar's servers. A call to one of OpenAFS's moves 32 packets a round trip, however large it is; and it has so
-//!    few threads that more calls at a time would only keep others waiting.
+//! 1. A call of one MiB takes about three round trips, and a store of many MiB seven or eight,
+//!    whatever the bandwidth of the path. One of them is the answer; in the others the call reaches
+//!    the speed of the path (`cellar_rx`: calls start with their share). So the farther a server
+//!    is, the more is fetched ahead of a reader, and the more one store call carries.
+//! 2. This holds for Cellar's servers. A call to an OpenAFS server moves 32 packets in a round
+//!    trip, however large the call is. And such a server has so few threads that more calls at a
+//!    time would only delay others.
 
 use std::time::Duration;
 
@@ -16,36 +18,36 @@ use super::read::CHUNK;
 use super::user::User;
 use super::vnode::Vnode;
 
-/// Chunks fetched ahead of a reader at most, from a server that is near, or not Cellar's.
+/// The most chunks fetched ahead of a reader from a near server, or one that is not Cellar's.
 const AHEAD_NEAR: u64 = 16;
-/// From one that is far: 48 MiB in three round trips of 100 ms are 1.3 Gbit/s.
+/// The same for a far server: 48 MiB in three round trips of 100 ms are 1.3 Gbit/s.
 pub(crate) const AHEAD_FAR: u64 = 48;
-/// Bytes that a store brings to one that is far, at most.
+/// The most bytes that one call stores at a far server.
 const STORE_FAR: u64 = 4 * STORE_BYTES;
-/// One that is farther than this is as far as can be.
+/// A server with this round trip or a longer one gets the largest transfers.
 const FAR: Duration = Duration::from_millis(80);
 const ALL: u64 = FAR.as_millis() as u64;
 
 impl Cache {
-    /// Chunks fetched ahead of a reader at most, of a cache of this size.
+    /// The most chunks fetched ahead of a reader, given the size of the cache.
     pub(crate) fn ahead_max(&self) -> u64 {
         AHEAD_FAR.min(self.size() / CHUNK / 4)
     }
 
-    /// Chunks of a file fetched ahead at most.
+    /// The most chunks of this file fetched ahead.
     pub(crate) fn ahead_of(&self, user: &User, vnode: &Vnode) -> u64 {
         let more = (AHEAD_FAR - AHEAD_NEAR) * farness(user, vnode) / ALL;
         (AHEAD_NEAR + more).min(self.ahead_max())
     }
 
-    /// Bytes of a file that one call stores at most.
+    /// The most bytes of this file that one call stores.
     pub(crate) fn store_bytes(&self, user: &User, vnode: &Vnode) -> u64 {
         let more = (STORE_FAR - STORE_BYTES) * farness(user, vnode) / ALL;
         (STORE_BYTES + more).min(self.size() / 8)
     }
 }
 
-/// How far a file's server is, of [`ALL`].
+/// The distance of a file's server, from 0 to [`ALL`].
 fn farness(user: &User, vnode: &Vnode) -> u64 {
     let servers = user.client().servers();
     let path = vnode.promised_by().and_then(|server| {

@@ -1,4 +1,5 @@
-//! Reading: what is here from here, what is not in chunks from the server, and ahead of whoever reads on.
+//! Reads of files: cached bytes come from the cache, others are fetched from the server in chunks.
+//! Sequential reads are fetched ahead.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,28 +17,29 @@ use super::vnode::{Key, Vnode};
 use super::{Body, Cache, Turn};
 use crate::error::{Error, Result};
 
-/// Bytes fetched with one call. Source: OpenAFS's default chunk.
+/// The bytes fetched with one call. Source: OpenAFS's default chunk.
 pub(crate) const CHUNK: u64 = 1 << 20;
-/// How often a read goes on after others changed the file under it.
+/// How often a read is repeated after other clients changed the file during it.
 pub(crate) const TRIES: u32 = 16;
 
-/// How somebody reads a file.
+/// The position of one reader of a file, for read-ahead.
 #[derive(Debug, Default)]
 pub(crate) struct Course(Mutex<Ahead>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Ahead {
-    /// Where the next read is if it goes on.
+    /// The position of the next read if the reads are sequential.
     next: u64,
-    /// Chunks to have ahead.
+    /// The number of chunks to fetch ahead.
     window: u64,
 }
 
 impl Course {
-    /// Notes a read; answers how many chunks beyond it will be wanted: 0 also when that was said already.
+    /// Notes a read. Returns the number of chunks to fetch beyond it; 0 also if an earlier read
+    /// returned them.
     fn read(&self, start: u64, end: u64) -> u64 {
         let mut ahead = self.0.lock();
-        // The kernel's own reads ahead arrive in any order.
+        // The kernel's own read-ahead arrives in any order.
         let goes_on =
             start <= ahead.next.saturating_add(CHUNK) && end.saturating_add(CHUNK) >= ahead.next;
         if !goes_on {
@@ -49,7 +51,7 @@ impl Course {
             return 0;
         }
         ahead.window = (ahead.window * 2).clamp(1, AHEAD_FAR);
-        // The first bytes of a file alone say nothing yet.
+        // A read of the first bytes alone does not show a sequential reader.
         if start == 0 {
             ahead.window.min(1)
         } else {
@@ -58,7 +60,7 @@ impl Course {
     }
 }
 
-/// Somebody who wants a chunk; the last of them takes the chunk out of the table.
+/// A task that wants a chunk. The last one removes the chunk from the table.
 struct Waiting<'a> {
     cache: &'a Cache,
     key: (Key, u64),
@@ -68,7 +70,7 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut fetching = self.cache.fetching.lock();
-        // The table's and ours.
+        // One reference of the table and one of this task.
         if Arc::strong_count(&self.turn) <= 2 {
             fetching.remove(&self.key);
         }
@@ -76,7 +78,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Cache {
-    /// Bytes of a file from `start`, at most `length`; fewer only at its end.
+    /// Reads at most `length` bytes of a file from `start`. Returns fewer only at the end of the
+    /// file.
     pub(crate) async fn read_file(
         &self,
         user: &Arc<User>,
@@ -141,7 +144,7 @@ impl Cache {
         ))
     }
 
-    /// All of a small file was read at once, from here.
+    /// Notes that all of a small file was read at once from the cache.
     pub(crate) fn read_all(&self, user: &Arc<User>, vnode: &Arc<Vnode>, status: &AfsFetchStatus) {
         self.touch(vnode);
         self.fetch_neighbours(user, vnode, status);
@@ -151,9 +154,8 @@ impl Cache {
         }
     }
 
-    /// Fetches what is missing of a chunk, once for all who want it at the same time. `ahead`: no
-    /// program has
-    /// asked for the file yet.
+    /// Fetches the missing bytes of a chunk, once for all tasks that want it at the same time.
+    /// `ahead`: no program has read the file yet.
     pub(crate) async fn fetch_chunk(
         &self,
         user: &Arc<User>,
@@ -181,12 +183,12 @@ impl Cache {
         Ok(())
     }
 
-    /// Whether somebody fetches a chunk at the moment.
+    /// Whether a fetch of a chunk is under way.
     pub(crate) fn is_fetched(&self, vnode: &Vnode, chunk: u64) -> bool {
         self.fetching.lock().contains_key(&(vnode.key, chunk))
     }
 
-    /// Answers whether anything was missing.
+    /// Fetches the missing bytes of a chunk. Returns whether there were any.
     async fn fetch_chunk_alone(
         &self,
         user: &Arc<User>,
@@ -205,13 +207,14 @@ impl Cache {
         let needed = start..end;
         let fill = |body: &mut Body| body.fill(&status, needed.clone(), &pieces);
         if !self.with_room(vnode, needed.clone(), fill)? {
-            // A store of ours is under way: what was fetched is either side of it.
+            // A store of ours is under way, so it is unknown whether the bytes are from before it
+            // or after it.
             drop(vnode.storing.lock().await);
         }
         Ok(true)
     }
 
-    /// Fetches chunks that will be wanted, if nobody does already.
+    /// Starts fetches of chunks that will probably be read, unless they are being fetched already.
     fn read_ahead(&self, user: &Arc<User>, vnode: &Arc<Vnode>, from: u64, chunks: u64) {
         if chunks == 0 || self.full.is_it() {
             return;
@@ -246,7 +249,7 @@ impl Cache {
     }
 }
 
-/// The cache itself failed.
+/// Makes an error of a failure of the cache itself.
 pub(crate) fn local(vnode: &Vnode, cause: std::io::Error) -> Error {
     Error::Local {
         what: format!("cached bytes of {}", vnode.fid()),
@@ -254,7 +257,7 @@ pub(crate) fn local(vnode: &Vnode, cause: std::io::Error) -> Error {
     }
 }
 
-/// Bytes of a body as the chunks of a call.
+/// Divides bytes of a body into the chunks of a call.
 pub(crate) fn in_chunks(bytes: Vec<u8>) -> Vec<Bytes> {
     let mut all = Bytes::from(bytes);
     let mut chunks = Vec::new();

@@ -1,4 +1,4 @@
-//! Asking for statuses: one, or many at a time.
+//! Fetches statuses, one or many in a call, and bytes.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use super::vnode::{Attributes, Vnode};
 use crate::error::{Error, Result};
 use crate::fetch::FetchCall;
 
-/// An answer of our own: what a server would say.
+/// Makes an error of our own look like a server's refusal.
 pub(crate) fn refused(what: impl Into<String>, code: AbortCode) -> Error {
     Error::Fileserver {
         what: what.into(),
@@ -27,16 +27,16 @@ pub(crate) fn refused(what: impl Into<String>, code: AbortCode) -> Error {
     }
 }
 
-/// When a call was begun, and how many promises had been broken then.
+/// The time at which a call began, and the counts of breaks at that time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) at: Instant,
     pub(crate) breaks: u64,
-    /// How many changes of our own had been answered.
+    /// The number of our own changes that were answered.
     pub(crate) own: u64,
-    /// Where the vnode was not known yet: how many breaks of unknown ones there had been.
+    /// The number of breaks of unknown vnodes, for a call about a vnode that is not known yet.
     strays: Option<u64>,
-    /// Who answered; not known before.
+    /// The address that answered; `None` before the answer.
     pub(crate) by: Option<SocketAddr>,
 }
 
@@ -51,7 +51,7 @@ impl Asked {
         }
     }
 
-    /// About a vnode that the call will make.
+    /// For a call that creates the vnode.
     pub(crate) fn about_new(strays: u64) -> Self {
         Self {
             at: Instant::now(),
@@ -62,7 +62,7 @@ impl Asked {
         }
     }
 
-    /// The answer came from this address.
+    /// Adds the address that answered.
     pub(crate) fn answered_by(mut self, server: SocketAddr) -> Self {
         self.by = Some(server);
         self
@@ -70,9 +70,8 @@ impl Asked {
 }
 
 impl Cache {
-    /// A change of these was not answered, and the server may make it still. Until that is
-    /// decided nothing that is answered about them is believed for longer than the answer takes
-    /// ([`Vnode::decided`]).
+    /// Notes that a change of these vnodes had no answer, so that the server may still make it.
+    /// Until that is decided, no answer about them gives a promise ([`Vnode::decided`]).
     pub(crate) fn undecided(&self, vnodes: &[&Arc<Vnode>]) {
         for vnode in vnodes {
             vnode.state.lock().undecided = Some(None);
@@ -80,7 +79,7 @@ impl Cache {
         self.doubt(vnodes);
     }
 
-    /// What a server answered about a vnode.
+    /// Applies a server's answer about a vnode.
     pub(crate) fn heard(
         &self,
         user: &User,
@@ -91,13 +90,14 @@ impl Cache {
         let promise = promise.map(|promise| vnode.decided(self.judged(promise)));
         let owed = vnode.heard(user.id(), status, promise);
         self.pay(vnode, owed);
-        // Afterwards: whoever ends what a server promised finds this one.
+        // This comes last, so that a task that ends the promises of a server finds this one.
         if let Some((callback, asked)) = &promise {
             self.alive.promised(vnode, callback, asked);
         }
     }
 
-    /// The same, of a directory in which `count` things were made by us that its names have already.
+    /// Like [`Cache::heard`], for a directory in which we created `count` things that its listing
+    /// already has.
     pub(crate) fn heard_grown(
         &self,
         user: &User,
@@ -113,7 +113,7 @@ impl Cache {
         }
     }
 
-    /// A promise, unless something may have been missed since it was asked for.
+    /// Drops the promise if a break may have been missed since the call began.
     fn judged(&self, (callback, asked): (Callback, Asked)) -> (Callback, Asked) {
         let strays = self.strays.load(Ordering::Acquire);
         let missed = asked.strays.is_some_and(|before| before != strays)
@@ -122,10 +122,10 @@ impl Cache {
         (callback, asked)
     }
 
-    /// The status that holds now, with the user's rights: what is promised, or the server's answer.
+    /// Returns the current status with the user's rights: the promised one, or the server's answer.
     ///
     /// # Errors
-    /// The server's refusal, or its silence.
+    /// The server refuses, or does not answer.
     pub async fn status(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<AfsFetchStatus> {
         if let Some(status) = vnode.promised(user) {
             self.counts.statuses.hit();
@@ -139,7 +139,7 @@ impl Cache {
         self.ask(user, vnode).await
     }
 
-    /// What the server says, whatever is promised.
+    /// Fetches the status from the server, even if it is promised.
     pub(crate) async fn ask(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<AfsFetchStatus> {
         self.told(vnode).await?;
         let asked = Asked::about(vnode);
@@ -155,7 +155,7 @@ impl Cache {
         Ok(reply.status)
     }
 
-    /// What `stat` tells, and for how long, for a kernel that asks.
+    /// Answers a request of the kernel for attributes. Waits for notices about the vnode.
     ///
     /// # Errors
     /// As [`Cache::status`].
@@ -173,7 +173,7 @@ impl Cache {
         Ok(self.attributes_with(vnode, status))
     }
 
-    /// The same for a kernel that changes something meanwhile: no notice is waited for.
+    /// Like [`Cache::attributes`], for a request that changes something. Does not wait for notices.
     pub(crate) async fn attributes_now(
         &self,
         user: &Arc<User>,
@@ -193,8 +193,9 @@ impl Cache {
         }
     }
 
-    /// Asks for those of these vnodes of one directory whose status is not promised, at most
-    /// [`rxafs::BULK_MAX`] with one call. One that fails alone is left to be asked for alone.
+    /// Fetches the statuses of those of these vnodes of one directory that are not promised, at
+    /// most [`rxafs::BULK_MAX`] in one call. A vnode with an error of its own is skipped: a later
+    /// request asks for it alone.
     ///
     /// # Errors
     /// No server of the volume answers.
@@ -225,7 +226,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Fetches `start..end` of a vnode: the bytes there are, with the status at that moment.
+    /// Fetches the bytes `start..end` of a vnode, with its status at that moment.
     pub(crate) async fn fetch(
         &self,
         user: &Arc<User>,
@@ -244,7 +245,7 @@ impl Cache {
         Ok((pieces, reply.status))
     }
 
-    /// The same, without taking notice of the status.
+    /// Like [`Cache::fetch`], without applying the status.
     pub(crate) async fn fetch_unheard(
         &self,
         user: &Arc<User>,
@@ -256,7 +257,7 @@ impl Cache {
         Ok((pieces, reply))
     }
 
-    /// The same, with the address that answered.
+    /// Fetches the bytes from the file server. Returns the address that answered, too.
     async fn fetch_at(
         &self,
         user: &Arc<User>,

@@ -1,14 +1,17 @@
-//! Storing: what programs wrote goes to the server.
+//! Stores the bytes that programs wrote at the server.
 //!
-//! 1. One store of a file at a time, in calls of at most [`STORE_BYTES`] (more to a server that is far, [`super::far`]), or at its devices ([`super::direct`]);
-//!    bytes may be written meanwhile.
-//! 2. On close and `fsync`, whoever asked hears how it went; `close` need not wait for all of it
-//!    ([`super::behind`]). Beyond [`BACKGROUND_BYTES`] of one file the store begins while the program still writes.
-//! 3. What failed stays dirty and is tried again every [`RETRY`]; in a cache directory it is then synced, so that
-//!    a crash of the machine loses nothing either. Only when the file is gone there is nobody to take it.
-//! 4. A program that has a file open and reads what the kernel keeps of it makes no request. When
-//!    the promise is about to run out, of which no server tells, it is given up, and the kernel is
-//!    told ([`super::coherence`]).
+//! 1. A file has one store at a time. It consists of calls of at most [`STORE_BYTES`] (more to a
+//!    far server, [`super::far`]), or goes directly to the devices ([`super::direct`]). Programs
+//!    may write during a store.
+//! 2. `close` and `fsync` return the result of the store. `close` need not wait for all of it
+//!    ([`super::behind`]). When one file has more than [`BACKGROUND_BYTES`] dirty bytes, a store
+//!    begins while the program still writes.
+//! 3. After a failed store the bytes stay dirty, and the store is retried every [`RETRY`]. In a
+//!    cache directory they are then synced, so that even a crash of the machine loses nothing. Only
+//!    if the file is gone is there no server that can take them.
+//! 4. A program that reads an open file from the kernel's cache makes no request. No server reports
+//!    that a promise runs out. So the cache gives the promise up shortly before, and sends a notice
+//!    to the kernel ([`super::coherence`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,13 +37,14 @@ use crate::errno::errno;
 use crate::error::Result;
 use crate::store::store;
 
-/// Dirty bytes of a file from which on they are stored while it is still written.
+/// The number of dirty bytes of a file at which a store begins while the file is still being
+/// written.
 const BACKGROUND_BYTES: u64 = 2 * STORE_BYTES;
-/// How often it is looked for open files whose promise is about to run out; less than
+/// The interval of the checks for open files whose promise is about to run out. It is less than
 /// [`TOLD_EARLIER`](super::coherence::TOLD_EARLIER).
 const EXPIRY_TIME: Duration = Duration::from_secs(5);
 
-/// A piece that is being stored.
+/// A piece that is being stored. A drop makes it dirty again.
 struct UnderWay<'a> {
     cache: &'a Cache,
     vnode: &'a Arc<Vnode>,
@@ -57,7 +61,8 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Cache {
-    /// Our own programs change a file. Waits where too much is dirty already.
+    /// Applies a change of a file by a program of this machine. Stores first if too many bytes are
+    /// dirty.
     pub(crate) async fn changed<T>(
         &self,
         user: &Arc<User>,
@@ -90,7 +95,7 @@ impl Cache {
         Ok(result)
     }
 
-    /// Stores what is dirty.
+    /// Stores all dirty bytes and attributes.
     ///
     /// # Errors
     /// The server does not take it: it stays dirty, and is tried again.
@@ -115,7 +120,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Stores the next piece: whoever else waits to store has his turn between two. Answers whether that was all.
+    /// Stores the next piece. Other tasks that wait for a store of this file get their turn between
+    /// two pieces. Returns whether nothing is left.
     async fn store_next(
         &self,
         vnode: &Arc<Vnode>,
@@ -125,7 +131,7 @@ impl Cache {
     ) -> Result<bool> {
         let enough = || {
             let body = vnode.body.lock();
-            // Who has stored a piece has to end it, too.
+            // A task that has stored a piece must also finish the store.
             (!begun && !body.is_changed()) || (leave > 0 && body.unstored_bytes() <= leave)
         };
         if enough() {
@@ -143,7 +149,7 @@ impl Cache {
         let most = self.store_bytes(&user, vnode);
         let piece = vnode.body.lock().next_piece(most);
         if let Some(piece) = piece {
-            // Whoever waits may be told to give up: the piece is dirty again then.
+            // The waiting task may be cancelled. Then the drop makes the piece dirty again.
             let mut under_way = UnderWay {
                 cache: self,
                 vnode,
@@ -175,7 +181,8 @@ impl Cache {
         Ok(self.settled(vnode))
     }
 
-    /// A file that has nothing to be stored any more is no longer among those that do. Answers whether it is such a one.
+    /// Removes a file without dirty bytes or attributes from the table of unstored files. Returns
+    /// whether it is clean.
     pub(crate) fn settled(&self, vnode: &Arc<Vnode>) -> bool {
         let mut unstored = self.unstored.lock();
         let is_changed = vnode.body.lock().is_changed();
@@ -213,7 +220,7 @@ impl Cache {
             position: piece.start,
             length: piece.end - piece.start,
             file_length: match piece.cuts() {
-                // What others have put behind it stays.
+                // Bytes that other clients appended stay.
                 false if vnode.shared.load(Ordering::Acquire) => LENGTH_MAX,
                 _ => piece.file_length,
             },
@@ -228,7 +235,7 @@ impl Cache {
                 }
             }
             self.born(vnode).await?;
-            // It may have been made under another number.
+            // The server may have created it under another number.
             arguments.fid = vnode.fid();
         }
         let chunks = in_chunks(bytes);
@@ -263,7 +270,7 @@ impl Cache {
         Ok(reply.status)
     }
 
-    /// Makes dirty bytes survive a crash of this machine, where they are in a directory.
+    /// Makes dirty bytes in a cache directory survive a crash of the machine.
     pub(crate) async fn sync(&self, vnode: &Arc<Vnode>) {
         let to_sync = vnode.body.lock().unsynced();
         let (file, index, changes) = match to_sync {
@@ -279,7 +286,8 @@ impl Cache {
         }
     }
 
-    /// Files with bytes that the server does not have, and why the last store failed, if one did (an errno).
+    /// Returns the files with bytes that the server does not have. The second value is the error of
+    /// the last store, if it failed (an errno).
     pub fn unstored(&self) -> Vec<(Arc<Vnode>, Option<i32>)> {
         let all: Vec<_> = self.unstored.lock().values().cloned().collect();
         all.into_iter()
@@ -291,8 +299,8 @@ impl Cache {
             .collect()
     }
 
-    /// What has to be done all the time, for as long as the cache lives. To be run once, beside everything
-    /// else.
+    /// Runs the periodic work, for the life of the cache. The program calls it once, in a task of
+    /// its own.
     pub async fn keep(self: Arc<Self>) {
         let cache = Arc::downgrade(&self);
         let expiring = async move {
@@ -343,7 +351,8 @@ impl Cache {
         );
     }
 
-    /// Rule 4: of open files whose promise is to be given up by `now`, the kernel is told.
+    /// Rule 4: gives up the promises about open files that are due by `now`, and sends the notices
+    /// to the kernel.
     pub fn tell_expired(&self, now: Instant) {
         let owed: Vec<_> = {
             let all = self.vnodes.lock();
