@@ -23,27 +23,27 @@ use file_io::{OPEN, fetch, most_open, put, sync, write_all_at};
 #[cfg(test)]
 pub(crate) use file_io::{ROOM, SYNCS, WRITES_LEFT};
 
-/// Bytes of a block in memory. What was never written is zero, here as in a sparse file.
+/// The bytes of a block in memory. Unwritten bytes are zero, as in a sparse file.
 const BLOCK: u64 = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) enum Backing {
-    /// Blocks by number; each as long as it was written.
+    /// Blocks by number. A block ends after its last written byte.
     Memory(BTreeMap<u64, Vec<u8>>),
-    /// The slot of a number, until it has to be longer than that.
+    /// The slot of a number, until the bytes exceed a slot.
     Slot {
         slots: Arc<Slots>,
         number: u64,
-        /// The file of its own that it gets then.
+        /// The path of the separate file for that case.
         path: PathBuf,
     },
-    /// A file that is made when it is first written.
+    /// A separate file, which is created by the first write.
     Disk {
         path: PathBuf,
-        /// Kept open while the cached file is, unless too many are.
+        /// Open as long as the cached file is open, unless too many are.
         file: Option<Arc<Descriptor>>,
-        /// The slot that it was in, as long as the disk may not know the file's name: one of both
-        /// has to be there.
+        /// The former slot, as long as the name of the file may not be on the disk. One of both
+        /// must be there.
         slot: Option<(Arc<Slots>, u64)>,
     },
 }
@@ -61,7 +61,7 @@ impl Backing {
         }
     }
 
-    /// `length` bytes from `position`; zeros where nothing was written.
+    /// Reads `length` bytes from `position`. Unwritten bytes are zeros.
     pub(crate) fn read(&mut self, position: u64, length: usize) -> io::Result<Vec<u8>> {
         let bytes = self.get(position, length);
         self.spare();
@@ -94,7 +94,7 @@ impl Backing {
         Ok(bytes)
     }
 
-    /// Puts bytes at `position`.
+    /// Writes bytes at `position`.
     pub(crate) fn write(&mut self, position: u64, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Memory(blocks) => {
@@ -117,7 +117,7 @@ impl Backing {
         }
     }
 
-    /// Puts pieces one after the other at `position`.
+    /// Writes consecutive pieces from `position` on.
     pub(crate) fn write_all(&mut self, position: u64, pieces: &[Bytes]) -> io::Result<()> {
         let mut at = position;
         match self {
@@ -141,7 +141,7 @@ impl Backing {
         }
     }
 
-    /// Writes so many bytes into the slot or the file, by `put`.
+    /// Writes `length` bytes into the slot or the file with `put`.
     fn write_to_file(
         &mut self,
         position: u64,
@@ -168,7 +168,7 @@ impl Backing {
         }
     }
 
-    /// Everything from `position` on is zero from now on.
+    /// Drops all bytes from `position` on; they read as zeros.
     pub(crate) fn cut(&mut self, position: u64) -> io::Result<()> {
         match self {
             Self::Memory(blocks) => {
@@ -191,7 +191,7 @@ impl Backing {
         }
     }
 
-    /// The same for what is in a slot; a file of its own was cut when it was found.
+    /// Does the same for a slot. A separate file was cut at the start of the process.
     pub(crate) fn cut_slot(&mut self, position: u64) -> io::Result<()> {
         match self {
             Self::Slot { .. } => self.cut(position),
@@ -199,7 +199,7 @@ impl Backing {
         }
     }
 
-    /// Bytes of `start..end` are zero from now on.
+    /// Overwrites `start..end` with zeros.
     pub(crate) fn zero(&mut self, start: u64, end: u64) -> io::Result<()> {
         if start >= end {
             return Ok(());
@@ -234,11 +234,11 @@ impl Backing {
         }
     }
 
-    /// Gives the space of `start..end` back; what is read there later is of no use to anybody.
+    /// Frees the space of `start..end`. Later reads of the range return undefined bytes.
     pub(crate) fn discard(&mut self, start: u64, end: u64) -> io::Result<()> {
         match self {
             Self::Memory(blocks) => {
-                // Blocks that lie in it as a whole.
+                // Only blocks that lie completely in the range.
                 let (first, last) = (start.div_ceil(BLOCK), end / BLOCK);
                 blocks.retain(|number, _| *number < first || *number >= last);
                 Ok(())
@@ -250,7 +250,7 @@ impl Backing {
                     return Ok(());
                 }
                 match punch(file, start, end) {
-                    // It stays until the file goes.
+                    // The space stays in use until the file is removed.
                     Err(rustix::io::Errno::OPNOTSUPP) => {}
                     other => other?,
                 }
@@ -260,21 +260,21 @@ impl Backing {
         }
     }
 
-    /// Where too many are open this one is not kept so.
+    /// Closes the file if too many are open.
     fn spare(&mut self) {
         if OPEN.load(Ordering::Relaxed) > most_open() {
             self.close();
         }
     }
 
-    /// The cached file is closed: no descriptor is kept for it.
+    /// Closes the descriptor.
     pub(crate) fn close(&mut self) {
         if let Self::Disk { file, .. } = self {
             *file = None;
         }
     }
 
-    /// A file of its own, opened if it is not; `None` where it has none.
+    /// A descriptor of the separate file; `None` if there is none.
     pub(crate) fn file(&mut self) -> io::Result<Option<File>> {
         match self {
             Self::Memory(_) | Self::Slot { .. } => Ok(None),
@@ -282,7 +282,7 @@ impl Backing {
         }
     }
 
-    /// What to sync; `None` in memory.
+    /// The file to sync; `None` in memory.
     pub(crate) fn synced_file(&mut self) -> io::Result<Option<File>> {
         match self {
             Self::Slot { slots, number, .. } => slots.hold(*number)?.0.try_clone().map(Some),
@@ -293,11 +293,11 @@ impl Backing {
         }
     }
 
-    /// Its name is on the disk, if it was in a slot before: or a crash would bring that back for
-    /// what is synced now.
+    /// Syncs the name of a separate file and frees the former slot. Without that, a crash could
+    /// bring the old bytes of the slot back in place of the synced file.
     ///
     /// # Errors
-    /// The disk may know the slot alone.
+    /// The name may not be on the disk.
     pub(crate) fn leave_slot(&mut self) -> io::Result<()> {
         if let Self::Disk { path, slot, .. } = self
             && let Some((slots, number)) = slot
@@ -309,17 +309,19 @@ impl Backing {
         Ok(())
     }
 
-    /// Whether there is a file of its own, or will be.
+    /// Whether the bytes are, or will be, in a separate file.
     pub(crate) fn has_own_file(&self) -> bool {
         matches!(self, Self::Disk { .. })
     }
 
-    /// Before bytes up to `end` are put here: where they do not fit, what is here gets a file of
-    /// its own, so many bytes long. `synced`: it was synced, and is again. Answers whether it moved
-    /// and was not: a sync that is under way is of where it was.
+    /// Prepares for bytes up to `end`. If a slot is too short for them, its first `length` bytes
+    /// move to a separate file. With `synced`, that file is synced.
+    ///
+    /// Returns whether the bytes moved without a sync. Then a sync under way covers only the old
+    /// place.
     ///
     /// # Errors
-    /// It is where it was.
+    /// The bytes stay in the slot.
     pub(crate) fn make_fit(&mut self, end: u64, length: u64, synced: bool) -> io::Result<bool> {
         let Self::Slot {
             slots,
@@ -338,8 +340,8 @@ impl Backing {
         if moves {
             let part = path.with_added_extension("part");
             let copied = copy(slots, *number, length.min(SLOT) as usize, &part, synced);
-            // Opened before the name is there: from then on the slot means nothing, and must not be
-            // written any more.
+            // The directory is opened before the rename. After the rename the slot is ignored, and
+            // must not be written.
             let directory = copied.and_then(|file| {
                 own = file;
                 let directory = File::open(parent(path)?)?;
@@ -368,7 +370,7 @@ impl Backing {
         Ok(moves && !synced)
     }
 
-    /// Nothing of it is needed any more.
+    /// Removes the bytes.
     pub(crate) fn remove(&mut self) {
         match self {
             Self::Memory(blocks) => blocks.clear(),
@@ -400,8 +402,7 @@ fn opened<'a>(path: &Path, file: &'a mut Option<Arc<Descriptor>>) -> io::Result<
     Ok(file.insert(new))
 }
 
-/// What is in a slot, in a file that has no name yet that counts. `None`: who was killed makes
-/// none.
+/// Copies a slot to a new file with a temporary name. `None` in a test that has killed the process.
 fn copy(
     slots: &Slots,
     number: u64,
@@ -432,7 +433,7 @@ fn parent(path: &Path) -> io::Result<&Path> {
 fn made(path: &Path) -> io::Result<File> {
     #[cfg(test)]
     if WRITES_LEFT.get().1 && !path.exists() {
-        // Who was killed makes none.
+        // A killed process creates no file.
         return tempfile::tempfile();
     }
     let mut options = cellar_private::options();
@@ -440,7 +441,7 @@ fn made(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Where a write of so many bytes goes.
+/// The pack, and the offset of the slot, for a write of `length` bytes.
 fn in_slot(
     slots: &Slots,
     number: u64,
@@ -453,8 +454,8 @@ fn in_slot(
     slots.hold(number)
 }
 
-/// The blocks that `length` bytes from `position` lie in: number, first byte in it, and which of
-/// the bytes.
+/// The blocks of `length` bytes from `position`: number, first byte in the block, and range of the
+/// bytes.
 fn parts(position: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {

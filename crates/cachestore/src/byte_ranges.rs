@@ -1,8 +1,8 @@
-//! Sets of bytes of a file, as ranges: which are here, which are dirty.
+//! Sets of bytes of a file, stored as ranges: the bytes that are here, or dirty.
 
 use rangemap::RangeSet;
 
-/// Half-open ranges, sorted, that neither overlap nor touch, and how many bytes are in them.
+/// A set of half-open ranges, which neither overlap nor touch, with the number of its bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     set: RangeSet<u64>,
@@ -10,7 +10,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// How many bytes are in it.
+    /// The number of bytes in the set.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -46,7 +46,7 @@ impl Ranges {
         }
     }
 
-    /// Takes `start..end` out.
+    /// Removes `start..end`.
     pub(crate) fn remove(&mut self, start: u64, end: u64) {
         if start < end {
             let here = self.set.overlapping(start..end);
@@ -56,7 +56,7 @@ impl Ranges {
         }
     }
 
-    /// Takes everything from `start` on out.
+    /// Removes all bytes from `start` on.
     pub(crate) fn cut(&mut self, start: u64) {
         self.remove(start, u64::MAX);
     }
@@ -65,7 +65,7 @@ impl Ranges {
         *self = Self::default();
     }
 
-    /// What of `start..end` is not in it, in order.
+    /// The parts of `start..end` that are not in the set, in order.
     pub(crate) fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         if start >= end {
             return Vec::new();
@@ -80,7 +80,7 @@ impl Ranges {
 mod tests {
     use super::*;
 
-    /// Every operation beside the same on a set of single bytes.
+    /// Compares every operation with the same one on a set of single bytes.
     #[test]
     fn ranges_are_sets_of_bytes() {
         let mut ranges = Ranges::default();

@@ -46,22 +46,23 @@ mod sweep;
 pub use aside::{aside_in, unstored_in};
 use sweep::sweep;
 
-/// Directories that files are spread over.
+/// The number of directories over which files are spread.
 const PARTS: u64 = if cfg!(test) { 4 } else { 256 };
-/// Files at rest, that is, of no vnode in memory, at most: about 100 MB of memory.
+/// The most files at rest (without a vnode in memory): they need about 100 MB of memory.
 const RESTING_MAX: usize = 200_000;
-/// The log is written anew when it is this large, and several times what it was then.
+/// The log is rewritten when it has this many bytes and `REWRITE_TIMES` its size after the last
+/// rewrite.
 const REWRITE_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 16 << 20 };
 const REWRITE_TIMES: u64 = 4;
-/// After a failure it is tried again after this many records.
+/// After a failed write, the log is tried again after this many records.
 const RETRY_NOTES: u64 = 1_024;
-/// The log's name, and that of the next one.
+/// The name of the log, and of the next log during a rewrite.
 const LOG: &str = "index";
 const NEXT_LOG: &str = "index.new";
-/// Where dirty bytes are put that cannot be stored.
+/// The directory for dirty bytes that cannot be stored.
 const ASIDE: &str = "aside";
 
-/// What a file that is taken up has.
+/// The state of a file that is taken into use.
 #[derive(Debug)]
 pub(crate) struct Left {
     pub(crate) number: u64,
@@ -69,24 +70,24 @@ pub(crate) struct Left {
     pub(crate) sums: Sums,
     pub(crate) dirty: Option<Dirty>,
     pub(crate) made: Option<MadeHere>,
-    /// It has a file of its own.
+    /// The bytes have a separate file instead of a slot.
     pub(crate) own_file: bool,
     /// An earlier process left it.
     pub(crate) earlier: bool,
 }
 
-/// Somebody's bytes that the server has not got.
+/// Bytes of a user that no server has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unstored {
     /// The cell.
     pub cell: String,
     /// The file.
     pub fid: Fid,
-    /// The user of this machine who wrote it; `u32::MAX` for those without tokens.
+    /// The user of this machine that wrote them; `u32::MAX` for users without tokens.
     pub writer: u32,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// The data version they were written over.
+    /// The data version over which they were written.
     pub version: u64,
     /// Whether a crash of the machine may have damaged them.
     pub torn: bool,
@@ -97,7 +98,7 @@ struct State {
     log: File,
     bytes: u64,
     rewrite_at: u64,
-    /// Records until a log that failed is written anew.
+    /// Records until the next attempt to rewrite a log that failed.
     failing: Option<u64>,
     entries: HashMap<u64, Entry>,
     numbers: HashMap<Place, u64>,
@@ -106,7 +107,7 @@ struct State {
     next: u64,
 }
 
-/// The index.
+/// The index of a cache directory.
 #[derive(Debug)]
 pub struct Index {
     directory: PathBuf,
@@ -114,15 +115,15 @@ pub struct Index {
     space: Arc<Space>,
     slots: Arc<Slots>,
     state: Mutex<State>,
-    /// When this process began, in ticks.
+    /// The tick at which this process started.
     began: u64,
-    /// There may be dirty bytes of an earlier cache manager that nobody has taken up.
+    /// Whether dirty bytes of an earlier process may still be at rest.
     left: AtomicBool,
 }
 
 impl Index {
-    /// The index of `directory`, which is for us alone; what it knew is at rest. `boot`: the
-    /// machine's number for the time since it was started.
+    /// Opens the index of `directory`, which no other process may use. All its files are at rest.
+    /// `boot` identifies the current boot of the machine.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -199,12 +200,12 @@ impl Index {
         Ok(index)
     }
 
-    /// The file of a number.
+    /// The path of the separate file of a number.
     pub(crate) fn path(&self, number: u64) -> PathBuf {
         path(&self.directory, number)
     }
 
-    /// Where the bytes of a number are. `own_file`: in a file of its own, if there are any.
+    /// The place of the bytes of a number. `own_file`: bytes that exist are in a separate file.
     pub(crate) fn backing(&self, number: u64, own_file: bool) -> Backing {
         let path = self.path(number);
         match own_file || !(self.slots.work() || self.slots.has(number)) {
@@ -217,14 +218,14 @@ impl Index {
         }
     }
 
-    /// A number that no file has.
+    /// A new number for a file.
     pub(crate) fn new_number(&self) -> u64 {
         let mut state = self.state.lock();
         state.next += 1;
         state.next - 1
     }
 
-    /// What there is of a place: it is in use from now on.
+    /// Takes a file at rest into use; `None` if the index does not have it.
     pub(crate) fn take(&self, place: &Place) -> Option<Left> {
         let mut state = self.state.lock();
         let number = *state.numbers.get(place)?;
@@ -247,8 +248,8 @@ impl Index {
         Some(left)
     }
 
-    /// Nobody uses a file any more: it stays, if there is something in it. Answers whether it does.
-    /// `own_file`: it has one.
+    /// Puts a file to rest that is no longer in use. Returns whether it stays; a file without bytes
+    /// is removed. `own_file`: the bytes have a separate file.
     pub(crate) fn rest(&self, number: u64, own_file: bool) -> bool {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -268,7 +269,7 @@ impl Index {
         true
     }
 
-    /// Removes files at rest, those used least first, until no more than `goal` bytes are used.
+    /// Removes files at rest, the least recently used first, until at most `goal` bytes are used.
     pub fn evict(&self, goal: u64) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -292,13 +293,13 @@ impl Index {
         state.resting.extend(kept);
     }
 
-    /// Notes what happened to files in use. It cannot fail: the head says what records are missed
-    /// for.
+    /// Notes events of files in use. It cannot fail: the rules of the head comment hold without the
+    /// records.
     pub(crate) fn note(&self, records: &[Record]) {
         self.write(&mut self.state.lock(), records);
     }
 
-    /// There may be room for records again.
+    /// Tries to write a failed log again, because the disk may have room now.
     pub fn try_again(&self) {
         let mut state = self.state.lock();
         if state.failing.is_some() {
@@ -307,7 +308,7 @@ impl Index {
         }
     }
 
-    /// Whether there is anything to forget about these bytes of a file.
+    /// Whether the index has a checksum over one of these bytes.
     pub(crate) fn has(&self, number: u64, start: u64, end: u64) -> bool {
         let state = self.state.lock();
         let entry = state.entries.get(&number);
@@ -323,7 +324,7 @@ impl Index {
             match state.log.write_all(&bytes) {
                 Ok(()) => state.bytes += bytes.len() as u64,
                 Err(cause) => {
-                    // What is half there would hide what comes after it.
+                    // A half-written record would hide the records after it.
                     let _also = state.log.set_len(state.bytes);
                     state.failing = Some(RETRY_NOTES);
                     tracing::error!(%cause, "the index of the cache cannot be written: what is not \
@@ -349,7 +350,7 @@ impl Index {
                 Ok(()) => {}
                 Err(cause) => {
                     tracing::warn!(%cause, "the index of the cache cannot be written anew");
-                    // One that has only grown is as good as it was.
+                    // The old log is still valid, only long.
                     state.rewrite_at = state.bytes + REWRITE_BYTES;
                     state.failing = state.failing.map(|_| RETRY_NOTES);
                 }
@@ -357,7 +358,7 @@ impl Index {
         }
     }
 
-    /// Writes the log anew: what is so now, those used least first.
+    /// Rewrites the log with the current state, the least recently used files first.
     fn rewrite(&self, state: &mut State) -> io::Result<()> {
         let mut numbers: Vec<(u64, u64)> = state
             .entries
@@ -385,7 +386,7 @@ impl Index {
         let next = self.directory.join(NEXT_LOG);
         let mut file = cellar_private::create(&next)?;
         file.write_all(&bytes)?;
-        // Tests of crashes say themselves what came to the disk.
+        // Tests of crashes decide themselves which bytes are on the disk.
         if !cfg!(test) {
             file.sync_data()?;
         }
@@ -401,14 +402,19 @@ impl Index {
         Ok(())
     }
 
-    /// What to sync so that dirty bytes survive a crash of the machine, after the file itself.
+    /// Syncs the log. After a sync of the data this makes dirty bytes survive a crash of the
+    /// machine.
+    ///
+    /// # Errors
+    /// The log cannot be synced.
     pub fn sync(&self) -> io::Result<()> {
         let log = self.state.lock().log.try_clone()?;
         syncs()?;
         log.sync_data()
     }
 
-    /// The files in use by age, so that what is used least goes first next time too.
+    /// Rewrites the log at the end of the process. `numbers` are the files in use, the least
+    /// recently used first, so that the next process evicts in this order.
     pub fn close(&self, numbers: &[u64]) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -431,7 +437,7 @@ impl Index {
         }
     }
 
-    /// Files at rest with bytes that were not stored: cell and fid, and who wrote them.
+    /// The files at rest with unstored changes.
     pub fn left_dirty(&self) -> Vec<Place> {
         if !self.left.load(Ordering::Relaxed) {
             return Vec::new();
@@ -442,7 +448,7 @@ impl Index {
             .values()
             .filter(|entry| entry.rests != 0 && entry.dirty.is_some());
         let places: Vec<_> = dirty.map(|entry| entry.place.clone()).collect();
-        // Those of this process do not rest before it ends.
+        // Files of this process with unstored changes do not rest before its end.
         self.left.store(!places.is_empty(), Ordering::Relaxed);
         places
     }

@@ -1,4 +1,4 @@
-//! What is known of each file of a cache directory, and how the records of its index lead to it.
+//! The state of each file of a cache directory, as the records of the index define it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use cellar_wire::rxafs::AfsStoreStatus;
 use crate::byte_ranges::Ranges;
 use crate::index_record::{Damaged, NONE, Record, decode, may_begin};
 
-/// What an index begins with.
+/// The first bytes of an index.
 pub(crate) const MAGIC: &[u8] = b"cellar cache index 1\n";
 
-/// Whose bytes a file has: the cell's name, and the fid.
+/// The identity of a cached file: the name of the cell, and the fid.
 pub type Place = (Arc<str>, Fid);
 
-/// Parts with their checksums: end and sum by start.
+/// Parts with checksums: end and sum by start.
 pub(crate) type Sums = BTreeMap<u64, (u64, u32)>;
 
-/// Those of which bytes are in a range. A file may have hundreds of thousands, which do not overlap
-/// each other.
+/// The parts that overlap a range. A file may have hundreds of thousands of parts, which do not
+/// overlap each other.
 pub(crate) fn overlapping(sums: &Sums, start: u64, end: u64) -> Vec<(u64, u64, u32)> {
     let before = sums.range(..end).rev();
     before
@@ -28,30 +28,30 @@ pub(crate) fn overlapping(sums: &Sums, start: u64, end: u64) -> Vec<(u64, u64, u
         .collect()
 }
 
-/// What is dirty of a file.
+/// The unstored changes of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dirty {
-    /// The version that it was made over.
+    /// The data version over which the changes were made.
     pub(crate) version: u64,
-    /// The user who wrote last.
+    /// The user that wrote last.
     pub(crate) writer: u32,
     pub(crate) ranges: Ranges,
     pub(crate) length: u64,
     pub(crate) cut: Option<u64>,
     pub(crate) modified: AfsTime,
-    /// Bytes or a length, not only attributes.
+    /// Whether bytes or a length changed, not only attributes.
     pub(crate) contents: bool,
     /// Attributes that programs set.
     pub(crate) set: AfsStoreStatus,
-    /// What was being stored: it is in `ranges` too once it was read from a log.
+    /// The piece that was being stored. After a replay it is in `ranges` too.
     pub(crate) storing: Option<(u64, u64, Option<u64>)>,
-    /// Both files were synced since.
+    /// Whether index and data were synced after the last change.
     pub(crate) synced: bool,
-    /// It may not be what was written: rules 3 and 4 of `cache_index.rs`.
+    /// Whether the bytes may be damaged: rules 3 and 4 of `cache_index.rs`.
     pub(crate) torn: bool,
 }
 
-/// How programs here made a file that no server was told of.
+/// A local create: how a program of this machine made a file that no server knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadeHere {
     /// The directory, in the same volume.
@@ -75,7 +75,7 @@ impl MadeHere {
     }
 }
 
-/// What is known of one file.
+/// The state of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) place: Place,
@@ -83,9 +83,9 @@ pub(crate) struct Entry {
     pub(crate) sums: Sums,
     pub(crate) dirty: Option<Dirty>,
     pub(crate) made: Option<MadeHere>,
-    /// When it was used last; 0 while a vnode in memory has it.
+    /// The tick of the last use; 0 while a vnode in memory uses the file.
     pub(crate) rests: u64,
-    /// It has a file of its own (`pack_slots.rs`): known while it rests.
+    /// Whether the bytes have a separate file instead of a slot; valid while the file rests.
     pub(crate) own_file: bool,
 }
 
@@ -94,7 +94,7 @@ impl Entry {
         self.sums.iter().map(|(start, (end, _))| end - start).sum()
     }
 
-    /// No checksum that includes one of these bytes is good any more.
+    /// Drops each checksum over one of these bytes.
     fn void(&mut self, start: u64, end: u64) {
         for (from, ..) in overlapping(&self.sums, start, end) {
             self.sums.remove(&from);
@@ -120,7 +120,7 @@ impl Entry {
     ) -> &mut Dirty {
         let dirty = self.dirty(version, writer, length, modified);
         dirty.contents = true;
-        // One that a program set was that of before.
+        // A time that a program set belonged to the contents before.
         dirty.set.client_mod_time = None;
         dirty
     }
@@ -252,7 +252,7 @@ impl Entry {
 }
 
 impl Dirty {
-    /// What was being stored is dirty again.
+    /// Makes the piece that was being stored dirty again.
     pub(crate) fn put_back(&mut self) {
         if let Some((start, end, cut)) = self.storing {
             self.ranges.insert(start, end.min(self.length));
@@ -263,8 +263,8 @@ impl Dirty {
     }
 }
 
-/// From the next record on that there is. Each byte is tried: a checksum is made only where a
-/// record may begin, so that all of it takes no longer than reading a log that is not damaged.
+/// The bytes from the next valid record on. Each offset is tried, but a checksum is computed only
+/// where a record may begin. So this takes no longer than to read an undamaged log.
 fn behind_damage(bytes: &[u8]) -> &[u8] {
     let starts = (1..bytes.len()).map(|at| &bytes[at..]);
     let mut starts = starts.filter(|rest| may_begin(rest));
@@ -273,11 +273,11 @@ fn behind_damage(bytes: &[u8]) -> &[u8] {
         .unwrap_or_default()
 }
 
-/// What records lead to.
+/// The result of a replay of the log.
 #[derive(Debug, Default)]
 pub(crate) struct Replayed {
     pub(crate) entries: HashMap<u64, Entry>,
-    /// Numbers in the order of their first records.
+    /// The numbers of files, in the order of their first records.
     pub(crate) order: Vec<u64>,
     boot: [u8; 16],
     pub(crate) damaged: bool,
@@ -298,7 +298,8 @@ impl Replayed {
                 }
                 cut_short @ (Ok(None) | Err(Damaged)) => {
                     rest = behind_damage(rest);
-                    // Behind one that was cut short there is nothing: else its length is damaged.
+                    // Nothing can follow a truncated record. If something follows, its length is
+                    // damaged.
                     if cut_short.is_ok() && rest.is_empty() {
                         return replayed;
                     }
@@ -339,7 +340,7 @@ impl Replayed {
         }
     }
 
-    /// Rule 3 of `cache_index.rs`.
+    /// Applies rule 3 of `cache_index.rs` if the boot is another one.
     pub(crate) fn another_boot(&mut self, id: [u8; 16]) {
         if id == self.boot {
             return;
@@ -353,7 +354,7 @@ impl Replayed {
 }
 
 impl Entry {
-    /// The records that lead to it.
+    /// The records that produce this entry.
     pub(crate) fn records(&self, number: u64, take: &mut dyn FnMut(Record)) {
         let (cell, fid) = self.place.clone();
         take(Record::File { number, cell, fid });
@@ -396,13 +397,13 @@ impl Entry {
 }
 
 impl Dirty {
-    /// The records that lead to its bytes.
+    /// The records that produce these changes.
     fn records(&self, number: u64, take: &mut dyn FnMut(Record)) {
         let dirty = self;
         let (version, writer, length) = (dirty.version, dirty.writer.into(), dirty.length);
         let modified = dirty.modified.0.into();
-        // A shortening would void and cut what follows: it comes first, with what is being stored
-        // beyond it.
+        // A shortening would cut later ranges, so it comes first, with the piece that is being
+        // stored beyond it.
         let stored_to = dirty.storing.map_or(0, |(_, end, _)| end);
         take(Record::Length {
             number,
@@ -443,7 +444,7 @@ impl Dirty {
     }
 }
 
-/// Attributes that were set, and set again.
+/// Merges attributes that were set later into `set`.
 pub(crate) fn merge(set: &mut AfsStoreStatus, later: &AfsStoreStatus) {
     set.client_mod_time = later.client_mod_time.or(set.client_mod_time);
     set.owner = later.owner.or(set.owner);

@@ -1,64 +1,63 @@
-//! One record of a cache's index: its length and checksum (four bytes each, the highest last), its
-//! kind, and its numbers.
+//! One record of the index: length and checksum (four bytes each, little-endian), kind, and
+//! numbers.
 
 use std::sync::Arc;
 
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use cellar_wire::rxafs::AfsStoreStatus;
 
-/// No number.
+/// Stands for an absent number.
 pub(crate) const NONE: u64 = u64::MAX;
-/// Length and checksum.
+/// The bytes of length and checksum.
 const FRAME: usize = 8;
-/// The longest record: the name of a cell.
+/// The most bytes of a record: the longest ones hold the name of a cell or a file.
 const LENGTH_MAX: usize = 1_024;
 
-/// What was read is no record.
+/// The bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
 
-/// What happened to a file of the cache. `cache_index.rs` says what follows from each.
+/// An event of a file of the cache. `Entry::apply` defines the effect of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[rustfmt::skip]
 pub(crate) enum Record {
-    /// Since which start of the machine.
+    /// The boot of the machine in which the following records were written.
     Boot { id: [u8; 16] },
-    /// Whose bytes a number's file has.
+    /// The identity of the file with this number.
     File { number: u64, cell: Arc<str>, fid: Fid },
-    /// Bytes are those of a version.
+    /// Bytes of a version are here, with their checksum.
     Valid { number: u64, version: u64, start: u64, end: u64, sum: u32 },
-    /// Bytes are not what their checksum says any more.
+    /// The checksums over these bytes are void.
     Void { number: u64, start: u64, end: u64 },
     /// A program wrote.
     Dirty { number: u64, version: u64, writer: u64, start: u64, end: u64, length: u64, modified: u64 },
-    /// A program set the length; `cut`: the shortest that the server does not know of.
+    /// A program set the length. `cut` is the shortest length that the server does not know.
     Length { number: u64, version: u64, writer: u64, length: u64, cut: u64, modified: u64 },
-    /// What programs set and no server has: all of it, each in place of what there was; [`NONE`]
-    /// where nothing was set.
+    /// All attributes that programs set and no server has; [`NONE`] for one that was not set. They
+    /// replace those of earlier records.
     Attributes { number: u64, version: u64, writer: u64, length: u64, modified: u64, mode: u64, owner: u64, group: u64, time: u64 },
-    /// A piece is on its way; `cut`: what it settles of that.
+    /// A piece is being stored. `cut` is the cut that the call applies.
     Storing { number: u64, start: u64, end: u64, cut: u64 },
-    /// It was not taken.
+    /// The store failed.
     Failed { number: u64 },
-    /// It was taken: the version before, and now.
+    /// The store succeeded: the versions before and after it.
     Stored { number: u64, before: u64, version: u64 },
     /// The server has everything.
     Clean { number: u64 },
-    /// What is dirty is on the disk.
+    /// The dirty bytes are synced.
     Synced { number: u64 },
-    /// What is dirty may not be what was written.
+    /// The dirty bytes may be damaged.
     Torn { number: u64 },
-    /// There is no such file any more.
+    /// The file was removed from the cache.
     Gone { number: u64 },
-    /// Made by programs here: in a directory of its volume, with a mode and a name. No server was
-    /// told of it.
+    /// A local create in a directory of the same volume, with a mode and a name.
     Made { number: u64, directory: u64, uniquifier: u64, mode: u64, name: Arc<[u8]> },
-    /// The server knows it.
+    /// The server knows the local create.
     Born { number: u64 },
 }
 
 impl Record {
-    /// Attributes, set over a version by a writer.
+    /// A record of attributes that `writer` set over `version`.
     pub(crate) fn attributes(
         number: u64,
         (version, writer): (u64, u32),
@@ -150,7 +149,7 @@ pub(crate) fn encode(record: &Record, bytes: &mut Vec<u8>) {
     bytes[at..at + FRAME].copy_from_slice(frame.as_flattened());
 }
 
-/// Whether bytes can be the beginning of a record: the length is that of its kind.
+/// Whether bytes can be the beginning of a record: the length must fit the kind.
 pub(crate) fn may_begin(bytes: &[u8]) -> bool {
     let Some((&[a, b, c, d, _, _, _, _, kind], _)) = bytes.split_first_chunk::<9>() else {
         return false;
@@ -174,11 +173,11 @@ pub(crate) fn may_begin(bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 thread_local! {
-    /// Bytes of which checksums were made.
+    /// The number of bytes over which checksums were computed.
     pub(crate) static SUMMED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// The first record, and what follows; `None` at the end, or where the last one was cut short.
+/// The first record and the remaining bytes; `None` at the end, or if the last record is truncated.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Record, &[u8])>, Damaged> {
     let Some((frame, rest)) = bytes.split_first_chunk::<FRAME>() else {
         return Ok(None);
@@ -195,7 +194,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Record, &[u8])>, Damaged> {
     #[cfg(test)]
     SUMMED.set(SUMMED.get() + body.len());
     if crc32c::crc32c(body) != sum {
-        // Of the last one, not everything may have come to the disk.
+        // The last record may be on the disk in part only.
         return if after.is_empty() {
             Ok(None)
         } else {

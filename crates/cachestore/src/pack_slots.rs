@@ -34,13 +34,13 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 
 use crate::backing_store::{Descriptor, alive};
 
-/// Bytes of a slot.
+/// The bytes of a slot.
 pub(crate) const SLOT: u64 = if cfg!(test) { 4 << 10 } else { 64 << 10 };
-/// Slots of a pack.
+/// The slots of a pack.
 const SLOTS: u64 = if cfg!(test) { 4 } else { 4_096 };
-/// Packs that stay open.
+/// The most packs that stay open.
 const OPEN_MAX: usize = 64;
-/// Where packs are, and the name of what is tried there at the start.
+/// The directory of packs, and the name of the file that tests the file system at the start.
 const PACKS: &str = "small";
 const TRIAL: &str = "trial";
 
@@ -55,13 +55,13 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Slots {
     directory: PathBuf,
-    /// The file system can make holes: else removed files would keep their room.
+    /// Whether the file system can make holes. Without holes, removed files would keep their space.
     works: bool,
     state: Mutex<State>,
 }
 
 impl Slots {
-    /// Those of `directory`, with all that there is in them.
+    /// Opens the packs of `directory`, and finds the used slots.
     ///
     /// # Errors
     /// The directory cannot be read or written.
@@ -96,7 +96,7 @@ impl Slots {
         self.works
     }
 
-    /// The numbers of which something is here.
+    /// The numbers that have a slot in use.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         let state = self.state.lock();
         let all = state.used.iter();
@@ -104,7 +104,7 @@ impl Slots {
             .collect()
     }
 
-    /// Whether something of a number is here.
+    /// Whether the slot of a number is in use.
     pub(crate) fn has(&self, number: u64) -> bool {
         let (pack, slot) = (number / SLOTS, number % SLOTS);
         let state = self.state.lock();
@@ -114,7 +114,7 @@ impl Slots {
             .is_some_and(|used| used.contains(&slot))
     }
 
-    /// The pack of a number, and where its slot begins; something is in it from now on.
+    /// The pack of a number, and the offset of its slot. The slot counts as used from now on.
     ///
     /// # Errors
     /// The pack cannot be opened.
@@ -146,10 +146,10 @@ impl Slots {
         }
     }
 
-    /// What a slot has from `start` on is zero from now on.
+    /// Overwrites `start..end` of a slot with zeros, as a hole.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk cannot be written.
     pub(crate) fn clear(&self, number: u64, start: u64, end: u64) -> io::Result<()> {
         let end = end.min(SLOT);
         if start >= end || !self.has(number) {
@@ -162,7 +162,7 @@ impl Slots {
         make_hole(&file, base + start, base + end)
     }
 
-    /// Nothing of a number is needed any more.
+    /// Frees the slot of a number.
     pub(crate) fn free(&self, number: u64) {
         if let Err(cause) = self.try_free(number) {
             tracing::warn!(number, %cause, "a small file of the cache keeps its room");
@@ -217,7 +217,7 @@ fn open(path: &Path) -> io::Result<Descriptor> {
     Ok(Descriptor::new(options.open(path)?))
 }
 
-/// The slots of a pack in which something was written.
+/// The slots of a pack that contain written bytes.
 fn written(file: &Descriptor) -> io::Result<HashSet<u64>> {
     let mut used = HashSet::new();
     let mut at = 0;
@@ -233,13 +233,13 @@ fn written(file: &Descriptor) -> io::Result<HashSet<u64>> {
     }
 }
 
-/// Takes the room of `start..end` of a file away; what is read there is zero then.
+/// Makes a hole of `start..end` of a file, which reads as zeros.
 pub(super) fn punch(file: impl AsFd, start: u64, end: u64) -> rustix::io::Result<()> {
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(file, hole, start, end - start)
 }
 
-/// Takes the room of `start..end` away; where that cannot be done, it is zero all the same.
+/// Makes a hole, or writes zeros if the file system has no holes.
 fn make_hole(file: &Descriptor, start: u64, end: u64) -> io::Result<()> {
     match punch(file, start, end) {
         Err(rustix::io::Errno::OPNOTSUPP) => {
@@ -249,7 +249,7 @@ fn make_hole(file: &Descriptor, start: u64, end: u64) -> io::Result<()> {
     }
 }
 
-/// Whether the file system of `trial` makes holes, and tells of them.
+/// Whether the file system of `trial` makes holes and reports them.
 fn makes_holes(trial: &Path) -> io::Result<bool> {
     let file = open(trial)?;
     file.write_all_at(&[1; 8 << 10], 0)?;

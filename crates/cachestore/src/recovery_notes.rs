@@ -32,18 +32,18 @@ pub(crate) struct Kept {
     index: Arc<Index>,
     place: Place,
     number: u64,
-    /// The index knows whose bytes the number's file has.
+    /// Whether the index has the record with the identity of the file.
     named: bool,
-    /// Changes by programs so far, and up to which of them everything is on the disk.
+    /// The number of changes by programs, and the number of the last synced change.
     changes: u64,
     synced: u64,
     unchecked: Sums,
-    /// It was made here, and no server was told.
+    /// The local create that no server knows.
     made: Option<MadeHere>,
 }
 
 impl Kept {
-    /// With the clean bytes that were left.
+    /// The notes of a body, and the clean bytes that an earlier process left.
     pub(crate) fn new(index: &Arc<Index>, place: Place, left: Option<&Left>) -> (Self, Ranges) {
         let mut clean = Ranges::default();
         let mut unchecked = Sums::new();
@@ -62,7 +62,7 @@ impl Kept {
             named: left.is_some(),
             index: index.clone(),
             place,
-            // All that was left counts as one.
+            // All changes of the earlier process count as one.
             changes: dirty.map_or(0, |_| 1),
             synced: dirty.map_or(0, |dirty| dirty.synced.into()),
             unchecked,
@@ -71,17 +71,17 @@ impl Kept {
         (kept, clean)
     }
 
-    /// How it was made, if no server knows of it.
+    /// The local create, if no server knows it.
     pub(crate) fn made(&self) -> Option<&MadeHere> {
         self.made.as_ref()
     }
 
-    /// It was made here: that is noted with the first bytes, or by [`Self::note_made`].
+    /// Sets the local create. It is noted with the first bytes, or by [`Self::note_made`].
     pub(crate) fn is_made(&mut self, made: MadeHere) {
         self.made = Some(made);
     }
 
-    /// It was made here and closed with nothing in it: that outlives the process, too.
+    /// Notes a local create of a file that was closed empty, so that it outlives the process.
     pub(crate) fn note_made(&mut self, over: (u64, u32), now: AfsTime) {
         if self.made.is_some() && !self.named {
             let nothing = AfsStoreStatus::default();
@@ -89,7 +89,8 @@ impl Kept {
         }
     }
 
-    /// The server knows it. `changed`: something else of it is to be stored.
+    /// Notes that the server knows the local create. `changed`: other changes are still to be
+    /// stored.
     pub(crate) fn is_born(&mut self, changed: bool) {
         let was_made = self.made.take().is_some();
         if was_made && self.named {
@@ -103,19 +104,19 @@ impl Kept {
         self.number
     }
 
-    /// Where its bytes are, or will be.
+    /// The place of the bytes.
     pub(crate) fn backing(&self, own_file: bool) -> Backing {
         self.index.backing(self.number, own_file)
     }
 
-    /// Some of what programs changed was synced: the index may say so on the disk, and none of what
-    /// was changed since.
+    /// Whether a change was synced. Then the index on the disk may contain it, without the later
+    /// changes.
     pub(crate) fn was_synced(&self) -> bool {
         self.synced > 0
     }
 
-    /// Its bytes are elsewhere now, and not synced there: a sync that is under way is not of all
-    /// changes.
+    /// Notes that the bytes were moved and are not synced there. A sync under way does not cover
+    /// that.
     pub(crate) fn moved(&mut self) {
         self.changes += 1;
     }
@@ -133,7 +134,7 @@ impl Kept {
         self.index.note(&all);
     }
 
-    /// How much is to be compared with its checksums before it is used.
+    /// The number of bytes that must be compared with their checksums before use.
     pub(crate) fn unchecked_bytes(&self) -> u64 {
         self.unchecked
             .iter()
@@ -141,7 +142,7 @@ impl Kept {
             .sum()
     }
 
-    /// Compares what overlaps with its checksums. Answers what is not what it was.
+    /// Compares the parts that overlap a range with their checksums. Returns the damaged parts.
     pub(crate) fn damaged(
         &mut self,
         start: u64,
@@ -167,8 +168,8 @@ impl Kept {
         damaged
     }
 
-    /// These bytes are not what a checksum says any more. Answers what was not compared yet, and is
-    /// of no use without the rest.
+    /// Voids the checksums over these bytes. Returns parts that were not compared yet; they can no
+    /// longer be checked and must be dropped.
     pub(crate) fn void(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let overlapping = overlapping(&self.unchecked, start, end);
         for (from, ..) in &overlapping {
@@ -181,7 +182,7 @@ impl Kept {
         overlapping.into_iter().map(|(s, e, _)| (s, e)).collect()
     }
 
-    /// These bytes are of that version.
+    /// Notes that these bytes are of `version`.
     pub(crate) fn valid(&mut self, version: u64, parts: impl IntoIterator<Item = (u64, u64, u32)>) {
         let records = valid(self.number, version, parts);
         if !records.is_empty() {
@@ -229,7 +230,7 @@ impl Kept {
             modified: now.0.into(),
         }]);
         if was_synced && let Err(cause) = self.index.sync() {
-            // A crash of the machine may leave zeros where the index on the disk has bytes.
+            // After a crash of the machine, zeros may be where the index on the disk has bytes.
             tracing::warn!(%cause, "the index of the cache cannot be synced");
         }
     }
@@ -274,7 +275,7 @@ impl Kept {
         self.note([stored].into_iter().chain(valid));
     }
 
-    /// As [`Kept::stored`], of a piece that a log had as dirty.
+    /// As [`Kept::stored`], for a piece that the replayed log has as dirty.
     pub(crate) fn stored_after_all(
         &mut self,
         (start, end, cut): (u64, u64, Option<u64>),
@@ -304,8 +305,8 @@ impl Kept {
         }]);
     }
 
-    /// Nothing but these attributes is to be stored any more: in one step, or a kill would lose
-    /// them.
+    /// Notes that only these attributes are left to store. One step does both: a kill in between
+    /// would lose the attributes.
     pub(crate) fn clean_but(
         &mut self,
         over: (u64, u32),
@@ -329,17 +330,17 @@ impl Kept {
         }
     }
 
-    /// Nobody uses it any more. Answers whether its file stays.
+    /// Puts the file to rest. Returns whether its bytes stay.
     pub(crate) fn rest(&mut self, backing: &Backing) -> bool {
         self.named && self.index.rest(self.number, backing.has_own_file())
     }
 
-    /// How many changes are to be synced, if not all were, and with what.
+    /// The index and the number of changes to sync; `None` if all are synced.
     pub(crate) fn to_sync(&self) -> Option<(Arc<Index>, u64)> {
         (self.synced != self.changes).then(|| (self.index.clone(), self.changes))
     }
 
-    /// So many changes are on the disk.
+    /// Notes that this many changes are synced.
     pub(crate) fn synced(&mut self, changes: u64) {
         self.synced = changes;
         if changes == self.changes {
@@ -348,8 +349,8 @@ impl Kept {
         }
     }
 
-    /// The file with its dirty bytes is kept aside, if `own`: it has one of its own. Another number
-    /// is used from now on.
+    /// Puts the file with its dirty bytes aside if `own` is no error: then the bytes are in a
+    /// separate file. The body gets another number.
     pub(crate) fn put_aside(&mut self, why: &str, own: io::Result<()>) -> Backing {
         let (cell, fid) = &self.place;
         match own.and_then(|()| self.index.put_aside(self.number, why)) {
@@ -383,12 +384,13 @@ fn valid(
     parts.into_iter().map(record).collect()
 }
 
-/// The checksum of bytes at a place of a file.
+/// The checksum of bytes at an offset of a file.
 fn checksum(start: u64, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(seed(start), bytes)
 }
 
-/// Zeros have no checksum 0, and the same bytes elsewhere another one.
+/// The start value. With it, zeros do not have the checksum 0, and the same bytes at another offset
+/// have another checksum.
 fn seed(start: u64) -> u32 {
     crc32c::crc32c(&start.to_le_bytes())
 }
@@ -404,7 +406,7 @@ pub fn checksums(start: u64, bytes: &[u8]) -> Vec<(u64, u64, u32)> {
     parts.collect()
 }
 
-/// Checksums of bytes that come one after the other.
+/// Collects the checksums of consecutive bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Filled(Vec<(u64, u64, u32)>);
 

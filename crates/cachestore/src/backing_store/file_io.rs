@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-/// Pieces written with one call. Source: Linux, `UIO_MAXIOV`.
+/// The most pieces of one write call. Source: Linux, `UIO_MAXIOV`.
 const SLICES_MAX: usize = 1_024;
 
-/// Whether what is written still comes to the disk. Always, but in tests of being killed.
+/// Whether writes still reach the disk. Always true, except in tests that kill the process.
 #[cfg(not(test))]
 pub(crate) const fn alive() -> bool {
     true
@@ -20,7 +20,7 @@ pub(crate) const fn alive() -> bool {
 
 #[cfg(test)]
 thread_local! {
-    /// How many more writes of this thread come to the disk, and whether one did not.
+    /// How many more writes of this thread reach the disk, and whether one did not.
     pub(crate) static WRITES_LEFT: std::cell::Cell<(u64, bool)> =
         const { std::cell::Cell::new((u64::MAX, false)) };
 }
@@ -35,11 +35,11 @@ pub(crate) fn alive() -> bool {
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread synced, and which of these times fails, counted from 0.
+    /// The number of syncs of this thread, and the number of the sync that fails, from 0.
     pub(crate) static SYNCS: std::cell::Cell<(u64, u64)> = const { std::cell::Cell::new((0, u64::MAX)) };
 }
 
-/// Before something is brought to the disk.
+/// Called before each sync, which a test may let fail.
 pub(crate) fn syncs() -> io::Result<()> {
     #[cfg(test)]
     {
@@ -52,7 +52,7 @@ pub(crate) fn syncs() -> io::Result<()> {
     Ok(())
 }
 
-/// Brings a file or a directory to the disk.
+/// Syncs a file or a directory.
 pub(super) fn sync(file: &File) -> io::Result<()> {
     syncs()?;
     file.sync_all()
@@ -60,7 +60,7 @@ pub(super) fn sync(file: &File) -> io::Result<()> {
 
 #[cfg(test)]
 thread_local! {
-    /// How many bytes of a write of this thread come to the disk before it is full.
+    /// How many bytes of a write of this thread fit on the disk.
     pub(crate) static ROOM: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) };
 }
 
@@ -73,10 +73,10 @@ pub(super) fn write_all_at(file: &File, bytes: &[u8], position: u64) -> io::Resu
     file.write_all_at(bytes, position)
 }
 
-/// Files of caches that this process has open.
+/// The number of open files of caches in this process.
 pub(super) static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// How many may stay open: the rest of the descriptors is for everything else.
+/// The most files that stay open: half of the descriptors, the rest is for other uses.
 pub(super) fn most_open() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
     *MOST.get_or_init(|| {
@@ -86,7 +86,7 @@ pub(super) fn most_open() -> usize {
     })
 }
 
-/// A file that is open, counted.
+/// An open file that is counted in `OPEN`.
 #[derive(Debug)]
 pub(crate) struct Descriptor(File);
 
@@ -135,7 +135,7 @@ pub(super) fn fetch(
             Err(cause) => return Err(cause.into()),
         }
     }
-    // There may be more room than was asked for.
+    // The spare capacity may exceed `length`.
     bytes.truncate(end);
     Ok(())
 }

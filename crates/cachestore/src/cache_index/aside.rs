@@ -9,11 +9,11 @@ use crate::index_entry::Replayed;
 use crate::index_record::Record;
 
 impl Index {
-    /// Puts a file of its own aside, with a text beside it; it is no longer of this cache. Again
-    /// after a crash, it does the rest. Answers where.
+    /// Moves a separate file aside, with a text beside it, and drops it from the index. A
+    /// repetition after a crash does the remaining steps. Returns the new path.
     ///
     /// # Errors
-    /// It stays where it is.
+    /// The file stays in the cache.
     pub(crate) fn put_aside(&self, number: u64, why: &str) -> io::Result<PathBuf> {
         let mut state = self.state.lock();
         let entry = state.entries.get(&number);
@@ -58,11 +58,11 @@ impl Index {
         if alive() {
             let file = path(&self.directory, number);
             match sync_all(&file).and_then(|()| std::fs::rename(&file, &aside)) {
-                // Nothing but a length; or it was done before a crash.
+                // There are no bytes, only a length; or the file was moved before a crash.
                 Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
                 other => other?,
             }
-            // A crash that brought it back, and not its record, would remove it.
+            // A crash could undo the rename but keep the record. Then the file would be removed.
             sync_all(&self.directory.join(ASIDE))?;
         }
         self.write(&mut state, &[Record::Gone { number }]);
@@ -70,11 +70,11 @@ impl Index {
     }
 }
 
-/// What has not been stored of the cache in `directory`, which may be in use, and what was put
-/// aside there.
+/// The unstored changes of the cache in `directory`, which may be in use, and the texts about files
+/// that were put aside.
 ///
 /// # Errors
-/// It is not a cache, or cannot be read.
+/// `directory` is not a cache, or cannot be read.
 pub fn unstored_in(directory: &Path) -> io::Result<(Vec<Unstored>, Vec<PathBuf>)> {
     let replayed = Replayed::read(&std::fs::read(directory.join(LOG))?);
     let mut unstored: Vec<_> = replayed
@@ -97,7 +97,10 @@ pub fn unstored_in(directory: &Path) -> io::Result<(Vec<Unstored>, Vec<PathBuf>)
     Ok((unstored, aside_in(directory)?))
 }
 
-/// The texts about what a cache directory has put aside.
+/// The paths of the texts about files that were put aside.
+///
+/// # Errors
+/// The directory cannot be read.
 pub fn aside_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut aside = Vec::new();
     for entry in std::fs::read_dir(directory.join(ASIDE))? {

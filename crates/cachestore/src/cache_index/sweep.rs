@@ -9,7 +9,7 @@ use super::{ASIDE, PARTS, path, remove, sync_all};
 use crate::index_entry::Entry;
 use crate::pack_slots::Slots;
 
-/// Rule 5. Answers a number above all others.
+/// Applies rule 5. Returns a number that is above all used numbers.
 pub(super) fn sweep(
     directory: &Path,
     slots: &Slots,
@@ -33,7 +33,7 @@ pub(super) fn sweep(
             next = next.max(number.map_or(0, |number| number.saturating_add(1)));
         }
     }
-    // Nor may what is put aside take the name of what was before.
+    // A file that is put aside must not take the name of an older one.
     for file in std::fs::read_dir(directory.join(ASIDE))? {
         let name = PathBuf::from(file?.file_name()).with_extension("");
         let number = name
@@ -43,7 +43,8 @@ pub(super) fn sweep(
     }
     for number in slots.numbers() {
         let own = there.contains_key(&number).then(|| path(directory, number));
-        // The disk has to know the name that it got before it was killed, or it keeps both.
+        // The name of the separate file must be on the disk before the slot is freed. Otherwise
+        // both stay.
         let named =
             own.is_none_or(|own| own.parent().is_some_and(|parent| sync_all(parent).is_ok()));
         if !entries.contains_key(&number) || (there.contains_key(&number) && named) {
@@ -58,12 +59,12 @@ pub(super) fn sweep(
             return in_slot(slots, *number, entry);
         }
         if let Some(dirty) = entry.dirty.as_mut().filter(|dirty| dirty.contents) {
-            // Bytes that are not there are not zeros.
+            // Missing bytes must not be taken for zeros.
             let end = dirty.ranges.iter().last().map_or(0, |(_, end)| end);
             dirty.torn |= length.unwrap_or(0) < end;
         } else if let Some(length) = length {
             let end = entry.sums.last_key_value().map_or(0, |(_, (end, _))| *end);
-            // Bytes of a write that was never answered: nobody may take them for zeros.
+            // Bytes of a write that was never answered must not be taken for zeros.
             if end == 0 || (length > end && cut(&path(directory, *number), end).is_err()) {
                 remove(&path(directory, *number));
                 entry.sums.clear();
@@ -82,7 +83,7 @@ fn cut(path: &Path, end: u64) -> io::Result<()> {
     file.and_then(|file| file.set_len(end))
 }
 
-/// The same for what is in a slot. What is behind it goes when it is taken up.
+/// Does the same for bytes in a slot. Bytes beyond the end are cut when the file is recovered.
 fn in_slot(slots: &Slots, number: u64, entry: &mut Entry) -> bool {
     if let Some(dirty) = entry.dirty.as_mut().filter(|dirty| dirty.contents) {
         let mut ranges = dirty.ranges.iter();
