@@ -1,16 +1,21 @@
-//! Whether servers can still reach us, and with it whether what they promised can be believed.
+//! Checks whether servers can still reach this machine, and so whether their promises are valid.
 //!
-//! A promise is worth as much as the way back. Where that was cut, servers may have tried to tell of a change in vain;
-//! OpenAFS's tell it with the next call of ours, ours by and by. So all that is promised ends, and is asked for again:
+//! A promise is only valid while the server can reach this machine. If the network path was cut, a
+//! server may have tried to break a promise in vain. OpenAFS's file server repeats the break at our
+//! next call, Cellar's a while later. So all promises end, and statuses are fetched again:
 //!
-//! 1. *when this machine's address to a server becomes another*, or there is one again after there was none ([`Sources`]);
-//! 2. *when this machine has slept* ([`Sleeps`]): the clock that promises are measured by stood still;
-//! 3. what one server promised, *when it answers again after a call to it got no answer*.
+//! 1. *when this machine's address towards a server changes*, or when there is one again after
+//!    there was none ([`Sources`]);
+//! 2. *when this machine has slept* ([`Sleeps`]): the clock by which promises are measured stood
+//!    still;
+//! 3. the promises of one server, *when it answers again after a call to it had no answer*.
 //!
-//! 1 and 2 are looked for each [`LOOK_TIME`], and also end all connections (`reach.rs` says why). To notice 3 where no program
-//! calls, a server that promised something and was not heard for [`PROBE_TIME`] is asked for the time; a server that
-//! could not tell us of a change hears of us so, too. In between small datagrams, which are not answered, keep the
-//! mappings of address translators on the way, without which no call would reach us (`Options::nat_ping`).
+//! Cases 1 and 2 are checked every [`LOOK_TIME`], and also end all connections (`reach.rs` says
+//! why). To notice case 3 without calls of programs, the cache asks a server for the time if the
+//! server has given a promise and was silent for [`PROBE_TIME`]. By this call, a server that could
+//! not deliver a break also learns that this machine is reachable. Between these calls, small
+//! datagrams without answers keep the mappings of address translators on the path, without which no
+//! call would reach us (`Options::nat_ping`).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -30,18 +35,18 @@ use super::vnode::Vnode;
 use crate::cell::CellName;
 use crate::client::own_address;
 
-/// How often it is looked.
+/// The interval of the checks.
 const LOOK_TIME: Duration = Duration::from_secs(1);
-/// A server that promised something is not left silent for longer.
+/// The longest silence of a server with promises before it is asked for the time.
 const PROBE_TIME: Duration = Duration::from_secs(60);
-/// Servers that are remembered; of more, nothing is sent to the rest.
+/// The most servers that are remembered. Nothing is sent to further ones.
 const SERVERS_MAX: usize = 1_000;
-/// Servers whose way there is looked at each time.
+/// The most servers whose network path each check looks at.
 const WAYS_MAX: usize = 16;
-/// A shorter sleep is none: no server gives up so soon.
+/// A shorter sleep is ignored: no server gives up so soon.
 const SLEEP_MIN: Duration = Duration::from_secs(1);
 
-/// Who promised something.
+/// The servers that gave promises.
 #[derive(Debug, Default)]
 pub(crate) struct Alive {
     promisers: Mutex<HashMap<SocketAddr, Promiser>>,
@@ -50,15 +55,15 @@ pub(crate) struct Alive {
 #[derive(Debug)]
 struct Promiser {
     cell: CellName,
-    /// Until then at most.
+    /// The end of its last promise.
     until: Instant,
-    /// When something was last sent that is not answered.
+    /// The time of the last datagram without an answer.
     pinged: Instant,
-    /// When it was last asked for the time.
+    /// The time of the last call for the time.
     probed: Instant,
 }
 
-/// What is to be sent now.
+/// The packets and calls that are due now.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Due {
     pings: Vec<SocketAddr>,
@@ -66,7 +71,7 @@ struct Due {
 }
 
 impl Alive {
-    /// A server promised something.
+    /// Notes the promise of a server.
     pub(crate) fn promised(&self, vnode: &Vnode, callback: &Callback, asked: &Asked) {
         let Some(server) = asked.by else {
             return;
@@ -89,7 +94,7 @@ impl Alive {
         }
     }
 
-    /// Nothing a server promised holds any more. Answers whether it may have promised anything.
+    /// Forgets a server whose promises ended. Returns whether it may have given any.
     fn ended(&self, server: SocketAddr) -> bool {
         let mut promisers = self.promisers.lock();
         let full = promisers.len() >= SERVERS_MAX;
@@ -100,7 +105,8 @@ impl Alive {
         self.promisers.lock().keys().copied().collect()
     }
 
-    /// What is to be sent to servers that were last heard at these times, and not sent for a while.
+    /// Returns the servers that were silent for a while and got nothing. `heard`: the time at which
+    /// a server last answered. Marks them as handled.
     fn due(
         &self,
         now: Instant,
@@ -129,15 +135,16 @@ impl Alive {
     }
 }
 
-/// Notices that this machine has slept.
+/// Detects that this machine has slept.
 #[derive(Debug, Default)]
 struct Sleeps {
-    /// By how much the clock that goes on in sleep is ahead of the one that stands still.
+    /// The difference between the clock that continues during sleep and the one that stops.
     ahead: Option<Duration>,
 }
 
 impl Sleeps {
-    /// What both clocks say, the one that stands still read second: a pause in between makes the difference smaller.
+    /// Compares the two clocks. Returns whether the machine slept. The clock that stops must be
+    /// read second: then a pause between the reads makes the difference smaller.
     fn looked(&mut self, going_on: Duration, standing_still: Duration) -> bool {
         let ahead = going_on.saturating_sub(standing_still);
         let before = *self.ahead.get_or_insert(ahead);
@@ -154,22 +161,24 @@ fn clock(id: ClockId) -> Duration {
     )
 }
 
-/// From which address of ours packets to each server leave, and left before there was no way.
+/// The source address of our packets to each server: the current one, and the last one before the
+/// path was lost.
 #[derive(Debug, Default)]
 struct Sources(HashMap<SocketAddr, (Option<IpAddr>, Option<IpAddr>)>);
 
-/// What became of the way to servers.
+/// The change of the paths to servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Same,
-    /// There was none for a while.
+    /// There was no path for a while.
     Back,
-    /// Our address is another.
+    /// Our address has changed.
     Another,
 }
 
 impl Sources {
-    /// These are the addresses now (`None`: there is no way to that server). While there is none nothing is said.
+    /// Compares the addresses with the current ones (`None`: there is no path to that server). A
+    /// lost path alone is not reported.
     fn looked(&mut self, now: HashMap<SocketAddr, Option<IpAddr>>) -> Way {
         let mut way = Way::Same;
         let mut known = HashMap::new();
@@ -188,14 +197,14 @@ impl Sources {
     }
 }
 
-/// What was seen when it was last looked.
+/// The results of the last check.
 #[derive(Debug, Default)]
 struct Look {
     sleeps: Sleeps,
     sources: Sources,
 }
 
-/// Looks, for as long as the cache lives.
+/// Runs the checks for the life of the cache.
 pub(super) async fn keep(cache: Weak<Cache>) {
     let mut look = Look::default();
     loop {
@@ -239,9 +248,9 @@ impl Cache {
         }
     }
 
-    /// This machine is reached at these addresses now, or has slept: servers are called over new connections, and
-    /// nothing that they promised holds. `another`: it was reached at others before, so no answer will come to what waits
-    /// for one.
+    /// Handles a change of this machine's addresses, or a sleep. Servers are called over new
+    /// connections, and all promises end. `another`: the machine had other addresses before, so
+    /// calls under way will get no answer.
     pub fn network_changed(&self, addresses: Vec<IpAddr>, another: bool) {
         let before = std::time::Instant::now();
         self.reach.changed();
@@ -259,7 +268,7 @@ impl Cache {
         self.promises_end(None);
     }
 
-    /// Nothing holds any more that was promised by that server, or by any.
+    /// Ends all promises of a server, or of all servers.
     pub(crate) fn promises_end(&self, server: Option<SocketAddr>) {
         if server.is_some_and(|server| !self.alive.ended(server)) {
             return;
@@ -274,14 +283,14 @@ impl Cache {
             let owed = vnode.broken();
             self.lease_ends(&vnode);
             if server.is_none() {
-                // Rights to read objects are this machine's by its address.
+                // The right to read objects belongs to this machine's address.
                 vnode.places.forget();
             }
             self.pay(&vnode, owed);
         }
     }
 
-    /// Asks a file server for the time, to see whether it is there.
+    /// Asks a file server for the time, to check whether it is reachable.
     fn probe(&self, cell: &CellName, server: SocketAddr) {
         let Ok(user) = self.anybody() else {
             return;
@@ -297,7 +306,7 @@ impl Cache {
                         reach.silent(server);
                     }
                 }
-                // Ours, not its answer.
+                // A limit of our side, not an answer of the server.
                 Err(CallError::TooManyCalls) => {}
                 _ => reach.answered(server),
             }
@@ -321,7 +330,7 @@ mod tests {
             awake += SECOND;
             assert!(!sleeps.looked(boot, awake));
         }
-        // This process was stopped between the two.
+        // The process was stopped between the two reads.
         assert!(!sleeps.looked(boot, awake + 30 * SECOND));
         boot += 40 * SECOND;
         awake += 40 * SECOND;

@@ -1,4 +1,4 @@
-//! Open files, their lengths and attributes, and the room in their volume.
+//! Open files, their lengths and attributes, and the free space in their volume.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::vnode::{Attributes, Vnode};
 use crate::error::Result;
 use crate::volume::Volume;
 
-/// The largest file, as AFS's 64-bit calls have it.
+/// The largest length of a file in AFS's 64-bit calls.
 pub(crate) const LENGTH_MAX: u64 = i64::MAX as u64;
 
 /// An open file. [`Handle::close`] must be called.
@@ -29,7 +29,7 @@ pub struct Handle {
 }
 
 impl Drop for Handle {
-    /// One that was not closed, because whoever opened it gave up: the file is open once less all the same.
+    /// Counts a handle as closed if its task was cancelled before the close.
     fn drop(&mut self) {
         if self.open {
             let mut state = self.vnode.state.lock();
@@ -38,7 +38,7 @@ impl Drop for Handle {
     }
 }
 
-/// What a program wants changed.
+/// The attributes that a program sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// The low 12 bits of the mode.
@@ -53,20 +53,20 @@ pub struct Wanted {
     pub modified: Option<AfsTime>,
 }
 
-/// The room in a volume, in KiB.
+/// The size and free space of a volume, in KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// What there is: the quota, or the partition where there is none.
+    /// The quota, or the size of the partition if there is no quota.
     pub total: u64,
-    /// What is free of it, and of the partition.
+    /// The free part of it. Not more than the partition has.
     pub free: u64,
 }
 
 impl Cache {
-    /// Opens a file. `cut`: its contents go.
+    /// Opens a file. `cut`: truncates it.
     ///
     /// # Errors
-    /// `EACCES`; `EISDIR`; the server's.
+    /// `EACCES`; `EISDIR`; the server's error.
     pub async fn open(
         self: &Arc<Self>,
         user: &Arc<User>,
@@ -79,7 +79,7 @@ impl Cache {
         if status.file_type == FileType::Directory {
             return Err(refused("opening a directory", AbortCode::EISDIR));
         }
-        // open(2) lets a program cut what it opens to read.
+        // open(2) lets a program truncate a file that it opens for reading.
         let wanted = match cut {
             true => wanted.union(Rights::WRITE),
             false => wanted,
@@ -106,7 +106,7 @@ impl Cache {
         Ok(handle)
     }
 
-    /// A handle of a file that its user has just made.
+    /// Returns a handle of a file that its user has just created.
     pub fn opened(self: &Arc<Self>, user: &Arc<User>, vnode: &Arc<Vnode>) -> Handle {
         {
             let mut state = vnode.state.lock();
@@ -122,7 +122,8 @@ impl Cache {
         }
     }
 
-    /// Changes attributes. `open`: the program has the file open to write, whatever its mode is now.
+    /// Changes attributes. `open`: the program has the file open for writing, whatever its mode is
+    /// now.
     ///
     /// # Errors
     /// The server's refusal; `EISDIR` for the length of a directory.
@@ -150,7 +151,7 @@ impl Cache {
             let now = self.now();
             self.changed(user, vnode, |body| body.set_length(length, now))
                 .await?;
-            // Nobody will close it, who would hear what the server says.
+            // No close will follow that could return the server's error.
             if vnode.state.lock().opens == 0 {
                 self.store(vnode, false).await?;
             }
@@ -168,7 +169,7 @@ impl Cache {
         self.attributes_now(user, vnode).await
     }
 
-    /// The room in a volume.
+    /// Returns the size and free space of a volume.
     ///
     /// # Errors
     /// No server of the volume answers.
@@ -201,10 +202,10 @@ impl Handle {
         &self.vnode
     }
 
-    /// Bytes from `start`, at most `length`; fewer only at the end.
+    /// Reads at most `length` bytes from `start`. Returns fewer only at the end of the file.
     ///
     /// # Errors
-    /// The server's; our own cache's.
+    /// The server's error; a failure of the cache.
     pub async fn read(&self, start: u64, length: u64) -> Result<Vec<u8>> {
         self.vnode.hold_contents();
         self.cache
@@ -212,8 +213,10 @@ impl Handle {
             .await
     }
 
-    /// Gives all of a file of at most `most` bytes away, if it is here and not empty; counts as a read of it. Programs here do not
-    /// change it meanwhile. Answers whether it was given, and is still what it was then: whoever has it is told of what comes later.
+    /// Passes all bytes of a cached file that is not empty and has at most `most` bytes to `give`.
+    /// Counts as a read. Programs of this machine must not change the file during the call. Returns
+    /// whether the bytes were given and are still valid. The receiver gets a notice of later
+    /// changes.
     pub fn give_small(&self, most: u64, give: impl FnOnce(&[u8])) -> bool {
         let (cache, user, vnode) = (&self.cache, &self.user, &self.vnode);
         vnode.hold_contents();
@@ -234,7 +237,7 @@ impl Handle {
             body.contents()
         };
         cache.read_all(user, vnode, &status);
-        // A promise that is being broken is counted first, and then ended, and then that is told.
+        // A break is first counted, then the promise ends, then the notice is sent.
         let is_same = (vnode.breaks(), vnode.contents()) == (breaks, contents);
         let holds = is_same && vnode.promised(user).is_some();
         if !holds {
@@ -243,10 +246,10 @@ impl Handle {
         holds
     }
 
-    /// Puts bytes at `start`.
+    /// Writes bytes at `start`.
     ///
     /// # Errors
-    /// `EFBIG`; our own cache's; the server's, where too much waited to be stored already.
+    /// `EFBIG`; a failure of the cache; the server's error, if too many bytes were dirty already.
     pub async fn write(&self, start: u64, bytes: &[u8]) -> Result<()> {
         if start.saturating_add(bytes.len() as u64) > LENGTH_MAX {
             return Err(refused("a write", AbortCode::from_errno(27)));
@@ -261,9 +264,10 @@ impl Handle {
             .await
     }
 
-    /// Puts bytes at the end, and answers where that was: behind what the server has by now and what programs here
-    /// wrote. Where nothing is promised about the file any more, the server is asked. What others store after that answer
-    /// and before these bytes are stored is written over, if no lock prevents it.
+    /// Appends bytes. Returns their position: the end of the file with the bytes that the server
+    /// has now and those that programs of this machine wrote. Without a promise about the file, the
+    /// server is asked. Bytes that other clients store between that answer and the store of these
+    /// bytes are overwritten, if no lock prevents it.
     ///
     /// # Errors
     /// As [`Handle::write`]; the server's, when it is asked.
@@ -273,7 +277,7 @@ impl Handle {
         cache.has_room_for(vnode)?;
         cache.status(&self.user, vnode).await?;
         if vnode.body.lock().has_to_judge() {
-            // What the server said meanwhile counts when that store has ended.
+            // The server's latest answer is applied when that store has ended.
             drop(vnode.storing.lock().await);
         }
         let now = cache.now();
@@ -294,13 +298,14 @@ impl Handle {
         }
     }
 
-    /// Stores what was written: on each `close(2)`, where some of it may wait, and durably on `fsync(2)`.
+    /// Stores the written bytes: on each `close(2)`, where some may be left to write-back, and
+    /// durably on `fsync(2)`.
     ///
     /// # Errors
     /// The server does not take it: it stays here, and is tried again.
     pub async fn store(&self, durable: bool) -> Result<()> {
         if self.vnode.state.lock().life.is_silly_renamed() {
-            // Nobody will ever read it from the server.
+            // No program will ever read it from the server.
             return Ok(());
         }
         self.vnode.state.lock().made = false;
@@ -314,17 +319,17 @@ impl Handle {
         }
     }
 
-    /// Whose it is.
+    /// The cache of the file.
     pub(crate) fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
 
-    /// Who has it open.
+    /// The user who has it open.
     pub fn user(&self) -> &Arc<User> {
         &self.user
     }
 
-    /// The file is open once less.
+    /// Closes the handle. The last close of a file stores it and releases its locks.
     pub async fn close(mut self) {
         self.open = false;
         let last = {

@@ -1,12 +1,15 @@
-//! What an earlier cache manager had not stored when it ended, however it ended.
+//! Stores the dirty bytes and pending creates that an earlier cache manager left in the cache
+//! directory, however it ended.
 //!
-//! It is stored as the user who wrote it, and only over the very version that it was written over. If the server has
-//! another one by now, if the file is gone, or if the bytes may be damaged, they are put aside, with a text that says
-//! why: nothing is overwritten, and nothing is dropped. While the user has no token, or the server does not answer,
-//! they stay as they are.
+//! They are stored as the user who wrote them, and only over the very version on which they are
+//! based. They are put aside, with a text that says why, in three cases: the server has another
+//! version by now; the file is gone; the bytes may be damaged. So nothing is overwritten, and
+//! nothing is dropped. While the user has no token, or the server does not answer, they stay as
+//! they are.
 //!
-//! One store may have been under way: then the server may have our bytes already, in the version after ours. It has,
-//! if it answers exactly what was being stored. Of a mere length that cannot be said.
+//! One store may have been under way at the end. Then the server may have our bytes already, in the
+//! version that follows ours. This is assumed if the server returns exactly the bytes that were
+//! being stored. If only the length was being stored, this check is impossible.
 
 use std::sync::Arc;
 
@@ -22,11 +25,10 @@ use crate::cell::CellName;
 use crate::error::Result;
 use crate::mount_point::MountPoint;
 
-/// Why a file is put aside that cannot be made any more.
+/// The reason noted with a file that can no longer be created and is put aside.
 const NAME_TAKEN: &str = "its name was taken meanwhile, or its directory is gone";
 
-/// What the server says of a file decides nothing about what was left over, for as long as this
-/// lives.
+/// While this lives, the server's answers about a file decide nothing about its recovered bytes.
 struct Postponed<'a>(&'a Vnode);
 
 impl<'a> Postponed<'a> {
@@ -43,8 +45,8 @@ impl Drop for Postponed<'_> {
 }
 
 impl Cache {
-    /// Goes on with what an earlier cache manager had not stored. To be called before the cache is used; what cannot be
-    /// stored then is tried again by `Cache::keep`.
+    /// Stores what an earlier cache manager left in the cache directory. Called before the cache is
+    /// used; `Cache::keep` retries the stores that fail.
     pub async fn take_up(&self) {
         let Some(index) = &self.index else {
             return;
@@ -92,7 +94,7 @@ impl Cache {
         self.vnode(&volume, *fid)
     }
 
-    /// As whom dirty bytes are stored: the user who wrote last.
+    /// Returns the user as whom dirty bytes are stored: the last writer.
     pub(crate) async fn writer(&self, vnode: &Arc<Vnode>) -> Result<Arc<User>> {
         if let Some(user) = vnode.state.lock().writer.clone() {
             return Ok(user);
@@ -110,15 +112,15 @@ impl Cache {
         Ok(user)
     }
 
-    /// Asks the server whether it may have what was left over: then, or when it was put aside, the file is like
-    /// every other.
+    /// Asks the server whether it has the recovered bytes or can take them. Afterwards, or after
+    /// they were put aside, the file is like any other.
     pub(crate) async fn ask_about(
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
         left_over: &LeftOver,
     ) -> Result<()> {
-        // Also the answer to its creation says a version: with our bytes, perhaps.
+        // The answer to the create has a version, too, perhaps one that contains our bytes.
         let postponed = left_over.in_doubt.map(|_| Postponed::of(vnode));
         if let Err(error) = self.born(vnode).await {
             let taken = [AbortCode::EEXIST, AbortCode::VNOVNODE, AbortCode::VNOVOL];
@@ -134,19 +136,20 @@ impl Cache {
         };
         drop(postponed);
         let asked = match settled {
-            // Whatever was promised meanwhile: nothing was decided by it.
+            // The server is asked even if the status is promised by now: while postponed, that
+            // status decided nothing.
             Ok(()) if left_over.in_doubt.is_some() => self.ask(user, vnode).await.map(|_| ()),
             Ok(()) => self.status(user, vnode).await.map(|_| ()),
             Err(error) => Err(error),
         };
         match asked {
-            // It was put aside when that was heard.
+            // This answer has put the bytes aside already.
             Err(error) if error.code() == Some(AbortCode::VNOVNODE) => Ok(()),
             other => other,
         }
     }
 
-    /// Looks whether the server has what was being stored.
+    /// Checks whether the server has the bytes that were being stored.
     async fn settle(
         &self,
         user: &Arc<User>,

@@ -1,25 +1,29 @@
-//! Locks on files: those of this machine's programs, and what servers keep for all of them.
+//! Locks on files: the locks of this machine's programs, and the locks that servers keep for us to
+//! cover them.
 //!
-//! 1. Programs here exclude each other by ranges, as fcntl(2) has it; flock(2) is the whole
-//!    file. Those are two families, and locks of one are not in the way of the other's, as on
-//!    every local file system. Cellar's servers
-//!    keep the bytes that any program here has, under a number that this cache alone knows, and are told all
-//!    of them whenever they become others. AFS's servers have locks on the file as a whole, to read or to
-//!    write: there this cache has them keep the strongest that its programs need. In volumes that cannot be
-//!    written nothing is asked of servers.
-//! 2. A server forgets a lock after [`LOCK_SECS`]. It is extended every [`EXTEND_TIME`] for as
-//!    long as a program here has one, and when a server comes back or says that it does not know
-//!    us. If it was lost all the same (the server was started again) it is set again. If another
-//!    client has one by then, the log says so, as no program waits for an answer, and it is tried
-//!    again as often.
-//! 3. A lock on the whole file has no owner: who extends or gives back one that he has lost does it with another's.
-//!    So neither is done for one that was not extended in time, as on a machine that slept: it is set anew.
-//! 4. Nor is there a way from one kind to the other. To write instead of to read, such a lock is
-//!    given back and another set; who is refused that has the old one again, unless somebody came between. From
-//!    writing to reading nothing is changed there until the last lock goes.
-//! 5. What was written under a lock is stored before the lock is given back. Where others may store other ranges
-//!    meanwhile, a store cuts nothing off behind it (`store.rs`).
-//! 6. Who waits asks again every [`ASK_TIME`], and at once when a lock is given back here.
+//! 1. Programs of this machine exclude each other by ranges, as fcntl(2) says; a lock by flock(2)
+//!    covers the whole file. These are two families: locks of one do not conflict with locks of the
+//!    other, as on every local file system. A Cellar server keeps the ranges that any program of
+//!    this machine has locked, under a number that only this cache knows. After each change the
+//!    cache sends all ranges to the server. An AFS server has only locks on the whole file, to read
+//!    or to write. There the cache sets the strongest lock that its programs need. For volumes that
+//!    cannot be written, no server is asked.
+//! 2. A server forgets a lock after [`LOCK_SECS`]. While a program has a lock, the cache extends it
+//!    every [`EXTEND_TIME`], and also when a server returns or answers that it does not know us. If
+//!    the lock was lost anyway (the server was restarted), it is set again. If another client has
+//!    taken it, a line of the log reports it, because no program waits for an answer. The cache
+//!    retries at the same interval.
+//! 3. A lock on the whole file has no owner. A client that extends or releases a lock that it has
+//!    lost extends or releases the lock of another client. So neither is done with a lock that was
+//!    not extended in time, for instance on a machine that slept. Such a lock is set again instead.
+//! 4. Such a lock cannot be changed from one kind to the other. To get a write lock instead of a
+//!    read lock, the read lock is released and a write lock is set. If that is refused, the read
+//!    lock is set again, unless another client took the lock in between. From writing to reading,
+//!    the server keeps the write lock until the last lock of this machine is released.
+//! 5. Bytes that were written under a lock are stored before the lock is released. If other clients
+//!    may store other ranges at the same time, a store truncates nothing behind it (`store.rs`).
+//! 6. A program that waits for a lock asks again every [`ASK_TIME`], and at once when a lock is
+//!    released on this machine.
 //!
 //! Source: FS/CM specification, locks; `AFS_LOCKWAIT`.
 
@@ -41,27 +45,27 @@ use super::vnode::Vnode;
 use crate::errno::errno;
 use crate::error::Result;
 
-/// How often locks are extended.
+/// The interval at which locks are extended.
 pub(crate) const EXTEND_TIME: Duration = Duration::from_secs(60);
-/// How long after that they are not extended again, whatever servers say.
+/// The least time between two rounds of extensions, whatever servers say.
 pub(crate) const RECLAIM_TIME: Duration = Duration::from_millis(250);
 /// How long a server keeps a lock that is not extended, in seconds. Source: `AFS_LOCKWAIT`.
 const LOCK_SECS: u32 = 300;
-/// How often who waits for a lock asks again.
+/// The interval at which a program that waits for a lock asks again.
 const ASK_TIME: Duration = Duration::from_millis(500);
-/// Locks on one file.
+/// The most locks on one file.
 const LOCKS_MAX: usize = 4_096;
 
 const EINTR: i32 = 4;
 const EAGAIN: i32 = 11;
 pub(crate) const ENOLCK: i32 = 37;
 
-/// Whether others may have a lock beside it.
+/// Whether other owners may have a lock at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LockKind {
     /// Shared.
     Read,
-    /// Alone.
+    /// Exclusive.
     Write,
 }
 
@@ -85,7 +89,7 @@ pub enum LockFamily {
     Flock,
 }
 
-/// The owner of a lock: locks of one owner are not in each other's way.
+/// The owner of a lock. Locks of one owner do not conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockOwner {
     /// The family.
@@ -95,13 +99,13 @@ pub struct LockOwner {
 }
 
 impl LockOwner {
-    /// The owner of that number of locks by fcntl(2).
+    /// The owner with this number of locks by fcntl(2).
     pub fn record(number: u64) -> Self {
         let family = LockFamily::Record;
         Self { family, number }
     }
 
-    /// The owner of that number of locks by flock(2).
+    /// The owner with this number of locks by flock(2).
     pub fn flock(number: u64) -> Self {
         let family = LockFamily::Flock;
         Self { family, number }
@@ -111,7 +115,7 @@ impl LockOwner {
 /// A program's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// Whose it is.
+    /// Its owner.
     pub owner: LockOwner,
     /// The open file through which it was set: the lock ends with it.
     pub open_file: u64,
@@ -142,7 +146,7 @@ impl Lock {
     }
 }
 
-/// What a server keeps for us.
+/// The kinds of lock that a server keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum What {
     /// The whole file.
@@ -155,20 +159,20 @@ enum What {
 #[derive(Clone, Debug)]
 struct Kept {
     what: What,
-    /// Who set it.
+    /// The user whose call set it.
     user: Arc<User>,
     /// When it was last set or extended.
     at: AfsTime,
 }
 
 impl Kept {
-    /// One that is to be set again.
+    /// Marks it as lost, so that it is set again.
     fn lost(self) -> Self {
         let at = AfsTime(0);
         Self { at, ..self }
     }
 
-    /// Whether it may be another's by now.
+    /// Whether another client may have it now.
     fn is_over(&self, now: AfsTime) -> bool {
         now.0.saturating_sub(self.at.0) >= LOCK_SECS
     }
@@ -178,14 +182,14 @@ impl Kept {
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     held: Mutex<Vec<Lock>>,
-    /// What the server keeps for us. Held by whoever asks the server.
+    /// The lock that the server keeps for us. Held during calls to the server.
     server: tokio::sync::Mutex<Option<Kept>>,
-    /// One was given back.
+    /// Notified when a lock is released.
     freed: Notify,
 }
 
 impl Locks {
-    /// What is in the way of a lock.
+    /// Returns a lock that conflicts with a wanted one.
     fn hindrance(&self, wanted: &Lock) -> Option<Lock> {
         let held = self.held.lock();
         held.iter().find(|lock| lock.hinders(wanted)).copied()
@@ -195,10 +199,10 @@ impl Locks {
         self.held.lock().is_empty()
     }
 
-    /// The bytes that programs here have, and another lock.
+    /// Returns the ranges that programs of this machine have locked, with another lock added.
     fn all_with(&self, other: Option<&Lock>) -> HeldRanges {
         let held = self.held.lock();
-        // What its owner has of the range goes.
+        // The new lock replaces its owner's locks on the range.
         let mut all = match other {
             Some(lock) => without(&held, lock.owner, lock.first, lock.last),
             None => held.clone(),
@@ -222,13 +226,13 @@ impl Locks {
         is_flock && wanted.kind == LockKind::Write && self.has(wanted.owner)
     }
 
-    /// The owner has nothing of that range any more.
+    /// Removes the owner's locks on a range.
     fn take(&self, owner: LockOwner, first: u64, last: u64) {
         let mut held = self.held.lock();
         *held = without(&held, owner, first, last);
     }
 
-    /// Answers false if there are too many.
+    /// Adds a lock. Returns `false` if there are too many.
     fn put(&self, lock: Lock) -> bool {
         if self.held.lock().len() >= LOCKS_MAX {
             return false;
@@ -239,7 +243,7 @@ impl Locks {
     }
 }
 
-/// Locks without what an owner has of a range.
+/// Returns the locks without those of an owner on a range.
 fn without(held: &[Lock], owner: LockOwner, first: u64, last: u64) -> Vec<Lock> {
     let mut kept = Vec::with_capacity(held.len());
     for &lock in held {
@@ -264,12 +268,12 @@ fn without(held: &[Lock], owner: LockOwner, first: u64, last: u64) -> Vec<Lock> 
 }
 
 impl Cache {
-    /// Sets a lock, in place of what its owner has of that range. A shared lock by flock(2) that
-    /// cannot become exclusive is given back: two programs that both wait for that would wait
-    /// for each other. Source: flock(2).
+    /// Sets a lock, which replaces its owner's locks on the range. A shared lock by flock(2) that
+    /// cannot become exclusive is released: otherwise two programs that both wait for that would
+    /// wait for each other. Source: flock(2).
     ///
     /// # Errors
-    /// `EAGAIN`: somebody else's is in the way; `ENOLCK`: there are too many; the server's.
+    /// `EAGAIN`: another owner's lock conflicts; `ENOLCK`: there are too many; the server's error.
     pub async fn set_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>, lock: Lock) -> Result<()> {
         let set = self.try_lock(user, vnode, lock).await;
         if let Err(error) = &set
@@ -283,8 +287,8 @@ impl Cache {
         Ok(())
     }
 
-    /// What another machine stored before it gave a lock back is seen by who gets the lock next:
-    /// the kernel holds nothing older than this lock ([`super::coherence`], rule 5).
+    /// Makes bytes visible that another machine stored before it released the lock. The kernel then
+    /// holds nothing older than this lock ([`super::coherence`], rule 5).
     async fn look_under_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
         self.audience.told(vnode).await;
         if let Err(error) = self.status(user, vnode).await {
@@ -308,12 +312,11 @@ impl Cache {
         Ok(())
     }
 
-    /// Sets a lock as soon as nothing is in the way. The wait ends when `gave_up` is done, but for
-    /// a question to the server
-    /// that is under way: its answer may be the lock.
+    /// Sets a lock as soon as no other lock conflicts. The wait ends when `gave_up` is done, except
+    /// during a call to the server: its answer may be the lock.
     ///
     /// # Errors
-    /// As [`Cache::set_lock`]; `EINTR`: it was given up.
+    /// As [`Cache::set_lock`]; `EINTR`: the program gave up.
     pub async fn wait_for_lock(
         &self,
         user: &Arc<User>,
@@ -339,8 +342,8 @@ impl Cache {
         }
     }
 
-    /// What is in the way of a lock, if anything is. Of other machines, where servers know whole files only, a status
-    /// says how many locks there are.
+    /// Returns a lock that conflicts with a wanted one, if any. If the server locks only whole
+    /// files, the status shows how many locks other machines have.
     ///
     /// # Errors
     /// The server's.
@@ -386,7 +389,7 @@ impl Cache {
         Ok(hinders.then(|| there(all)))
     }
 
-    /// The owner has no lock on that range any more.
+    /// Releases the owner's locks on a range.
     pub async fn unlock(&self, vnode: &Arc<Vnode>, owner: LockOwner, first: u64, last: u64) {
         if !vnode.locks.has(owner) {
             return;
@@ -400,7 +403,7 @@ impl Cache {
         vnode.locks.freed.notify_waiters();
     }
 
-    /// An open file is closed for the last time: all locks go that were set through it.
+    /// Releases all locks that were set through an open file, at its last close.
     pub async fn unlock_open_file(&self, vnode: &Arc<Vnode>, open_file: u64) {
         let is_its = |lock: &Lock| lock.open_file == open_file;
         self.unlock_those(vnode, is_its).await;
@@ -419,7 +422,7 @@ impl Cache {
         vnode.locks.freed.notify_waiters();
     }
 
-    /// Has the server keep what programs here have, and another lock.
+    /// Makes the server keep the locks of this machine's programs and another one.
     async fn reach(
         &self,
         user: &Arc<User>,
@@ -443,7 +446,7 @@ impl Cache {
         {
             return Ok(());
         }
-        // Who may write may also read.
+        // A user who may write may also read.
         let before = server.as_ref().filter(|_| lock.kind == LockKind::Read);
         let keeper = before.map_or(user, |kept| &kept.user).clone();
         match self.hold(user, vnode, &wanted).await {
@@ -460,7 +463,8 @@ impl Cache {
                 self.reach_whole(user, vnode, server, lock.kind).await
             }
             Err(error) => {
-                // Unless it was refused, the server has perhaps the one, perhaps the other.
+                // Unless the call was refused, the server has either the old ranges or the new
+                // ones.
                 if errno(&error) != EAGAIN {
                     *server = server.take().map(Kept::lost);
                 }
@@ -469,7 +473,7 @@ impl Cache {
         }
     }
 
-    /// Has the server keep a lock of at least that kind on the whole file.
+    /// Makes the server keep a lock of at least this kind on the whole file.
     async fn reach_whole(
         &self,
         user: &Arc<User>,
@@ -485,7 +489,7 @@ impl Cache {
             return Ok(());
         }
         let before = server.take();
-        // Others here may have more, of one that has run out.
+        // Other programs may hold a stronger lock, under a server lock that has run out.
         let kind = vnode.locks.strongest().map_or(kind, |held| held.max(kind));
         if let Some(kept) = &before {
             self.call_release(kept, vnode).await;
@@ -501,7 +505,7 @@ impl Cache {
         Ok(())
     }
 
-    /// The server need not keep what nobody here has.
+    /// Releases at the server the locks that no program of this machine has any more.
     async fn give_back(&self, vnode: &Arc<Vnode>, server: &mut Option<Kept>) {
         let nobody = vnode.locks.is_empty();
         if nobody {
@@ -528,8 +532,9 @@ impl Cache {
         }
     }
 
-    /// Rules 2 and 3: to be called every `EXTEND_TIME`, with the time. Of each volume one after the other, so that
-    /// a silent server costs no locks on others.
+    /// Rules 2 and 3: extends all locks. Called every `EXTEND_TIME`, with the time. Volumes are
+    /// handled in parallel, and the files of a volume one after the other. So a silent server costs
+    /// no locks on others.
     pub async fn extend_locks(self: &Arc<Self>, now: AfsTime) {
         let mut volumes = HashMap::<_, Vec<_>>::new();
         for vnode in self.locked.lock().values() {
@@ -554,7 +559,7 @@ impl Cache {
         let Some(kept) = server.clone() else {
             return;
         };
-        // Ranges have an owner: they may be said again at any time.
+        // Ranges have an owner, so they may be sent again at any time.
         let is_ours = matches!(kept.what, What::Ranges(_));
         if is_ours || !kept.is_over(now) {
             match self.call_extend(&kept, vnode).await {
@@ -562,7 +567,7 @@ impl Cache {
                     *server = Some(Kept { at: now, ..kept });
                     return;
                 }
-                // A server that does not answer may have it still.
+                // A server that does not answer may still have it.
                 Err(error) if error.is_unreachable() => {
                     tracing::info!(fid = %vnode.fid(), %error, "a lock is not extended");
                     return;
@@ -584,8 +589,8 @@ impl Cache {
         })
     }
 
-    /// Says once more what programs here have; on a server that knows no ranges, where the volume may be by now, the
-    /// whole file.
+    /// Sends the ranges of this machine's programs again. If the volume is now on a server that
+    /// locks only whole files, locks the whole file.
     async fn hold_again(&self, kept: &Kept, vnode: &Arc<Vnode>) -> Result<Kept> {
         let all = vnode.locks.all_with(None);
         if self.hold(&kept.user, vnode, &all).await? {
@@ -596,12 +601,13 @@ impl Cache {
         self.call_set(&kept.user, vnode, kind).await
     }
 
-    /// Whether a program here has a lock on it.
+    /// Whether a program of this machine has a lock on the file.
     pub(crate) fn is_locked(&self, vnode: &Vnode) -> bool {
         !vnode.locks.is_empty()
     }
 
-    /// Gives back all locks, of a file that is still open only if `open`: whoever has opened it since keeps his.
+    /// Releases all locks of a file. If the file is open, only with `open`: a program that has
+    /// opened it since keeps its locks.
     pub(crate) async fn forget_locks(&self, vnode: &Arc<Vnode>, open: bool) {
         if vnode.locks.is_empty() {
             return;
@@ -657,7 +663,8 @@ impl Cache {
     }
 }
 
-/// How many locks others have, below 0 for one to write, where a status counts so many with ours.
+/// Returns the number of other clients' locks, negative for a write lock. `count` is the number in
+/// a status, which includes ours.
 fn others(count: i32, ours: Option<LockKind>) -> i32 {
     match ours {
         None => count,
@@ -698,7 +705,7 @@ mod tests {
         assert!(locks.put(all(LockOwner::record(1), Write)));
         assert_eq!(locks.hindrance(&all(LockOwner::flock(2), Read)), None);
         assert!(locks.hindrance(&all(LockOwner::record(2), Read)).is_some());
-        // The server keeps the strongest of both, and what is left of one.
+        // The server keeps the stronger of both, and later the one that is left.
         let held = |alone| {
             let (first, last) = (0, u64::MAX);
             HeldRanges::of_all([LockRange { first, last, alone }])
@@ -719,7 +726,7 @@ mod tests {
         assert!(locks.hindrance(&lock(2, 50, 60, Write)).is_some());
         assert_eq!(locks.hindrance(&lock(2, 100, 200, Write)), None);
         assert_eq!(locks.hindrance(&lock(1, 0, 99, Write)), None, "his own");
-        // A part of it is another now, and a part is free.
+        // A part is exclusive now, and a part is free.
         assert!(locks.put(lock(1, 40, 59, Write)));
         locks.take(LockOwner::record(1), 45, 49);
         let mut held = locks.held.lock().clone();

@@ -1,4 +1,4 @@
-//! What administrators and users ask of a cache manager that runs: forgetting, other cells, what is not stored.
+//! The management of a running cache manager: flushes, cells, and the files that are not stored.
 
 use cellar_cachestore::{Unstored, aside_in};
 
@@ -14,11 +14,11 @@ use super::vnode::Vnode;
 use crate::cell::{Cell, CellName};
 use crate::error::{PathProblem, Result};
 
-/// A file that is not stored, and why its last store failed, if it did (an errno).
+/// A file that is not stored, and the error of its last store, if it failed (an errno).
 pub type Waiting = (Unstored, Option<i32>);
 
 impl Cache {
-    /// Forgets what is known of a file or directory, but for what is not stored.
+    /// Drops all cached data of a file or directory, except dirty bytes.
     ///
     /// # Errors
     /// The user may not see it.
@@ -28,7 +28,8 @@ impl Cache {
         Ok(())
     }
 
-    /// The same of all that is known of the volume that a file is in, and where that is.
+    /// Drops all cached data of the volume of a file, except dirty bytes, and the location of the
+    /// volume.
     ///
     /// # Errors
     /// The user may not see the file.
@@ -43,16 +44,16 @@ impl Cache {
         Ok(())
     }
 
-    /// The same of everything, and where all volumes are.
+    /// Drops all cached data, except dirty bytes, and the locations of all volumes.
     pub fn flush_all(&self) {
         self.forget_all(|_| true);
         self.check_volumes();
     }
 
-    /// Forgets what a mount point (or symbolic link) says, and where that leads.
+    /// Drops the cached text of a mount point (or symbolic link) and its target.
     ///
     /// # Errors
-    /// There is no such name; the user may not look.
+    /// There is no such name; the user has no right to look.
     pub async fn flush_mount(
         &self,
         user: &Arc<User>,
@@ -65,13 +66,13 @@ impl Cache {
             .ok_or_else(|| path_error(name, PathProblem::NotFound))?;
         let mount = self.vnode(&directory.volume, *fid)?;
         self.forget(&mount);
-        // The kernel has the name as where it led.
+        // The kernel has cached the name with its old target.
         self.doubt(&[directory]);
         Ok(())
     }
 
-    /// Forgets which volume a name in the dynamic root leads to (a cell's, also with a dot before
-    /// it, or one in `.:mount`), and where all volumes are.
+    /// Forgets the volume of a name in the dynamic root, and the locations of all volumes. The name
+    /// is that of a cell, with or without a dot before it, or one in `.:mount`.
     ///
     /// # Errors
     /// No such cell is known.
@@ -84,7 +85,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Where volumes are is asked for again, and which of them cells' names lead to.
+    /// Forgets the locations of all volumes, and the volumes of the cells' names.
     fn forget_places(&self) {
         for user in self.users().all() {
             user.client().locations().forget_all();
@@ -93,13 +94,13 @@ impl Cache {
         self.audience.cells_changed();
     }
 
-    /// Where volumes are, and what mount points lead to, is asked for again; silent cells too.
+    /// Forgets the locations of volumes, the targets of mount points, and which cells were silent.
     pub fn check_volumes(&self) {
         self.forget_places();
         self.distrust_directories();
     }
 
-    /// Done when the kernel has heard of all that was forgotten before.
+    /// Waits until the notices for all that was dropped before have taken effect.
     pub async fn heard_all(&self) {
         self.audience.settled().await;
     }
@@ -119,7 +120,7 @@ impl Cache {
         let _all = vnode.broken();
         {
             let mut state = vnode.state.lock();
-            // What was made here and not told stands nowhere else.
+            // Only the listing has the names of pending creates.
             if state.untold == 0 && state.life.pending().is_none() {
                 state.listing = None;
                 state.link = None;
@@ -129,12 +130,13 @@ impl Cache {
         self.take_back(vnode);
     }
 
-    /// A cell is known from now on, or is where this says.
+    /// Adds a cell, or replaces its servers.
     pub fn new_cell(&self, cell: Cell) -> bool {
         self.known_cells().add(cell)
     }
 
-    /// A cell gets another name. `false`: that is a cell's name, or there are too many.
+    /// Adds another name of a cell. Returns `false` if the name is that of a cell, or if there are
+    /// too many.
     ///
     /// # Errors
     /// The cell is not known.
@@ -143,29 +145,29 @@ impl Cache {
         Ok(self.known_cells().add_alias(alias, cell))
     }
 
-    /// Other names of cells, and what they are names of, in their order.
+    /// Returns the other names of cells, each with its cell, in their order.
     pub fn aliases(&self) -> Vec<(CellName, CellName)> {
         self.known_cells().aliases()
     }
 
-    /// Servers that were silent a short while ago, in their order: the cell, and the address.
+    /// Returns the servers that were silent a short while ago, in their order: cell and address.
     pub fn silent_servers(&self) -> BTreeSet<(CellName, IpAddr)> {
         let users = self.users().all().into_iter();
         let silent = users.flat_map(|user| user.client().servers().silent());
         silent.map(|(cell, server)| (cell, server.ip())).collect()
     }
 
-    /// Vnodes that are remembered now.
+    /// The number of vnodes in the cache.
     pub fn vnodes_known(&self) -> usize {
         self.vnodes.lock().len()
     }
 
-    /// Bytes that no server has.
+    /// The number of bytes that no server has.
     pub fn dirty(&self) -> u64 {
         self.space.dirty.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// What is not stored, of one user or of all.
+    /// Returns the files of one user, or of all users, that are not stored.
     pub fn waiting(&self, uid: Option<u32>) -> Vec<Waiting> {
         let all = self.unstored().into_iter();
         let one = all.map(|(vnode, failed)| {
@@ -196,7 +198,8 @@ impl Cache {
             .collect()
     }
 
-    /// The texts about what was put aside, of one user or of all: nothing, where the cache is in memory.
+    /// Returns the paths of the texts about files that were put aside, of one user or of all. Empty
+    /// if the cache is in memory.
     pub fn aside(&self, uid: Option<u32>) -> Vec<PathBuf> {
         let directory = self.options.directory.as_deref();
         let mut all = directory
@@ -212,12 +215,12 @@ impl Cache {
         all
     }
 
-    /// Whether what is sent and received for users with tokens is encrypted.
+    /// Whether calls for users with tokens are encrypted.
     pub fn encrypts(&self) -> bool {
         self.identities().encrypts()
     }
 
-    /// Sets that: calls from now on are made so.
+    /// Switches the encryption of later calls on or off.
     pub async fn set_encrypt(&self, on: bool) {
         self.identities().set_encrypt(on);
         for user in self.users().all() {

@@ -1,4 +1,4 @@
-//! What a cache has done, as metrics of Prometheus.
+//! The counts of a cache, as metrics for Prometheus.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use super::Cache;
 use crate::latency::LATENCY_BOUNDS;
 
-/// What was answered from here, and what was not.
+/// Requests that the cache answered alone, and requests that needed a server.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
     hits: AtomicU64,
@@ -24,24 +24,24 @@ pub(crate) struct Asked {
 /// Counts since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Statuses, as `stat` and every look-up wants them.
+    /// Requests for statuses, by `stat` and every lookup.
     pub(crate) statuses: Asked,
-    /// Names of directories.
+    /// Requests for the names in a directory.
     pub(crate) listings: Asked,
     /// Reads of files.
     pub(crate) reads: Asked,
-    /// Bytes that servers sent, and took.
+    /// Bytes that servers sent, and bytes that they stored.
     pub(crate) fetched: AtomicU64,
     pub(crate) stored: AtomicU64,
-    /// Those that came from and went to devices, beside file servers.
+    /// The same for object storage devices.
     pub(crate) fetched_directly: AtomicU64,
     pub(crate) stored_directly: AtomicU64,
     /// Promises that servers broke.
     pub(crate) breaks: AtomicU64,
-    /// Small files that were fetched before anybody asked for them, and those of them that somebody asked for.
+    /// Small files that were fetched ahead, and those of them that a program then read.
     pub(crate) fetched_ahead: AtomicU64,
     pub(crate) ahead_used: AtomicU64,
-    /// Files that were lent to others, who read them by themselves.
+    /// Files that were lent to the kernel, which reads them by itself.
     pub(crate) lent: AtomicU64,
 }
 
@@ -55,7 +55,7 @@ impl Asked {
     }
 }
 
-/// The figures of a cache, read at each scrape. None of a cache that has ended.
+/// The metrics of a cache, read at each scrape. There are none after the end of the cache.
 struct Figures(Weak<Cache>);
 
 impl Debug for Figures {
@@ -74,16 +74,16 @@ impl Collector for Figures {
 }
 
 impl Cache {
-    /// Adds the figures of the cache to `registry`, for as long as the cache lives.
+    /// Adds the metrics of the cache to `registry`, for the life of the cache.
     pub fn register(self: &Arc<Self>, registry: &mut Registry) {
         registry.register_collector(Box::new(Figures(Arc::downgrade(self))));
     }
 
-    /// The figures of the cache, in the text format of Prometheus.
+    /// Returns the metrics of the cache, in the text format of Prometheus.
     pub fn metrics(self: &Arc<Self>) -> String {
         let (mut registry, mut text) = (Registry::default(), String::new());
         self.register(&mut registry);
-        // A string takes everything.
+        // A write to a string cannot fail.
         let _never = prometheus_text::encode(&mut text, &registry);
         text
     }

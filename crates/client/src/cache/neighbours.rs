@@ -1,20 +1,19 @@
-//! Small files that are read in the order of their directory: those that follow are fetched before
-//! they are asked for.
+//! Read-ahead of small files: if a user reads the files of a directory in order, the following ones
+//! are fetched ahead.
 //!
-//! 1. A directory remembers who read a file of it last, which one, and how many in a row. The order
-//!    is that in which
-//!    names are listed; directories between files count as nothing.
-//! 2. From the [`RUN`]th file in a row on, those of the next [`WINDOW`] files that are missing are
-//!    fetched. The next look
-//!    comes when half of them is read. A reader who leaves out a file begins a new row.
-//! 3. A file is fetched ahead only if its status and that of its directory are promised to this
-//!    user, the user may read
-//!    it, it has [`SMALL`] bytes at most, and programs here have not changed it. It is fetched as
-//!    this user, as if it had
-//!    been read: later reads check bytes and rights as they always do.
-//! 4. No program waits for such a fetch: there are [`FETCHES_MAX`] at a time, and none that would
-//!    make the cache drop
-//!    something. A program that reads a file on its way waits for that fetch (`read.rs`).
+//! 1. A directory remembers the last reader of its files, the last file, and how many files were
+//!    read in a row. The order is that of the names in the listing; directories between files do
+//!    not count.
+//! 2. From the [`RUN`]th file in a row on, the missing ones of the next [`WINDOW`] files are
+//!    fetched. The next check follows when half of them were read. A reader that skips a file
+//!    begins a new row.
+//! 3. A file is fetched ahead only under these conditions: its status and that of its directory are
+//!    promised to this user; the user may read it; it has at most [`SMALL`] bytes; programs of this
+//!    machine have not changed it. It is fetched as this user, as in an ordinary read. Later reads
+//!    check bytes and rights as always.
+//! 4. No program waits for such a fetch. There are at most [`FETCHES_MAX`] at a time, and none that
+//!    would make the cache drop something. A program that reads a file during its fetch waits for
+//!    that fetch (`read.rs`).
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -30,16 +29,16 @@ use super::change::rights_to_file;
 use super::user::User;
 use super::vnode::{Listing, Vnode};
 
-/// Fetches ahead at a time: half the calls that there may be to a server, so that programs' own
-/// calls find room.
+/// The most fetches ahead at a time. This is half of the possible calls to a server, so that
+/// programs' own calls find room.
 pub(crate) const FETCHES_MAX: usize = 32;
 /// The largest file that is fetched ahead.
 const SMALL: u64 = 64 << 10;
-/// Files in a row that show an order.
+/// The number of files in a row that show an order.
 const RUN: u32 = 3;
-/// Files beyond the last one.
+/// The number of files beyond the last one that are fetched ahead.
 const WINDOW: usize = 16;
-/// Names that are looked at to find them.
+/// The number of names that are searched for these files.
 const NAMES_MAX: usize = 4 * WINDOW;
 
 /// The last reader of files of a directory.
@@ -49,12 +48,12 @@ pub(crate) struct Reader {
     last: Bytes,
     /// Files read in a row.
     run: u32,
-    /// Files beyond the last one that were looked at.
+    /// The number of files beyond the last one that were checked.
     ahead: usize,
 }
 
 impl Reader {
-    /// A user reads a file. Answers whether the next ones are to be looked at.
+    /// Notes that a user reads a file. Returns whether the next files must be checked.
     fn reads(&mut self, user: &User, listing: &Listing, name: &Bytes) -> bool {
         let same_user = self.user == user.id();
         if same_user && self.last == *name {
@@ -72,7 +71,7 @@ impl Reader {
     }
 }
 
-/// The files behind a name, among the first names there.
+/// Returns the files among the next [`NAMES_MAX`] names after a name.
 fn files_after<'a>(listing: &'a Listing, name: &[u8]) -> impl Iterator<Item = (&'a Bytes, Fid)> {
     let after = (Bound::Excluded(name), Bound::Unbounded);
     let names = listing.range::<[u8], _>(after).take(NAMES_MAX);
@@ -80,17 +79,17 @@ fn files_after<'a>(listing: &'a Listing, name: &[u8]) -> impl Iterator<Item = (&
     names.filter(|(_, fid)| !fid.vnode.is_directory())
 }
 
-/// What is to be done about one of the next files.
+/// The decision about one of the next files.
 enum Verdict {
     Fetch(Arc<Vnode>, OwnedSemaphorePermit),
-    /// It is here, or it is not to be fetched ahead.
+    /// It is cached, or must not be fetched ahead.
     Leave,
-    /// Its status is not known, or there is no room at the moment.
+    /// Its status is not known, or there is no room now.
     Wait,
 }
 
 impl Cache {
-    /// A user begins to read a file with this status.
+    /// Fetches the following files if necessary when a user begins to read a file with this status.
     pub(crate) fn fetch_neighbours(
         &self,
         user: &Arc<User>,
@@ -130,7 +129,7 @@ impl Cache {
         }
     }
 
-    /// Rules 3 and 4; `wanted` bytes of another file are about to be fetched.
+    /// Applies rules 3 and 4. `wanted`: the length of another file that is about to be fetched.
     fn judge(
         &self,
         user: &User,
@@ -148,7 +147,7 @@ impl Cache {
         let rights = rights_to_file(status.caller_access, of_directory);
         let of_mode = status.unix_mode & 0o500 != 0 || rights.contains(Rights::ADMINISTER);
         let may = rights.contains(Rights::READ) && of_mode;
-        // Bytes that are in use at this moment are left alone.
+        // If the bytes are in use now, the file is skipped.
         let body = vnode.body.try_lock();
         let missing = body.is_some_and(|body| !body.is_changed() && body.lacks(0, status.length));
         if !is_small_file || !may || !missing || self.is_fetched(&vnode, 0) {
@@ -179,7 +178,7 @@ impl Cache {
         });
     }
 
-    /// The vnode of a fid, if there is one.
+    /// Returns the vnode of a fid, if the cache has it.
     fn known(&self, cell: u32, fid: Fid) -> Option<Arc<Vnode>> {
         self.vnodes.lock().get(&(cell, fid)).cloned()
     }

@@ -1,4 +1,5 @@
-//! Ranges of locks, told to servers that know them: HoldRanges says all that this cache's programs have of a file.
+//! Locks on ranges, at servers that support them. HoldRanges sends all ranges that programs of this
+//! machine have locked in a file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,17 +19,18 @@ use super::user::User;
 use super::vnode::Vnode;
 use crate::error::{Error, Result};
 
-/// How long a server that knows whole files only is not asked again.
+/// How long a server that locks only whole files is not asked again.
 const ASK_RANGES_AGAIN: Duration = Duration::from_secs(300);
 
-/// Servers that do not know ranges of locks, and our own number on those that do.
+/// The servers without locks on ranges, and our own number at the others.
 #[derive(Debug)]
 pub(crate) struct RangeLocks {
-    /// Hard to guess: who knows it could give our ranges back.
+    /// Hard to guess: a client that knows it could release our ranges.
     owner: [u32; 4],
-    /// What was said before does not count any more.
+    /// The number of the next call. A server refuses a call older than the last one.
     serial: AtomicU64,
-    /// Volumes on servers that do not, and until when that is believed: a volume moves, a server is renewed.
+    /// Volumes on servers without locks on ranges, and the time until which that is assumed. A
+    /// volume may move, and a server may be updated.
     unknown: Mutex<HashMap<(u32, VolumeId), Instant>>,
 }
 
@@ -50,7 +52,8 @@ impl Cache {
         until.is_some_and(|until| Instant::now() < *until)
     }
 
-    /// Tells the server what bytes all programs here have. Answers whether it knows such locks.
+    /// Sends the ranges of all programs of this machine to the server. Returns whether the server
+    /// supports such locks.
     pub(crate) async fn hold(
         &self,
         user: &Arc<User>,
@@ -75,14 +78,16 @@ impl Cache {
             Err(error) => return Err(error),
         };
         let shared = known && !hold.ranges.is_empty();
-        // What could not be stored before a lock was given back must not cut what others append from now on.
+        // Bytes that could not be stored before the release of a lock must not truncate bytes that
+        // other clients append from now on.
         if shared || !vnode.body.lock().is_changed() {
             vnode.shared.store(shared, Ordering::Release);
         }
         Ok(known)
     }
 
-    /// Asks what is in the way of a range; `None`: the server knows whole files only.
+    /// Returns the lock that conflicts with a range, if any. `None`: the server locks only whole
+    /// files.
     pub(crate) async fn test_range(
         &self,
         user: &Arc<User>,
@@ -107,7 +112,8 @@ impl Cache {
         }
     }
 
-    /// Whether the server does not know such calls, which is remembered for a while.
+    /// Returns whether the error means that the server does not support the call. Remembers that
+    /// for a while.
     fn is_unknown(&self, vnode: &Vnode, error: &Error) -> bool {
         if error.code() != Some(AbortCode::RXGEN_OPCODE) {
             return false;

@@ -1,17 +1,20 @@
-//! Asking again about files that programs have open, when a server has ended its promise.
+//! Renews the promises about open files after a server's break, and sends the length of files that
+//! grew to the kernel.
 //!
 //! 1. sendfile(2), splice(2), copy_file_range(2) and a mapping use the length that the kernel has,
-//!    and do not ask for another. So the kernel is told the length of an open file that grew,
-//!    before the server that broke the promise is answered (`coherence.rs`, rule 6).
-//! 2. No notice carries a length. But one that gives the kernel a byte behind the end makes the file
-//!    so long: the last byte of the file is given. A program here may write that byte at the same
-//!    time, so its page is dropped right after. A file that shrank needs none: the kernel takes the
-//!    length from the first read that comes to the end. Of two such reads at a time it takes the one
-//!    that is answered first: sendfile(2) may then show zeros up to where the other one began.
-//! 3. A server of OpenAFS answers no question about a file before its break was answered; a far one
-//!    would keep the writer waiting. These are asked as well, and nothing waits for it.
-//! 4. A kernel that asks for nothing is told [`UNASKED_MAX`] times; then the promise stays broken,
-//!    and stores of others need not wait for this client any more.
+//!    and do not ask for a newer one. So the kernel receives the new length of an open file that
+//!    grew, before the server that broke the promise is answered (`coherence.rs`, rule 6).
+//! 2. No notice carries a length. But a notice that stores a byte behind the end in the kernel's
+//!    cache makes the file longer there. So the notice stores the last byte of the file. A program
+//!    of this machine may write that byte at the same time, so the page is dropped right after. A
+//!    file that shrank needs no such notice: the kernel takes the length from the first read that
+//!    reaches the end. Of two such reads at a time the kernel uses the one that is answered first.
+//!    sendfile(2) may then show zeros up to the start of the other one.
+//! 3. An OpenAFS server answers no request about a file before its break was answered, and a far
+//!    server would keep the writer waiting. These are asked as well, but the answer to the break
+//!    does not wait for them.
+//! 4. If the kernel makes no request itself, this is done [`UNASKED_MAX`] times. Then the promise
+//!    stays broken, and stores by other clients need not wait for this client any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,18 +28,18 @@ use super::user::User;
 use super::vnode::Vnode;
 use crate::error::Result;
 
-/// How often the server is asked again about a file of which the kernel asks nothing.
+/// How often a file is renewed if the kernel makes no request about it.
 const UNASKED_MAX: u32 = 8;
-/// Open files of one break that are asked about.
+/// The most open files that are renewed after one break.
 const RENEWED_MAX: usize = 16;
-/// A server whose round trip is longer is not waited for: the writer would wait as long.
+/// The longest round trip of a server that is waited for. The writer waits as long.
 const NEAR: Duration = Duration::from_millis(40);
-/// Bytes before the end that are fetched with the last one.
+/// The number of bytes before the end that are fetched with the last one.
 const TAIL: u64 = 64 << 10;
-/// How often the length is told again, of a file that changes meanwhile.
+/// How often the length is sent if the file changes in between.
 const TRIES: u32 = 4;
 
-/// Questions to servers that a break waits for.
+/// The requests to servers for which the answer to a break waits.
 #[derive(Default)]
 pub(super) struct Renewals {
     waited_for: JoinSet<()>,
@@ -44,7 +47,7 @@ pub(super) struct Renewals {
 }
 
 impl Renewals {
-    /// Asks about a vnode whose promise was just broken, if a program has it open.
+    /// Asks the server about a vnode whose promise was just broken, if a program has it open.
     pub(super) fn renew(&mut self, cache: &Arc<Cache>, vnode: &Arc<Vnode>) {
         if self.count >= RENEWED_MAX {
             return;
@@ -73,7 +76,7 @@ impl Renewals {
         }
     }
 
-    /// Done when the answers are there, or after [`SETTLE_TIME`]. They come all the same.
+    /// Waits for the answers, at most [`SETTLE_TIME`]. Later answers are applied too.
     pub(super) async fn done(mut self) {
         let all = async { while self.waited_for.join_next().await.is_some() {} };
         let _late = tokio::time::timeout(SETTLE_TIME, all).await;
@@ -81,7 +84,8 @@ impl Renewals {
     }
 }
 
-/// Whether the server is one of Cellar's, which answer while they break promises, and near.
+/// Whether the server is near, and one of Cellar's, which answer requests while they break
+/// promises.
 fn is_near(user: &User, vnode: &Vnode) -> bool {
     let servers = user.client().servers();
     let path = vnode.promised_by().and_then(|server| {
@@ -92,7 +96,7 @@ fn is_near(user: &User, vnode: &Vnode) -> bool {
 }
 
 impl Cache {
-    /// Tells the kernel the length of a file that is longer than it was told.
+    /// Sends the length of a file to the kernel if the file is longer than the kernel knows.
     pub(crate) async fn lengthen(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
         for _ in 0..TRIES {
             if !vnode.state.lock().held.is_longer() {
@@ -116,7 +120,7 @@ impl Cache {
         }
     }
 
-    /// The last byte of a file; `None` if the file changes meanwhile.
+    /// Returns the last byte of a file; `None` if the file changed in between.
     async fn last_byte(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<Option<Length>> {
         self.status(user, vnode).await?;
         let breaks = vnode.breaks();

@@ -1,4 +1,4 @@
-//! What can be set while the cache is in use.
+//! The settings that can be changed while the cache is in use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,11 @@ use parking_lot::RwLock;
 
 use super::Cache;
 
-/// Names that `@sys` stands for at most. Source: `MAXNUMSYSNAMES` of OpenAFS.
+/// The most names that replace `@sys`. Source: `MAXNUMSYSNAMES` of OpenAFS.
 pub const SYSNAMES_MAX: usize = 16;
 
-/// The smallest cache, in bytes: a store and some chunks ahead of a reader.
+/// The smallest size of a cache, in bytes. It has room for a store and some chunks ahead of a
+/// reader.
 pub const SIZE_MIN: u64 = 64 << 20;
 
 #[derive(Debug)]
@@ -35,35 +36,35 @@ impl Settings {
 }
 
 impl Cache {
-    /// Bytes that are kept at most.
+    /// The most bytes that the cache keeps.
     pub fn size(&self) -> u64 {
         self.settings.size.load(Ordering::Relaxed)
     }
 
-    /// Sets that: what is too much goes at once, but for what is dirty.
+    /// Sets the size. Bytes above it are dropped at once, except dirty ones.
     pub fn set_size(&self, bytes: u64) {
         self.settings.size.store(bytes, Ordering::Relaxed);
         self.make_room(None);
     }
 
-    /// What `@sys` stands for: the first of these that is there.
+    /// The names that replace `@sys`. The cache takes the first one that exists.
     pub fn sysnames(&self) -> Arc<[String]> {
         self.settings.sysnames.read().clone()
     }
 
-    /// Sets that, for names that are looked up from now on.
+    /// Sets these names, for later lookups.
     pub fn set_sysnames(&self, names: &[String]) {
         *self.settings.sysnames.write() = names.into();
-        // What a name with @sys led to is no longer true.
+        // Names with @sys may lead to other vnodes now.
         self.distrust_directories();
     }
 
-    /// Bytes of a file that may wait to be stored when a program closes it.
+    /// The number of bytes of a file that may stay dirty when a program closes it.
     pub fn store_behind(&self) -> u64 {
         self.settings.store_behind()
     }
 
-    /// Sets that, for files that have no value of their own.
+    /// Sets that number, for files that have no value of their own.
     pub fn set_store_behind(&self, bytes: u64) {
         self.settings.store_behind.store(bytes, Ordering::Relaxed);
     }

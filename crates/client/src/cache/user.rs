@@ -1,10 +1,10 @@
-//! As whom servers are called for each user of this machine.
+//! Users: the identity with which servers are called for each user of this machine.
 //!
-//! Whoever has no token is *anybody*, and all such users are one: they share connections, and what is
-//! known about rights. Who has tokens has connections of his own. Tokens that come, are renewed or given
-//! up are noticed by the identity's stamp. It is asked for every [`STAMP_TIME`], and before a
-//! request is made where a [glance](Identities::glance) says that something changed, or a login
-//! told us ([`Cache::look_again`]): the first request after a login has the new tokens.
+//! All users without tokens are one, *anybody*: they share connections, and the known rights. A
+//! user with tokens has connections of its own. The cache notices new, renewed and discarded tokens
+//! by the identity's stamp. It reads the stamp every [`STAMP_TIME`]. It also reads it before a
+//! request if a [glance](Identities::glance) shows a change, or after a login or logout reported
+//! itself ([`Cache::look_again`]). So the first request after a login has the new tokens.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -25,47 +25,48 @@ use crate::error::Result;
 use crate::latency::Latency;
 use crate::servers::Renewal;
 
-/// How often it is asked whether a user has other tokens.
+/// The interval at which a user's stamp is read.
 const STAMP_TIME: Duration = Duration::from_secs(5);
 
-/// Users who are remembered at a time; when more come, those go who were not seen for longest, first of all those without
-/// tokens, of whom nothing is lost.
+/// The most users that the cache remembers. When there are more, the user who was not seen for the
+/// longest time is dropped, users without tokens first: nothing about them is lost.
 const USERS_MAX: usize = 4_096;
 
-/// The number of whoever has no token.
+/// The number of a user without tokens.
 pub(crate) const ANYBODY: u32 = u32::MAX;
 
-/// Where users' tokens come from.
+/// The source of users' tokens.
 pub trait Identities: Send + Sync + 'static {
-    /// Something that is another when the user's tokens are others. `None`: he has none. Asked every few seconds while
-    /// he is busy; others of his calls do not wait for it.
+    /// A number that changes when the user's tokens change. `None`: the user has no tokens. It is
+    /// read every few seconds while the user makes requests. Other requests of the user do not wait
+    /// for it.
     fn stamp(&self, uid: u32) -> Pin<Box<dyn Future<Output = Option<u64>> + Send + '_>>;
 
-    /// A look that costs next to nothing, taken before each request of a user: another number than
-    /// before says that the stamp may be another. `None`: there is no such look.
+    /// A very cheap check, made before each request of a user. If the number changes, the stamp may
+    /// have changed. `None`: there is no such check.
     fn glance(&self, _uid: u32) -> Option<u64> {
         None
     }
 
-    /// How the servers of each cell are called for him, with the tokens that the last stamp was of.
+    /// The security for calls to the servers of each cell, with the tokens of the last stamp.
     fn securities<'a>(
         &'a self,
         uid: u32,
     ) -> Pin<Box<dyn Future<Output = HashMap<CellName, Security>> + Send + 'a>>;
 
-    /// Who is asked when one of his tokens has run out.
+    /// The source of a new token when one of the user's tokens has run out.
     fn renewal(&self, uid: u32) -> Option<Arc<dyn Renewal>>;
 
-    /// Whether what is sent and received with tokens is encrypted.
+    /// Whether calls with tokens are encrypted.
     fn encrypts(&self) -> bool {
         false
     }
 
-    /// From now on it is, or is not; where nobody has tokens, it is not.
+    /// Switches encryption on or off. No effect if users have no tokens.
     fn set_encrypt(&self, _on: bool) {}
 }
 
-/// Nobody has tokens.
+/// A source without tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Anonymous;
 
@@ -86,7 +87,7 @@ impl Identities for Anonymous {
     }
 }
 
-/// A user of this machine as file servers know him.
+/// A user of this machine, as file servers know it.
 pub struct User {
     uid: u32,
     id: u32,
@@ -101,37 +102,38 @@ impl std::fmt::Debug for User {
 }
 
 impl User {
-    /// Which user of this machine he is, also tomorrow; [`ANYBODY`] without a token.
+    /// The user's id on this machine, which does not change with new tokens; [`ANYBODY`] without a
+    /// token.
     pub(crate) fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// The number under which his rights are kept.
+    /// The number under which the user's rights are kept.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
 
-    /// Where he may not change owners.
+    /// The volumes in which the user may not change owners.
     pub(crate) fn owners(&self) -> &Owners {
         &self.owners
     }
 
-    /// What calls servers for him.
+    /// The client that calls servers for the user.
     pub fn client(&self) -> &Client {
         &self.client
     }
 }
 
-/// How long servers took to answer.
+/// The response times of servers.
 type Latencies = BTreeMap<SocketAddr, Latency>;
 
-/// Those who were seen.
+/// The users that the cache knows.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
     known: Mutex<HashMap<u32, Known>>,
-    /// The answers that those had who went: counts never go down. Locked after `known`.
+    /// The response times of dropped users, so that counts never decrease. Locked after `known`.
     past: Mutex<Latencies>,
-    /// Who has other tokens gets another number: what was known of his rights is not known of him now.
+    /// A user with new tokens gets a new number, because the known rights are no longer valid.
     next: AtomicU32,
 }
 
@@ -140,10 +142,10 @@ struct Known {
     user: Arc<User>,
     stamp: Option<u64>,
     asked: Instant,
-    /// As it was before the stamp was asked for.
+    /// The glance before the stamp was read.
     glance: Option<u64>,
-    /// How often a login has told us that the stamp is another, and how often it had when the
-    /// stamp was asked for.
+    /// `told`: how often a login or logout reported itself. `heard`: the value of `told` when the
+    /// stamp was read.
     told: u32,
     heard: u32,
 }
@@ -155,11 +157,11 @@ fn merge(all: &mut Latencies, user: &User) {
 }
 
 impl Users {
-    /// How long each server took to answer, whoever asked, since the start.
+    /// Returns the response times of each server since the start, for all users.
     pub(crate) fn latencies(&self) -> Latencies {
         let known = self.known.lock();
         let mut all = self.past.lock().clone();
-        // Whoever has no token is one user, under many numbers.
+        // All users without tokens are one user, under many numbers.
         let mut seen = HashSet::new();
         for known in known.values() {
             if seen.insert(known.user.id()) {
@@ -169,7 +171,7 @@ impl Users {
         all
     }
 
-    /// He is known by this number from now on.
+    /// Adds a user under this number.
     fn put(&self, uid: u32, new: Known) {
         let mut known = self.known.lock();
         if known.len() >= USERS_MAX && !known.contains_key(&uid) {
@@ -180,13 +182,13 @@ impl Users {
                 self.forget(gone);
             }
         }
-        // A login may have told us while the stamp was asked for.
+        // A login may have reported itself while the stamp was read.
         let told = known.get(&uid).map_or(new.heard, |known| known.told);
         let gone = known.insert(uid, Known { told, ..new });
         self.forget(gone);
     }
 
-    /// Keeps the counts of somebody who goes; those of anybody stay with him.
+    /// Keeps the counts of a dropped user. Those of *anybody* stay with it.
     fn forget(&self, gone: Option<Known>) {
         let user = gone.map(|gone| gone.user);
         if let Some(user) = user.filter(|user| user.uid() != ANYBODY) {
@@ -194,7 +196,7 @@ impl Users {
         }
     }
 
-    /// All that call servers.
+    /// Returns all users.
     pub(crate) fn all(&self) -> Vec<Arc<User>> {
         self.known
             .lock()
@@ -207,7 +209,7 @@ impl Users {
 impl Cache {
     fn new_user(&self, uid: u32, security: HashMap<CellName, Security>) -> Result<Arc<User>> {
         let config = Config {
-            // Those of this cache.
+            // The cells of this cache are used.
             cells: Vec::new(),
             administrator: None,
             security,
@@ -224,7 +226,7 @@ impl Cache {
         }))
     }
 
-    /// As whom servers are called for this user of the machine.
+    /// Returns the identity with which servers are called for a user of this machine.
     ///
     /// # Errors
     /// No cell is known.
@@ -238,8 +240,8 @@ impl Cache {
             if !is_another && now.duration_since(known.asked) < STAMP_TIME {
                 return Ok(known.user.clone());
             }
-            // Where nothing says that it is another, other requests go on with what is known while
-            // one asks.
+            // If nothing shows a change, other requests continue with the known user while this one
+            // reads the stamp.
             known.asked = now;
         }
         let stamp = self.identities().stamp(uid).await;
@@ -260,7 +262,7 @@ impl Cache {
             self.new_user(uid, security)?
         };
         let known = Known {
-            // Tickets that could not be had just now are asked for again.
+            // If no tickets could be obtained now, they are requested again.
             stamp: stamp.filter(|_| user.uid != ANYBODY),
             user: user.clone(),
             asked: Instant::now(),
@@ -272,14 +274,15 @@ impl Cache {
         Ok(user)
     }
 
-    /// A user of the machine has logged in or out: his next request asks for his tokens.
+    /// Notes that a user of this machine has logged in or out. The user's next request reads the
+    /// stamp.
     pub fn look_again(&self, uid: u32) {
         if let Some(known) = self.users().known.lock().get_mut(&uid) {
             known.told = known.told.wrapping_add(1);
         }
     }
 
-    /// Whoever has no token.
+    /// Returns the user without tokens.
     ///
     /// # Errors
     /// No cell is known.
