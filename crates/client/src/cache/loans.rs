@@ -7,11 +7,11 @@
 //! 3. Bytes that an earlier process left are compared with their checksums first, where they are few; the others are when they
 //!    are read in the usual way, and can be lent after that.
 
-use cellar_cachestore::Space;
-
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use cellar_cachestore::Space;
 
 use super::files::Handle;
 use super::vnode::Attributes;

@@ -1,11 +1,11 @@
 //! The management of a running cache manager: flushes, cells, and the files that are not stored.
 
-use cellar_cachestore::{Unstored, aside_in};
-
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+use cellar_cachestore::{Unstored, aside_in};
 
 use super::Cache;
 use super::names::path_error;
