@@ -234,7 +234,7 @@ impl Cache {
                 slept,
                 ?way,
                 ?addresses,
-                "what servers promised is asked for again"
+                "all promises end; statuses are fetched again"
             );
             self.network_changed(addresses, way == Way::Another);
         }
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(due(19, every, None), (0, 0));
         assert_eq!(due(20, every, None), (1, 0));
         assert_eq!(due(21, every, None), (0, 0));
-        assert_eq!(due(59, every, Some(58)), (0, 0), "it was heard");
+        assert_eq!(due(59, every, Some(58)), (0, 0), "it answered");
         assert_eq!(due(77, None, Some(58)), (0, 0));
         assert_eq!(due(78, every, Some(58)), (1, 0));
         assert_eq!(due(117, None, Some(58)), (0, 0));

@@ -109,7 +109,7 @@ impl Cache {
         }
         let of_owners = set.owner.is_some() || set.group.is_some();
         if of_owners && user.owners().were_refused(&vnode.volume, Instant::now()) {
-            let what = format!("another owner of {}", vnode.fid());
+            let what = format!("changing the owner of {}", vnode.fid());
             return Err(refused(what, AbortCode::EPERM));
         }
         let may_wait = known.is_some_and(|(status, rights)| {
@@ -210,7 +210,7 @@ impl Cache {
         set: &AfsStoreStatus,
         error: &Error,
     ) {
-        tracing::info!(fid = %vnode.fid(), %error, "attributes are not what they were set to");
+        tracing::info!(fid = %vnode.fid(), %error, "the server refused attributes");
         vnode.body.lock().attributes_stored(set, None);
         vnode.state.lock().refused = error.code();
         self.take_back_attributes(vnode);

@@ -102,7 +102,7 @@ impl Cache {
     /// leaves these to write-back.
     ///
     /// # Errors
-    /// The server does not take it: it stays dirty, and is tried again.
+    /// The server refuses the store. The bytes stay dirty, and the store is retried.
     pub(crate) async fn store_at_close(&self, vnode: &Arc<Vnode>) -> Result<()> {
         let (own, failed) = {
             let state = vnode.state.lock();
@@ -140,7 +140,7 @@ impl Cache {
             let _place = place;
             let stored = cache.store_in_turn(&vnode).await;
             if let Some(error) = stored.err().filter(|_| cache.still_waits(&vnode)) {
-                tracing::warn!(fid = %vnode.fid(), %error, "not stored yet; it is tried again");
+                tracing::warn!(fid = %vnode.fid(), %error, "not stored yet; the store is retried");
                 cache.sync(&vnode).await;
             }
             cache.make_room(None);
@@ -148,7 +148,7 @@ impl Cache {
         true
     }
 
-    /// Stores a file when rule 2 lets it.
+    /// Stores a file when rule 2 allows it.
     pub(crate) async fn store_in_turn(&self, vnode: &Arc<Vnode>) -> Result<()> {
         // A small pending create shares its call with others, so it does not count.
         let with_others = self.is_pending(vnode) && vnode.body.lock().length() <= SMALL;

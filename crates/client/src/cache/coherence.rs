@@ -45,7 +45,7 @@
 //! break between the answer and the moment when the kernel applies it. Only a program that ignores
 //! the lock which the reader holds can cause it.
 //!
-//! # What is kept of a vnode
+//! # The state of a vnode
 //!
 //! [`Held`] records what the kernel was given since the last notice, and which of its requests are
 //! unanswered:
@@ -56,8 +56,8 @@
 //! | bytes are read, written, or given away; names are given | | held | |
 //! | the promise ends, the file vanishes | none | none | what was held |
 //! | a server breaks the promise of a directory | none | the names that did not change | what was held, by [`super::compare`] |
-//! | another version, nothing was asked | none | none | what was held |
-//! | another version, attributes are asked for | | outdated | by the question, for equal lengths |
+//! | another version, no request | none | none | what was held |
+//! | another version, during a request for attributes | | outdated | by the request, for equal lengths |
 //!
 //! The marks are set before the answer is computed, under the lock under which promises end. A
 //! promise that ends in between finds the marks, and its notice comes after the answer: the kernel
@@ -211,7 +211,7 @@ impl Audience {
 
 /// The notice that the kernel must receive about a vnode: see [`Cache::pay`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[must_use = "the kernel goes on believing it"]
+#[must_use = "the kernel would continue to believe it"]
 pub(crate) struct Owed {
     attributes: bool,
     contents: bool,

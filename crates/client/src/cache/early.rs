@@ -339,12 +339,12 @@ impl Cache {
             files,
             directories: 0,
         };
-        let what = format!("numbers in {}", directory.volume.full_name());
+        let what = format!("vnode numbers in {}", directory.volume.full_name());
         let client = user.client();
         let reply = match client.call_volume(&directory.volume, &what, &reserve).await {
             Ok(reply) => reply,
             Err(error) => {
-                tracing::debug!(%error, "no numbers for new files");
+                tracing::debug!(%error, "no vnode numbers for new files");
                 return None;
             }
         };

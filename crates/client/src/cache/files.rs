@@ -49,7 +49,7 @@ pub struct Wanted {
     pub group: Option<ViceId>,
     /// The length.
     pub length: Option<u64>,
-    /// The time of change.
+    /// The modification time.
     pub modified: Option<AfsTime>,
 }
 
@@ -270,7 +270,7 @@ impl Handle {
     /// bytes are overwritten, if no lock prevents it.
     ///
     /// # Errors
-    /// As [`Handle::write`]; the server's, when it is asked.
+    /// As [`Handle::write`]; the server's error, if it is asked.
     pub async fn append(&self, bytes: &[u8]) -> Result<u64> {
         let (cache, vnode) = (&self.cache, &self.vnode);
         vnode.hold_contents();
@@ -302,7 +302,7 @@ impl Handle {
     /// durably on `fsync(2)`.
     ///
     /// # Errors
-    /// The server does not take it: it stays here, and is tried again.
+    /// The server refuses the store. The bytes stay dirty, and the store is retried.
     pub async fn store(&self, durable: bool) -> Result<()> {
         if self.vnode.state.lock().life.is_silly_renamed() {
             // No program will ever read it from the server.
@@ -314,7 +314,7 @@ impl Handle {
             false => self.cache.store_at_close(&self.vnode).await?,
         }
         match self.vnode.state.lock().refused.take() {
-            Some(code) => Err(refused("what was written or set before", code)),
+            Some(code) => Err(refused("an earlier write or change of attributes", code)),
             None => Ok(()),
         }
     }
@@ -347,7 +347,7 @@ impl Handle {
             false => self.cache.store_at_close(&self.vnode).await,
         };
         if let Some(error) = stored.err().filter(|_| self.cache.still_waits(&self.vnode)) {
-            tracing::warn!(fid = %self.vnode.fid(), %error, "not stored yet; it is tried again");
+            tracing::warn!(fid = %self.vnode.fid(), %error, "not stored yet; the store is retried");
         }
         self.cache.forget_locks(&self.vnode, false).await;
         self.vnode.body.lock().close();

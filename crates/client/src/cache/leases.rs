@@ -182,16 +182,16 @@ impl Cache {
         tokio::spawn(async move {
             let fid = directory.fid();
             if let Err(error) = cache.told(&directory).await {
-                tracing::debug!(%fid, %error, "what was made in a leased directory");
+                tracing::debug!(%fid, %error, "a create in a leased directory failed");
             }
             let fids = Fids::from_iter_cut([fid]);
-            let what = format!("returning {fid}");
+            let what = format!("returning the lease of {fid}");
             let client = user.client();
             let returned = client
                 .call_volume(&directory.volume, &what, &ReturnDirectories { fids })
                 .await;
             if let Err(error) = returned {
-                tracing::debug!(%fid, %error, "a lease ends by itself");
+                tracing::debug!(%fid, %error, "the lease was not returned; it runs out");
             }
         });
     }

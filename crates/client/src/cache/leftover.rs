@@ -26,7 +26,7 @@ use crate::error::Result;
 use crate::mount_point::MountPoint;
 
 /// The reason noted with a file that can no longer be created and is put aside.
-const NAME_TAKEN: &str = "its name was taken meanwhile, or its directory is gone";
+const NAME_TAKEN: &str = "its name was taken in between, or its directory is gone";
 
 /// While this lives, the server's answers about a file decide nothing about its recovered bytes.
 struct Postponed<'a>(&'a Vnode);
@@ -57,13 +57,13 @@ impl Cache {
                 Ok(vnode) => vnode,
                 Err(error) => {
                     let (cell, fid) = &place;
-                    tracing::warn!(%cell, %fid, %error, "not stored before the last end; it is tried again");
+                    tracing::warn!(%cell, %fid, %error, "not stored before the last end; the store is retried");
                     continue;
                 }
             };
             if let Err(error) = self.made_before(&vnode).await {
                 let fid = vnode.fid();
-                tracing::warn!(%fid, %error, "not made before the last end; it is tried again");
+                tracing::warn!(%fid, %error, "not created before the last end; the create is retried");
                 continue;
             }
             left.push(vnode);
@@ -75,7 +75,7 @@ impl Cache {
                 vnode.body.lock().put_aside(NAME_TAKEN);
                 continue;
             }
-            tracing::warn!(%fid, %error, "not stored before the last end; it is tried again");
+            tracing::warn!(%fid, %error, "not stored before the last end; the store is retried");
         }
     }
 

@@ -292,7 +292,7 @@ impl Cache {
     async fn look_under_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
         self.audience.told(vnode).await;
         if let Err(error) = self.status(user, vnode).await {
-            tracing::info!(fid = %vnode.fid(), %error, "what was locked is not known to be as it is here");
+            tracing::info!(fid = %vnode.fid(), %error, "the status of the locked file is not known");
             self.take_back(vnode);
         }
         self.lengthen(user, vnode).await;
@@ -346,7 +346,7 @@ impl Cache {
     /// files, the status shows how many locks other machines have.
     ///
     /// # Errors
-    /// The server's.
+    /// The server's error.
     pub async fn test_lock(
         &self,
         user: &Arc<User>,
@@ -395,7 +395,7 @@ impl Cache {
             return;
         }
         if let Err(error) = self.store(vnode, false).await {
-            tracing::info!(fid = %vnode.fid(), %error, "not stored before a lock is given back");
+            tracing::info!(fid = %vnode.fid(), %error, "not stored before the lock was released");
         }
         let mut server = vnode.locks.server.lock().await;
         vnode.locks.take(owner, first, last);
@@ -414,7 +414,7 @@ impl Cache {
             return;
         }
         if let Err(error) = self.store(vnode, false).await {
-            tracing::info!(fid = %vnode.fid(), %error, "not stored before a lock is given back");
+            tracing::info!(fid = %vnode.fid(), %error, "not stored before the lock was released");
         }
         let mut server = vnode.locks.server.lock().await;
         vnode.locks.held.lock().retain(|lock| !which(lock));
@@ -522,7 +522,7 @@ impl Cache {
                 if left != *before
                     && let Err(error) = self.hold(&kept.user, vnode, &left).await
                 {
-                    tracing::info!(fid = %vnode.fid(), %error, "a lock stays until it has run out");
+                    tracing::info!(fid = %vnode.fid(), %error, "the lock was not released; it runs out");
                 }
                 *server = (!nobody).then(|| Kept {
                     what: What::Ranges(left),
@@ -569,7 +569,7 @@ impl Cache {
                 }
                 // A server that does not answer may still have it.
                 Err(error) if error.is_unreachable() => {
-                    tracing::info!(fid = %vnode.fid(), %error, "a lock is not extended");
+                    tracing::info!(fid = %vnode.fid(), %error, "the lock was not extended");
                     return;
                 }
                 Err(_) => {}
@@ -584,7 +584,7 @@ impl Cache {
             What::Ranges(_) => self.hold_again(&kept, vnode).await,
         };
         set.unwrap_or_else(|error| {
-            tracing::warn!(fid = %vnode.fid(), %error, "the server keeps a lock for us no more");
+            tracing::warn!(fid = %vnode.fid(), %error, "the server no longer keeps a lock for us");
             kept.lost()
         })
     }
@@ -658,7 +658,7 @@ impl Cache {
         let release = ReleaseLock { fid: vnode.fid() };
         let client = kept.user.client();
         if let Err(error) = client.call_volume(&vnode.volume, &what, &release).await {
-            tracing::info!(fid = %vnode.fid(), %error, "a lock stays until it has run out");
+            tracing::info!(fid = %vnode.fid(), %error, "the lock was not released; it runs out");
         }
     }
 }
@@ -725,7 +725,7 @@ mod tests {
         assert_eq!(locks.hindrance(&lock(2, 50, 60, Read)), None);
         assert!(locks.hindrance(&lock(2, 50, 60, Write)).is_some());
         assert_eq!(locks.hindrance(&lock(2, 100, 200, Write)), None);
-        assert_eq!(locks.hindrance(&lock(1, 0, 99, Write)), None, "his own");
+        assert_eq!(locks.hindrance(&lock(1, 0, 99, Write)), None, "its own");
         // A part is exclusive now, and a part is free.
         assert!(locks.put(lock(1, 40, 59, Write)));
         locks.take(LockOwner::record(1), 45, 49);

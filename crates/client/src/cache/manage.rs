@@ -21,7 +21,7 @@ impl Cache {
     /// Drops all cached data of a file or directory, except dirty bytes.
     ///
     /// # Errors
-    /// The user may not see it.
+    /// The user has no right to see it.
     pub async fn flush(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<()> {
         self.status(user, vnode).await?;
         self.forget(vnode);
@@ -32,7 +32,7 @@ impl Cache {
     /// volume.
     ///
     /// # Errors
-    /// The user may not see the file.
+    /// The user has no right to see the file.
     pub async fn flush_volume(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<()> {
         self.status(user, vnode).await?;
         let volume = vnode.volume();

@@ -341,7 +341,7 @@ impl Cache {
     /// Needed before a call to the server about the vnode.
     ///
     /// # Errors
-    /// The server does not take the file.
+    /// The server refuses to create the file.
     pub async fn told(&self, vnode: &Arc<Vnode>) -> Result<()> {
         if self.early.untold.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -377,7 +377,7 @@ impl Cache {
     /// Waits until the server has created a file.
     ///
     /// # Errors
-    /// The server does not take it.
+    /// The server refuses to create it.
     pub(crate) async fn born(&self, vnode: &Arc<Vnode>) -> Result<()> {
         match self.want(vnode, None, Wanted::Now).await {
             Some(Err(cause)) => Err(not_made(vnode, cause)),
@@ -389,7 +389,7 @@ impl Cache {
     /// the server has the file, perhaps since this call, without these contents.
     ///
     /// # Errors
-    /// The server does not take it.
+    /// The server refuses to create it.
     pub(crate) async fn born_with(
         &self,
         vnode: &Arc<Vnode>,
@@ -489,7 +489,7 @@ impl Cache {
             match answer {
                 Ok((reply, by)) => self.are_born(queue, sent, &reply, (asked, by)).await,
                 Err(error) => {
-                    tracing::info!(count = sent.len(), %error, "not made yet");
+                    tracing::info!(count = sent.len(), %error, "not created yet");
                     let cause = cause_of(&error);
                     for one in sent {
                         self.failed(queue, &one, (&error, &cause));
@@ -501,7 +501,7 @@ impl Cache {
 
     async fn make_many(&self, queue: &Queue, sent: &[Sent]) -> Result<(MakeManyReply, SocketAddr)> {
         let volume = &queue.volume;
-        let what = format!("making {} things in {}", sent.len(), volume.full_name());
+        let what = format!("creating {} files in {}", sent.len(), volume.full_name());
         let arguments = MakeMany {
             volume: volume.id,
             makings: Makings::from_iter_cut(sent.iter().map(|one| one.making.clone())),
@@ -529,7 +529,7 @@ impl Cache {
                     if reply.made.len() != sent.len() {
                         return Err(Error::BadAnswer {
                             what,
-                            detail: format!("{} were made", reply.made.len()),
+                            detail: format!("{} were created", reply.made.len()),
                         });
                     }
                     return Ok((reply, course.address()));
@@ -678,7 +678,7 @@ impl Cache {
             let name = state.life.pending().map(|pending| pending.name.clone());
             (name, one.vnode.fid())
         };
-        tracing::info!(%fid, %cause, "not made yet; it is tried again");
+        tracing::info!(%fid, %cause, "not created yet; the create is retried");
         one.vnode.state.lock().failed = Some(of_call(cause));
         if let Some(name) = name.filter(|_| known) {
             let mut state = one.directory.state.lock();
@@ -816,7 +816,7 @@ fn is_final(code: AbortCode) -> bool {
 
 fn not_made(vnode: &Vnode, cause: CallError) -> Error {
     Error::Fileserver {
-        what: format!("making {}", vnode.fid()),
+        what: format!("creating {}", vnode.fid()),
         cause,
     }
 }

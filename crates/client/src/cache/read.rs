@@ -139,7 +139,7 @@ impl Cache {
             self.make_room(Some((vnode, start..start + length)));
         }
         Err(refused(
-            format!("reading {}: it changes all the time", vnode.fid()),
+            format!("reading {}: it changed during each attempt", vnode.fid()),
             AbortCode::from_errno(11),
         ))
     }

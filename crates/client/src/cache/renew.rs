@@ -66,7 +66,7 @@ impl Renewals {
         let renewed = async move {
             match cache.status(&user, &vnode).await {
                 Ok(_) => cache.lengthen(&user, &vnode).await,
-                Err(error) => tracing::debug!(fid = %vnode.fid(), %error, "not asked again"),
+                Err(error) => tracing::debug!(fid = %vnode.fid(), %error, "not renewed"),
             }
         };
         if is_near {
@@ -113,7 +113,7 @@ impl Cache {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::debug!(fid = %vnode.fid(), %error, "its length is not told");
+                    tracing::debug!(fid = %vnode.fid(), %error, "the kernel does not get its length");
                     return;
                 }
             }

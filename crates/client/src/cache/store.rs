@@ -98,7 +98,7 @@ impl Cache {
     /// Stores all dirty bytes and attributes.
     ///
     /// # Errors
-    /// The server does not take it: it stays dirty, and is tried again.
+    /// The server refuses the store. The bytes stay dirty, and the store is retried.
     pub async fn store(&self, vnode: &Arc<Vnode>, durable: bool) -> Result<()> {
         self.store_some(vnode, 0, durable).await
     }

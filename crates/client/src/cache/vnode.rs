@@ -110,12 +110,12 @@ pub(crate) struct State {
     pub(crate) writer: Option<Arc<User>>,
     /// The number of programs of this machine that are about to remove its last name.
     pub(crate) removing: u32,
-    /// It was just made, and no program has closed it since.
+    /// It was just created, and no program has closed it since.
     pub(crate) made: bool,
     /// The server refused attributes or bytes, for good. The next close or `fsync` returns this
     /// error.
     pub(crate) refused: Option<AbortCode>,
-    /// Why the last store failed.
+    /// The error of the last store, if it failed (an errno).
     pub(crate) failed: Option<i32>,
     /// The number of bytes that may stay dirty at close, if the file has a value of its own.
     pub(crate) store_behind: Option<u64>,

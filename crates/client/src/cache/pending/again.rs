@@ -38,7 +38,7 @@ impl Cache {
         self.directory_changed(&queue.user, directory, &reply.dir_status, |listing| {
             listing.insert(name, fid);
         });
-        tracing::info!(was = %vnode.key.1, %fid, "made under another number");
+        tracing::info!(was = %vnode.key.1, %fid, "created under another number");
         let item = queue.line.lock().items.remove(&one.number);
         for sender in item.map(|item| item.waiting).unwrap_or_default() {
             let _gone = sender.send(Ok((reply.status, false)));
@@ -55,7 +55,7 @@ impl Cache {
             name: one.making.name.clone(),
             in_status: one.making.in_status,
         };
-        let what = format!("making {}", one.vnode.fid());
+        let what = format!("creating {}", one.vnode.fid());
         let client = queue.user.client();
         client
             .call_volume_at(&one.directory.volume, &what, &make)
