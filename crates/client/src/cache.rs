@@ -10,13 +10,13 @@
 //!    answer is under way, that answer gives no promise (`Vnode::heard`).
 //! 2. *The kernel receives a notice* when something that it may hold is no longer true
 //!    ([`Watcher`]). The server's break is answered after the notice has taken effect, or after
-//!    [`SETTLE_TIME`]: the kernel may hold a lock that only an answer of the same server releases.
-//!    `coherence.rs` has the rule and its argument.
+//!    [`SETTLE_TIME`]. The wait is limited because the kernel may hold a lock that only an answer
+//!    of the same server releases. `coherence.rs` has the rule and its argument.
 //! 3. *Dirty bytes are never dropped* while the file exists: after a failed store they stay dirty,
 //!    and the store is retried.
-//! 4. *A cache directory outlives the process* (`index.rs`): the next process uses the cached bytes
-//!    whose version the server still has, and stores the bytes that were not stored yet
-//!    (`leftover.rs`).
+//! 4. *A cache directory outlives the process* (crate `cellar_cachestore`). The next process uses
+//!    the cached bytes whose version the server still has. It stores the bytes that were not stored
+//!    yet (`leftover.rs`).
 //! 5. *Bounded*: bytes by `Options::size`, vnodes by `Options::vnodes_max`. The least recently used
 //!    are dropped first. A vnode that the kernel was shown counts as in use, so the cache asks the
 //!    kernel to release some of them (`Watcher::crowded`).
@@ -592,8 +592,8 @@ fn this_boot() -> std::io::Result<[u8; 16]> {
 }
 
 /// Returns the UUID under which servers know the cache in a directory. Later processes with this
-/// directory use the same one: servers reserved vnode numbers for this UUID, and files may have
-/// been created under these numbers that no server knows yet.
+/// directory use the same one. The reason: servers reserved vnode numbers for this UUID, and local
+/// creates with these numbers may still be pending.
 fn own_uuid(directory: &Path) -> std::io::Result<[u8; 16]> {
     let path = directory.join("uuid");
     if let Ok(bytes) = std::fs::read(&path)

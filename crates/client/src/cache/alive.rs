@@ -11,11 +11,11 @@
 //! 3. the promises of one server, *when it answers again after a call to it had no answer*.
 //!
 //! Cases 1 and 2 are checked every [`LOOK_TIME`], and also end all connections (`reach.rs` says
-//! why). To notice case 3 without calls of programs, the cache asks a server for the time if the
-//! server has given a promise and was silent for [`PROBE_TIME`]. By this call, a server that could
-//! not deliver a break also learns that this machine is reachable. Between these calls, small
-//! datagrams without answers keep the mappings of address translators on the path, without which no
-//! call would reach us (`Options::nat_ping`).
+//! why). To notice case 3 without calls of programs, the cache sends probes. It asks a server for
+//! the time if the server has given a promise and was silent for [`PROBE_TIME`]. By this probe, a
+//! server that could not deliver a break also learns that this machine is reachable. Between these
+//! calls, small datagrams without answers keep the mappings of address translators on the path,
+//! without which no call would reach us (`Options::nat_ping`).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -11,8 +11,8 @@
 //!    error.
 //! 3. Only administrators may change owners and groups, and only the server knows the
 //!    administrators. So such a change is sent at once. After a refusal, further changes of the
-//!    same user in the volume fail for [`OWNERS_TIME`] without a call: the answer is the same for
-//!    every file.
+//!    same user in the volume fail for [`OWNERS_TIME`] without a call. The answer would be the same
+//!    for every file.
 //! 4. All other attributes are sent at once. They replace waiting values of the same attributes.
 
 use std::sync::Arc;
@@ -165,8 +165,8 @@ impl Cache {
         Some((status, rights_to_file(status.caller_access, of_directory)))
     }
 
-    /// Whether a file that this user created or wrote will soon be stored as this user: it is open,
-    /// waits in the queue since its close, or is being stored.
+    /// Whether a file that this user created or wrote will soon be stored as this user. Then it is
+    /// open, waits in the queue since its close, or is being stored.
     fn is_being_written(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> bool {
         let is_stored_now = is_stored_now(vnode);
         let state = vnode.state.lock();

@@ -35,13 +35,13 @@
 //! the length (without `FUSE_EXPLICIT_INVAL_DATA`). If the length is the same, a notice before the
 //! answer drops the pages ([`Question::settle`]). The attributes of that answer are lost, which
 //! does no harm because the length is right. A promise that is about to run out is given up
-//! [`TOLD_EARLIER`] before the kernel stops believing it ([`Vnode::ran_out`]), so that no request
-//! falls between the two.
+//! [`TOLD_EARLIER`] before the kernel stops believing it ([`Vnode::ran_out`]). So no request falls
+//! between the two.
 //!
 //! An answer cannot know of a second break that happens after the answer is written.
 //! [`Question::settle`] sees the breaks before that, and then sends the length of an open file
-//! separately (rule 6). It does the same if a notice was sent within the last [`QUEUED`], because
-//! the request may have waited in the kernel's queue since before that notice. One case remains: a
+//! separately (rule 6). It does the same if a notice was sent within the last [`QUEUED`]. The
+//! request may have waited in the kernel's queue since before that notice. One case remains: a
 //! break between the answer and the moment when the kernel applies it. Only a program that ignores
 //! the lock which the reader holds can cause it.
 //!
@@ -57,7 +57,7 @@
 //! | the promise ends, the file vanishes | none | none | what was held |
 //! | a server breaks the promise of a directory | none | the names that did not change | what was held, by [`super::compare`] |
 //! | another version, no request | none | none | what was held |
-//! | another version, during a request for attributes | | outdated | by the request, for equal lengths |
+//! | another version, during a request | | outdated | by the request, for equal lengths |
 //!
 //! The marks are set before the answer is computed, under the lock under which promises end. A
 //! promise that ends in between finds the marks, and its notice comes after the answer: the kernel
@@ -132,8 +132,8 @@ impl Length {
     }
 }
 
-/// The receiver of notices: the kernel, or code in its place. It shows the cache to programs
-/// and must know what is no longer true.
+/// The receiver of notices: the kernel, or code in its place. It shows the cache to programs and
+/// must know what is no longer true.
 pub trait Watcher: Send + Sync {
     /// Sends a notice to the kernel. Does not wait. Notices about one vnode take effect in the
     /// order of the calls. Equal notices may be merged.

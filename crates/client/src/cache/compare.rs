@@ -1,8 +1,8 @@
 //! Directories whose promise a server breaks: finds the names that changed.
 //!
-//! The kernel may hold thousands of names of a directory. Without a comparison, one file that
-//! another machine creates would cost a notice for each name, and a request for each name that is
-//! used again.
+//! The kernel may hold thousands of names of a directory. Without a comparison, each file that
+//! another machine creates would cost a notice for each name. Each name that is used again would
+//! cost a request, too.
 //!
 //! 1. The new names are fetched while the server waits for the answer to its break. The server has
 //!    made the change visible by then, and the machine that made it has not been answered. So the

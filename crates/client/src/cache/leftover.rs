@@ -2,8 +2,8 @@
 //! directory, however it ended.
 //!
 //! They are stored as the user who wrote them, and only over the very version on which they are
-//! based. They are put aside, with a text that says why, in three cases: the server has another
-//! version by now; the file is gone; the bytes may be damaged. So nothing is overwritten, and
+//! based. In three cases they are put aside, with a text that says why. The server has another
+//! version by now; the file is gone; or the bytes may be damaged. So nothing is overwritten, and
 //! nothing is dropped. While the user has no token, or the server does not answer, they stay as
 //! they are.
 //!

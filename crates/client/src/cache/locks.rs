@@ -9,10 +9,10 @@
 //!    or to write. There the cache sets the strongest lock that its programs need. For volumes that
 //!    cannot be written, no server is asked.
 //! 2. A server forgets a lock after [`LOCK_SECS`]. While a program has a lock, the cache extends it
-//!    every [`EXTEND_TIME`], and also when a server returns or answers that it does not know us. If
-//!    the lock was lost anyway (the server was restarted), it is set again. If another client has
-//!    taken it, a line of the log reports it, because no program waits for an answer. The cache
-//!    retries at the same interval.
+//!    every [`EXTEND_TIME`]. It also does so when a server returns or answers that it does not know
+//!    us. If the lock was lost anyway (the server was restarted), it is set again. If another
+//!    client has taken it, a line of the log reports it, because no program waits for an answer.
+//!    The cache retries at the same interval.
 //! 3. A lock on the whole file has no owner. A client that extends or releases a lock that it has
 //!    lost extends or releases the lock of another client. So neither is done with a lock that was
 //!    not extended in time, for instance on a machine that slept. Such a lock is set again instead.
@@ -219,8 +219,8 @@ impl Locks {
         self.held.lock().iter().any(|lock| lock.owner == owner)
     }
 
-    /// Whether an owner has a shared lock by flock(2) that `wanted` is to replace by an
-    /// exclusive one.
+    /// Whether an owner has a shared lock by flock(2) that `wanted` is to replace by an exclusive
+    /// one.
     fn is_upgrade(&self, wanted: &Lock) -> bool {
         let is_flock = wanted.owner.family == LockFamily::Flock;
         is_flock && wanted.kind == LockKind::Write && self.has(wanted.owner)

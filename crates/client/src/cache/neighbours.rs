@@ -7,9 +7,9 @@
 //! 2. From the [`RUN`]th file in a row on, the missing ones of the next [`WINDOW`] files are
 //!    fetched. The next check follows when half of them were read. A reader that skips a file
 //!    begins a new row.
-//! 3. A file is fetched ahead only under these conditions: its status and that of its directory are
-//!    promised to this user; the user may read it; it has at most [`SMALL`] bytes; programs of this
-//!    machine have not changed it. It is fetched as this user, as in an ordinary read. Later reads
+//! 3. A file is fetched ahead only if its status and that of its directory are promised to this
+//!    user, and the user may read it. It must have at most [`SMALL`] bytes, and no changes by
+//!    programs of this machine. It is fetched as this user, as in an ordinary read. Later reads
 //!    check bytes and rights as always.
 //! 4. No program waits for such a fetch. There are at most [`FETCHES_MAX`] at a time, and none that
 //!    would make the cache drop something. A program that reads a file during its fetch waits for

@@ -6,13 +6,13 @@
 //!    carries. A request to a server about something that the server may not know waits first
 //!    ([`Cache::told`]). If no program waits, because `close` need not ([`super::behind`]), the
 //!    call waits for other files, at most [`LINGER`]. All other files are sent after [`AGE`].
-//! 3. A file that is still being written is created without contents, if it must be created now,
-//!    and its bytes are stored like those of other files. The same holds for a large file.
+//! 3. If a file must be created while it is still being written, it is created without contents.
+//!    Its bytes are stored like those of other files. The same holds for a large file.
 //! 4. The reserved vnode numbers make a repeated call harmless: if its answer was lost, the server
 //!    does nothing the second time. So contents in a call without an answer are not sent again by
 //!    another call. The file is created, if it was not, and then stored like other files.
 //! 5. A file that the server refuses stays in the queue. The programs that wait for it receive the
-//!    error, its name is removed from our copy of the directory, and the create is retried every
+//!    error, and its name is removed from our copy of the directory. The create is retried every
 //!    [`RETRY`], like a failed store.
 //! 6. After a volume was moved or restored, its server does not know the numbers that were reserved
 //!    before. A file with such a number is created by an ordinary call, and has another number from
@@ -64,7 +64,7 @@ const LINE_MAX: usize = 4_096;
 const LINES_MAX: usize = 256;
 
 /// The result of a pending create: the status, and whether the file has the contents of the create;
-/// or the reason why it was not created.
+/// or the error.
 pub(super) type Outcome = std::result::Result<(AfsFetchStatus, bool), CallError>;
 
 /// The link from a vnode to its pending create.
@@ -197,7 +197,7 @@ impl Queue {
     }
 
     /// Requests all items, or all in a directory, except those that were refused lately. Items of a
-    /// call without an answer are always requested: the file may exist already, or may still be
+    /// call without an answer are always requested. The file may exist already, or may still be
     /// created, whatever the server says about the directory before.
     fn want_all(&self, directory: Option<&Vnode>) -> Vec<oneshot::Receiver<Outcome>> {
         let mut line = self.line.lock();

@@ -5,14 +5,14 @@
 //! call fails because there is none. Programs do not see these errors:
 //!
 //! 1. A change is in doubt if the process that received it has ended or is about to end
-//!    ([`CallError::Gone`]). A second case: the call was repeated without a noticed end, and a
-//!    server without any state of this machine refused it because of the name
-//!    ([`Marks::show_restart_since`]).
+//!    ([`CallError::Gone`]). A change is also in doubt if the call was repeated without a noticed
+//!    end, and was then refused because of the name. The refusal must come from a server without
+//!    any state of this machine ([`Marks::show_restart_since`]).
 //! 2. A change that an ended process did not make is never made later. So the directory shows
 //!    whether the change was made. If not, the call is repeated.
-//! 3. A new file, link or directory counts as ours if it matches our call: the kind, the mode and
-//!    the modification time that we gave it (the same second), and it is empty. For a false match,
-//!    another client would have to create the same name with the same attributes within that
+//! 3. A new file, link or directory counts as ours if it is empty and matches our call. That means
+//!    the kind, the mode and the modification time that we gave it (the same second). For a false
+//!    match, another client would have to create the same name with the same attributes within that
 //!    second, just when the server restarts.
 //!
 //! A silent server that still runs may execute a received call later. Then the call is not

@@ -245,8 +245,8 @@ impl Vnode {
 
     /// Like [`Vnode::with_own_changes`], for the status in `state` or a newer one. The caller holds
     /// the lock on the state. A store first updates the status, then removes the change from the
-    /// body. A reader that took the status before the store and the body after it would miss the
-    /// change, and see a file that is too short.
+    /// body. A reader without the lock could take the status before the store and the body after
+    /// it. It would miss the change, and see a file that is too short.
     pub(crate) fn with_changes_in(
         &self,
         state: &State,
@@ -440,7 +440,7 @@ impl Vnode {
     }
 
     /// Gives up the promise about an open file if it is due by `now`. Returns the notice that is
-    /// owed to the kernel. A file that is not open needs none: the kernel believes its attributes
+    /// owed to the kernel. A file that is not open needs none. The kernel believes its attributes
     /// no longer than the promise, and its pages are checked at the next open.
     pub(crate) fn ran_out(&self, now: Instant) -> Owed {
         let mut state = self.state.lock();
