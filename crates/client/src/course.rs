@@ -1,6 +1,7 @@
-//! The course of one operation on a volume: which connection now, and where to go when it fails.
+//! The course of one operation on a volume: the connection to use now, and the next server after a
+//! failure.
 //!
-//! Puts [`crate::rotate`] to work: turns its steps into connections, VLDB look-ups and waits.
+//! It carries out the steps of [`crate::rotate`]: connections, VLDB look-ups and waits.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,10 +21,12 @@ use crate::patience::Waits;
 use crate::rotate::{Candidate, Rotation, Step};
 use crate::volume::Volume;
 
-/// What a server that stood still had got is done so long after it answers again, as good as surely.
+/// Grace period after a stalled server answers again. Calls that it had already received may still
+/// be executed until then; later ones are practically excluded.
 pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(2);
 
-/// An operation under way. Ask [`Course::connection`]; report failures with [`Course::failed`].
+/// An operation in progress. Call through [`Course::connection`]; report failures with
+/// [`Course::failed`].
 pub struct Course<'a> {
     client: &'a Client,
     volume: &'a Volume,
@@ -32,29 +35,31 @@ pub struct Course<'a> {
     addresses: Vec<SocketAddr>,
     connection: Connection,
     current: SocketAddr,
-    /// When it was asked.
+    /// The time of the current attempt.
     asked: Instant,
-    /// [`Connection::repeats`] when it was asked.
+    /// [`Connection::repeats`] at the start of the attempt.
     repeats: u64,
-    /// The token had run out, and there was a new one: that helps once.
+    /// Whether the operation was repeated with a new token after the old one had expired. That
+    /// happens once.
     renewed: bool,
-    /// [`crate::reach::Reach::changes`] when it was asked.
+    /// [`crate::reach::Reach::changes`] at the start of the attempt.
     changes: u64,
-    /// It was asked again because this machine's address had changed: that helps once.
+    /// Whether the operation was repeated because this machine's address had changed. That happens
+    /// once.
     again: bool,
-    /// Whether it may be asked again, if it was heard and the answer is lost.
+    /// Whether the call may be repeated if the server may have executed it and the answer is lost.
     repeat: Repeat,
-    /// Those while no server can be reached.
+    /// The waits while no server can be reached.
     waits: Waits,
 }
 
 impl<'a> Course<'a> {
-    /// An operation by the calls of RXAFS.
+    /// Starts an operation that uses the calls of RXAFS.
     pub(crate) async fn start(client: &'a Client, volume: &'a Volume) -> Result<Self> {
         Self::by(&rxafs::PACKAGE, client, volume).await
     }
 
-    /// An operation by the calls of another package of file servers.
+    /// Starts an operation that uses the calls of another package of file servers.
     pub(crate) async fn by(
         package: &'static Package,
         client: &'a Client,
@@ -95,22 +100,23 @@ impl<'a> Course<'a> {
         connection
     }
 
-    /// Whom to ask.
+    /// The connection to call through.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Which address is asked.
+    /// The address of the current server.
     pub(crate) fn address(&self) -> SocketAddr {
         self.current
     }
 
-    /// Waits until nothing that was given up comes behind what is called next. Calls of several connections come to a server's
-    /// turn in any order, and what it had got when it stood still may be among them: so it has to answer first, and has
-    /// a while then: once for all that were given up before that.
+    /// Waits until no call that was given up can take effect after the next call. A server
+    /// processes calls of several connections in any order, and a stalled server may still hold
+    /// calls that it received before. So the server first has to answer a call; then this function
+    /// waits [`SETTLE_TIME`]. One such wait covers all calls given up before it.
     ///
-    /// `fid` is what they are about: where one of them hangs at the server, this hangs behind it. `given_up`: when the last
-    /// of them was.
+    /// `fid` is the vnode of these calls: if one of them hangs at the server, the call made here
+    /// hangs behind it. `given_up` is the time at which the last of them was given up.
     pub(crate) async fn settle(
         &self,
         fid: Fid,
@@ -130,17 +136,17 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    /// The call succeeded.
+    /// Notes that the call succeeded.
     pub fn succeeded(&mut self) {
         let now = Instant::now();
         let took = now.duration_since(std::mem::replace(&mut self.asked, now));
         self.client.servers().answered(self.current, took);
     }
 
-    /// The call failed: moves on to the next server, after a wait if need be.
+    /// Notes that the call failed, and moves on to the next server, after a wait if necessary.
     ///
     /// # Errors
-    /// The failure, with `what` was attempted, when no server is left or none can help.
+    /// The failure, with `what` was attempted, if no server is left or no other server can help.
     pub async fn failed(
         &mut self,
         error: CallError,
@@ -155,7 +161,8 @@ impl<'a> Course<'a> {
             self.connection = self.connect();
             return Ok(());
         }
-        // A server that stops says so of all calls, also of those that it has done.
+        // A server that stops aborts all calls with this code, including those that it has
+        // executed.
         let ends = matches!(error, CallError::Aborted(AbortCode::VRESTARTING));
         let error = match ends && servers.reach().patience().is_some() {
             true => CallError::Gone,
@@ -169,12 +176,13 @@ impl<'a> Course<'a> {
             });
         }
         if changed && !self.again && error.is_unreachable() {
-            // The answer went to an address that is ours no more.
+            // The answer went to an address that this machine no longer has.
             self.again = true;
             self.connection = self.connect();
             return Ok(());
         }
-        // One that hangs over this answers others, and may do it yet: nobody else is to be asked to, unless it only reads.
+        // A server that hangs in this call may answer other calls, and may still execute this one.
+        // So no other server is called, except for a read-only volume.
         let hangs = matches!(error, CallError::Timeout);
         if hangs && self.volume.kind == VolumeKind::ReadWrite {
             return Err(Error::Fileserver {
@@ -188,7 +196,7 @@ impl<'a> Course<'a> {
         tracing::debug!(server = %self.current, volume = %self.volume.full_name(), %error, "call failed");
         let patient = servers.reach().patience().is_some();
         if self.repeat == Repeat::Never && patient && matches!(error, CallError::Gone) {
-            // It may have been done before that. The caller finds out.
+            // The server may have executed the call before it ended. The caller checks that.
             return Err(Error::Fileserver {
                 what: what.to_string(),
                 cause: error,
@@ -245,10 +253,11 @@ impl<'a> Course<'a> {
 }
 
 impl Client {
-    /// Calls a procedure of the file servers of a volume, one after the other until one serves it.
+    /// Calls a procedure of the file servers of a volume, one server after the other until one
+    /// serves it.
     ///
     /// # Errors
-    /// What the rotation ends with, saying `what` was attempted.
+    /// The failure with which the rotation ends, with `what` was attempted.
     pub async fn call_volume<P: Procedure>(
         &self,
         volume: &Volume,
@@ -259,7 +268,7 @@ impl Client {
         Ok(answered.0)
     }
 
-    /// The same, with the address that served it.
+    /// As [`Client::call_volume`]; also returns the address of the server that answered.
     pub(crate) async fn call_volume_at<P: Procedure>(
         &self,
         volume: &Volume,
@@ -280,15 +289,15 @@ impl Client {
     }
 }
 
-/// When a call that was not answered may be sent again.
+/// When an unanswered call may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repeat {
-    /// It means the same when the server has heard it already.
+    /// Always: a second execution has the same effect as the first.
     Always,
-    /// The server counts it in its memory, which ends with its process: whole-file locks, which
-    /// say nothing of whose they are.
+    /// Only after the server's process has ended. The server counts whole-file locks in memory, and
+    /// the calls do not name the owner of a lock.
     AfterItsEnd,
-    /// Names are made, moved and removed.
+    /// Never: the call creates, moves or removes a name.
     Never,
 }
 
@@ -330,7 +339,7 @@ fn no_site(volume: &Volume) -> Error {
     }
 }
 
-/// The addresses to ask, those that were silent lately last.
+/// The addresses to try. Those that were silent lately come last.
 async fn candidates(client: &Client, volume: &Volume) -> Result<(Vec<Candidate>, Vec<SocketAddr>)> {
     let cell = client.cell(&volume.cell)?;
     let family = client.locations().family(&cell, &volume.name).await?;

@@ -1,16 +1,17 @@
-//! Files in objects, read and written at their devices instead of through the file server.
+//! Reads and writes files in objects at their devices instead of through the file server.
 //!
-//! 1. `BeginFetch` tells where a file's objects are and gives the right to read them; the bytes come from the
-//!    devices, all at once ([`cellar_objects::Reader`]). The right is renewed while a long file is read; if
-//!    another version of the file is there by then, the reader is told, for half of each would be neither.
-//! 2. A store goes in parts: `BeginStore`, bytes to the devices, `EndStore`. Each part is there as a whole or not at
-//!    all, and what a broken copy has stored can be gone on from. The first has [`PART_BYTES_FIRST`], those behind it
-//!    what takes ten seconds at the speed of the one before, [`PART_BYTES_MAX`] at most: a fast store has few of them,
-//!    and a slow one loses little.
-//!    A mount stores the pieces that it would send to the file server in the same way.
-//! 3. Whoever cannot do that (the server knows no objects, the file is not in objects, a device cannot be
-//!    reached from here) uses plain FetchData and StoreData, and nothing is different but the speed. So
-//!    these are what [`Client::download`] and [`Client::upload`] fall back to.
+//! 1. `BeginFetch` returns the places of a file's objects and the right to read them. The bytes
+//!    come from all devices at the same time ([`cellar_objects::Reader`]). The right is renewed
+//!    while a long file is read. If the file has another version by then, the reader receives an
+//!    error, because a mix of two versions would be neither of them.
+//! 2. A store is done in parts: `BeginStore`, bytes to the devices, `EndStore`. Each part takes
+//!    effect as a whole or not at all, and an interrupted copy can continue behind the stored
+//!    parts. The first part has [`PART_BYTES_FIRST`]. Each later part has as many bytes as ten
+//!    seconds take at the speed of the part before it, at most [`PART_BYTES_MAX`]. So a fast store
+//!    has few parts, and a slow one loses little when it is interrupted.
+//! 3. Plain FetchData and StoreData are used if the server has no objects, the file is not in
+//!    objects, or a device cannot be reached from here. The result is the same; only the speed
+//!    differs. So [`Client::download`] and [`Client::upload`] fall back to these calls.
 
 mod download;
 mod upload;
@@ -40,38 +41,40 @@ pub use download::Download;
 pub(crate) use upload::Stored;
 pub use upload::{Upload, UploadStep};
 
-/// Shorter files are fetched and stored plainly: the question where they are costs as much as the bytes.
+/// Shorter files are fetched and stored through the file server: the call for the places of the
+/// objects costs as much as the bytes.
 pub const DIRECT_MIN: u64 = 1 << 20;
 
-/// Bytes that the first `EndStore` of a store makes visible, and every other at least.
+/// The bytes that the first `EndStore` of a store makes visible. Every other part has at least as
+/// many, except the last.
 pub const PART_BYTES_FIRST: u64 = 64 << 20;
 
-/// Bytes that one `EndStore` makes visible, at most.
+/// The most bytes that one `EndStore` makes visible.
 pub const PART_BYTES_MAX: u64 = 1 << 30;
 
-/// Time before the end of a right or lease at which it is renewed.
+/// The time before the end of a right or lease at which it is renewed.
 const RENEW_BEFORE: Duration = Duration::from_secs(30);
 
-/// How long a file server that is not known yet may take to say whether it keeps objects: those that do not know the
-/// service at all do not answer.
+/// The time-out of the call that finds out whether a file server keeps objects. Servers without the
+/// service do not answer at all.
 const PROBE_TIME: Duration = Duration::from_secs(1);
 
-/// How long a file server that did not say counts as one that keeps none.
+/// The time for which a file server that did not answer counts as one without objects.
 const ASK_AGAIN: Duration = Duration::from_secs(300);
 
-/// Shortest life of a right to read that is believed: clocks differ.
+/// The shortest life of a right to read; a shorter one is not believed, because clocks differ.
 const LIFE_MIN: Duration = Duration::from_secs(60);
 
-/// The devices of the cells that were used, and the file servers that were asked.
+/// The devices of the cells in use, and the file servers whose service is known.
 #[derive(Debug, Default)]
 pub(crate) struct CellDevices {
     devices: Mutex<HashMap<CellName, Devices>>,
-    /// By address; none: behind an administrator's socket.
+    /// By address; `None` is a server behind an administrator's socket.
     servers: Arc<Mutex<HashMap<Option<SocketAddr>, Server>>>,
 }
 
 impl CellDevices {
-    /// Connections to devices are made anew: this machine has another address, or has slept.
+    /// Replaces the connections to devices: this machine has another address, or has slept.
     pub(crate) fn renew(&self) {
         for devices in self.devices.lock().values() {
             devices.renew();
@@ -83,24 +86,24 @@ impl CellDevices {
 #[derive(Clone, Copy, Debug)]
 enum Server {
     Keeps,
-    /// It knows no such service, or did not say. Until then it is not asked again.
+    /// The server lacks the service, or did not answer. It is asked again after this time.
     No(Instant),
-    /// It is being asked in the background, until then at most.
+    /// A background call is finding out, until this time at most.
     Asked(Instant),
 }
 
-/// Where a file is, and the right to read it.
+/// The places of a file's objects, and the right to read them.
 #[derive(Debug)]
 pub(crate) struct Granted {
-    /// Of one version of the file.
+    /// The objects of one version of the file.
     pub(crate) set: ObjectSet,
-    /// When the right is to be renewed.
+    /// The time at which the right has to be renewed.
     pub(crate) renew: Instant,
     /// The file's status with that version.
     pub(crate) status: AfsFetchStatus,
-    /// What the file server promised with it.
+    /// The promise that the file server gave with the reply.
     pub(crate) callback: Callback,
-    /// Which address of it did.
+    /// The address of the file server that gave the promise.
     pub(crate) by: SocketAddr,
 }
 
@@ -112,7 +115,7 @@ impl Client {
         cells.entry(cell.clone()).or_insert_with(make).clone()
     }
 
-    /// Whether the file server of a volume keeps files in objects: asked once.
+    /// Whether the file server of a volume keeps files in objects. The server is asked once.
     async fn knows_objects(&self, volume: &Volume) -> Result<bool> {
         let course = Course::by(&afsosd::PACKAGE, self, volume).await?;
         let server = course.connection().peer();
@@ -125,8 +128,8 @@ impl Client {
         Ok(matches!(said, Server::Keeps))
     }
 
-    /// The same, as far as it is known: nobody waits for a server that has not said yet (`None`), which those that know
-    /// no objects never do.
+    /// As [`Self::knows_objects`], without a wait: `None` if the server has not answered yet.
+    /// Servers without objects never answer.
     pub(crate) async fn is_known_to_keep_objects(&self, volume: &Volume) -> Option<bool> {
         let course = Course::by(&afsosd::PACKAGE, self, volume).await.ok()?;
         let server = course.connection().peer();
@@ -134,7 +137,7 @@ impl Client {
         if let Some(known) = known(servers, server) {
             return Some(known);
         }
-        // Asked once, whoever comes meanwhile.
+        // One call at a time asks a server, even if several callers need the answer.
         let now = Instant::now();
         let asked = Server::Asked(now + ASK_AGAIN);
         match servers.lock().insert(server, asked) {
@@ -149,10 +152,11 @@ impl Client {
         None
     }
 
-    /// Asks where a file's bytes are, and for the right to read them.
+    /// Requests the places of a file's bytes, and the right to read them.
     ///
     /// # Errors
-    /// [`is_plain`]: they are on the file server; others as it says.
+    /// An error for which [`is_plain`] is true if the bytes are on the file server; other errors of
+    /// the call.
     pub(crate) async fn ask_where(
         &self,
         volume: &Volume,
@@ -203,7 +207,7 @@ async fn ask(connection: &Connection) -> Server {
     }
 }
 
-/// What `Access` allows, for `cellar_objects`.
+/// The object set that an `Access` allows to use.
 fn object_set(fid: Fid, access: Access) -> ObjectSet {
     ObjectSet {
         vnode: fid.vnode,
@@ -213,13 +217,14 @@ fn object_set(fid: Fid, access: Access) -> ObjectSet {
     }
 }
 
-/// Seconds since 1970: what servers say of time is compared with it.
+/// Seconds since 1970, for comparison with the times that servers send.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Whether an answer means that plain calls are to be used: no such service, no such procedure, or no objects.
+/// Whether a failure means that plain calls have to be used: no such service, no such procedure, or
+/// no objects.
 pub(crate) fn is_plain(failure: &Error) -> bool {
     let Error::Fileserver { cause, .. } = failure else {
         return false;
@@ -232,7 +237,7 @@ pub(crate) fn is_plain(failure: &Error) -> bool {
                 | AbortCode::RX_INVALID_OPERATION
                 | AbortCode::ENODATA
                 | AbortCode::EOPNOTSUPP
-                // A directory, a link: they have no objects.
+                // Directories and links have no objects.
                 | AbortCode::EISDIR
                 | AbortCode::EINVAL
         )

@@ -1,16 +1,22 @@
-//! What all users of a machine know together of the way to servers: who was silent, and which connections are good.
+//! Reachability of servers, shared by all users of a machine: which servers were silent, and which
+//! connections are good.
 //!
-//! 1. An Rx server answers a connection where that connection's first packet came from, whatever comes later. So when this
-//!    machine gets another address, or an address translator gives it another port, the server hears us and we do not
-//!    hear it, for as long as the connection is used. A packet's address proves nothing, so servers are right to do so
-//!    (OpenAFS's do, and ours): it is for the client to make another connection.
-//! 2. So a server that was silent is called over new connections from then on: a translator may have given us another port
-//!    without our noticing. A server that only stood still takes what comes on several connections in any
-//!    order, also what was given up meanwhile: whoever minds waits until it has ([`crate::course::Course::settle`]).
-//! 3. After a change of our own address, or a sleep, no connection is used that was made before, nobody counts as silent, and
-//!    what failed because of it is tried once more ([`Reach::changes`]).
-//! 4. Whoever keeps promises is told when a server that was silent answers again: what it promised may have been broken meanwhile,
-//!    without our having heard it. Until then nobody can say more than the promise does, and what is here is used.
+//! 1. An Rx server sends its answers to the address from which the first packet of the connection
+//!    came. Later packets do not change that. So when this machine gets another address, or an
+//!    address translator gives it another port, the server receives our packets, but we do not
+//!    receive its answers. That lasts as long as the connection is used. A packet's address proves
+//!    nothing, so servers are right to do so (OpenAFS's do, and ours): the client must make another
+//!    connection.
+//! 2. So after a silence, calls to the server use new connections: a translator may have given us
+//!    another port without our noticing. A server that only stalled processes the packets of
+//!    several connections in any order, including calls that the client gave up meanwhile. A caller
+//!    to which that matters waits until these calls are done ([`crate::course::Course::settle`]).
+//! 3. After a change of our own address, or a sleep, connections made before are not used, and no
+//!    server counts as silent. Calls that failed because of the change are repeated once
+//!    ([`Reach::changes`]).
+//! 4. The holder of promises is notified when a silent server answers again: the server may have
+//!    broken promises meanwhile, and the break did not reach us. Until that answer a copy under a
+//!    promise is used: nothing newer can be learned.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,15 +28,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How long an address that did not answer is asked after all others.
+/// The time for which an address that did not answer is tried after all others.
 pub(crate) const DOWN_TIME: Duration = Duration::from_secs(60);
 
-/// Addresses about which something is remembered.
+/// The most addresses in each table.
 const ADDRESSES_MAX: usize = 1_000;
 
 type Listener = Box<dyn Fn(SocketAddr) + Send + Sync>;
 
-/// The way to servers.
+/// The reachability of servers.
 #[derive(Default)]
 pub(crate) struct Reach {
     state: Mutex<State>,
@@ -41,22 +47,23 @@ pub(crate) struct Reach {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Since when an address is silent.
+    /// The time of the last unanswered call, for each address that is down.
     down: HashMap<SocketAddr, Instant>,
-    /// How often an address was silent.
+    /// The number of silences of each address.
     silences: HashMap<SocketAddr, u64>,
-    /// Since when addresses are silent that have not answered since.
+    /// The start of the silence of each address that has not answered since.
     away: HashMap<SocketAddr, Instant>,
-    /// When one of those answered again.
+    /// The time at which an address of `away` answered again.
     returned: HashMap<SocketAddr, Instant>,
-    /// When an address last answered.
+    /// The time of the last answer of each address.
     heard: HashMap<SocketAddr, Instant>,
-    /// Up to when all that was given up at an address is done there, or never will be.
+    /// For each address: all calls given up before this time are done at the server, or never will
+    /// be.
     settled: HashMap<SocketAddr, Instant>,
     changes: u64,
-    /// How often a server said that it knows nothing of this machine.
+    /// The number of times that a server said that it does not know this machine.
     forgotten: u64,
-    /// How often a call failed that had been sent more than once.
+    /// The number of failed calls that had been sent more than once.
     repeated: u64,
 }
 
@@ -67,36 +74,38 @@ impl fmt::Debug for Reach {
 }
 
 impl Reach {
-    /// How long a call to a file server may go without anything of it being sent or received, though the server's host
-    /// answers: whoever waits for one that hangs is told so then. The first counts; by itself there is no longest time.
+    /// Sets the longest time for which a call to a file server may be idle (nothing sent or
+    /// received) though the server's host answers. The call fails then. Only the first call of this
+    /// function has an effect; without one there is no limit.
     pub(crate) fn set_longest_idle(&self, time: Duration) {
         let _earlier = self.longest_idle.set(time);
     }
 
-    /// What [`Self::set_longest_idle`] said.
+    /// The time that [`Self::set_longest_idle`] has set.
     pub(crate) fn longest_idle(&self) -> Option<Duration> {
         self.longest_idle.get().copied()
     }
 
-    /// How long operations go on while no server of theirs can be reached. The first counts; by
-    /// itself they fail at once.
+    /// Sets the time for which operations are retried while none of their servers can be reached.
+    /// Only the first call has an effect; without one such operations fail at once.
     pub(crate) fn set_patience(&self, time: Duration) {
         let _earlier = self.patience.set(time);
     }
 
-    /// What [`Self::set_patience`] said.
+    /// The time that [`Self::set_patience`] has set.
     pub(crate) fn patience(&self) -> Option<Duration> {
         self.patience.get().copied()
     }
 
-    /// Who is told when a server answers that was silent. The first counts.
+    /// Sets the function to call when a silent server answers again. Only the first call has an
+    /// effect.
     pub(crate) fn on_return(&self, listener: Listener) {
         if self.back.set(listener).is_err() {
             tracing::debug!("somebody is told of servers that return already");
         }
     }
 
-    /// An address did not answer.
+    /// Notes that an address did not answer.
     pub(crate) fn silent(&self, peer: SocketAddr) {
         let mut state = self.state.lock();
         let now = Instant::now();
@@ -115,7 +124,7 @@ impl Reach {
         }
     }
 
-    /// An address answered.
+    /// Notes that an address answered.
     pub(crate) fn answered(&self, peer: SocketAddr) {
         let returns = {
             let mut state = self.state.lock();
@@ -135,31 +144,31 @@ impl Reach {
         }
     }
 
-    /// Whether the address was silent a short while ago.
+    /// Whether the address did not answer a call in the last [`DOWN_TIME`].
     pub(crate) fn is_down(&self, peer: SocketAddr) -> bool {
         let state = self.state.lock();
         let since = state.down.get(&peer);
         since.is_some_and(|since| since.elapsed() < DOWN_TIME)
     }
 
-    /// Since when an address cannot be reached, if it cannot. The time begins again after
-    /// [`DOWN_TIME`] without a call: the server may have been there meanwhile.
+    /// The time since which an address cannot be reached; `None` if it can. The time begins again
+    /// after [`DOWN_TIME`] without a call: the server may have been reachable meanwhile.
     pub(crate) fn away_since(&self, peer: SocketAddr) -> Option<Instant> {
         self.state.lock().away.get(&peer).copied()
     }
 
-    /// A server said that it knows nothing of this machine: it was started again, or this is the
-    /// first that it hears of it.
+    /// Notes that a server said that it does not know this machine: the server was restarted, or
+    /// this is the machine's first call to it.
     pub(crate) fn was_forgotten(&self) {
         self.state.lock().forgotten += 1;
     }
 
-    /// A call failed that had been sent more than once.
+    /// Notes that a call failed that had been sent more than once.
     pub(crate) fn was_repeated(&self) {
         self.state.lock().repeated += 1;
     }
 
-    /// What was told so far about restarts that no call failed for.
+    /// The signs of server restarts counted so far.
     pub(crate) fn marks(&self) -> Marks {
         let state = self.state.lock();
         Marks {
@@ -168,32 +177,34 @@ impl Reach {
         }
     }
 
-    /// When the address last answered.
+    /// The time at which the address last answered.
     pub(crate) fn heard_at(&self, peer: SocketAddr) -> Option<Instant> {
         self.state.lock().heard.get(&peer).copied()
     }
 
-    /// Whether the address was silent after `asked`, and has answered since: what it promised by that answer may be broken.
+    /// Whether the address was silent and answered again after `asked`: the promises of a reply to
+    /// a call sent at `asked` may be broken.
     pub(crate) fn returned_since(&self, peer: SocketAddr, asked: Instant) -> bool {
         let state = self.state.lock();
         state.returned.get(&peer).is_some_and(|at| *at >= asked)
     }
 
-    /// An address answered at that time, and has had a while since for whatever it had got before.
+    /// Notes that an address answered at that time, and has since had enough time for all calls
+    /// that it had received before.
     pub(crate) fn has_settled(&self, peer: SocketAddr, answered: Instant) {
         let mut state = self.state.lock();
         let settled = bounded(&mut state.settled, peer).or_insert(answered);
         *settled = answered.max(*settled);
     }
 
-    /// Whether nothing comes any more of what was given up at an address then.
+    /// Whether the calls that were given up at this time can no longer take effect at the address.
     pub(crate) fn has_settled_since(&self, peer: SocketAddr, given_up: Instant) -> bool {
         let state = self.state.lock();
         let settled = state.settled.get(&peer);
         settled.is_some_and(|settled| *settled > given_up)
     }
 
-    /// Connections to this address that were made at another age are not to be used.
+    /// The age of connections made now. A connection of another age must not be used.
     pub(crate) fn age(&self, peer: SocketAddr) -> Age {
         let state = self.state.lock();
         Age {
@@ -202,21 +213,21 @@ impl Reach {
         }
     }
 
-    /// Our own address is another, or this machine has slept.
+    /// Notes that our own address has changed, or that this machine has slept.
     pub(crate) fn changed(&self) {
         let mut state = self.state.lock();
         state.changes += 1;
         state.down.clear();
     }
 
-    /// How often [`Reach::changed`] was told.
+    /// The number of calls of [`Reach::changed`].
     pub(crate) fn changes(&self) -> u64 {
         self.state.lock().changes
     }
 }
 
-/// What there was of signs that a server was started again under a call: it was sent a second
-/// time, and a server knew nothing of this machine.
+/// Counts of the two signs that a server was restarted during a call: the call was sent a second
+/// time, and a server did not know this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marks {
     forgotten: u64,
@@ -224,21 +235,21 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Whether there were both since `before`: what a call came to may be the answer to its
-    /// second copy.
+    /// Whether both signs appeared since `before`. Then the result of a call may be the answer to
+    /// its second copy.
     pub(crate) fn show_restart_since(self, before: Self) -> bool {
         self.forgotten != before.forgotten && self.repeated != before.repeated
     }
 }
 
-/// What connections to one address were made under.
+/// The state of the network path when a connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Age {
     changes: u64,
     silences: u64,
 }
 
-/// The entry of an address, in a table that starts anew when it is full.
+/// The entry of an address. A full table is emptied before it gets another address.
 fn bounded<V>(table: &mut HashMap<SocketAddr, V>, peer: SocketAddr) -> Entry<'_, SocketAddr, V> {
     if table.len() >= ADDRESSES_MAX && !table.contains_key(&peer) {
         table.clear();

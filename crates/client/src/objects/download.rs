@@ -1,4 +1,4 @@
-//! A file's bytes from wherever they are.
+//! Reads the bytes of a file, from its devices or through its file server.
 
 use std::ops::Range;
 
@@ -17,25 +17,26 @@ pub struct Download<'a> {
     client: &'a Client,
     node: &'a Node,
     what: String,
-    /// The next byte, and the end.
+    /// From the next byte to read to the end.
     range: Range<u64>,
     way: Way<'a>,
 }
 
 enum Way<'a> {
-    /// From the devices: until when, and which version of the file.
+    /// The bytes come from the devices, with the time at which the right is renewed and the version
+    /// of the file.
     Direct {
         reader: Box<Reader>,
         renew: Instant,
         version: u64,
     },
-    /// From the file server.
+    /// The bytes come from the file server.
     Plain(Box<Fetch<'a>>),
 }
 
 impl Client {
-    /// Reads a file's bytes in `range`, at most to its end, from its devices if it is in objects, else from its
-    /// file server. Errors say `what` was read.
+    /// Reads the bytes of a file in `range`, up to its end: from its devices if the file is in
+    /// objects, else from its file server. Errors say `what` was read.
     ///
     /// # Errors
     /// No server of the volume answers, or they refuse.
@@ -74,7 +75,8 @@ impl Client {
         })
     }
 
-    /// Asks where the bytes are; answers the end of the range, too, the file's at most.
+    /// Requests the places of the bytes. Also returns the end of the range, at most the end of the
+    /// file.
     async fn begin_fetch(
         &self,
         node: &Node,
@@ -112,7 +114,7 @@ impl Download<'_> {
     /// The next bytes; `None` at the end.
     ///
     /// # Errors
-    /// Neither devices nor file server give the rest; [`Error::Changed`].
+    /// Neither the devices nor the file server deliver the rest; [`Error::Changed`].
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         while let Way::Direct {
             reader,
@@ -163,7 +165,7 @@ impl Download<'_> {
         }
     }
 
-    /// Goes on from the file server, if it still has that version.
+    /// Continues from the file server, if it still has that version.
     async fn go_plain(&mut self, before: u64) -> Result<()> {
         let (client, node) = (self.client, self.node);
         let now = client.node(&node.volume, node.fid).await?;

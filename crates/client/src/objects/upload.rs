@@ -1,4 +1,4 @@
-//! Bytes into a file, wherever they go.
+//! Stores bytes into a file, at its devices or through its file server.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -22,41 +22,45 @@ use crate::path::Node;
 use crate::stop::Stop;
 use crate::store::Source;
 
-/// Bytes read from the source at a time, while those before are sent.
+/// The bytes read from the source at a time, while those before are sent.
 const TAKE_BYTES: u64 = 4 << 20;
 
-/// Time after which a store is renewed.
+/// The time after which the lease of a store is renewed.
 const RENEW: Duration = Duration::from_secs(STORE_LEASE as u64 / 3);
 
-/// How long somebody else's store is waited for: that of a client that died is forgotten by then.
+/// The longest wait for a store of another client. The server has forgotten the store of a dead
+/// client by then.
 const BUSY_WAIT: Duration = Duration::from_secs(STORE_LEASE as u64 + 15);
 
-/// How long a part takes, about: what is lost of a store that is broken off.
+/// The intended duration of a part. An interrupted store loses at most one part.
 const PART_TIME: Duration = Duration::from_secs(10);
 
-/// What is to be stored.
+/// A request to store bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Upload {
-    /// The bytes of the file that come; what is before them is there already. The file ends with them.
+    /// The range of bytes to store. The bytes before it are in the file already, and the file ends
+    /// after it.
     pub range: Range<u64>,
     /// Modification time.
     pub modified: Option<AfsTime>,
-    /// How the file's objects shall be laid out, if it is new; `None`: as the policies say.
+    /// The layout of the file's objects, if the file is new; `None` leaves the choice to the
+    /// policies.
     pub shape: Option<Shape>,
-    /// Whoever asks it gives the store up: at the servers too, so that the next need not wait until they forget it.
+    /// Cancels the store, at the servers too, so that the next store need not wait until they
+    /// forget it.
     pub stop: Stop,
 }
 
-/// How an upload gets on.
+/// The progress of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UploadStep {
-    /// So many bytes more were sent.
+    /// This number of further bytes was sent.
     Sent(u64),
-    /// Somebody else stores into the file; told once for each time that it is waited for.
+    /// Another client stores into the file. Reported once for each wait.
     Waits,
 }
 
-/// A store under way.
+/// A store in progress.
 struct Store<'a> {
     client: &'a Client,
     node: &'a Node,
@@ -66,41 +70,44 @@ struct Store<'a> {
     renew: Instant,
 }
 
-/// What one store brings.
+/// The bytes of one store.
 #[derive(Clone, Debug)]
 struct Part {
     range: Range<u64>,
-    /// How long the file is afterwards, at least.
+    /// The least length of the file after the store.
     length: u64,
 }
 
-/// What became of a piece that was to be stored at the devices.
+/// The outcome of storing a piece at the devices.
 pub(crate) enum Stored {
-    /// It is there.
+    /// The piece is stored at the devices.
     Directly(AfsFetchStatus),
-    /// It is for the file server, which keeps the file itself.
+    /// The piece has to go through the file server, which keeps the file itself.
     KeptThere,
-    /// It is for the file server; the next may be stored directly.
+    /// The piece has to go through the file server; the next may be stored at the devices.
     NotNow,
 }
 
-/// Why a part was not stored directly.
+/// The reason why a part was not stored at the devices.
 enum Missed {
-    /// The file server keeps the file itself: plainly then. Nothing was taken from the source.
+    /// The file server keeps the file itself, so a plain store is needed. No bytes were taken from
+    /// the source.
     Plain,
-    /// The file is longer than it shall be: plainly, too. Nothing was taken from the source.
+    /// The file is longer than it has to be, so a plain store is needed too. No bytes were taken
+    /// from the source.
     TooLong,
-    /// It failed; something was taken.
+    /// The store failed. Bytes may have been taken from the source.
     Failed(Error),
 }
 
 impl Client {
-    /// Stores what `source` gives: to devices if the file is, or shall be, in objects; else to its file server.
-    /// `progress` is told how it gets on.
+    /// Stores the bytes of `source`: at devices if the file is in objects, or will be, else at its
+    /// file server. Calls `progress` with each step.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if `upload.stop` was asked. The source cannot be read or has fewer bytes, or neither devices
-    /// nor file server take them. Parts that were ended before are in the file then.
+    /// [`Error::Interrupted`] if `upload.stop` was asked; the source cannot be read or has fewer
+    /// bytes; neither devices nor file server take the bytes. The parts that ended before the
+    /// failure are in the file.
     pub async fn upload(
         &self,
         node: &Node,
@@ -187,11 +194,12 @@ impl Client {
         Ok(status)
     }
 
-    /// Stores a piece of a file of `length` bytes at its devices. If it has to go through the file server, whatever came
-    /// of it here is no hindrance.
+    /// Stores a piece of a file of `length` bytes at its devices. After a failure that only
+    /// concerns the devices, the caller can store the piece through the file server: the attempt
+    /// here does not get in its way.
     ///
     /// # Errors
-    /// What the file server would say as well.
+    /// A failure that the file server would report too.
     pub(crate) async fn store_directly(
         &self,
         node: &Node,
@@ -252,7 +260,7 @@ impl Client {
             renew: Instant::now() + RENEW,
         };
         if begun.status.length > upload.range.end {
-            // Only the file server shortens a file.
+            // Only the file server can shorten a file.
             store.abort().await;
             return Err(Missed::TooLong);
         }
@@ -291,7 +299,7 @@ impl Client {
             fid: node.fid,
             position: part.start,
             length: part.end - part.start,
-            // Policies look at the size that it will have.
+            // Policies depend on the final size of the file.
             file_length: upload.range.end,
             shape: cellar_wire::List::from_iter_cut(upload.shape),
         };
@@ -308,7 +316,7 @@ impl Client {
                 Err(failure)
                     if failure.code() == Some(AbortCode::EBUSY) && Instant::now() < until =>
                 {
-                    // The server has waited for a while itself.
+                    // The server itself has waited for a while before it answered `EBUSY`.
                     if !told {
                         waits();
                         told = true;
@@ -322,7 +330,7 @@ impl Client {
     }
 }
 
-/// Bytes that are in memory, as a source.
+/// A source of bytes in memory.
 struct Chunks<'a>(&'a [Bytes]);
 
 impl Source for Chunks<'_> {
@@ -348,7 +356,7 @@ impl Store<'_> {
         }
     }
 
-    /// Sends the part to the devices; it is durable there when this answers.
+    /// Sends the part to the devices; it is durable there when this function returns.
     async fn send(
         &mut self,
         mut writer: Writer,
@@ -394,7 +402,7 @@ impl Store<'_> {
         }
     }
 
-    /// Keeps the store for longer.
+    /// Extends the lease of the store.
     async fn extend(&mut self) -> Result<Capabilities> {
         let arguments = ExtendStore {
             fid: self.node.fid,
@@ -411,7 +419,7 @@ impl Store<'_> {
         Ok(Capabilities::Listed(reply.access.capabilities.into()))
     }
 
-    /// Makes the bytes the file's.
+    /// Ends the store: the bytes become the contents of the file.
     async fn end(&self, written: &Written, modified: Option<AfsTime>) -> Result<AfsFetchStatus> {
         let modified = modified.unwrap_or_else(|| {
             let seconds = super::now();
@@ -430,7 +438,7 @@ impl Store<'_> {
         Ok(reply.status)
     }
 
-    /// Gives the store up, so that others need not wait for its lease.
+    /// Gives the store up, so that other clients need not wait until its lease ends.
     async fn abort(&self) {
         let arguments = AbortStore {
             fid: self.node.fid,
@@ -446,10 +454,10 @@ impl Store<'_> {
     }
 }
 
-/// Bytes of the part behind one of so many bytes that took so long.
+/// The size of the next part, after a part of `bytes` bytes that took `took`.
 fn part_after(bytes: u64, took: Duration) -> u64 {
     let speed = bytes as f64 / took.as_secs_f64().max(1e-3);
-    // Beyond the limits the number need not be exact.
+    // The number need not be exact outside the limits.
     let fits = (speed * PART_TIME.as_secs_f64()) as u64;
     let fits = fits.clamp(PART_BYTES_FIRST, PART_BYTES_MAX);
     fits - fits % PART_BYTES_FIRST
@@ -462,7 +470,7 @@ async fn push(writer: &mut Writer, chunks: Vec<Bytes>) -> cellar_objects::Result
     Ok(())
 }
 
-/// Whether the file server would answer the same.
+/// Whether the file server would fail in the same way.
 fn is_final(failure: &Error) -> bool {
     match failure {
         Error::Local { .. } | Error::Interrupted { .. } => true,
