@@ -1,4 +1,4 @@
-//! Storing an access list, by the number that the file server knows.
+//! Stores an access list, with the opcode that the file server knows.
 
 use std::fmt;
 
@@ -11,10 +11,11 @@ use crate::error::Result;
 use crate::volume::Volume;
 
 impl Client {
-    /// Replaces the access list of a directory. The text is as [`cellar_wire::rxafs::FetchACL`] answers it.
+    /// Replaces the access list of a directory. The text has the form that
+    /// [`cellar_wire::rxafs::FetchACL`] returns.
     ///
     /// # Errors
-    /// The server's refusal, saying `what` was attempted.
+    /// The server refuses the call. The error names `what` was attempted.
     pub async fn store_access_list(
         &self,
         volume: &Volume,
@@ -27,7 +28,7 @@ impl Client {
             access_list: access_list.clone(),
         };
         match self.call_volume(volume, what, &asked).await {
-            // OpenAFS 1.8 knows the older number only.
+            // OpenAFS 1.8 knows only the older opcode.
             Err(error) if error.code() == Some(AbortCode::RXGEN_OPCODE) => {
                 let asked = OldStoreACL { fid, access_list };
                 self.call_volume(volume, what, &asked).await.map(drop)

@@ -1,8 +1,8 @@
-//! Changes in directories: one RPC each, in the words of Unix.
+//! Changes in directories: one RPC for each operation of Unix.
 //!
-//! A failed call to the only read-write server is not repeated blindly: [`crate::rotate`] goes on only
-//! where the server said that it did nothing, or was not heard at all. In the latter case the change
-//! may have been made; then a repeated `CreateFile` answers "exists".
+//! After a failure of the only read-write server, a call is not simply repeated. [`crate::rotate`]
+//! continues only if the server said that it did nothing, or did not answer at all. In the latter
+//! case the change may have been made; then a repeated `CreateFile` answers "exists".
 
 use bytes::Bytes;
 use cellar_wire::AfsName;
@@ -15,10 +15,10 @@ use crate::error::{Error, PathProblem, Result};
 use crate::mount_point::{MOUNT_POINT_MODE, MountPoint};
 use crate::path::Node;
 
-/// Fids of one bulk call. Source: `AFSCBMAX`.
+/// The most fids of one bulk call. Source: `AFSCBMAX`.
 const BULK_MAX: usize = rxafs::BULK_MAX;
 
-/// A name in a directory, which something is to be made under or removed from.
+/// A name in a directory, to create or remove.
 pub struct Place<'a> {
     client: &'a Client,
     directory: &'a Node,
@@ -30,7 +30,7 @@ impl Place<'_> {
     /// Makes an empty file.
     ///
     /// # Errors
-    /// What the server answers.
+    /// The server refuses the call, or does not answer.
     pub async fn create_file(self, status: AfsStoreStatus) -> Result<Node> {
         let reply = self.change(|dir_fid, name| rxafs::CreateFile {
             dir_fid,
@@ -44,7 +44,7 @@ impl Place<'_> {
     /// Makes a directory.
     ///
     /// # Errors
-    /// What the server answers.
+    /// The server refuses the call, or does not answer.
     pub async fn make_dir(self, status: AfsStoreStatus) -> Result<Node> {
         let reply = self.change(|dir_fid, name| rxafs::MakeDir {
             dir_fid,
@@ -58,7 +58,7 @@ impl Place<'_> {
     /// Makes a symbolic link.
     ///
     /// # Errors
-    /// What the server answers; a target that is too long.
+    /// The server refuses the call, or does not answer; the target is too long.
     pub async fn symlink(self, target: Bytes, status: AfsStoreStatus) -> Result<Node> {
         let link_contents = AfsPath::new(target).map_err(|_| bad_name(self.what))?;
         let in_status = AfsStoreStatus {
@@ -78,7 +78,7 @@ impl Place<'_> {
     /// Makes a mount point.
     ///
     /// # Errors
-    /// What the server answers.
+    /// The server refuses the call, or does not answer.
     pub async fn make_mount_point(self, mount: &MountPoint) -> Result<Node> {
         let status = AfsStoreStatus {
             unix_mode: Some(MOUNT_POINT_MODE),
@@ -87,10 +87,10 @@ impl Place<'_> {
         self.symlink(mount.text().into(), status).await
     }
 
-    /// Gives a file of the same directory this name too.
+    /// Adds this name to a file of the same directory.
     ///
     /// # Errors
-    /// What the server answers.
+    /// The server refuses the call, or does not answer.
     pub async fn link(self, existing_fid: Fid) -> Result<AfsFetchStatus> {
         let reply = self.change(|dir_fid, name| rxafs::Link {
             dir_fid,
@@ -103,7 +103,7 @@ impl Place<'_> {
     /// Removes the name of a file, link or mount point.
     ///
     /// # Errors
-    /// What the server answers.
+    /// The server refuses the call, or does not answer.
     pub async fn remove_file(self) -> Result<()> {
         let reply = self.change(|dir_fid, name| rxafs::RemoveFile { dir_fid, name });
         reply.await.map(drop)
@@ -112,7 +112,7 @@ impl Place<'_> {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// What the server answers.
+    /// The server refuses the call, or does not answer.
     pub async fn remove_dir(self) -> Result<()> {
         let reply = self.change(|dir_fid, name| rxafs::RemoveDir { dir_fid, name });
         reply.await.map(drop)
@@ -130,7 +130,7 @@ impl Place<'_> {
 }
 
 impl Client {
-    /// The place of a name in a directory. Errors will be about `what`.
+    /// The place of a name in a directory. Its errors name `what`.
     ///
     /// # Errors
     /// [`PathProblem::BadName`].
@@ -148,10 +148,10 @@ impl Client {
         })
     }
 
-    /// Moves a name, replacing what has the new one.
+    /// Renames a file or directory, and replaces an existing one at the new name.
     ///
     /// # Errors
-    /// What the server answers, about `what`.
+    /// The server refuses the call, or does not answer. The error names `what`.
     pub async fn rename(&self, from: (&Node, &[u8]), to: (&Node, &[u8]), what: &str) -> Result<()> {
         if from.0.volume != to.0.volume {
             let cause = cellar_rpc::CallError::Aborted(cellar_wire::AbortCode::EXDEV);
@@ -171,10 +171,10 @@ impl Client {
         Ok(())
     }
 
-    /// Changes attributes.
+    /// Changes the attributes of a vnode.
     ///
     /// # Errors
-    /// What the server answers, about `what`.
+    /// The server refuses the call, or does not answer. The error names `what`.
     pub async fn set_status(
         &self,
         node: &Node,
@@ -191,8 +191,8 @@ impl Client {
             .status)
     }
 
-    /// The statuses of many vnodes of one volume, in the order of `fids`. One that fails has its
-    /// code in `error_code` and type `Invalid`.
+    /// The statuses of many vnodes of one volume, in the order of `fids`. A vnode whose status
+    /// could not be read has its code in `error_code` and the type `Invalid`.
     ///
     /// # Errors
     /// No server of the volume answers.
@@ -215,8 +215,8 @@ impl Client {
         Ok(all)
     }
 
-    /// Calls a procedure that changes `directory`: our copy of it is stale then, and no break will
-    /// tell us.
+    /// Calls a procedure that changes `directory`, and drops our copy of it: the server sends no
+    /// break to the client that made the change.
     async fn change<P: Procedure>(
         &self,
         directory: &Node,

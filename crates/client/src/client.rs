@@ -1,4 +1,4 @@
-//! The client: everything that is shared by all operations on all cells.
+//! The client: the state shared by all operations on all cells.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -25,24 +25,24 @@ use crate::volume_location::{Family, Locations};
 /// The longest text of a symbolic link, in bytes. Source: `AFSPATHMAX`.
 const LINK_TEXT_MAX: u64 = 1024;
 
-/// How long a client that ends waits for each file server.
+/// The longest wait for each file server when a client ends.
 const GOODBYE_TIME: Duration = Duration::from_secs(2);
 
-/// What a client needs to know at its start.
+/// The configuration of a client.
 #[derive(Debug)]
 pub struct Config {
-    /// The cells that are known. The first is the home cell.
+    /// The known cells. The first is the home cell.
     pub cells: Vec<Cell>,
-    /// An administrator's socket, and whose it is.
+    /// An administrator's socket, and the server to which it belongs.
     pub administrator: Option<Administrator>,
-    /// As whom the servers of each cell are called: all of them, VL, PR and file servers alike. A
-    /// cell that is not named is called anonymously.
+    /// The security of the calls to each cell, for its VL, PR and file servers alike. Calls to a
+    /// cell that is not in the map are anonymous.
     pub security: HashMap<CellName, Security>,
-    /// Who is asked for another token when one has run out. Without, calls fail then.
+    /// The source of a new token after one has expired. Without a source the calls fail then.
     pub renewal: Option<Arc<dyn Renewal>>,
 }
 
-/// A client without a mount: paths, files and directories of cells, over RPCs.
+/// A client without a mount: access to paths, files and directories of cells over RPCs.
 pub struct Client {
     cells: Arc<KnownCells>,
     home: Option<Cell>,
@@ -53,10 +53,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that calls from `port`, where its callback service answers from now on.
+    /// Makes a client that calls from `port`, and starts its callback service there.
     ///
     /// # Errors
-    /// No cell is given.
+    /// None at present.
     pub fn new(port: Port, config: Config) -> Result<Self> {
         let directories = Arc::new(Directories::default());
         let uuid = AfsUuid(*uuid::Uuid::new_v4().as_bytes());
@@ -78,8 +78,9 @@ impl Client {
         ))
     }
 
-    /// A client that calls from a port where somebody else answers callbacks: one of several users of a
-    /// cache manager, which share the cells that they know. It keeps nothing that a promise would have to keep true.
+    /// Makes a client that calls from a port on which another service answers callbacks. It is one
+    /// of several users of a cache manager, which share the known cells. The client keeps no data
+    /// that only a promise keeps valid.
     pub(crate) fn without_callbacks(
         port: Port,
         cells: Arc<KnownCells>,
@@ -111,7 +112,7 @@ impl Client {
         }
     }
 
-    /// What is known about a cell.
+    /// The name, servers and ports of a known cell.
     ///
     /// # Errors
     /// [`Error::UnknownCell`].
@@ -119,32 +120,32 @@ impl Client {
         self.cells.known(name)
     }
 
-    /// The home cell: the first that was given.
+    /// The home cell: the first of the configuration.
     pub fn home(&self) -> Option<&Cell> {
         self.home.as_ref()
     }
 
-    /// All cells that are known.
+    /// All known cells.
     pub fn cells(&self) -> Vec<Cell> {
         self.cells.all()
     }
 
-    /// Cells that are not known are asked of `dns` from now on, where a path or a mount point names one.
+    /// Looks unknown cells of paths and mount points up in `dns` from now on.
     pub fn discover(&self, dns: Dns) {
         self.cells.discover(dns);
     }
 
-    /// These are other names of cells, from now on.
+    /// Replaces the table of aliases of cells.
     pub fn alias(&self, aliases: HashMap<CellName, CellName>) {
         self.cells.alias(aliases);
     }
 
-    /// Connections to servers.
+    /// The connections to servers.
     pub fn servers(&self) -> &Servers {
         &self.servers
     }
 
-    /// Where volumes are.
+    /// The locations of volumes.
     pub fn locations(&self) -> &Locations {
         &self.locations
     }
@@ -157,8 +158,8 @@ impl Client {
         &self.directories
     }
 
-    /// Takes leave of every file server that was called, so that none holds promises for a client
-    /// that is gone: whoever changes something next would wait until it counts as dead.
+    /// Gives up all promises at every file server that was called. Otherwise the next client that
+    /// changes something would wait until the server takes this client for dead.
     pub async fn goodbye(&self) {
         let options = CallOptions {
             timeout: Some(GOODBYE_TIME),
@@ -173,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Forgets where a volume is.
+    /// Forgets the location of a volume.
     pub(crate) async fn forget_location(&self, volume: &Volume) {
         if let Ok(cell) = self.cell(&volume.cell)
             && let Ok(family) = self.locations.family(&cell, &volume.name).await
@@ -182,7 +183,7 @@ impl Client {
         }
     }
 
-    /// Follows a path. `None` is `/afs` itself in a home cell without `root.afs`.
+    /// Follows a path. `None` stands for `/afs` itself in a home cell without `root.afs`.
     ///
     /// # Errors
     /// The path leads nowhere, or a server on the way does not answer.
@@ -195,7 +196,7 @@ impl Client {
     /// [`Client::walk`] for a path that must lead to a vnode.
     ///
     /// # Errors
-    /// As there; `/afs` without a volume is an error too.
+    /// As [`Client::walk`]; `/afs` without a volume is an error too.
     pub async fn find(&self, path: &str, follow: Follow) -> Result<Node> {
         self.walk(path, follow).await?.ok_or_else(|| Error::Path {
             path: path.to_owned(),
@@ -206,7 +207,7 @@ impl Client {
     /// The status of a vnode.
     ///
     /// # Errors
-    /// No server of the volume answers it.
+    /// No server of the volume answers the call.
     pub async fn status(&self, volume: &Volume, fid: Fid) -> Result<AfsFetchStatus> {
         let what = format!("status of {fid}");
         let reply = self
@@ -236,10 +237,12 @@ impl Client {
         self.fetch_all(node, LINK_TEXT_MAX).await
     }
 
-    /// The volume that a mount point leads to, from a volume or from the start of a path.
+    /// The volume that a mount point leads to. `from` is the volume of the mount point; `None` is
+    /// the start of a path.
     ///
     /// # Errors
-    /// The cell is unknown, the volume is not listed, or not in the wanted form; or it leads from a backup volume to one.
+    /// The cell is unknown; the VLDB does not list the volume, or lists it without the wanted kind;
+    /// the mount point leads from a backup volume to a backup volume.
     pub async fn mounted(
         &self,
         from: Option<&Volume>,
@@ -248,7 +251,8 @@ impl Client {
     ) -> Result<Arc<Volume>> {
         let cell = self.cells.find(mount.cell.as_ref().unwrap_or(cell)).await?;
         let mut family = self.locations.family(&cell, &mount.volume).await?;
-        // From a read-only volume, from another cell, or from the top: read-only if there is one.
+        // A mount point in a read-only volume, in another cell or at the top leads to the read-only
+        // volume if there is one.
         let prefer_read_only = from.is_none_or(|v| v.is_read_only() || v.cell != cell.name);
         let number = mount.volume.parse().ok().map(VolumeId);
         let chosen = |family: &Family| match number.and_then(|id| family.kind_of(id)) {
@@ -258,7 +262,7 @@ impl Client {
         };
         let mut kind = chosen(&family);
         if kind.is_none() {
-            // It may have been made since that was asked for.
+            // The volume may have been made since the entry was fetched.
             self.locations.forget(&family);
             family = self.locations.family(&cell, &mount.volume).await?;
             kind = chosen(&family);
@@ -306,7 +310,7 @@ impl Promises for Directories {
     }
 }
 
-/// The client as the tree that paths are walked in.
+/// The client, as the tree in which paths are followed.
 struct Rooted<'a>(&'a Client);
 
 impl Tree for Rooted<'_> {
@@ -343,7 +347,7 @@ impl Tree for Rooted<'_> {
 }
 
 impl Rooted<'_> {
-    /// A volume at the top of the tree; `None` if the cell has none of that name.
+    /// A volume at the top of the tree; `None` if the cell has no volume of that name.
     async fn top(
         &self,
         cell: &CellName,
@@ -363,7 +367,7 @@ impl Rooted<'_> {
     }
 }
 
-/// Says which path an error is about, where it says only a fid.
+/// Names the path in an error that only names a fid.
 fn at(path: &str, error: Error) -> Error {
     match error {
         Error::Fileserver { cause, .. } => Error::Fileserver {
@@ -374,7 +378,7 @@ fn at(path: &str, error: Error) -> Error {
     }
 }
 
-/// The address of ours from which packets to `peer` leave. Nothing is sent.
+/// Our own address from which packets to `peer` leave. Sends no packet.
 pub(crate) fn own_address(peer: SocketAddr) -> Option<IpAddr> {
     let any: SocketAddr = if peer.is_ipv4() {
         (IpAddr::from([0, 0, 0, 0]), 0).into()

@@ -1,7 +1,7 @@
-//! Directories: fetched as the pages that the server stores, and searched here.
+//! Directories: fetched as the pages that the server stores, and searched in the client.
 //!
-//! A copy is good for as long as the directory's data version is the one it was fetched at. Copies
-//! are kept for the directories looked at last, and dropped when a promise for them is broken.
+//! A copy is valid while the directory has the data version of the copy. Copies are kept for the
+//! most recently used directories, and dropped when a promise for them is broken.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,10 +15,11 @@ use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::path::Node;
 
-/// Directories kept. With the largest size each has, this is 128 MiB; usually it is a few hundred KiB.
+/// The most directories kept. If each had the largest size, they would take 128 MiB; usually they
+/// take a few hundred KiB.
 const DIRECTORIES_MAX: usize = 64;
 
-/// How often a directory that changes while it is fetched is fetched again.
+/// The number of retries for a directory that changes while it is fetched.
 const TRIES: u32 = 4;
 
 /// One name in a directory.
@@ -26,7 +27,7 @@ const TRIES: u32 = 4;
 pub struct Entry {
     /// The name: any bytes but `/` and NUL.
     pub name: Bytes,
-    /// What it stands for.
+    /// The vnode of the name.
     pub fid: Fid,
 }
 
@@ -38,7 +39,7 @@ pub(crate) struct Directories(Mutex<HashMap<Fid, Copy>>);
 type Copy = (u64, Arc<Vec<Page>>);
 
 impl Directories {
-    /// Drops the copy of a directory, or of all of a volume's.
+    /// Drops the copy of a directory, or all copies of a volume.
     pub(crate) fn forget(&self, fid: Fid) {
         let mut copies = self.0.lock();
         if fid.vnode == VnodeId(0) {
@@ -71,7 +72,7 @@ impl Directories {
 }
 
 impl Client {
-    /// What a name in a directory stands for.
+    /// The fid of a name in a directory.
     ///
     /// # Errors
     /// The directory cannot be fetched, or is damaged.
@@ -111,8 +112,8 @@ impl Client {
             .collect())
     }
 
-    /// What is in a directory, with names and statuses, in the directory's own order. A vnode whose
-    /// status cannot be had is of type `Invalid`, with the code.
+    /// The entries of a directory with names and statuses, in the directory's own order. A vnode
+    /// whose status cannot be read has the type `Invalid` and the code.
     ///
     /// # Errors
     /// As [`Client::lookup_name`]; no server of the volume answers.
@@ -134,8 +135,8 @@ impl Client {
             let bytes = self
                 .fetch_all(directory, (PAGE_SIZE * PAGES_MAX) as u64)
                 .await?;
-            // The status after the fetch: equal before and after means that the bytes are that
-            // version's.
+            // The status after the fetch. If the versions before and after are equal, the bytes are
+            // those of that version.
             let after = self.status(&directory.volume, directory.fid).await?;
             let (pages, rest) = bytes.as_chunks::<PAGE_SIZE>();
             if after.data_version == version && rest.is_empty() {

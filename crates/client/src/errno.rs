@@ -1,4 +1,4 @@
-//! What a program that asked through the kernel is told: one errno for each failure.
+//! The errno of each failure, for programs that call through the kernel.
 
 use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
@@ -24,9 +24,12 @@ const EKEYEXPIRED: i32 = 127;
 /// The largest errno that servers send as it is.
 const ERRNO_MAX: i32 = 133;
 
-/// The errno for a failed operation. A server that does not answer is `ETIMEDOUT`, one that is busy for
-/// longer than was waited `EBUSY`, a volume that nobody has on line `ENODEV`; a token that has run out
-/// `EKEYEXPIRED`. Sources: afs-rpcs §16; kAFS has the same but for `ENODEV`.
+/// The errno of a failed operation. Sources: afs-rpcs §16; kAFS has the same numbers, except for
+/// `ENODEV`.
+/// - `ETIMEDOUT`: a server does not answer.
+/// - `EBUSY`: a server was busy for longer than the client waits.
+/// - `ENODEV`: no server has the volume on line.
+/// - `EKEYEXPIRED`: the token has expired.
 pub fn errno(error: &Error) -> i32 {
     match error {
         Error::UnknownCell(_) | Error::NoSuchVolume { .. } | Error::NoSuchSite { .. } => ENODEV,
@@ -45,12 +48,12 @@ pub fn errno(error: &Error) -> i32 {
             PathProblem::NotChangeable => EROFS,
         },
         Error::Local { cause, .. } => cause.raw_os_error().unwrap_or(EIO),
-        // A server's answer that makes no sense, and whatever else a mount does not come to.
+        // An answer that makes no sense, and errors that do not occur on a mount.
         _ => EIO,
     }
 }
 
-/// What a program is told of a failed call.
+/// The errno of a failed call.
 pub(crate) fn of_call(cause: &CallError) -> i32 {
     let code = match cause {
         CallError::Aborted(code) => code.to_plain(),
@@ -69,7 +72,7 @@ pub(crate) fn of_call(cause: &CallError) -> i32 {
         AbortCode::RXKADUNKNOWNKEY | AbortCode::RXKADBADTICKET | AbortCode::RXKADNOAUTH => EACCES,
         AbortCode::RXGEN_OPCODE => EINVAL,
         AbortCode::VRESTRICTED => EACCES,
-        // What is left of the codes of volumes: VIO, and what no call of a client is answered with. As errno
+        // The other codes of volumes: VIO, and codes that no client call is answered with. As errno
         // numbers they would mean something else (112 is EHOSTDOWN).
         AbortCode(101..=113) => EIO,
         AbortCode(plain @ 1..=ERRNO_MAX) => plain,

@@ -1,4 +1,4 @@
-//! Why an operation of the client failed, by blame, with what was attempted.
+//! Errors of the client, sorted by the party at fault, with the operation that failed.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use crate::cell::CellName;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The cell is in no `CellServDB` that was read.
+    /// No `CellServDB` that was read names the cell.
     #[error(
         "cell {0} is not known here: give --server ADDRESS (one of its database servers), or add \
          it to a CellServDB"
@@ -26,30 +26,30 @@ pub enum Error {
         cell: CellName,
         /// `volume location` or `protection`.
         role: &'static str,
-        /// Who was asked.
+        /// The servers that were called.
         servers: String,
-        /// What the last one said.
+        /// The failure of the last call.
         #[source]
         cause: CallError,
     },
-    /// A database server refused.
+    /// A database server refused the call.
     #[error("{what}: {}", token_sentence(cause).map_or_else(|| cause.to_string(), str::to_owned))]
     Database {
-        /// What was asked.
+        /// The operation.
         what: String,
-        /// The answer.
+        /// The failure of the call.
         #[source]
         cause: CallError,
     },
-    /// The VLDB has no such volume.
+    /// The VLDB has no volume of this name or number.
     #[error("there is no volume {volume} in cell {cell}")]
     NoSuchVolume {
-        /// The cell that was asked.
+        /// The cell whose VLDB was searched.
         cell: CellName,
         /// The name or number.
         volume: String,
     },
-    /// The VLDB lists the volume, but not in the form that was asked for.
+    /// The VLDB lists the volume, but not the wanted kind of it.
     #[error("volume {volume} of cell {cell} has no {wanted} site")]
     NoSuchSite {
         /// The cell.
@@ -59,44 +59,44 @@ pub enum Error {
         /// `read-write`, `read-only` or `backup`.
         wanted: &'static str,
     },
-    /// A file server refused, or none of the volume's answered.
+    /// A file server refused the call, or no server of the volume answered.
     #[error("{what}: {}", file_sentence(cause))]
     Fileserver {
-        /// The path or fid, and what was attempted.
+        /// The path or fid, and the operation.
         what: String,
-        /// The answer.
+        /// The failure of the call.
         #[source]
         cause: CallError,
     },
     /// A path cannot be followed.
     #[error("{path}: {problem}")]
     Path {
-        /// As far as it matters.
+        /// The path, or the part of it that matters.
         path: String,
-        /// Why.
+        /// The cause.
         problem: PathProblem,
     },
-    /// A server sent what it must not send.
+    /// A server sent an answer that the protocol does not allow.
     #[error("{what}: the server's answer makes no sense ({detail})")]
     BadAnswer {
-        /// What was asked.
+        /// The operation.
         what: String,
-        /// What is wrong with the answer.
+        /// The fault in the answer.
         detail: String,
     },
-    /// A file became another version while it was read.
+    /// The file was changed while it was read.
     #[error("{what}: it was changed while it was read; read it again")]
     Changed {
         /// The path or fid.
         what: String,
     },
-    /// It was asked to stop ([`crate::Stop`]), and has cleaned up behind itself.
+    /// The operation was stopped through [`crate::Stop`], and has cleaned up.
     #[error("{what}: interrupted")]
     Interrupted {
         /// The path or fid.
         what: String,
     },
-    /// A layout was asked for, and the file server keeps no objects.
+    /// The caller wants a layout, but the file server keeps no objects.
     #[error(
         "{what}: the file server does not keep files in objects, or there are too few devices for the layout"
     )]
@@ -109,25 +109,25 @@ pub enum Error {
     Objects {
         /// The path or fid.
         what: String,
-        /// Which device, and why.
+        /// The device and the cause.
         #[source]
         cause: cellar_objects::Error,
     },
     /// A callback connection or another server could not be reached.
     #[error("server {server}: {cause}")]
     Server {
-        /// Who.
+        /// The address of the server.
         server: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         cause: CallError,
     },
-    /// Our own machine failed.
+    /// An operation of this machine failed.
     #[error("{what}: {cause}")]
     Local {
-        /// What was attempted.
+        /// The operation.
         what: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
@@ -136,16 +136,16 @@ pub enum Error {
 /// Why a path cannot be followed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathProblem {
-    /// Not below `/afs`.
+    /// The path is not below `/afs`.
     #[error("not an AFS path; AFS paths begin with /afs/CELL")]
     NotAfs,
-    /// Nothing of that name.
+    /// The name does not exist.
     #[error("no such file or directory")]
     NotFound,
-    /// A file in the middle.
+    /// A component before the last is not a directory.
     #[error("not a directory")]
     NotADirectory,
-    /// A directory where a file is wanted.
+    /// The path leads to a directory, but a file is wanted.
     #[error("is a directory")]
     IsADirectory,
     /// Too many symbolic links, or mount points that lead back.
@@ -157,22 +157,22 @@ pub enum PathProblem {
     /// A symbolic link out of AFS.
     #[error("a symbolic link leads to {0}, outside of /afs")]
     LeavesAfs(String),
-    /// A mount point whose text is none.
+    /// The text of a mount point is not valid.
     #[error("a damaged mount point: '{0}'")]
     BadMountPoint(String),
     /// A component longer than 255 bytes, with a NUL, or empty where one is needed.
     #[error("not a name that AFS can store")]
     BadName,
-    /// The name is there already.
+    /// The name exists already.
     #[error("exists already")]
     Exists,
-    /// `/afs` itself and its cells are not in any volume that could be changed here.
+    /// `/afs` itself and the names of cells in it are in no volume that can be changed.
     #[error("this is not a place where files can be made or removed")]
     NotChangeable,
 }
 
 impl Error {
-    /// The abort code behind it, if a server gave one, with universal errno codes made plain.
+    /// The abort code of the error, if a server sent one. Universal errno codes are made plain.
     pub fn code(&self) -> Option<AbortCode> {
         match self {
             Self::Database { cause, .. }
@@ -183,7 +183,7 @@ impl Error {
         }
     }
 
-    /// Whether nobody answered: what was asked for may have been done, or not.
+    /// Whether no server answered. The operation may have been executed or not.
     pub fn is_unreachable(&self) -> bool {
         match self {
             Self::Database { cause, .. }
@@ -194,7 +194,7 @@ impl Error {
         }
     }
 
-    /// Whether the process that was asked has ended ([`CallError::Gone`]).
+    /// Whether the server process that was called has ended ([`CallError::Gone`]).
     pub(crate) fn is_gone(&self) -> bool {
         match self {
             Self::Fileserver { cause, .. } => matches!(cause, CallError::Gone),
@@ -202,7 +202,7 @@ impl Error {
         }
     }
 
-    /// Whether it says that the thing asked for is not there.
+    /// Whether the error says that the file or name does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(
             self,
@@ -214,7 +214,7 @@ impl Error {
     }
 }
 
-/// The sentence for a server that does not take the caller's token, and what he can do about it.
+/// The sentence for a server that rejects the caller's token, with the user's remedy.
 pub fn token_sentence(cause: &CallError) -> Option<&'static str> {
     let CallError::Aborted(code) = cause else {
         return None;
@@ -243,8 +243,7 @@ pub fn token_sentence(cause: &CallError) -> Option<&'static str> {
     }
 }
 
-/// The sentence for a file server's refusal: what the user can do about it, where something can
-/// be done.
+/// The sentence for a refusal of a file server, with the user's remedy if there is one.
 fn file_sentence(cause: &CallError) -> String {
     let CallError::Aborted(code) = cause else {
         return format!("{cause}");
@@ -274,5 +273,5 @@ fn file_sentence(cause: &CallError) -> String {
     }
 }
 
-/// What operations of this crate return.
+/// The result of the operations of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

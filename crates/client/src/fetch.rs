@@ -1,9 +1,9 @@
 //! FetchData: the client's half of the RPC, and a file's bytes as a stream.
 //!
 //! [`FetchCall`] is one `FetchData64`; the cache, [`Fetch`] and `vos scrub` read through it. A
-//! [`Fetch`] asks for at most [`FETCH_PIECE_BYTES`] with one call and hands bytes on as they
-//! arrive, so memory does not depend on the size of the file. When a server fails in the middle,
-//! the next server is asked from the first byte that was not handed on yet.
+//! [`Fetch`] requests at most [`FETCH_PIECE_BYTES`] in one call and passes bytes on as they arrive.
+//! So its memory does not depend on the size of the file. When a server fails in the middle, the
+//! next server continues with the first byte that was not passed on.
 
 use std::collections::VecDeque;
 
@@ -18,10 +18,10 @@ use crate::course::Course;
 use crate::error::Result;
 use crate::path::Node;
 
-/// The bytes that one call asks for.
+/// The bytes that one call requests.
 pub(crate) const FETCH_PIECE_BYTES: u64 = 64 << 20;
 
-/// The bytes that are taken from a call at a time.
+/// The bytes that are read from a call at a time.
 const GULP_BYTES: u64 = 256 << 10;
 
 /// One `FetchData64` in progress.
@@ -36,7 +36,7 @@ pub struct FetchCall {
 }
 
 impl FetchCall {
-    /// Asks for `length` bytes of a file from `position`, and reads how many of them follow.
+    /// Requests `length` bytes of a file from `position`, and reads how many bytes follow.
     ///
     /// # Errors
     /// The call fails, or the server announces more bytes than were asked for.
@@ -135,7 +135,7 @@ impl Client {
     /// Reads a vnode's bytes from `position`, at most `length` of them, to its end.
     ///
     /// # Errors
-    /// The volume is listed nowhere.
+    /// The VLDB does not list the volume.
     pub async fn fetch<'a>(
         &'a self,
         node: &'a Node,
@@ -153,7 +153,7 @@ impl Client {
         })
     }
 
-    /// All bytes of a vnode that is not large: a link, a directory.
+    /// All bytes of a small vnode: a link or a directory.
     ///
     /// # Errors
     /// As [`Fetch::next`].
@@ -168,7 +168,7 @@ impl Client {
 }
 
 impl Fetch<'_> {
-    /// Says what is being read in errors: a path instead of a fid.
+    /// Sets the name that errors use for the file: a path instead of a fid.
     #[must_use]
     pub fn named(mut self, what: impl Into<String>) -> Self {
         self.what = what.into();
@@ -197,7 +197,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Takes some bytes off the wire.
+    /// Reads some bytes from the connection.
     async fn advance(&mut self) -> std::result::Result<(), CallError> {
         if self.call.is_none() {
             let length = (self.end - self.position).min(FETCH_PIECE_BYTES);
@@ -210,7 +210,7 @@ impl Fetch<'_> {
         };
         let ready = &mut self.ready;
         let position = &mut self.position;
-        // The pieces before a failure are handed on; the rest is asked for again.
+        // The pieces that arrived before a failure are passed on; the rest is requested again.
         call.read(GULP_BYTES, |piece| {
             *position += piece.len() as u64;
             ready.push_back(piece);

@@ -1,4 +1,4 @@
-//! How long servers take to answer: counts by time, for each server.
+//! Answer times of servers: a histogram for each server.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Servers that are told apart; others are not counted.
+/// The most servers with counts; others are not counted.
 const SERVERS_MAX: usize = 1_000;
 
-/// The longest times of the counts, in seconds; the last has no longest.
+/// The upper bounds of the counts, in seconds; the last count has no bound.
 pub const LATENCY_BOUNDS: [f64; 12] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0,
 ];
@@ -17,9 +17,10 @@ pub const LATENCY_BOUNDS: [f64; 12] = [
 /// The answers of one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latency {
-    /// How many took no longer than each of [`LATENCY_BOUNDS`], and longer than the one before; then all others.
+    /// The number of answers up to each of [`LATENCY_BOUNDS`] and above the bound before it; the
+    /// last count has all slower answers.
     pub counts: [u64; LATENCY_BOUNDS.len() + 1],
-    /// All of them together.
+    /// The sum of all times.
     pub seconds: f64,
 }
 
@@ -35,7 +36,7 @@ impl Latency {
         self.seconds += seconds;
     }
 
-    /// Adds those of another.
+    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             *count += more;

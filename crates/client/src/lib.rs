@@ -1,11 +1,10 @@
 //! The client side without a mount: cells, volumes, paths, files, callbacks.
 //!
-//! A [`Client`] calls from one UDP port, on which its callback service answers too. Paths are walked
-//! from `/afs` ([`path`]), volumes are found in the VLDB ([`volume_location`]), and every operation on
-//! a volume rotates over its servers until one serves it ([`rotate`], [`Course`]). What a cache manager
-//! adds (kept statuses, promises, bytes) is in [`cache`].
-//! The caller passes the tokens of its user in [`Config::security`]. The crate `cellar-kerberos`
-//! makes them.
+//! A [`Client`] calls from one UDP port, on which its callback service answers too. The client
+//! follows paths from `/afs` ([`path`]) and finds volumes in the VLDB ([`volume_location`]). Every
+//! operation on a volume tries its servers in turn until one serves it ([`rotate`], [`Course`]).
+//! [`cache`] adds the parts of a cache manager: kept statuses, promises, bytes. The caller passes
+//! the tokens of its user in [`Config::security`]. The crate `cellar-kerberos` makes them.
 
 mod access_list;
 mod change;

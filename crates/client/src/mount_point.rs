@@ -1,17 +1,18 @@
-//! Mount points: what is written in them, and which volume of a family they lead to.
+//! Mount points: their text, and the volume of a family that they lead to.
 //!
-//! A mount point is a symbolic link without any execute bit whose text is `#volume.`,
-//! `%volume.`, or either with `cell:` before the volume; its last byte is always a dot. The
-//! choice that follows is the oldest rule of AFS:
+//! A mount point is a symbolic link without any execute bit. Its text is `#volume.` or `%volume.`,
+//! or either with `cell:` before the volume. The last byte is always a dot. The choice of the
+//! volume is the oldest rule of AFS:
 //!
 //! 1. a name that ends in `.readonly` or `.backup` means exactly that volume;
 //! 2. `%` means the read-write volume;
-//! 3. `#` means the read-only volume if there is one *and* the mount point itself stands in a
-//!    read-only volume (or leads into another cell, or is the start of a path); otherwise the
-//!    read-write volume;
-//! 4. where rule 3 wants a read-write volume that does not exist, the read-only one serves;
-//! 5. from a backup volume nothing leads to a backup volume ([`leads_on`]): a home directory often has a mount point
-//!    of its own backup volume, whose copy in the backup leads to itself.
+//! 3. `#` means the read-only volume if there is one *and* the mount point itself is in a read-only
+//!    volume. A mount point that leads into another cell, or is the start of a path, counts as if
+//!    it were in a read-only volume. Otherwise `#` means the read-write volume;
+//! 4. if rule 3 selects a read-write volume that does not exist, the read-only one serves;
+//! 5. no mount point leads from a backup volume to a backup volume ([`leads_on`]). A home directory
+//!    often has a mount point of its own backup volume; the copy of it in the backup would lead to
+//!    itself.
 //!
 //! Sources: afs-rpcs §5.8; OpenAFS and kAFS agree on 1 to 3. 5: OpenAFS's clients.
 
@@ -22,7 +23,7 @@ use crate::cell::CellName;
 /// Mode bits of a mount point as clients create it.
 pub const MOUNT_POINT_MODE: u32 = 0o644;
 
-/// What a mount point says.
+/// The contents of a mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
     /// `%` instead of `#`: the read-write volume, whatever volume the mount point stands in.
@@ -58,8 +59,8 @@ pub struct Existing {
 impl MountPoint {
     /// Reads the text of a symbolic link whose mode says that it is a mount point.
     ///
-    /// `None` if the text is not one: no `#` or `%`, no final dot, an empty or overlong volume name,
-    /// a cell that could not be one.
+    /// Returns `None` if the text is not one: no `#` or `%`, no final dot, an empty or overlong
+    /// volume name, an invalid cell name.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let (read_write, rest) = match text.strip_prefix('%') {

@@ -1,5 +1,6 @@
-//! Paths in AFS as somebody has mounted it here: `cellar mount`, or Linux's own client. Both tell by extended attributes
-//! what a path leads to. Source: observed in Linux (`fs/afs/xattr.c`): `afs.cell`, and `afs.fid`, hexadecimal.
+//! Paths below a mount of AFS on this machine, by `cellar mount` or by Linux's own client. Both
+//! offer extended attributes that identify the vnode of a path. Source: observed in Linux
+//! (`fs/afs/xattr.c`): `afs.cell`, and `afs.fid`, hexadecimal.
 
 use std::io;
 use std::path::Path;
@@ -8,13 +9,13 @@ use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 
 use crate::cell::CellName;
 
-/// The most that an extended attribute has. Source: `XATTR_SIZE_MAX` of Linux.
+/// The most bytes of an extended attribute. Source: `XATTR_SIZE_MAX` of Linux.
 const VALUE_MAX: usize = 64 << 10;
 
-/// An extended attribute of what a path leads to, as text.
+/// An extended attribute of the file at a path, as text.
 ///
 /// # Errors
-/// There is no such path or attribute; it is no text.
+/// The path or the attribute does not exist; the value is not text.
 pub fn attribute(path: &Path, name: &str) -> io::Result<String> {
     let mut value = vec![0; VALUE_MAX];
     let length = rustix::fs::getxattr(path, name, &mut value[..])?;
@@ -22,7 +23,7 @@ pub fn attribute(path: &Path, name: &str) -> io::Result<String> {
     String::from_utf8(value).map_err(io::Error::other)
 }
 
-/// What a path leads to, if it is in a mounted AFS.
+/// The cell and fid of a path; `None` if it is not in a mounted AFS.
 pub fn place(path: &Path) -> Option<(CellName, Fid)> {
     let fid = parse_fid(&attribute(path, "afs.fid").ok()?)?;
     let cell = CellName::new(&attribute(path, "afs.cell").ok()?).ok()?;

@@ -9,9 +9,9 @@
 //!    parts. The first part has [`PART_BYTES_FIRST`]. Each later part has as many bytes as ten
 //!    seconds take at the speed of the part before it, at most [`PART_BYTES_MAX`]. So a fast store
 //!    has few parts, and a slow one loses little when it is interrupted.
-//! 3. Plain FetchData and StoreData are used if the server has no objects, the file is not in
-//!    objects, or a device cannot be reached from here. The result is the same; only the speed
-//!    differs. So [`Client::download`] and [`Client::upload`] fall back to these calls.
+//! 3. Plain FetchData and StoreData are the fallback of [`Client::download`] and
+//!    [`Client::upload`]. They are used if the server has no objects, the file is not in objects,
+//!    or a device cannot be reached. The result is the same; only the speed differs.
 
 mod download;
 mod upload;

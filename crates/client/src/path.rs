@@ -1,16 +1,19 @@
 //! Paths: from `/afs/CELL/…` to a fid, across mount points and symbolic links.
 //!
-//! 1. `/afs` is the root directory of the home cell's `root.afs` (read-only if there is one). A name
-//!    that is not in it but is a known cell's is that cell's `root.cell`; with a dot before it, its
-//!    read-write `root.cell`. So a path works in a cell without `root.afs` too.
-//! 2. A mount point in the middle of a path, or at its end if wanted, is replaced by the root of the
-//!    volume it leads to ([`crate::mount_point::choose`]).
-//! 3. A symbolic link in the middle, or at the end if wanted, is replaced by its target: from `/afs` if
-//!    it begins there, else from the directory that holds it. Any other absolute target leaves AFS.
-//! 4. `..` goes back along the walk, so from a volume's root to the directory of its mount point.
-//! 5. At most [`LINKS_MAX`] links and mount points are followed in one walk: loops end.
+//! 1. `/afs` is the root directory of the home cell's `root.afs` (read-only if there is one). If a
+//!    name is not in that directory but is the name of a known cell, it leads to the cell's
+//!    `root.cell`; with a dot before it, to the read-write `root.cell`. So paths work in a cell
+//!    without `root.afs` too.
+//! 2. A mount point is replaced by the root of the volume that it leads to
+//!    ([`crate::mount_point::choose`]). At the end of a path this depends on [`Follow`].
+//! 3. A symbolic link is replaced by its target; at the end of a path this depends on [`Follow`]
+//!    too. A target that begins with `/afs` starts there, a relative one in the directory that
+//!    holds the link. Any other absolute target leaves AFS.
+//! 4. `..` goes back along the walk: from a volume's root it leads to the directory of the mount
+//!    point.
+//! 5. One walk follows at most [`LINKS_MAX`] links and mount points, so loops end.
 //!
-//! The walk is written over a trait `Tree`, so that its rules are tested without a server.
+//! The walk uses a trait `Tree`, so tests of these rules need no server.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -25,20 +28,20 @@ use crate::error::{Error, PathProblem, Result};
 use crate::mount_point::{MountPoint, is_mount_point};
 use crate::volume::Volume;
 
-/// Links and mount points followed in one walk. Linux allows 40 links.
+/// The most links and mount points that one walk follows. Linux allows 40 links.
 pub const LINKS_MAX: u32 = 40;
 
 /// The longest name of one component, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// What a path led to: a vnode of a volume, with the status it had.
+/// The end of a path: a vnode of a volume, with its status.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// The volume.
     pub volume: Arc<Volume>,
     /// Its fid.
     pub fid: Fid,
-    /// Its status when it was looked at.
+    /// Its status at the time of the walk.
     pub status: AfsFetchStatus,
 }
 
@@ -68,7 +71,7 @@ impl Node {
     }
 }
 
-/// Whether what stands at the end of a path is followed.
+/// Whether the last component of a path is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Follow {
     /// A symbolic link.
@@ -95,7 +98,7 @@ impl Follow {
     };
 }
 
-/// Where names and links are found.
+/// The source of names and links.
 pub(crate) trait Tree {
     /// The volume behind `/afs`, if the home cell has one.
     fn afs_root(&self) -> impl Future<Output = Result<Option<Arc<Volume>>>> + Send;
@@ -105,7 +108,7 @@ pub(crate) trait Tree {
         cell: &CellName,
         read_write: bool,
     ) -> impl Future<Output = Result<Option<Arc<Volume>>>> + Send;
-    /// What a name in a directory means, if anything.
+    /// The fid of a name in a directory, if the name exists.
     fn lookup(
         &self,
         directory: &Node,
@@ -171,7 +174,7 @@ struct Walk<'a, T> {
     path: &'a str,
     /// The directories from `/afs` to here; `None` is `/afs` without a volume.
     trail: Vec<Option<Node>>,
-    /// What is left of the path.
+    /// The components that are still to be walked.
     todo: VecDeque<Bytes>,
     links_left: u32,
 }
@@ -262,7 +265,7 @@ impl<T: Tree> Walk<'_, T> {
         Ok(())
     }
 
-    /// Rule 3. What is left of the path comes after the target's components.
+    /// Rule 3. The rest of the path comes after the target's components.
     async fn follow_link(&mut self, text: &[u8]) -> Result<()> {
         let text = String::from_utf8_lossy(text);
         let names: Vec<Bytes> = if text.starts_with('/') {
@@ -293,7 +296,7 @@ impl<T: Tree> Walk<'_, T> {
     }
 }
 
-/// The directory part and the last name of a path that names something to be made or removed.
+/// The directory part and the last name of the path of a file to create or remove.
 pub fn split_last(path: &str) -> Result<(&str, &str)> {
     let problem = |problem| Error::Path {
         path: path.to_owned(),

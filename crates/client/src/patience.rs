@@ -1,18 +1,17 @@
-//! How long an operation goes on while servers are away.
+//! The time for which an operation is retried while servers are away.
 //!
-//! A command says at once that nothing answers on a server's port. Programs on a mount know
-//! nothing of servers, and a file server that is started again is away for a moment only. So a
-//! mount waits:
+//! A command reports at once that no server answers. Programs on a mount know nothing of servers,
+//! and a restarted file server is away for a short time only. So a mount waits:
 //!
-//! 1. An operation that no server takes is tried again, after 50 ms, then after twice as long
-//!    each time up to a second, until it has lasted as long as the mount's patience
-//!    (`--timeout`).
-//! 2. A server that has been away for that long already is not waited for: who calls it then is
-//!    told at once, as files could otherwise not be closed for hours.
-//! 3. A server that has answered another call since this one failed is asked again like one that
-//!    went away just now. Servers that are started again often answer between two failures.
+//! 1. An operation that no server accepts is retried after 50 ms. Each later wait is twice as long,
+//!    up to one second. The retries end when the operation has lasted as long as the mount's
+//!    patience (`--timeout`).
+//! 2. The client does not wait for a server that has been away for that long already. A call to it
+//!    fails at once; otherwise files could not be closed for hours.
+//! 3. If a server has answered another call since this one failed, the time of its absence begins
+//!    again. A restarted server often answers between two failures.
 //!
-//! What is tried again has to mean the same when the server has done it before
+//! A repeated operation must have the same effect if the server has executed it before
 //! ([`crate::course`]).
 
 use std::net::SocketAddr;
@@ -35,7 +34,7 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// Those of an operation that begins now.
+    /// The waits of an operation that begins now.
     pub(crate) fn new() -> Self {
         Self {
             began: Instant::now(),
@@ -43,8 +42,8 @@ impl Waits {
         }
     }
 
-    /// How long to wait before these servers, of which none can be reached, are asked again.
-    /// `None`: the operation fails.
+    /// The wait before these servers, none of which can be reached, are tried again. `None` means
+    /// that the operation fails.
     pub(crate) fn next(&mut self, reach: &Reach, servers: &[SocketAddr]) -> Option<Duration> {
         let patience = reach.patience()?;
         let now = Instant::now();
@@ -82,22 +81,23 @@ mod tests {
         }
         assert_eq!(all[..7], [50, 100, 200, 400, 800, 1000, 1000]);
         assert_eq!(waits.began.elapsed().as_secs(), 10);
-        // It is away for so long already: the next operation fails at once.
+        // The server has been away for the whole patience already: the next operation fails at
+        // once.
         assert_eq!(Waits::new().next(&reach, &[server]), None);
-        // Another server of the volume is away since now.
+        // Another server of the volume has been away only since now.
         let other = SocketAddr::from(([192, 0, 2, 2], 7000));
         reach.silent(other);
         assert!(Waits::new().next(&reach, &[server, other]).is_some());
-        // It has answered: the next time is another.
+        // The server has answered, so the time begins again.
         reach.answered(server);
         reach.silent(server);
         assert!(Waits::new().next(&reach, &[server]).is_some());
-        // It has answered another call since ours failed.
+        // The server has answered another call since ours failed.
         reach.answered(server);
         assert!(Waits::new().next(&reach, &[server]).is_some());
         assert_eq!(Waits::new().next(&reach, &[]), None);
         reach.silent(server);
-        // So it is where it was not called for a while.
+        // The time also begins again after a while without calls.
         tokio::time::sleep(crate::reach::DOWN_TIME + SECOND).await;
         reach.silent(server);
         assert!(Waits::new().next(&reach, &[server]).is_some());

@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 use crate::volume_location::call_database;
 
 impl Client {
-    /// Calls a read procedure of the cell's PR servers, one after the other until one answers.
+    /// Calls a read procedure of the cell's PR servers until one answers.
     ///
     /// # Errors
-    /// None answers, or one refuses.
+    /// No server answers, or one refuses the call.
     pub async fn call_protection<P: Procedure>(
         &self,
         cell: &Cell,
@@ -24,7 +24,7 @@ impl Client {
         call_database(self.servers(), cell, servers, arguments).await
     }
 
-    /// The ids of names; 32766 (anonymous) for those that do not exist.
+    /// The ids of names; 32766 (anonymous) for names that do not exist.
     ///
     /// # Errors
     /// As [`Client::call_protection`]; a name over 63 bytes.
@@ -44,7 +44,7 @@ impl Client {
         expect(reply.ids.into_vec(), names.len(), "NameToID")
     }
 
-    /// The names of ids; decimal numbers for those that do not exist.
+    /// The names of ids; decimal numbers for ids that do not exist.
     ///
     /// # Errors
     /// As [`Client::call_protection`].

@@ -2,11 +2,11 @@
 //! connections are good.
 //!
 //! 1. An Rx server sends its answers to the address from which the first packet of the connection
-//!    came. Later packets do not change that. So when this machine gets another address, or an
-//!    address translator gives it another port, the server receives our packets, but we do not
-//!    receive its answers. That lasts as long as the connection is used. A packet's address proves
-//!    nothing, so servers are right to do so (OpenAFS's do, and ours): the client must make another
-//!    connection.
+//!    came. Later packets do not change that. Suppose that this machine gets another address, or
+//!    that an address translator gives it another port. Then the server receives our packets, but
+//!    we do not receive its answers, for as long as the connection is used. A packet's address
+//!    proves nothing, so servers are right to do so (OpenAFS's do, and ours): the client must make
+//!    another connection.
 //! 2. So after a silence, calls to the server use new connections: a translator may have given us
 //!    another port without our noticing. A server that only stalled processes the packets of
 //!    several connections in any order, including calls that the client gave up meanwhile. A caller
@@ -14,9 +14,9 @@
 //! 3. After a change of our own address, or a sleep, connections made before are not used, and no
 //!    server counts as silent. Calls that failed because of the change are repeated once
 //!    ([`Reach::changes`]).
-//! 4. The holder of promises is notified when a silent server answers again: the server may have
-//!    broken promises meanwhile, and the break did not reach us. Until that answer a copy under a
-//!    promise is used: nothing newer can be learned.
+//! 4. The holder of promises is notified when a silent server answers again. The server may have
+//!    broken promises meanwhile, and those breaks did not reach us. Until that answer a copy under
+//!    a promise is used: nothing newer can be learned.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -101,7 +101,7 @@ impl Reach {
     /// effect.
     pub(crate) fn on_return(&self, listener: Listener) {
         if self.back.set(listener).is_err() {
-            tracing::debug!("somebody is told of servers that return already");
+            tracing::debug!("a listener for returning servers is set already");
         }
     }
 
@@ -226,8 +226,8 @@ impl Reach {
     }
 }
 
-/// Counts of the two signs that a server was restarted during a call: the call was sent a second
-/// time, and a server did not know this machine.
+/// Counts of the two signs that a server was restarted during a call. One sign: the call was sent a
+/// second time. The other: a server did not know this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marks {
     forgotten: u64,

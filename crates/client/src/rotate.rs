@@ -1,38 +1,39 @@
-//! Which server next: what an answer means for the operation that got it.
+//! The choice of the next server: the effect of an answer on the operation that got it.
 //!
-//! A volume has one or more sites, each with one or more addresses. An operation asks them in
-//! order until one serves it. What a failure means depends on its code alone:
+//! A volume has one or more sites, each with one or more addresses. An operation tries them in
+//! order until one serves it. The effect of a failure depends on its code alone:
 //!
-//! 1. *No answer* (dead, timed out): the next address; the one that failed is asked last by later
-//!    operations.
-//! 2. `VNOVOL`, `VMOVED`: what the VLDB said is stale. It is asked again, once for each operation,
-//!    and the operation starts over; a second time it means the next site.
-//! 3. `VOFFLINE`, `VSALVAGE`, `VSALVAGING`, `VNOSERVICE`: this site cannot, another may.
-//! 4. `VBUSY`, `VRESTARTING`: this site can in a moment. The others are asked first; when all were
-//!    asked and one was busy, the operation waits and starts over, longer each time, at most
-//!    [`BUSY_WAITS_MAX`] times.
-//! 5. Anything else is the answer.
+//! 1. *No answer* (dead, timed out): the next address. Later operations try the address that failed
+//!    last.
+//! 2. `VNOVOL`, `VMOVED`: the known location is stale. The VLDB is asked again, once for each
+//!    operation, and the operation starts over. The second such code leads to the next site.
+//! 3. `VOFFLINE`, `VSALVAGE`, `VSALVAGING`, `VNOSERVICE`: this site cannot serve, but another may.
+//! 4. `VBUSY`, `VRESTARTING`: this site can serve soon. The other sites are tried first. If all
+//!    were tried and one was busy, the operation waits and starts over. Each wait is longer than
+//!    the last, and there are at most [`BUSY_WAITS_MAX`] waits.
+//! 5. Any other code is the result of the operation.
 //!
-//! When no site is left the most telling code decides: busy, then off-line, then unknown volume, then
-//! silence. Sources: afs-rpcs §16, kAFS and OpenAFS agree on 1 to 4 but for the times.
+//! When no site is left, the most informative code is reported: busy, then off-line, then unknown
+//! volume, then silence. Sources: afs-rpcs §16; kAFS and OpenAFS agree on rules 1 to 4, except for
+//! the times.
 
 use std::time::Duration;
 
 use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
 
-/// How often an operation waits for a busy server before it gives up: 1+2+4+8+15+15 s.
+/// The most waits of an operation for a busy server before it fails: 1+2+4+8+15+15 s.
 pub const BUSY_WAITS_MAX: u32 = 6;
 
 /// The longest single wait for a busy server.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(15);
 
-/// What to do next.
+/// The next step of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Ask this address (an index into the list the rotation was made for).
+    /// Call this address (an index into the list of candidates).
     Ask(usize),
-    /// Ask the VLDB again, then make the list anew and call [`Rotation::relocated`].
+    /// Ask the VLDB again, then rebuild the list and call [`Rotation::relocated`].
     Relocate,
     /// Wait, then call [`Rotation::waited`].
     Wait(Duration),
@@ -47,7 +48,7 @@ pub struct Candidate {
     pub server: usize,
 }
 
-/// The course of one operation over the sites of its volume.
+/// The state of one operation over the sites of its volume.
 #[derive(Debug)]
 pub struct Rotation {
     candidates: Vec<Candidate>,
@@ -56,7 +57,7 @@ pub struct Rotation {
     relocations_left: u32,
     busy_waits: u32,
     any_busy: bool,
-    /// The most telling failure so far.
+    /// The most informative failure so far.
     verdict: Option<CallError>,
 }
 
@@ -80,7 +81,7 @@ impl Rotation {
         self.next()
     }
 
-    /// The address that was asked failed in this way.
+    /// Takes the failure of the current address; returns the next step.
     pub fn failed(&mut self, error: CallError) -> Step {
         let code = match &error {
             CallError::Aborted(code) => Some(*code),
@@ -112,7 +113,7 @@ impl Rotation {
         self.next()
     }
 
-    /// The VLDB was asked again and says this.
+    /// Takes the candidates of the new VLDB entry; returns the next step.
     pub fn relocated(&mut self, candidates: Vec<Candidate>) -> Step {
         self.asked = vec![false; candidates.len()];
         self.candidates = candidates;
@@ -120,7 +121,7 @@ impl Rotation {
         self.next()
     }
 
-    /// The wait is over.
+    /// Continues after the wait; returns the next step.
     pub fn waited(&mut self) -> Step {
         self.asked.fill(false);
         self.any_busy = false;
@@ -129,7 +130,7 @@ impl Rotation {
 
     /// The failure to report.
     pub fn verdict(self) -> CallError {
-        // Without a single candidate nobody was asked: the volume is on no server.
+        // Without candidates no server was called: the volume is on no server.
         self.verdict
             .unwrap_or(CallError::Aborted(AbortCode::VNOVOL))
     }

@@ -1,11 +1,12 @@
-//! The callback service: what file servers may ask of a client, and what they tell it.
+//! The callback service: the calls that file servers make to a client.
 //!
-//! 1. A file server that meets a client asks who it is (`TellMeAboutYourself`) before it answers the
-//!    client's first call. A client that does not answer gets no service: so every client, however
-//!    short-lived, answers on the port that its calls come from.
-//! 2. `CallBack` and `InitCallBackState*` end promises. They are handed to [`Promises`]; they are
-//!    answered after it returned, because the server's other client waits for that.
-//! 3. A break only ever makes us ask again, so it is believed from anybody.
+//! 1. When a client is new to a file server, the server asks who the client is
+//!    (`TellMeAboutYourself`) before it answers the client's first call. A client that does not
+//!    answer gets no service. So every client, however short-lived, answers on the port from which
+//!    it calls.
+//! 2. `CallBack` and `InitCallBackState*` end promises. They are passed to [`Promises`], and
+//!    answered after that has returned, because the server's other client waits for the answer.
+//! 3. A break only makes the client ask again, so breaks from any sender are believed.
 //!
 //! Source: afs-rpcs §6 and §7.
 
@@ -21,18 +22,18 @@ use cellar_wire::package::{Package, Procedure};
 use cellar_wire::rxafscb::{self, *};
 use parking_lot::Mutex;
 
-/// Done when the end of promises has been acted upon: the server is answered then.
+/// Completes when the client has processed the end of promises; the server is answered then.
 pub type Settled<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// What is told when promises end. They have ended when a method returns.
+/// The receiver of the end of promises. They have ended when a method returns.
 pub trait Promises: Send + Sync + 'static {
     /// The promises for these fids are broken; vnode 0 means every vnode of the volume.
     fn broken(&self, fids: &[Fid]) -> Settled<'_>;
-    /// Every promise of this server is gone.
+    /// Every promise of this server has ended.
     fn all_broken(&self, server: SocketAddr) -> Settled<'_>;
 }
 
-/// Answers for one client.
+/// The callback service of one client.
 pub struct CallbackService {
     uuid: AfsUuid,
     addresses: Mutex<Vec<IpAddr>>,
@@ -40,7 +41,7 @@ pub struct CallbackService {
 }
 
 impl CallbackService {
-    /// A service for a client of that UUID, reachable at those addresses.
+    /// Makes the service of a client with this UUID and these addresses.
     pub fn new(uuid: AfsUuid, addresses: Vec<IpAddr>, promises: Arc<dyn Promises>) -> Self {
         Self {
             uuid,
@@ -49,7 +50,7 @@ impl CallbackService {
         }
     }
 
-    /// It is reachable at these addresses from now on.
+    /// Sets the addresses at which the client is reachable from now on.
     pub fn set_addresses(&self, addresses: Vec<IpAddr>) {
         *self.addresses.lock() = addresses;
     }
@@ -66,7 +67,7 @@ impl CallbackService {
                     netmask: u32::MAX << 8,
                     mtu: 1500,
                 };
-                // Past 32 addresses the rest is left out, as everybody does.
+                // The protocol has room for 32 addresses; the rest is left out, as in every client.
                 let _full = answer.interfaces.push(interface);
             }
         }

@@ -1,8 +1,9 @@
 //! Connections to servers, one for each cell, address and service, and which addresses were silent.
 //!
-//! Who calls is decided cell by cell: a cell without a security of its own is called anonymously.
-//! With an administrator's socket every call to the addresses of the process behind it goes there instead
-//! of UDP, whatever the role: it knows its callers by their Unix identity.
+//! The security of calls is set for each cell; calls to a cell without a setting are anonymous. An
+//! administrator's socket leads to a server process, which identifies its callers by their Unix
+//! user. With such a socket, every call to the addresses of that process goes through the socket
+//! instead of UDP, whatever the role.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -21,34 +22,35 @@ use crate::cell::CellName;
 use crate::latency::{Latencies, Latency};
 use crate::reach::{Age, Reach};
 
-/// Connections kept for a cell; when more are needed its pool starts anew.
+/// The most connections kept for a cell; when more are needed, its pool is emptied.
 const CONNECTIONS_MAX: usize = 10_000;
-/// Calls to a file server at a time: whoever waits for an answer does not stand behind what is fetched ahead.
+/// The most concurrent calls to a file server. The limit is high so that a program's call does not
+/// queue behind read-ahead.
 const CALLS_MAX: usize = 128;
 
-/// Where a new token for a cell comes from when the one in use has run out: whoever keeps tokens fresh has
-/// put one there meanwhile, or not.
+/// The source of a new token for a cell when the one in use has expired. The program that keeps
+/// tokens fresh may have stored one there meanwhile.
 pub trait Renewal: fmt::Debug + Send + Sync {
-    /// How the cell's servers are to be called from now on; `None` if there is nothing newer.
+    /// The security for calls to the cell's servers from now on; `None` if there is nothing newer.
     fn renew<'a>(
         &'a self,
         cell: &'a CellName,
     ) -> Pin<Box<dyn Future<Output = Option<Security>> + Send + 'a>>;
 }
 
-/// The socket of a server on this machine, which takes its callers for administrators.
+/// The socket of a server on this machine, which treats its callers as administrators.
 #[derive(Clone, Debug)]
 pub struct Administrator {
-    /// The cell that the server is of.
+    /// The cell of the server.
     pub cell: CellName,
-    /// The addresses that it answers on: calls to these go through the socket. Other servers of the cell
-    /// are called as the cell's security says.
+    /// The addresses on which the server answers: calls to these go through the socket. Calls to
+    /// other servers of the cell use the cell's security.
     pub addresses: Vec<IpAddr>,
     /// The socket.
     pub socket: Connection,
 }
 
-/// The pool.
+/// The pool of connections.
 #[derive(Debug)]
 pub struct Servers {
     port: Port,
@@ -59,11 +61,11 @@ pub struct Servers {
     latencies: Latencies,
 }
 
-/// How the servers of a cell are called, and the connections to them.
+/// The security of calls to a cell, and the connections to its servers.
 #[derive(Debug)]
 struct OfCell {
     security: Security,
-    /// Each with its age ([`Reach::age`]).
+    /// The connections, each with its age ([`Reach::age`]).
     connections: HashMap<(SocketAddr, u16), (Age, Connection)>,
 }
 
@@ -77,8 +79,8 @@ impl Default for OfCell {
 }
 
 impl Servers {
-    /// A pool that calls from `port`; with `administrator`, calls to that server go through its
-    /// socket.
+    /// Makes a pool that calls from `port`; with `administrator`, calls to that server go through
+    /// its socket.
     pub fn new(
         port: Port,
         administrator: Option<Administrator>,
@@ -87,7 +89,7 @@ impl Servers {
         Self::reaching(port, administrator, renewal, Arc::default())
     }
 
-    /// The same, of one of several users who share what they know of the way to servers.
+    /// As [`Self::new`], for one of several users who share the knowledge of servers' reachability.
     pub(crate) fn reaching(
         port: Port,
         administrator: Option<Administrator>,
@@ -104,8 +106,8 @@ impl Servers {
         }
     }
 
-    /// Calls to `cell` are secured like this from now on: a token was got, renewed or given up.
-    /// Calls under way end as they began.
+    /// Sets the security of calls to `cell`, after a token was obtained, renewed or given up. Calls
+    /// in progress keep the old security.
     pub fn set_security(&self, cell: &CellName, security: Security) {
         let of_cell = OfCell {
             security,
@@ -114,15 +116,15 @@ impl Servers {
         self.cells.lock().insert(cell.clone(), of_cell);
     }
 
-    /// Whether a call failed because the cell's token has run out, and there is a new one now: it may be
-    /// tried again, over a new connection.
+    /// Returns whether a call failed because the cell's token has expired, and a new token is in
+    /// use now. The call may then be repeated over a new connection.
     pub async fn renewed(&self, cell: &CellName, error: &CallError) -> bool {
         let CallError::Aborted(code) = error else {
             return false;
         };
         let expired = matches!(
             code.to_plain(),
-            // The last two: the key that the ticket was made for is retired, or another took its number.
+            // The last two codes: the key of the ticket is retired, or another key has its number.
             AbortCode::RXKADEXPIRED
                 | AbortCode::VICETOKENDEAD
                 | AbortCode::RXKADUNKNOWNKEY
@@ -141,12 +143,12 @@ impl Servers {
         }
     }
 
-    /// The port that calls come from: file servers call back there.
+    /// The port that calls are sent from; file servers send their calls to it.
     pub fn port(&self) -> &Port {
         &self.port
     }
 
-    /// Whether calls to `cell` are an administrator's.
+    /// Whether calls to `cell` are made as administrator.
     pub fn is_administrator(&self, cell: &CellName) -> bool {
         self.administrator
             .as_ref()
@@ -169,8 +171,8 @@ impl Servers {
         self.direct_connection(cell, peer, package)
     }
 
-    /// A connection by Rx, also where the administrator's socket is: to servers that are other processes at
-    /// the same address.
+    /// A connection by Rx, even if the address has an administrator's socket: for servers that are
+    /// other processes at the same address.
     pub fn direct_connection(
         &self,
         cell: &CellName,
@@ -181,7 +183,8 @@ impl Servers {
         if !cells.contains_key(cell) {
             cells.insert(cell.clone(), OfCell::default());
         }
-        // Other services have calls that are silent for long and go on: a dump, the examination of a device.
+        // Other services have long calls that are silent meanwhile: a dump, the examination of a
+        // device.
         let of_files = package.service_id == rxafs::PACKAGE.service_id;
         let timeouts = ConnectionOptions {
             idle_dead_time: self.reach.longest_idle().filter(|_| of_files),
@@ -203,7 +206,7 @@ impl Servers {
         match of_cell.connections.get(&key) {
             Some((of_age, connection)) if *of_age == age => connection.clone(),
             _ => {
-                // Calls under way on an old one end on it.
+                // Calls in progress on the old connection end on it.
                 let connection = connect(&of_cell.security);
                 let entry = (age, connection.clone());
                 of_cell.connections.insert(key, entry);
@@ -212,7 +215,8 @@ impl Servers {
         }
     }
 
-    /// Connections to those servers of one service that were called so far, without those that are down.
+    /// Connections to the servers of one service that were called so far, without those that are
+    /// down.
     pub(crate) fn connections_to(&self, package: &'static Package) -> Vec<Connection> {
         let called: Vec<_> = {
             let cells = self.cells.lock();
@@ -230,7 +234,7 @@ impl Servers {
             .collect()
     }
 
-    /// Those that were called and are down, each with its cell.
+    /// The servers that were called and are down, each with its cell.
     pub(crate) fn silent(&self) -> Vec<(CellName, SocketAddr)> {
         let cells = self.cells.lock();
         let called = cells
@@ -252,23 +256,23 @@ impl Servers {
         self.reach.answered(peer);
     }
 
-    /// Notes that an address answered, and how long it took.
+    /// Notes that an address answered, and the time that it took.
     pub(crate) fn answered(&self, peer: SocketAddr, took: Duration) {
         self.mark_up(peer);
         self.latencies.add(peer, took);
     }
 
-    /// How long each server took to answer, so far.
+    /// The counts of answer times of each server so far.
     pub fn latencies(&self) -> BTreeMap<SocketAddr, Latency> {
         self.latencies.all()
     }
 
-    /// Whether the address was silent a short while ago.
+    /// Whether the address did not answer a short while ago.
     pub fn is_down(&self, peer: SocketAddr) -> bool {
         self.reach.is_down(peer)
     }
 
-    /// What is known of the way to servers.
+    /// The known reachability of servers.
     pub(crate) fn reach(&self) -> &Reach {
         &self.reach
     }

@@ -1,8 +1,9 @@
-//! Asking work to stop that cleans up behind itself: dropping it would leave that to the servers, and to time.
+//! Cancels work that has to clean up at the servers. If its future were only dropped, the servers
+//! would have to wait for a time-out.
 
 use tokio::sync::watch;
 
-/// A way to ask work to stop. Clones ask the same work.
+/// A request to stop some work. All clones refer to the same work.
 #[derive(Clone, Debug)]
 pub struct Stop(watch::Sender<bool>);
 
@@ -13,24 +14,25 @@ impl Default for Stop {
 }
 
 impl Stop {
-    /// Asks.
+    /// Requests the stop.
     pub fn ask(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether it was asked.
+    /// Whether the stop was requested.
     pub fn is_asked(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until it is asked.
+    /// Waits until the stop is requested.
     pub async fn asked(&self) {
         let mut receiver = self.0.subscribe();
         // The sender lives as long as self.
         let _asked = receiver.wait_for(|asked| *asked).await;
     }
 
-    /// Does some work that can be dropped at any time; `None`: it was, for this was asked.
+    /// Runs work that can be dropped at any time; returns `None` if it was dropped because of a
+    /// stop.
     pub async fn unless<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;

@@ -1,8 +1,9 @@
-//! Writing: a stream of bytes into a file.
+//! Stores a stream of bytes into a file.
 //!
-//! The bytes are gathered into pieces of [`STORE_PIECE_BYTES`], each sent in one `StoreData64`: a
-//! call must say first how many bytes it brings, and one that failed is sent again to the next
-//! server, so a piece is kept until it is acknowledged. The next piece is read meanwhile.
+//! The bytes are collected into pieces of [`STORE_PIECE_BYTES`], and each piece is sent in one
+//! `StoreData64`. Such a call has to state first how many bytes follow. A failed call is repeated
+//! at the next server, so a piece is kept until a server has acknowledged it. Meanwhile the next
+//! piece is read.
 
 use std::fmt;
 
@@ -18,15 +19,16 @@ use crate::course::Course;
 use crate::error::Result;
 use crate::path::Node;
 
-/// Bytes of one call.
+/// The most bytes of one call.
 pub(crate) const STORE_PIECE_BYTES: u64 = 8 << 20;
 
-/// Where the bytes come from.
+/// A source of the bytes to store.
 pub trait Source {
-    /// At most `max` bytes more, in chunks; fewer than `max` only at the end.
+    /// Returns the next bytes in chunks, at most `max`; fewer than `max` only at the end.
     fn take(&mut self, max: u64) -> impl Future<Output = std::io::Result<Vec<Bytes>>> + Send;
 
-    /// Goes on from that byte, if it can: a store that failed is tried in another way.
+    /// Moves the source back to that byte for another attempt at a failed store. Returns false if
+    /// the source cannot do that.
     fn rewind(&mut self, position: u64) -> impl Future<Output = std::io::Result<bool>> + Send {
         let _cannot = position;
         async { Ok(false) }
@@ -34,12 +36,12 @@ pub trait Source {
 }
 
 impl Client {
-    /// Replaces a file's contents by what `source` gives, and sets its modification time.
-    /// `progress` is told of each acknowledged piece's length.
+    /// Replaces the contents of a file with the bytes of `source`, and sets its modification time.
+    /// Calls `progress` with the length of each acknowledged piece.
     ///
     /// # Errors
-    /// The source cannot be read, or no server takes the bytes. What was acknowledged before is
-    /// in the file then.
+    /// The source cannot be read, or no server takes the bytes. The pieces that a server
+    /// acknowledged before the failure are in the file.
     pub async fn store(
         &self,
         node: &Node,
@@ -52,7 +54,8 @@ impl Client {
             .await
     }
 
-    /// [`Client::store`] of what follows the first `position` bytes, which stay.
+    /// As [`Client::store`], for the bytes after the first `position` bytes, which stay as they
+    /// are.
     pub(crate) async fn store_from(
         &self,
         node: &Node,
@@ -86,12 +89,13 @@ impl Client {
         }
     }
 
-    /// Cuts a file that is longer.
+    /// Shortens a file to `length` bytes.
     pub(crate) async fn cut(&self, node: &Node, what: &str, length: u64) -> Result<AfsFetchStatus> {
         self.store_piece(node, what, length, &[], 0, None).await
     }
 
-    /// One `StoreData64`: `length` bytes, those of `piece`, for `position`; the file ends behind them.
+    /// Makes one `StoreData64`: stores `piece`, which has `length` bytes, at `position`. The file
+    /// ends after them.
     ///
     /// # Errors
     /// No server takes the bytes.
@@ -122,17 +126,19 @@ impl Client {
     }
 }
 
-/// When a store of a file that was sent was given up, if it was not answered. It may still come to a server's turn, behind the
-/// one that is sent in its place, and then puts back the old bytes and the old length; so the server has to
-/// answer something before the next is sent ([`Course::settle`]).
+/// The time at which an unanswered store of a file was given up, if there is one. The server may
+/// still execute that store after its replacement, and would then restore the old bytes and the old
+/// length. So the server has to answer another call before the replacement is sent
+/// ([`Course::settle`]).
 #[derive(Debug, Default)]
 pub(crate) struct Unanswered(Mutex<Option<Instant>>);
 
-/// A store that is under way. Whoever waits for it may be told to give up.
+/// A store in progress. Dropping it without an answer, for instance when the caller is cancelled,
+/// notes that the store was given up.
 struct Sent<'a>(Option<&'a Unanswered>);
 
 impl Sent<'_> {
-    /// The server has said what became of it: nothing comes later.
+    /// The server has answered, so the store cannot take effect later.
     fn answered(mut self) {
         self.0 = None;
     }
@@ -146,7 +152,7 @@ impl Drop for Sent<'_> {
     }
 }
 
-/// Stores at one server after the other until one takes it.
+/// Tries one server after the other until one takes the store.
 pub(crate) async fn store(
     course: &mut Course<'_>,
     unanswered: &Unanswered,
@@ -189,7 +195,7 @@ async fn send(
     for chunk in piece {
         match call.write(chunk.clone()).await {
             Ok(()) => {}
-            // The server has answered already; its answer says why.
+            // The server has answered before the last byte; the answer contains the reason.
             Err(CallError::AnsweredEarly) => break,
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! A volume as clients use it: which one, in which cell. Where it is may change under way.
+//! A volume as clients use it: its identity and cell. Its location may change during an operation.
 
 use cellar_wire::ids::VolumeId;
 
@@ -19,7 +19,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Whether nothing in it can be changed.
+    /// Whether the volume cannot be changed.
     pub fn is_read_only(&self) -> bool {
         self.kind != VolumeKind::ReadWrite
     }

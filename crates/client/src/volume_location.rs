@@ -1,11 +1,12 @@
-//! Where volumes are: calls to a cell's VL servers, and what they answered, kept for a while.
+//! Locations of volumes: calls to a cell's VL servers, and a cache of their answers.
 //!
-//! 1. The newest form of the call is tried first (`GetEntryByNameU`), and `GetEntryByNameN` where a
-//!    server knows no other; servers that are named by UUID are asked for with `GetAddrsU`.
-//! 2. Any VL server answers reads, so they are asked in the cell's order until one does: the next one also when those before
-//!    it are silent for [`NEXT_TIME`]. One that was silent is asked last. `U` codes (no quorum, not the sync site)
-//!    mean the next one too.
-//! 3. An answer is believed for [`ENTRY_LIFETIME`], and dropped at once when a file server says
+//! 1. The newest form of the call is tried first (`GetEntryByNameU`), and `GetEntryByNameN` at a
+//!    server that knows no other form. The addresses of a server that an entry names by UUID are
+//!    fetched with `GetAddrsU`.
+//! 2. Any VL server answers reads. The servers are tried in the cell's order, those that were
+//!    silent lately last. The next server is also called when those before it are silent for
+//!    [`NEXT_TIME`], or after a `U` code (no quorum, not the sync site).
+//! 3. An answer is valid for [`ENTRY_LIFETIME`]. It is dropped at once when a file server says
 //!    `VNOVOL` or `VMOVED` ([`Locations::forget`]).
 
 use std::collections::HashMap;
@@ -30,13 +31,13 @@ use crate::patience::Waits;
 use crate::servers::Servers;
 use crate::volume::Volume;
 
-/// How long an entry is believed without being asked again.
+/// The time for which an entry is valid.
 pub const ENTRY_LIFETIME: Duration = Duration::from_secs(600);
 
-/// How long database servers may be silent until one more is asked.
+/// The time for which database servers may be silent until one more is called.
 pub const NEXT_TIME: Duration = Duration::from_secs(3);
 
-/// Entries kept; when more are needed the cache starts anew.
+/// The most entries kept; when more are needed, the cache is emptied.
 const ENTRIES_MAX: usize = 100_000;
 
 /// A file server, as the VLDB names it.
@@ -59,7 +60,7 @@ pub struct Site {
     pub flags: u32,
 }
 
-/// What the VLDB says about a family of volumes.
+/// The VLDB entry of a family of volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
     /// The cell.
@@ -75,7 +76,7 @@ pub struct Family {
 }
 
 impl Family {
-    /// Which volumes of it exist.
+    /// The volumes of the family that exist.
     pub fn existing(&self) -> Existing {
         Existing {
             read_write: self.flags & vl::VLF_RWEXISTS != 0,
@@ -89,7 +90,7 @@ impl Family {
         self.ids[kind as usize]
     }
 
-    /// Which of its volumes has this id.
+    /// The kind of the volume with this id.
     pub fn kind_of(&self, id: VolumeId) -> Option<VolumeKind> {
         let kinds = [
             VolumeKind::ReadWrite,
@@ -101,10 +102,10 @@ impl Family {
             .find(|kind| self.id(*kind) == id && id.0 != 0)
     }
 
-    /// The servers to ask for one of its volumes, in order.
+    /// The servers of one of its volumes, in order.
     ///
-    /// Sites that are not released yet are left out; while a release is under way only sites that
-    /// have the new version serve. The backup volume is where the read-write volume is.
+    /// Sites without a first release are left out. During a release only sites that have the new
+    /// version serve. The backup volume is on the server of the read-write volume.
     pub fn servers(&self, kind: VolumeKind) -> Vec<Arc<Fileserver>> {
         let wanted = match kind {
             VolumeKind::ReadOnly => vl::VLSF_ROVOL,
@@ -123,10 +124,10 @@ impl Family {
     }
 }
 
-/// When an entry was asked for, and what it said.
+/// The time of a request for an entry, and the entry.
 type Known = (Instant, Arc<Family>);
 
-/// The VL servers of all cells, and what they said.
+/// The VL servers of all cells, and a cache of their answers.
 #[derive(Debug)]
 pub struct Locations {
     servers: Arc<Servers>,
@@ -135,7 +136,7 @@ pub struct Locations {
 }
 
 impl Locations {
-    /// Nothing is known yet.
+    /// Makes an empty cache.
     pub fn new(servers: Arc<Servers>) -> Self {
         Self {
             servers,
@@ -144,7 +145,7 @@ impl Locations {
         }
     }
 
-    /// Calls a read procedure of the cell's VL servers, one after the other until one answers.
+    /// Calls a read procedure of the cell's VL servers until one answers.
     pub async fn call<P: Procedure>(&self, cell: &Cell, arguments: &P) -> Result<P::Reply> {
         call_database(
             &self.servers,
@@ -173,7 +174,7 @@ impl Locations {
         Ok(family)
     }
 
-    /// The family of a volume, if it was asked for before.
+    /// The family of a volume, if it is in the cache.
     pub(crate) fn known(&self, volume: &Volume) -> Option<Arc<Family>> {
         let base = split_suffix(&volume.name).0;
         let key = (volume.cell.clone(), base.to_owned());
@@ -181,20 +182,20 @@ impl Locations {
         entries.get(&key).map(|(_, family)| family.clone())
     }
 
-    /// Drops what is known about a family: a file server has said that it is wrong.
+    /// Drops the entry of a family, because a file server has said that it is wrong.
     pub fn forget(&self, family: &Family) {
         let same = |other: &Family| other.cell == family.cell && other.name == family.name;
         self.entries.lock().retain(|_, (_, other)| !same(other));
     }
 
-    /// Drops what is known about the family of a volume.
+    /// Drops the entry of a volume's family.
     pub(crate) fn forget_volume(&self, volume: &Volume) {
         if let Some(family) = self.known(volume) {
             self.forget(&family);
         }
     }
 
-    /// Drops all that is known: it is asked for again.
+    /// Drops all entries.
     pub(crate) fn forget_all(&self) {
         self.entries.lock().clear();
         self.fileservers.lock().clear();
@@ -318,8 +319,9 @@ fn or_missing(error: Error, missing: impl Fn() -> Error) -> Error {
     }
 }
 
-/// Calls a read procedure of a database. Its servers are asked in their order, those that were silent lately last: the next one
-/// when one cannot help, and also when none has answered for [`NEXT_TIME`]. The first answer counts.
+/// Calls a read procedure of a database. The servers are called in their order, those that were
+/// silent lately last. The next server is called when one cannot serve, and also when none has
+/// answered for [`NEXT_TIME`]. The first answer counts.
 pub(crate) async fn call_database<P: Procedure>(
     servers: &Servers,
     cell: &Cell,
@@ -341,7 +343,7 @@ pub(crate) async fn call_database<P: Procedure>(
     }
 }
 
-/// The same, once.
+/// One round of [`call_database`], without retries.
 async fn ask_databases<P: Procedure>(
     servers: &Servers,
     cell: &Cell,
@@ -352,7 +354,8 @@ async fn ask_databases<P: Procedure>(
     let mut last = CallError::Dead;
     let mut asked = FuturesUnordered::new();
     let mut rest = addresses.iter();
-    // Who has not answered yet, and who not for that long.
+    // The servers that have not answered yet, and those among them that were silent for
+    // [`NEXT_TIME`].
     let (mut waited_for, mut slow) = (Vec::new(), Vec::new());
     loop {
         if let Some(address) = rest.next() {
@@ -414,7 +417,7 @@ async fn ask_database<P: Procedure>(
         && error.is_unreachable()
         && servers.reach().changes() != changes
     {
-        // The answer went to an address that is ours no more.
+        // The answer went to an address that this machine no longer has.
         answer = connect().call(arguments).await;
     }
     if let Err(error) = &answer

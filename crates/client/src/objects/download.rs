@@ -35,8 +35,8 @@ enum Way<'a> {
 }
 
 impl Client {
-    /// Reads the bytes of a file in `range`, up to its end: from its devices if the file is in
-    /// objects, else from its file server. Errors say `what` was read.
+    /// Reads the bytes of a file in `range`, up to its end. They come from its devices if the file
+    /// is in objects, else from its file server. Errors say `what` was read.
     ///
     /// # Errors
     /// No server of the volume answers, or they refuse.

@@ -194,9 +194,9 @@ impl Client {
         Ok(status)
     }
 
-    /// Stores a piece of a file of `length` bytes at its devices. After a failure that only
-    /// concerns the devices, the caller can store the piece through the file server: the attempt
-    /// here does not get in its way.
+    /// Stores a piece of a file of `length` bytes at its devices. After a failure of the devices
+    /// only, the caller can store the piece through the file server: the failed attempt does not
+    /// block that.
     ///
     /// # Errors
     /// A failure that the file server would report too.
