@@ -60,8 +60,8 @@ pub struct Options {
     /// Size of a client's writes, KiB.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=16_384))]
     pub record: u64,
-    /// Size of each call of `store` and `fetch`, KiB, in sequence as stock clients do it; default:
-    /// as our client does it, which requests 64 MiB and stores 8.
+    /// Size of each call of `store` and `fetch`, KiB. The calls are made in sequence, as by stock
+    /// clients. Default: as our client, which requests 64 MiB and stores 8.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub call: Option<u64>,
     /// Stripes of new files; 0: according to the policies.

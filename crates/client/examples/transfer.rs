@@ -1,12 +1,15 @@
-//! One stream of a file, and what it costs its client: seconds and processor seconds, as a line of JSON. The bytes come
-//! from memory and go nowhere, so that no disk of the client's is measured. `bench/objects` runs it.
+//! Transfers one file, and prints the cost for the client as a line of JSON: seconds and processor
+//! seconds. The bytes come from memory and are not written to a disk, so no disk of the client is
+//! measured. `bench/objects` runs this program.
 //!
 //! `cargo run --profile dist -p cellar-client --example transfer -- ADDRESS CELL WAY WHAT PATH MIB [LAYOUT]`
 //!
-//! - WAY: `direct`, at the devices, an error where that cannot be; `plain`, through the file server.
-//! - WHAT: `write` makes the file, or overwrites it; `read`; `sparse` writes 1 MiB at the end of each GiB and
-//!   reads these and the holes before them.
-//! - LAYOUT: `STRIPES` or `STRIPESxCOPIES` or `DATA+PARITY`, of a new file; default: as the policies say.
+//! - WAY: `direct`, at the devices, with an error if that is not possible; `plain`, through the
+//!   file server.
+//! - WHAT: `write` creates or overwrites the file; `read` reads it. `sparse` writes 1 MiB at the
+//!   end of each GiB, and reads these and the holes before them.
+//! - LAYOUT: the layout of a new file: `STRIPES`, `STRIPESxCOPIES` or `DATA+PARITY`; default:
+//!   according to the policies.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -21,12 +24,12 @@ use cellar_wire::rxafs::AfsStoreStatus;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// Size of the pieces of memory that are sent.
+/// The size of the chunks that are sent.
 const CHUNK: usize = 256 << 10;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Bytes that say where in the file they are, as far as the chunk's first eight do.
+/// A source of bytes in memory: each byte is the low byte of its position in the file.
 struct Memory {
     position: u64,
     end: u64,
@@ -96,11 +99,12 @@ impl Transfer {
         Ok(())
     }
 
-    /// Reads a range; whether its bytes are all zeros, or all as they were written.
+    /// Reads a range; returns whether its bytes are all zeros, or all as they were written.
     async fn read(&self, node: &Node, position: u64, length: u64) -> Result<bool, Failure> {
         let (mut got, mut zeros, mut written) = (0, true, true);
         let mut look = |bytes: &Bytes| {
-            // A few of each piece: what comparing costs is not to be measured.
+            // Only a few bytes of each piece are compared, so the cost of the comparison is not
+            // measured.
             for at in [0, bytes.len() / 2, bytes.len() - 1] {
                 zeros &= bytes[at] == 0;
                 written &= bytes[at] == (position + got + at as u64) as u8;
@@ -211,7 +215,7 @@ fn shape(text: &str) -> Result<Shape, Failure> {
     })
 }
 
-/// Of this process so far. Linux counts in hundredths of a second.
+/// The processor time of this process so far. Linux counts in hundredths of a second.
 fn processor_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let behind = stat.rsplit(')').next().unwrap_or("");

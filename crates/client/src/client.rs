@@ -241,8 +241,8 @@ impl Client {
     /// the start of a path.
     ///
     /// # Errors
-    /// The cell is unknown; the VLDB does not list the volume, or lists it without the wanted kind;
-    /// the mount point leads from a backup volume to a backup volume.
+    /// The cell is unknown; the VLDB does not list the volume or the wanted kind of it; the mount
+    /// point leads from a backup volume to a backup volume.
     pub async fn mounted(
         &self,
         from: Option<&Volume>,

@@ -1,9 +1,9 @@
 //! Paths: from `/afs/CELL/…` to a fid, across mount points and symbolic links.
 //!
-//! 1. `/afs` is the root directory of the home cell's `root.afs` (read-only if there is one). If a
-//!    name is not in that directory but is the name of a known cell, it leads to the cell's
-//!    `root.cell`; with a dot before it, to the read-write `root.cell`. So paths work in a cell
-//!    without `root.afs` too.
+//! 1. `/afs` is the root directory of the home cell's `root.afs` (read-only if there is one). A
+//!    name that is not in that directory may be the name of a known cell. It then leads to the
+//!    cell's `root.cell`; with a dot before it, to the read-write `root.cell`. So paths work in a
+//!    cell without `root.afs` too.
 //! 2. A mount point is replaced by the root of the volume that it leads to
 //!    ([`crate::mount_point::choose`]). At the end of a path this depends on [`Follow`].
 //! 3. A symbolic link is replaced by its target; at the end of a path this depends on [`Follow`]

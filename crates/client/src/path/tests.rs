@@ -1,4 +1,4 @@
-//! Walks over a tree in memory: two cells, mount points, links.
+//! Walks in a tree in memory: two cells, mount points, links.
 
 use std::collections::HashMap;
 
@@ -212,7 +212,7 @@ async fn cells_are_found_by_name_too() {
             .expect("afs")
             .is_none()
     );
-    // In a cell that has a root.afs, names that it lacks are tried as cells.
+    // In a cell that has a root.afs, names that are not in it are tried as names of cells.
     assert_eq!(walked("/afs/far.org").await, (FAR_ROOT, 1));
 }
 

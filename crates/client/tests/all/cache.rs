@@ -36,7 +36,7 @@ async fn what_one_closes_the_other_sees() {
     let told = Arc::new(Told::default());
     b.cache.watch(told.clone());
     assert_eq!(b.get(&seen).await, b"one");
-    // Held: no answer is needed to say so.
+    // The attributes are in the cache: no answer of the server is needed.
     assert!(seen.attributes().expect("known").valid > Duration::from_secs(60));
     let before = told.0.load(Ordering::SeqCst);
     a.put(&file, b"another").await.expect("stored");
@@ -46,7 +46,7 @@ async fn what_one_closes_the_other_sees() {
     );
     assert!(seen.attributes().expect("known").valid.is_zero());
     assert_eq!(b.get(&seen).await, b"another");
-    // And the other way, with a name that was not there.
+    // The same in the other direction, with a name that did not exist.
     let missing = b.cache.lookup(&b.user, &b.root, b"new").await;
     assert_eq!(errno(&missing.expect_err("not there")), 2);
     a.make("new").await;
@@ -68,10 +68,10 @@ async fn a_small_file_is_given_away_only_as_it_is() {
     assert_eq!(b.get(&seen).await, b"one");
     assert_eq!(give(100), (true, Some(b"one".to_vec())));
     assert_eq!(give(2), (false, None), "it is too large");
-    // A promise that ends meanwhile: whoever shows the file is told after that.
+    // If the promise ends while bytes are given out, the watcher is notified afterwards.
     let told = Arc::new(Told::default());
     b.cache.watch(told.clone());
-    // The end comes from another thread: this one holds the bytes meanwhile.
+    // The promise ends in another thread, because this one holds the bytes meanwhile.
     let volume = seen.volume().id;
     let end = || std::thread::scope(|scope| scope.spawn(|| b.cache.distrust(volume)).join());
     let good = handle.give_small(100, |_| end().expect("ended"));
@@ -232,7 +232,7 @@ async fn who_may_not_write_cuts_nothing() {
     // open(2) with O_RDONLY and O_TRUNC.
     let cut = b.cache.open(&b.user, &seen, Rights::READ, true).await;
     assert_eq!(errno(&cut.expect_err("no right")), 13);
-    // truncate(2), while somebody has it open.
+    // truncate(2), while the file is open.
     let handle = b.open(&seen, Rights::READ).await;
     let cut = b.cut(&seen, 0).await;
     assert_eq!(errno(&cut.expect_err("no right")), 13);
@@ -273,7 +273,7 @@ async fn a_change_whose_answer_nobody_waited_for_is_seen() {
                 tokio::task::yield_now().await;
             }
         };
-        // Whoever waits gives up as soon as the server has made it.
+        // The caller is cancelled as soon as the server has created the file.
         tokio::select! {
             biased;
             () = there => {}
@@ -313,7 +313,7 @@ async fn a_name_that_leads_to_another_file_by_now_is_found() {
     a.make("name").await;
     let new = a.make("new").await;
     assert_eq!(b.names().await, ["name", "new"]);
-    // Nobody is told, as if that were still under way.
+    // No client receives a break, as if the breaks were still under way.
     bench.rename("new", "name");
     assert_eq!(b.find("name").await.fid(), new.fid());
     bench.end();
@@ -331,7 +331,7 @@ async fn a_file_read_backwards_stays_within_the_cache() {
     for start in (0..bytes.len()).step_by(500_000).rev() {
         let read = handle.read(start as u64, 500_000).await.expect("read");
         assert!(read == bytes[start..start + 500_000], "at {start}");
-        // What was just fetched comes on top.
+        // The bytes of the last fetch may exceed the limit of the cache.
         let used = b.cache.used();
         assert!(used <= 12 << 20, "{used} bytes are kept at {start}");
     }
@@ -346,7 +346,8 @@ async fn who_has_a_file_open_is_told_when_its_promise_has_run_out() {
     let told = Arc::new(Told::default());
     a.cache.watch(told.clone());
     let (open, closed) = (a.make("open").await, a.make("closed").await);
-    // Asked for once more: the server's first call to a new client ends what it promised until then.
+    // The statuses are fetched again, because the server's first call to a new client ends its
+    // promises so far.
     for name in ["open", "closed"] {
         a.find(name).await;
     }
@@ -356,7 +357,7 @@ async fn who_has_a_file_open_is_told_when_its_promise_has_run_out() {
     let now = tokio::time::Instant::now();
     a.cache.tell_expired(now);
     assert_eq!(count(), before);
-    // What the kernel may believe: of what it was never given there is nothing to tell.
+    // Attributes that the kernel may keep: without any there would be no notice.
     for file in [&open, &closed] {
         assert!(!file.attributes().expect("known").valid.is_zero());
     }
@@ -398,7 +399,7 @@ async fn a_cache_directory_outlives_its_process() {
         files.push(second.find(name).await);
     }
     assert_eq!(second.get(&files[2]).await, b"by somebody else");
-    // What was asked is promised: nothing more comes from the server.
+    // The fetched files are under a promise, so the server is not called again.
     bench.silence();
     assert!(second.get(&files[0]).await == bytes);
     assert!(second.get(&files[1]).await == bytes);
@@ -417,7 +418,7 @@ async fn what_was_not_stored_before_a_crash_is_stored_after_it() {
         first.put(&file, b"what was there").await.expect("stored");
         let handle = first.open(&file, Rights::WRITE).await;
         handle.write(9, b"is here!").await.expect("write");
-        // It ends without a close, as a program does whose mount was killed.
+        // The handle ends without a close, as that of a program whose mount was killed.
     }
     drop(first);
     let (unstored, _) = cache::unstored_in(directory.path()).expect("a cache");
@@ -472,7 +473,7 @@ async fn what_was_not_stored_is_stored_as_who_wrote_it() {
     handle.write(9, b"is here!").await.expect("write");
     drop((first, file, handle));
     assert_eq!(writers(), [USER]);
-    // As long as he has no tokens it is nobody else's to store.
+    // As long as the user has no tokens, no other user's tokens are used for the store.
     let second = bench.client_with(64 << 20, disk()).await;
     second.cache.take_up().await;
     assert_eq!(writers(), [USER]);

@@ -1,4 +1,4 @@
-//! The callback service, asked as a file server asks it.
+//! Calls to the callback service, as a file server makes them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

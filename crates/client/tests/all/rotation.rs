@@ -1,7 +1,7 @@
-//! The client against servers that misbehave as real ones do, over real sockets.
+//! The client with servers that fail as real ones do, over real sockets.
 //!
-//! One VL server knows a volume on two addresses of this machine; each address has a file server that
-//! answers by a script. What the client asks, in which order, is what is tested.
+//! One VL server knows a volume on two addresses of this machine. Each address has a file server
+//! that answers according to a script. The tests check the calls of the client and their order.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Knows one volume, `v`, at the sites of the day; speaks only the `N` form.
+/// A VL server with one volume, `v`, at changeable sites; it knows only the `N` form of the calls.
 struct Locations {
     sites: Mutex<Vec<Ipv4Addr>>,
     asked: AtomicUsize,
@@ -67,8 +67,9 @@ impl Service for Locations {
     }
 }
 
-/// Answers FetchStatus with the next code of its script, then with success; FetchData64 with the
-/// bytes it has, of which a call breaks off after some while there are any to break off after.
+/// A file server. It answers FetchStatus with the next code of its script, then with success. It
+/// answers FetchData64 with its bytes; if `break_after` is set, the next such call fails after that
+/// many bytes.
 #[derive(Default)]
 struct Files {
     script: Mutex<VecDeque<AbortCode>>,
@@ -94,7 +95,7 @@ impl Files {
         let broken = self.break_after.lock().take();
         if let Some(after) = broken {
             call.write(rest[..after].to_vec().into()).await?;
-            // So that the client has them before the abort.
+            // The client receives the bytes before the abort.
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             return Err(AbortCode::VOFFLINE);
         }
@@ -166,7 +167,7 @@ impl Bench {
                 .local_address()
         };
         let location = open(FIRST, 0, locations.clone()).port();
-        // Both file servers on the same port, as one cell has them.
+        // Both file servers use the same port, as in a cell.
         let fileserver = open(FIRST, 0, first).port();
         open(SECOND, fileserver, second);
         let cell = Cell {
@@ -314,10 +315,10 @@ async fn a_silent_database_server_is_not_waited_for_where_another_answers() {
     let start = std::time::Instant::now();
     let family = client.locations().family(&cell, "v").await;
     family.expect("the second answers");
-    // It counts as dead after 30 s.
+    // The server counts as dead after 30 s.
     assert!(start.elapsed().as_secs() < 20);
     assert!(socket.recv(&mut [0; 2_000]).is_ok(), "it was not asked");
-    // From then on it is the last.
+    // From then on the silent server is tried last.
     assert!(client.servers().is_down(silent));
 }
 

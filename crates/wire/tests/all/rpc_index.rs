@@ -1,8 +1,8 @@
 //! `docs/rpc-index.md` lists every procedure that is declared.
 //!
-//! The status column is written by hand, where a server implements or refuses a procedure; this
-//! test keeps it. `CELLAR_UPDATE=1 cargo test -p cellar-wire --test all rpc_index` rewrites the
-//! page.
+//! The status column is edited by hand when a server implements or refuses a procedure; this test
+//! keeps the column as it is. `CELLAR_UPDATE=1 cargo test -p cellar-wire --test all rpc_index`
+//! rewrites the page.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -70,9 +70,9 @@ fn the_index_names_every_procedure() {
     let statuses = status_of(&current);
     let mut page = String::from(
         "# RPC index\n\n\
-         Every procedure of every package, from the declarations in `crates/wire`. The status column is kept\n\
-         by hand: *answers*, *refuses* (with the code), or `-` where no server of ours has the package.\n\
-         `CELLAR_UPDATE=1 cargo test -p cellar-wire --test all rpc_index` writes the rest.\n",
+         The procedures of all packages, generated from the declarations in `crates/wire`. Only the status column is\n\
+         edited by hand. It says *answers*, *refuses* (with the code), or `-` if no server of Cellar has the package.\n\
+         `CELLAR_UPDATE=1 cargo test -p cellar-wire --test all rpc_index` rewrites the other columns.\n",
     );
     let mut last = "";
     for message in packages::all_messages() {
