@@ -17,10 +17,10 @@ use crate::rxafs::{BenchError, resolve, seconds};
 /// Options of `cellar bench first-answer`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Example: started before the server is, and ended by its answer:
+    after_help = "Example: start it before the server; it ends when the server answers:
   cellar bench first-answer --server 10.77.0.2 --volume 536870915
 
-Anonymous callers need no rights: a refusal for want of them is an answer too."
+Anonymous callers need no rights: a refusal is an answer too."
 )]
 pub struct Options {
     /// Address of the file server: ADDRESS or ADDRESS:7000.

@@ -34,7 +34,7 @@ use crate::cpu::Reading;
   cellar bench objects --server 10.77.0.2 --volume big --operations store,fetch --clients 8
   cellar bench objects --operations udp,disk --path /var/tmp
 
-Anonymous clients need all rights in the root directory of the volume. What is made there is removed again.")]
+Anonymous clients need all rights in the root directory of the volume. The files are removed at the end.")]
 pub struct Options {
     /// Address of a database server of the cell.
     #[arg(long)]

@@ -26,7 +26,7 @@ use crate::workspace::Workspace;
       --operations fetch-status,store4k --seconds 5 --runs 3 --server-pid $(pidof dafileserver)
   cellar bench rxafs --server 10.77.0.2 --volume scratch --clients 200 --operations mixed --pause-ms 20 --flood 64
 
-Anonymous clients need the rights rlidwk in the root directory of the volume. What is made there is removed again.")]
+Anonymous clients need the rights rlidwk in the root directory of the volume. The files are removed at the end.")]
 pub struct Options {
     /// Address of the file server, and of the database servers unless given; default port 7000.
     #[arg(long)]

@@ -169,7 +169,7 @@ impl Client {
                 .call_with(&rxafs::GiveUpAllCallBacks {}, options)
                 .await;
             if let Err(cause) = left {
-                tracing::debug!(server = ?connection.peer(), %cause, "no answer to the goodbye");
+                tracing::debug!(server = ?connection.peer(), %cause, "the server did not answer when its promises were given up");
             }
         }
     }

@@ -19,7 +19,7 @@ pub enum Error {
     UnknownCell(CellName),
     /// No database server of the cell answered.
     #[error(
-        "no {role} server of cell {cell} answers ({servers}): is it running, and may UDP pass?"
+        "no {role} server of cell {cell} answers ({servers}): is it running, and does the firewall let UDP pass?"
     )]
     DatabaseUnreachable {
         /// The cell.
@@ -85,7 +85,7 @@ pub enum Error {
         detail: String,
     },
     /// The file was changed while it was read.
-    #[error("{what}: it was changed while it was read; read it again")]
+    #[error("{what}: the file was changed while it was read; read it again")]
     Changed {
         /// The path or fid.
         what: String,
@@ -167,7 +167,7 @@ pub enum PathProblem {
     #[error("exists already")]
     Exists,
     /// `/afs` itself and the names of cells in it are in no volume that can be changed.
-    #[error("this is not a place where files can be made or removed")]
+    #[error("files cannot be created or removed here")]
     NotChangeable,
 }
 
@@ -225,19 +225,19 @@ pub fn token_sentence(cause: &CallError) -> Option<&'static str> {
         }
         AbortCode::RXKADUNKNOWNKEY => Some(
             "the server does not have the key that your ticket is sealed with: 'cellar tokens' \
-             shows its version, 'cellar key list' on the server those it has. If the cell's key was \
+             shows its version, 'cellar key list' on the server lists its keys. If the cell's key was \
              changed, 'cellar logout' and 'cellar login' get a ticket with the new one",
         ),
         AbortCode::RXKADBADTICKET | AbortCode::RXKADTICKETLEN => Some(
-            "the server cannot read your ticket: do clocks agree, and has the cell the key of its \
-             realm ('cellar key import-keytab')?",
+            "the server cannot read your ticket: do the clocks agree, and does the cell have the key of \
+             its realm ('cellar key import-keytab')?",
         ),
         AbortCode::RXKADNOAUTH => Some(
             "the server does not take your ticket yet: the clocks of this machine, the KDC and the \
              server do not agree",
         ),
         AbortCode::RXKADLEVELFAIL => {
-            Some("the server demands more protection of what is sent: use --encrypt")
+            Some("the server demands more protection of the packets: use --encrypt")
         }
         _ => None,
     }
@@ -253,7 +253,7 @@ fn file_sentence(cause: &CallError) -> String {
     }
     match code.to_plain() {
         AbortCode::EACCES => "permission denied: the access list gives you no right to this \
-                              ('cellar fs listacl' shows it, 'cellar tokens' as whom you act; \
+                              ('cellar fs listacl' shows it, 'cellar tokens' shows your tokens; \
                               --admin acts as administrator on the server's own machine)"
             .to_owned(),
         AbortCode::ENOENT => "no such file or directory".to_owned(),

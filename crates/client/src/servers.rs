@@ -135,7 +135,7 @@ impl Servers {
         };
         match renewal.renew(cell).await {
             Some(security) => {
-                tracing::debug!(%cell, "going on with a new token");
+                tracing::debug!(%cell, "continuing with a new token");
                 self.set_security(cell, security);
                 true
             }

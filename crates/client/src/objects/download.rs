@@ -136,7 +136,7 @@ impl Download<'_> {
                     return Ok(bytes);
                 }
                 Err(cause) => {
-                    tracing::info!(what = self.what, %cause, "going on through the file server");
+                    tracing::info!(what = self.what, %cause, "continuing through the file server");
                     self.go_plain(version).await?;
                 }
             }

@@ -171,7 +171,7 @@ impl Client {
                         if is_final(&failure) || !source.rewind(position).await.map_err(local)? {
                             return Err(failure);
                         }
-                        tracing::info!(what, %failure, "going on through the file server");
+                        tracing::info!(what, %failure, "continuing through the file server");
                         let mut again = |bytes: u64| {
                             let news = bytes.saturating_sub(sent);
                             sent = sent.saturating_sub(bytes);
@@ -378,7 +378,7 @@ impl Store<'_> {
                 let early = std::io::ErrorKind::UnexpectedEof;
                 return Err(local(std::io::Error::new(
                     early,
-                    "it became shorter while it was copied",
+                    "the source became shorter while it was copied",
                 )));
             }
             left -= count;
@@ -449,7 +449,7 @@ impl Store<'_> {
             .client
             .call_volume(&self.node.volume, &asked, &arguments);
         if let Err(failure) = given_up.await {
-            tracing::debug!(%failure, "a store was not given up");
+            tracing::debug!(%failure, "the server did not end a store that was given up");
         }
     }
 }
