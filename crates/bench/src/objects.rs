@@ -1,5 +1,6 @@
-//! `cellar bench objects`: whole files written and read by many clients at once, on object storage
-//! devices or through a file server, and the limits of the machine itself.
+//! `cellar bench objects`: many clients write and read whole files at the same time, on object
+//! storage devices or through a file server. Some operations measure the limits of the machine
+//! itself.
 //!
 //! 1. Each client simulates a machine: a UDP port, a client library, one file. All start at the
 //!    same time. The rate is that of all bytes from the first start to the last end.

@@ -1,5 +1,5 @@
-//! A UDP relay that simulates a bad path, for systems whose kernel has no `netem`: delay, jitter,
-//! loss, reordering, duplicates, and a rate limit with a queue.
+//! A UDP relay that simulates a bad path, for systems whose kernel has no `netem`. It simulates
+//! delay, jitter, loss, reordering, duplicates, and a rate limit with a queue.
 //!
 //! 1. A client sends to the relay's address. Each client gets its own socket towards the server, as
 //!    behind an address translator. The server can thus distinguish the clients, and its answers

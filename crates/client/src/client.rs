@@ -241,8 +241,8 @@ impl Client {
     /// the start of a path.
     ///
     /// # Errors
-    /// The cell is unknown; the VLDB does not list the volume or the wanted kind of it; the mount
-    /// point leads from a backup volume to a backup volume.
+    /// The cell is unknown, or the VLDB does not list the volume or the wanted kind of it.
+    /// [`PathProblem::BackupInBackup`] if the mount point leads from a backup volume to one.
     pub async fn mounted(
         &self,
         from: Option<&Volume>,

@@ -105,9 +105,9 @@ impl Client {
     /// file server. Calls `progress` with each step.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if `upload.stop` was asked; the source cannot be read or has fewer
-    /// bytes; neither devices nor file server take the bytes. The parts that ended before the
-    /// failure are in the file.
+    /// [`Error::Interrupted`] if a stop was requested through `upload.stop`; the source cannot be
+    /// read or has fewer bytes; neither devices nor file server take the bytes. The parts that
+    /// ended before the failure are in the file.
     pub async fn upload(
         &self,
         node: &Node,
