@@ -16,7 +16,7 @@
 //!    and the store is retried.
 //! 4. *A cache directory outlives the process* (crate `cellar_cachestore`). The next process uses
 //!    the cached bytes whose version the server still has. It stores the bytes that were not stored
-//!    yet (`leftover.rs`).
+//!    yet (`recovery.rs`).
 //! 5. *Bounded*: bytes by `Options::size`, vnodes by `Options::vnodes_max`. The least recently used
 //!    are dropped first. A vnode that the kernel was shown counts as in use, so the cache asks the
 //!    kernel to release some of them (`Watcher::crowded`).
@@ -42,33 +42,40 @@ use crate::reach::Reach;
 use crate::rxafscb::{CallbackService, Promises, Settled};
 use crate::volume::Volume;
 
-mod alive;
 mod attributes;
-mod behind;
-mod brim;
 mod change;
 mod coherence;
 mod compare;
+mod create_queue;
+mod device_locations;
 mod direct;
-mod early;
-mod far;
+mod dirty_limit;
 mod files;
-mod full;
-mod gone;
+mod full_disk;
+mod given_up;
+mod keep_alive;
+mod kernel_state;
+mod lease;
 mod leases;
-mod leftover;
 mod life;
 mod loans;
+mod local_create;
 mod lock_order;
+mod lock_table;
 mod locks;
+mod long_path;
 mod manage;
 mod metrics;
-mod names;
-mod neighbours;
-mod pending;
+mod namespace;
+mod owner_refusals;
+mod pending_create;
 mod range_locks;
 mod read;
+mod read_ahead;
+mod reader;
+mod recovery;
 mod renew;
+mod request;
 mod settings;
 mod silly_rename;
 mod status;
@@ -76,23 +83,23 @@ mod store;
 mod user;
 mod verify;
 mod vnode;
+mod write_back;
 
-use alive::Alive;
-use behind::Behind;
-use brim::Brim;
 pub use cellar_cachestore::{Unstored, unstored_in};
 use coherence::Audience;
 pub use coherence::{Length, Notice, SETTLE_TIME, Watcher};
 pub use compare::Before;
-use early::Early;
+use dirty_limit::Brim;
 pub use files::{Handle, Usage, Wanted};
-use full::Full;
+use full_disk::Full;
+use keep_alive::Alive;
 pub use loans::Loan;
+use local_create::Early;
 use lock_order::{Ordered, TABLE, VNODES};
-pub use locks::{Lock, LockFamily, LockKind, LockOwner};
+pub use lock_table::{Lock, LockFamily, LockKind, LockOwner};
 pub use manage::Waiting;
 use metrics::Counts;
-pub use names::{Found, Root};
+pub use namespace::{Found, Root};
 use range_locks::RangeLocks;
 use renew::Renewals;
 use settings::Settings;
@@ -100,6 +107,7 @@ pub use settings::{SIZE_MIN, SYSNAMES_MAX};
 use user::Users;
 pub use user::{Anonymous, Identities, User};
 pub use vnode::{Attributes, Key, Listing, Vnode};
+use write_back::Behind;
 
 /// The options with which a cache is created.
 #[derive(Clone, Debug)]
@@ -263,7 +271,7 @@ impl Cache {
             silly_names: Ordered::default(),
             fetching: Ordered::default(),
             prefetches: Arc::new(tokio::sync::Semaphore::new(PREFETCHES_MAX)),
-            ahead: Arc::new(tokio::sync::Semaphore::new(neighbours::FETCHES_MAX)),
+            ahead: Arc::new(tokio::sync::Semaphore::new(read_ahead::FETCHES_MAX)),
             space,
             counts: Counts::default(),
             behind: Behind::default(),

@@ -11,13 +11,12 @@
 //!    error.
 //! 3. Only administrators may change owners and groups, and only the server knows the
 //!    administrators. So such a change is sent at once. After a refusal, further changes of the
-//!    same user in the volume fail for [`OWNERS_TIME`] without a call. The answer would be the same
+//!    same user in the volume fail for [`OWNERS_TIME`](super::owner_refusals) without a call. The answer would be the same
 //!    for every file.
 //! 4. All other attributes are sent at once. They replace waiting values of the same attributes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
@@ -27,46 +26,16 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::change::rights_to_file;
-use super::status::refused;
+use super::request::refused;
 use super::user::User;
 use super::vnode::Vnode;
 use crate::errno::errno;
 use crate::error::{Error, Result};
-use crate::volume::Volume;
 
-/// How long a refusal to change owners in a volume is remembered for a user. So an archive of
-/// thousands of files is unpacked without a call for each, and a user who becomes an administrator
-/// does not wait long. A user with new tokens counts as another user.
-const OWNERS_TIME: Duration = Duration::from_secs(10);
-/// The most volumes for which that is remembered for one user.
-const OWNERS_MAX: usize = 256;
 /// Mode bits that only administrators may set.
 const SET_ID: u32 = 0o6000;
 /// Mode bits that may be sent with the bytes.
 const ORDINARY: u32 = 0o777;
-
-/// The volumes in which a user may not change owners.
-#[derive(Debug, Default)]
-pub(crate) struct Owners(parking_lot::Mutex<Vec<(Arc<Volume>, Instant)>>);
-
-impl Owners {
-    fn were_refused(&self, volume: &Volume, now: Instant) -> bool {
-        let refused = self.0.lock();
-        refused.iter().any(|(other, at)| {
-            let is_it = other.id == volume.id && other.cell == volume.cell;
-            is_it && now.duration_since(*at) < OWNERS_TIME
-        })
-    }
-
-    fn refused(&self, volume: &Arc<Volume>, now: Instant) {
-        let mut refused = self.0.lock();
-        refused.retain(|(other, _)| other.id != volume.id || other.cell != volume.cell);
-        if refused.len() >= OWNERS_MAX {
-            refused.remove(0);
-        }
-        refused.push((volume.clone(), now));
-    }
-}
 
 /// Whether an error is a refusal that a retry does not change.
 pub(crate) fn is_refusal(error: &Error) -> bool {
@@ -246,34 +215,5 @@ fn take_what_is_so(set: &mut AfsStoreStatus, status: &AfsFetchStatus, rights: Ri
     if status.unix_mode & SET_ID == 0 {
         set.owner = set.owner.filter(|owner| *owner != status.owner);
         set.group = set.group.filter(|group| *group != status.group);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use cellar_wire::ids::VolumeId;
-
-    use super::*;
-    use crate::cell::CellName;
-    use crate::mount_point::VolumeKind;
-
-    #[test]
-    fn who_was_refused_another_owner_is_asked_about_again_soon() {
-        let volume = |id| {
-            Arc::new(Volume {
-                cell: CellName::new("test.cell").expect("name"),
-                name: "volume".to_owned(),
-                kind: VolumeKind::ReadWrite,
-                id: VolumeId(id),
-            })
-        };
-        let owners = Owners::default();
-        let now = Instant::now();
-        owners.refused(&volume(1), now);
-        for (id, seconds, refused) in [(1, 0, true), (2, 0, false), (1, 9, true), (1, 11, false)] {
-            let later = now + Duration::from_secs(seconds);
-            let known = owners.were_refused(&volume(id), later);
-            assert_eq!(known, refused, "volume {id} after {seconds} s");
-        }
     }
 }

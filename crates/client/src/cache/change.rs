@@ -15,9 +15,9 @@ use cellar_wire::rxafs::{self, AfsFetchStatus, AfsPath, AfsStoreStatus, Callback
 use tokio::time::Instant;
 
 use super::Cache;
-use super::names::path_error;
+use super::namespace::path_error;
+use super::request::{Asked, refused};
 use super::silly_rename::{Removing, Replaced};
-use super::status::{Asked, refused};
 use super::user::User;
 use super::verify::{Look, Verify, is_about_name};
 use super::vnode::{Listing, Vnode};

@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::Cache;
-use super::coherence::Owed;
+use super::kernel_state::Owed;
 use super::user::User;
 use super::vnode::{Listing, Vnode};
 

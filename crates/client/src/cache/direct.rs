@@ -16,107 +16,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_cachestore::Piece;
 use cellar_objects::{ReadOptions, Reader};
 use cellar_wire::rxafs::{AfsFetchStatus, FileType};
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Cache;
-use super::status::Asked;
+use super::device_locations::{KeptThere, Known, PAUSE};
+use super::request::Asked;
 use super::user::User;
 use super::vnode::Vnode;
 use crate::error::Result;
 use crate::objects::{DIRECT_MIN, Granted, Stored, is_plain};
 use crate::path::Node;
-
-/// How long a file is read through the file server after its devices failed, and stored through it
-/// if the file server keeps the file.
-const PAUSE: Duration = Duration::from_secs(10);
-
-/// Policies depend on sizes: a file that has grown by this factor may belong elsewhere.
-const GROWTH: u64 = 2;
-
-/// The known locations of a file's bytes.
-#[derive(Debug, Default)]
-pub(crate) struct Places {
-    known: Mutex<Option<Known>>,
-    /// Held during a request, so that other tasks wait for the same answer.
-    asking: tokio::sync::Mutex<()>,
-    /// The last answer to a store, if it was that the file server keeps the file.
-    kept: Mutex<Option<KeptThere>>,
-}
-
-/// The file server's answer that it stores a file itself.
-#[derive(Clone, Copy, Debug)]
-struct KeptThere {
-    /// The user of the store: policies depend on users, too.
-    user: u32,
-    /// The length of the file in the request.
-    length: u64,
-    until: Instant,
-}
-
-impl KeptThere {
-    fn holds(&self, user: u32, length: u64, now: Instant) -> bool {
-        let grown = self.length.saturating_mul(GROWTH);
-        self.user == user && (self.length..grown).contains(&length) && now < self.until
-    }
-}
-
-/// The location of one version of a file.
-#[derive(Clone, Debug)]
-enum Known {
-    /// In objects, with the right of one user to read them.
-    Granted { user: u32, granted: Arc<Granted> },
-    /// On the file server.
-    Plain { version: u64 },
-    /// Every version must be read through the file server until then.
-    Avoided { until: Instant },
-}
-
-impl Places {
-    /// Returns the known location of a version for a user. `Some(None)`: the bytes must be read
-    /// through the file server.
-    fn of(&self, user: &User, version: u64) -> Option<Option<Arc<Granted>>> {
-        let known = self.known.lock();
-        let now = Instant::now();
-        match known.as_ref()? {
-            Known::Granted { user: id, granted } => {
-                let holds = *id == user.id()
-                    && granted.status.data_version == version
-                    && now < granted.renew;
-                holds.then(|| Some(granted.clone()))
-            }
-            Known::Plain { version: of } => (*of == version).then_some(None),
-            Known::Avoided { until } => (now < *until).then_some(None),
-        }
-    }
-
-    fn learn(&self, known: Known) {
-        *self.known.lock() = Some(known);
-    }
-
-    /// Forgets the location. The right to read belongs to this machine's address, which has
-    /// changed.
-    pub(crate) fn forget(&self) {
-        *self.known.lock() = None;
-    }
-
-    fn avoid(&self) {
-        let until = Instant::now() + PAUSE;
-        self.learn(Known::Avoided { until });
-    }
-
-    /// Whether the file server answered that it keeps a file of this length.
-    fn are_kept_there(&self, user: &User, length: u64) -> bool {
-        let kept = self.kept.lock();
-        kept.is_some_and(|kept| kept.holds(user.id(), length, Instant::now()))
-    }
-}
 
 impl Cache {
     /// Fetches `start..end` of a file from its devices, with the status of the version of the

@@ -9,7 +9,7 @@ use cellar_wire::rxafs::{AfsStoreStatus, FileType, GetVolumeStatus};
 
 use super::Cache;
 use super::read::Course;
-use super::status::refused;
+use super::request::refused;
 use super::user::User;
 use super::vnode::{Attributes, Vnode};
 use crate::error::Result;

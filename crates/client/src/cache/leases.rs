@@ -5,12 +5,12 @@
 //!    leased directory for some seconds. Before another client reads or changes it, the server
 //!    breaks our promise in the ordinary way, and waits until we have returned the lease. A client
 //!    that has a directory's names, its promise and its lease knows which names are free. So
-//!    `early.rs` creates files there without a call.
+//!    `local_create.rs` creates files there without a call.
 //! 2. A lease is requested when a second file is created in a directory within [`BUSY_TIME`]. A
 //!    create in a leased directory extends the lease. Otherwise the lease runs out, on our side
-//!    [`MARGIN`] earlier than on the server's.
+//!    [`MARGIN`](super::lease::MARGIN) earlier than on the server's.
 //! 3. When a lease must be returned, first no more files are created under it. Then the pending
-//!    creates are sent to the server ([`super::pending`]), and then the lease is returned. A lease
+//!    creates are sent to the server ([`super::pending_create`]), and then the lease is returned. A lease
 //!    may end without our knowledge, after a restart of the server or a loss of the network path.
 //!    This costs only the files whose name another client has taken in between: the server creates
 //!    each file only if its name is free.
@@ -26,44 +26,17 @@ use cellar_wire::rxafs::{Fids, LeaseDirectory, ReturnDirectories};
 use tokio::time::Instant;
 
 use super::Cache;
-use super::status::Asked;
+use super::lease::Lease;
+use super::request::Asked;
 use super::user::User;
 use super::vnode::{State, Vnode};
 
 /// The time within which a second file must be created for a lease to be worth a call.
 const BUSY_TIME: Duration = Duration::from_secs(10);
-/// The time by which a lease ends earlier for us than for the server.
-const MARGIN: Duration = Duration::from_secs(2);
 /// How long no lease is requested for a directory that others use.
 const REFUSED_TIME: Duration = Duration::from_secs(30);
 /// How long a server without leases is not asked again.
 const UNKNOWN_TIME: Duration = Duration::from_secs(300);
-
-/// A lease that a server gave.
-#[derive(Clone, Debug)]
-pub(crate) struct Lease {
-    /// The end of the lease for the server.
-    until: Instant,
-    /// The user whose call requested it.
-    user: Arc<User>,
-    /// No more files are created under it.
-    ended: bool,
-}
-
-impl Lease {
-    fn holds(&self, now: Instant) -> bool {
-        !self.ended && now + MARGIN < self.until
-    }
-}
-
-/// The facts about a directory that decide whether a lease of it is requested.
-#[derive(Debug, Default)]
-pub(crate) struct Busy {
-    /// The time when a file was last created in it by a call.
-    made: Option<Instant>,
-    /// The time until which no lease is requested.
-    refused: Option<Instant>,
-}
 
 impl State {
     /// Whether the lease holds: no other client reads or changes this directory now.

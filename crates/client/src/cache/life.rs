@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::pending::Pending;
+use super::create_queue::Pending;
 use super::user::User;
 use super::vnode::Vnode;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cellar_cachestore::{Unstored, aside_in};
 
 use super::Cache;
-use super::names::path_error;
+use super::namespace::path_error;
 use super::user::{ANYBODY, User};
 use super::vnode::Vnode;
 use crate::cell::{Cell, CellName};

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::locks::ENOLCK;
-use super::status::refused;
+use super::request::refused;
 use super::user::User;
 use super::vnode::Vnode;
 use crate::error::{Error, Result};

@@ -9,9 +9,9 @@ use cellar_wire::abort::AbortCode;
 use cellar_wire::rxafs::AfsFetchStatus;
 use parking_lot::Mutex;
 
-use super::far::AHEAD_FAR;
-use super::full::is_full;
-use super::status::refused;
+use super::full_disk::is_full;
+use super::long_path::AHEAD_FAR;
+use super::request::refused;
 use super::user::User;
 use super::vnode::{Key, Vnode};
 use super::{Body, Cache, Turn};

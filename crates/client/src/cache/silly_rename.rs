@@ -9,7 +9,7 @@
 //! 3. A directory goes with its name, also while programs have it open. These programs see it in
 //!    its last state, with a link count of 0.
 //! 4. If this machine removed the file, its dirty bytes are dropped. If another client removed it,
-//!    they are put aside ([`super::gone`]).
+//!    they are put aside ([`super::given_up`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,10 +20,10 @@ use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::{self, AfsFetchStatus};
 
 use super::Cache;
-use super::behind::RETRY;
 use super::change::afs_name;
 use super::life::SillyRename;
-use super::status::refused;
+use super::request::RETRY;
+use super::request::refused;
 use super::user::User;
 use super::vnode::Vnode;
 use crate::error::Result;

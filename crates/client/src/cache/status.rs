@@ -10,64 +10,14 @@ use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{self, AfsFetchStatus, Callback, FileType};
-use tokio::time::Instant;
 
 use super::Cache;
 use super::coherence::Question;
+use super::request::Asked;
 use super::user::User;
 use super::vnode::{Attributes, Vnode};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fetch::FetchCall;
-
-/// Makes an error of our own look like a server's refusal.
-pub(crate) fn refused(what: impl Into<String>, code: AbortCode) -> Error {
-    Error::Fileserver {
-        what: what.into(),
-        cause: CallError::Aborted(code),
-    }
-}
-
-/// The time at which a call began, and the counts of breaks at that time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
-    pub(crate) at: Instant,
-    pub(crate) breaks: u64,
-    /// The number of our own changes that were answered.
-    pub(crate) own: u64,
-    /// The number of breaks of unknown vnodes, for a call about a vnode that is not known yet.
-    strays: Option<u64>,
-    /// The address that answered; `None` before the answer.
-    pub(crate) by: Option<SocketAddr>,
-}
-
-impl Asked {
-    pub(crate) fn about(vnode: &Vnode) -> Self {
-        Self {
-            at: Instant::now(),
-            breaks: vnode.breaks.load(Ordering::Acquire),
-            own: vnode.own.load(Ordering::Acquire),
-            strays: None,
-            by: None,
-        }
-    }
-
-    /// For a call that creates the vnode.
-    pub(crate) fn about_new(strays: u64) -> Self {
-        Self {
-            at: Instant::now(),
-            breaks: 0,
-            own: 0,
-            strays: Some(strays),
-            by: None,
-        }
-    }
-
-    /// Adds the address that answered.
-    pub(crate) fn answered_by(mut self, server: SocketAddr) -> Self {
-        self.by = Some(server);
-        self
-    }
-}
 
 impl Cache {
     /// Notes that a change of these vnodes had no answer, so that the server may still make it.

@@ -1,10 +1,10 @@
 //! Stores the bytes that programs wrote at the server.
 //!
 //! 1. A file has one store at a time. It consists of calls of at most [`STORE_BYTES`] (more to a
-//!    far server, [`super::far`]), or goes directly to the devices ([`super::direct`]). Programs
+//!    far server, [`super::long_path`]), or goes directly to the devices ([`super::direct`]). Programs
 //!    may write during a store.
 //! 2. `close` and `fsync` return the result of the store. `close` need not wait for all of it
-//!    ([`super::behind`]). When one file has more than [`BACKGROUND_BYTES`] dirty bytes, a store
+//!    ([`super::write_back`]). When one file has more than [`BACKGROUND_BYTES`] dirty bytes, a store
 //!    begins while the program still writes.
 //! 3. After a failed store the bytes stay dirty, and the store is retried every [`RETRY`]. In a
 //!    cache directory they are then synced, so that even a crash of the machine loses nothing. Only
@@ -24,12 +24,12 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::attributes::without_attributes;
-use super::behind::RETRY;
-use super::coherence::Owed;
 use super::files::LENGTH_MAX;
+use super::kernel_state::Owed;
 use super::locks::{EXTEND_TIME, RECLAIM_TIME};
-use super::pending::SMALL;
+use super::pending_create::SMALL;
 use super::read::{in_chunks, local};
+use super::request::RETRY;
 use super::user::User;
 use super::vnode::Vnode;
 use crate::course::Course;
@@ -41,7 +41,7 @@ use crate::store::store;
 /// written.
 const BACKGROUND_BYTES: u64 = 2 * STORE_BYTES;
 /// The interval of the checks for open files whose promise is about to run out. It is less than
-/// [`TOLD_EARLIER`](super::coherence::TOLD_EARLIER).
+/// [`TOLD_EARLIER`](super::kernel_state::TOLD_EARLIER).
 const EXPIRY_TIME: Duration = Duration::from_secs(5);
 
 /// A piece that is being stored. A drop makes it dirty again.
@@ -337,7 +337,7 @@ impl Cache {
                 cache.take_up().await;
             }
         };
-        let alive = super::alive::keep(Arc::downgrade(&self));
+        let alive = super::keep_alive::keep(Arc::downgrade(&self));
         let telling = Self::keep_telling(Arc::downgrade(&self));
         let removing = Self::keep_removing(Arc::downgrade(&self));
         tokio::join!(

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Cache;
-use super::attributes::Owners;
+use super::owner_refusals::Owners;
 use crate::cell::CellName;
 use crate::client::{Client, Config};
 use crate::error::Result;

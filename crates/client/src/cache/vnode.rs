@@ -15,14 +15,14 @@ use cellar_wire::rxafs::{AfsFetchStatus, Callback, FileType};
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-use super::coherence::{Held, Owed, TOLD_EARLIER};
-use super::direct::Places;
-use super::leases::{Busy, Lease};
+use super::device_locations::Places;
+use super::kernel_state::{Held, Owed, TOLD_EARLIER};
+use super::lease::{Busy, Lease};
 use super::life::Life;
 use super::lock_order::{BODY, Ordered, STATE};
-use super::locks::Locks;
-use super::neighbours::Reader;
-use super::status::Asked;
+use super::lock_table::Locks;
+use super::reader::Reader;
+use super::request::Asked;
 use super::user::User;
 use crate::course::SETTLE_TIME;
 use crate::mount_point::is_mount_point;
@@ -56,7 +56,7 @@ pub struct Vnode {
     pub(crate) storing: tokio::sync::Mutex<()>,
     /// Stores without an answer. Used by the task that holds `storing`.
     pub(crate) unanswered: Unanswered,
-    /// It is in the queue of files to store (`behind.rs`).
+    /// It is in the queue of files to store (`write_back.rs`).
     pub(crate) waits: AtomicBool,
     pub(crate) locks: Locks,
     /// No program waits for the store that is under way.
@@ -154,6 +154,18 @@ impl State {
     pub(super) fn end_promise(&mut self) -> bool {
         let expires = self.expires.take();
         expires.is_some_and(|at| at > Instant::now())
+    }
+}
+
+impl Asked {
+    pub(crate) fn about(vnode: &Vnode) -> Self {
+        Self {
+            at: Instant::now(),
+            breaks: vnode.breaks.load(Ordering::Acquire),
+            own: vnode.own.load(Ordering::Acquire),
+            strays: None,
+            by: None,
+        }
     }
 }
 

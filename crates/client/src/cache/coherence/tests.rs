@@ -1,5 +1,6 @@
 //! The table at the head of `coherence.rs`, row by row.
 
+use super::super::kernel_state::Held;
 use super::*;
 
 /// A kernel that was given everything.

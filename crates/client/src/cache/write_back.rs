@@ -21,7 +21,8 @@ use tokio::task::JoinSet;
 
 use super::Cache;
 use super::attributes::is_stored_now;
-use super::pending::SMALL;
+use super::pending_create::SMALL;
+use super::request::RETRY;
 use super::vnode::Vnode;
 use crate::error::{Error, Result};
 
@@ -35,8 +36,6 @@ const PER_SERVER_MAX: usize = 5;
 const SERVERS_MAX: usize = 1_024;
 /// How long dirty bytes of an open file wait before they are stored.
 const AGE: Duration = Duration::from_secs(30);
-/// The interval at which failed stores and creates are retried.
-pub(crate) const RETRY: Duration = Duration::from_secs(10);
 
 /// The server of a file, or its volume if the server is not known without a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

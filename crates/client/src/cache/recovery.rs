@@ -18,7 +18,7 @@ use cellar_wire::abort::AbortCode;
 
 use super::Cache;
 use super::read::local;
-use super::status::refused;
+use super::request::refused;
 use super::user::{ANYBODY, User};
 use super::vnode::Vnode;
 use crate::cell::CellName;

@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Cache;
-use super::behind::RETRY;
-use super::status::refused;
+use super::request::RETRY;
+use super::request::refused;
 use super::vnode::Vnode;
 use crate::errno::errno;
 use crate::error::{Error, Result};

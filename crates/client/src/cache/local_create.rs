@@ -8,7 +8,7 @@
 //!    file is created by a call to the server.
 //! 3. The name is free if our copy of the directory's names does not have it. The copy is promised,
 //!    and no other client changes the directory.
-//! 4. The file enters the queue of its volume and user ([`super::pending`]) before the program is
+//! 4. The file enters the queue of its volume and user ([`super::pending_create`]) before the program is
 //!    answered. This happens under the lock under which the lease is checked. So the end of the
 //!    lease finds all files that were created.
 //!
@@ -32,9 +32,9 @@ use cellar_wire::rxafs::{
 use tokio::time::Instant;
 
 use super::change::afs_name;
+use super::create_queue::{Pending, Queue};
 use super::lock_order::{LEAF, Ordered};
-use super::pending::{Pending, Queue};
-use super::status::{Asked, refused};
+use super::request::{Asked, refused};
 use super::user::User;
 use super::vnode::Vnode;
 use super::{Cache, Key, Leases};

@@ -1,11 +1,11 @@
-//! The queues of pending creates ([`super::early`]). One call, MakeMany, creates many files on the
+//! The queues of pending creates ([`super::local_create`]). One call, MakeMany, creates many files on the
 //! server.
 //!
 //! 1. There is one queue for each volume and user. One call of a queue is under way at a time.
 //! 2. A program may wait for a file. A close of a small file adds its contents, which the same call
 //!    carries. A request to a server about something that the server may not know waits first
-//!    ([`Cache::told`]). If no program waits, because `close` need not ([`super::behind`]), the
-//!    call waits for other files, at most [`LINGER`]. All other files are sent after [`AGE`].
+//!    ([`Cache::told`]). If no program waits, because `close` need not ([`super::write_back`]), the
+//!    call waits for other files, at most [`LINGER`]. All other files are sent after [`AGE`](super::create_queue::AGE).
 //! 3. If a file must be created while it is still being written, it is created without contents.
 //!    Its bytes are stored like those of other files. The same holds for a large file.
 //! 4. The reserved vnode numbers make a repeated call harmless: if its answer was lost, the server
@@ -21,10 +21,10 @@
 
 mod again;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,304 +32,28 @@ use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{
-    AfsFetchStatus, AfsStoreStatus, MAKE_BYTES_MAX, MAKE_MAX, Made, MadeIn, MakeMany,
-    MakeManyReply, Making, Makings,
+    AfsFetchStatus, AfsStoreStatus, Made, MadeIn, MakeMany, MakeManyReply, Makings,
 };
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Cache;
-use super::behind::RETRY;
-use super::gone::Gone;
-use super::lock_order::{LEAF, Ordered};
-use super::status::Asked;
+use super::create_queue::{Outcome, Queue, Sent, Wanted};
+use super::given_up::Gone;
 use super::user::User;
 use super::vnode::Vnode;
 use crate::course::Course;
 use crate::errno::of_call;
 use crate::error::{Error, Result};
-use crate::volume::Volume;
 
 /// The largest contents that the create carries.
 pub(crate) const SMALL: u64 = 64 << 10;
 /// How long a call waits for other files if no program waits for it.
 const LINGER: Duration = Duration::from_millis(20);
-/// How long a pending create waits if nothing asks for it.
-pub(super) const AGE: Duration = Duration::from_secs(1);
 /// The interval of the checks for old pending creates.
 const LOOK: Duration = Duration::from_millis(500);
-/// The length of a queue from which on a further local create waits.
-const LINE_MAX: usize = 4_096;
 /// The number of queues from which on empty ones are dropped.
 const LINES_MAX: usize = 256;
-
-/// The result of a pending create: the status, and whether the file has the contents of the create;
-/// or the error.
-pub(super) type Outcome = std::result::Result<(AfsFetchStatus, bool), CallError>;
-
-/// The link from a vnode to its pending create.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) queue: Arc<Queue>,
-    pub(crate) number: u64,
-    pub(crate) name: Bytes,
-}
-
-/// The queue of one volume and user.
-#[derive(Debug)]
-pub(crate) struct Queue {
-    volume: Arc<Volume>,
-    user: Arc<User>,
-    next: AtomicU64,
-    line: Ordered<LEAF, Line>,
-    /// Notified when a program waits, or when there is enough for a call.
-    due: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Line {
-    items: BTreeMap<u64, Item>,
-    /// A task is sending the queue.
-    sending: bool,
-    asked: Demand,
-}
-
-/// The items that are requested and not sent yet.
-#[derive(Clone, Copy, Debug, Default)]
-struct Demand {
-    /// The number of items that programs wait for.
-    now: usize,
-    /// The number of requested items.
-    all: usize,
-    /// Bytes of contents.
-    bytes: u64,
-}
-
-impl Demand {
-    /// Whether the next call starts at once.
-    fn is_urgent(&self) -> bool {
-        self.now > 0 || self.all >= MAKE_MAX || self.bytes >= MAKE_BYTES_MAX / 2
-    }
-}
-
-#[derive(Debug)]
-struct Item {
-    vnode: Arc<Vnode>,
-    directory: Arc<Vnode>,
-    making: Making,
-    contents: Bytes,
-    wanted: Wanted,
-    since: Instant,
-    /// The time of the last refusal.
-    failed: Option<Instant>,
-    /// A call with it is under way.
-    sent: bool,
-    /// A call with it had no answer. The file may have been created, and its contents are unknown.
-    doubtful: bool,
-    waiting: Vec<oneshot::Sender<Outcome>>,
-}
-
-/// How urgently an item is requested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Wanted {
-    /// Not requested.
-    No,
-    /// Requested, and no program waits.
-    Soon,
-    /// Requested, and a program waits.
-    Now,
-}
-
-/// One item of a call.
-struct Sent {
-    number: u64,
-    vnode: Arc<Vnode>,
-    directory: Arc<Vnode>,
-    making: Making,
-    contents: Bytes,
-    asked: Asked,
-}
-
-impl Queue {
-    pub(crate) fn new(volume: &Arc<Volume>, user: &Arc<User>) -> Self {
-        Self {
-            volume: volume.clone(),
-            user: user.clone(),
-            next: AtomicU64::new(0),
-            line: Ordered::default(),
-            due: Notify::new(),
-        }
-    }
-
-    pub(crate) fn user(&self) -> &Arc<User> {
-        &self.user
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.line.lock().items.len() >= LINE_MAX
-    }
-
-    /// Returns the number of the next item.
-    pub(crate) fn number(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(crate) fn enter(
-        &self,
-        number: u64,
-        vnode: &Arc<Vnode>,
-        directory: &Arc<Vnode>,
-        (making, doubtful): (Making, bool),
-    ) {
-        let item = Item {
-            vnode: vnode.clone(),
-            directory: directory.clone(),
-            making,
-            contents: Bytes::new(),
-            wanted: Wanted::No,
-            since: Instant::now(),
-            failed: None,
-            sent: false,
-            doubtful,
-            waiting: Vec::new(),
-        };
-        self.line.lock().items.insert(number, item);
-    }
-
-    /// Requests all items, or all in a directory, except those that were refused lately. Items of a
-    /// call without an answer are always requested. The file may exist already, or may still be
-    /// created, whatever the server says about the directory before.
-    fn want_all(&self, directory: Option<&Vnode>) -> Vec<oneshot::Receiver<Outcome>> {
-        let mut line = self.line.lock();
-        let items = line.items.iter().filter(|(_, item)| {
-            let is_in = directory.is_none_or(|directory| item.directory.key == directory.key);
-            let rests = item.failed.is_some_and(|at| at.elapsed() < RETRY);
-            is_in && (item.doubtful || !rests)
-        });
-        let numbers: Vec<u64> = items.map(|(number, _)| *number).collect();
-        let wanted = numbers.into_iter().map(|number| {
-            let (sender, receiver) = oneshot::channel();
-            line.change(number, |item| {
-                item.failed = None;
-                item.wanted = Wanted::Now;
-                item.waiting.push(sender);
-            });
-            receiver
-        });
-        wanted.collect()
-    }
-
-    /// Takes the senders of all tasks that wait for an item.
-    pub(super) fn take_waiting(&self, number: u64) -> Vec<oneshot::Sender<Outcome>> {
-        let mut line = self.line.lock();
-        let taken = line.change(number, |item| std::mem::take(&mut item.waiting));
-        taken.unwrap_or_default()
-    }
-
-    /// The pending creates in a directory, except those of a call that is under way.
-    pub(super) fn resting_in(&self, directory: &Arc<Vnode>) -> Vec<(u64, Arc<Vnode>)> {
-        let line = self.line.lock();
-        let resting = line.items.iter();
-        let resting =
-            resting.filter(|(_, item)| !item.sent && Arc::ptr_eq(&item.directory, directory));
-        resting
-            .map(|(number, item)| (*number, item.vnode.clone()))
-            .collect()
-    }
-
-    /// Requests the items that have waited for [`AGE`] without a request.
-    fn want_old(&self, now: Instant) {
-        let mut line = self.line.lock();
-        let old = line.items.iter().filter(|(_, item)| {
-            let rests = item.failed.is_some_and(|at| now - at < RETRY);
-            item.wanted == Wanted::No && !item.sent && !rests && now - item.since >= AGE
-        });
-        let numbers: Vec<u64> = old.map(|(number, _)| *number).collect();
-        for number in numbers {
-            line.change(number, |item| item.wanted = Wanted::Soon);
-        }
-    }
-}
-
-impl Item {
-    /// Whether a call that starts now includes it.
-    fn is_due(&self, now: Instant) -> bool {
-        let rests = self.failed.is_some_and(|at| now - at < RETRY);
-        !self.sent && !rests && self.wanted != Wanted::No
-    }
-
-    /// Adds the contents, and the attributes that the file has now.
-    fn bring(&mut self, contents: Bytes, set: &AfsStoreStatus) {
-        self.making.length = contents.len() as u32;
-        self.contents = contents;
-        let status = &mut self.making.in_status;
-        status.client_mod_time = set.client_mod_time.or(status.client_mod_time);
-        status.unix_mode = set.unix_mode.or(status.unix_mode);
-        status.owner = set.owner.or(status.owner);
-        status.group = set.group.or(status.group);
-    }
-
-    fn demand(&self) -> Demand {
-        match self.wanted {
-            Wanted::No => Demand::default(),
-            _ if self.sent => Demand::default(),
-            wanted => Demand {
-                now: usize::from(wanted == Wanted::Now),
-                all: 1,
-                bytes: self.contents.len() as u64,
-            },
-        }
-    }
-}
-
-impl Line {
-    /// Changes an item and updates the sums.
-    fn change<T>(&mut self, number: u64, change: impl FnOnce(&mut Item) -> T) -> Option<T> {
-        let item = self.items.get_mut(&number)?;
-        let before = item.demand();
-        let result = change(item);
-        let after = item.demand();
-        let asked = &mut self.asked;
-        asked.now = asked.now + after.now - before.now;
-        asked.all = asked.all + after.all - before.all;
-        asked.bytes = asked.bytes + after.bytes - before.bytes;
-        Some(result)
-    }
-
-    /// Removes an item.
-    fn take_out(&mut self, number: u64) -> Option<Item> {
-        self.change(number, |item| item.wanted = Wanted::No)?;
-        self.items.remove(&number)
-    }
-
-    /// Chooses the items of the next call, if any item is requested.
-    fn choose(&mut self, now: Instant) -> Vec<Sent> {
-        if self.asked.all == 0 {
-            return Vec::new();
-        }
-        let mut bytes = 0;
-        let due = self.items.iter().filter(|(_, item)| item.is_due(now));
-        let fit = due.take(MAKE_MAX).take_while(|(_, item)| {
-            bytes += item.contents.len() as u64;
-            bytes <= MAKE_BYTES_MAX
-        });
-        let numbers: Vec<u64> = fit.map(|(number, _)| *number).collect();
-        let chosen = numbers.into_iter().filter_map(|number| {
-            self.change(number, |item| {
-                item.sent = true;
-                Sent {
-                    number,
-                    vnode: item.vnode.clone(),
-                    directory: item.directory.clone(),
-                    making: item.making.clone(),
-                    contents: item.contents.clone(),
-                    asked: Asked::about(&item.vnode),
-                }
-            })
-        });
-        chosen.collect()
-    }
-}
 
 impl Cache {
     /// Whether the vnode is a pending create.

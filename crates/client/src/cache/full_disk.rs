@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::lock_order::{MAKING_ROOM, Ordered};
 use super::read::{TRIES, local};
-use super::status::refused;
+use super::request::refused;
 use super::user::User;
 use super::vnode::Vnode;
 use super::{Body, Cache};

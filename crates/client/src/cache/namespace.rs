@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::change::afs_name;
-use super::status::refused;
+use super::request::refused;
 use super::user::User;
 use super::vnode::{Listing, Vnode};
 use crate::cell::{CellName, KnownCells, Reachability};

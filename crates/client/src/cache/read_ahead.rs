@@ -4,7 +4,7 @@
 //! 1. A directory remembers the last reader of its files, the last file, and how many files were
 //!    read in a row. The order is that of the names in the listing; directories between files do
 //!    not count.
-//! 2. From the [`RUN`]th file in a row on, the missing ones of the next [`WINDOW`] files are
+//! 2. From the [`RUN`](super::reader::RUN)th file in a row on, the missing ones of the next [`WINDOW`](super::reader::WINDOW) files are
 //!    fetched. The next check follows when half of them were read. A reader that skips a file
 //!    begins a new row.
 //! 3. A file is fetched ahead only if its status and that of its directory are promised to this
@@ -15,10 +15,8 @@
 //!    would make the cache drop something. A program that reads a file during its fetch waits for
 //!    that fetch (`read.rs`).
 
-use std::ops::Bound;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{AfsFetchStatus, FileType};
@@ -26,58 +24,15 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Cache;
 use super::change::rights_to_file;
+use super::reader::{WINDOW, files_after};
 use super::user::User;
-use super::vnode::{Listing, Vnode};
+use super::vnode::Vnode;
 
 /// The most fetches ahead at a time. This is half of the possible calls to a server, so that
 /// programs' own calls find room.
 pub(crate) const FETCHES_MAX: usize = 32;
 /// The largest file that is fetched ahead.
 const SMALL: u64 = 64 << 10;
-/// The number of files in a row that show an order.
-const RUN: u32 = 3;
-/// The number of files beyond the last one that are fetched ahead.
-const WINDOW: usize = 16;
-/// The number of names that are searched for these files.
-const NAMES_MAX: usize = 4 * WINDOW;
-
-/// The last reader of files of a directory.
-#[derive(Debug, Default)]
-pub(crate) struct Reader {
-    user: u32,
-    last: Bytes,
-    /// Files read in a row.
-    run: u32,
-    /// The number of files beyond the last one that were checked.
-    ahead: usize,
-}
-
-impl Reader {
-    /// Notes that a user reads a file. Returns whether the next files must be checked.
-    fn reads(&mut self, user: &User, listing: &Listing, name: &Bytes) -> bool {
-        let same_user = self.user == user.id();
-        if same_user && self.last == *name {
-            return false;
-        }
-        let next = files_after(listing, &self.last).next();
-        if same_user && next.is_some_and(|(next, _)| next == name) {
-            self.run = self.run.saturating_add(1);
-            self.ahead = self.ahead.saturating_sub(1);
-        } else {
-            (self.user, self.run, self.ahead) = (user.id(), 1, 0);
-        }
-        self.last = name.clone();
-        self.run >= RUN && self.ahead <= WINDOW / 2
-    }
-}
-
-/// Returns the files among the next [`NAMES_MAX`] names after a name.
-fn files_after<'a>(listing: &'a Listing, name: &[u8]) -> impl Iterator<Item = (&'a Bytes, Fid)> {
-    let after = (Bound::Excluded(name), Bound::Unbounded);
-    let names = listing.range::<[u8], _>(after).take(NAMES_MAX);
-    let names = names.map(|(name, fid)| (name, *fid));
-    names.filter(|(_, fid)| !fid.vnode.is_directory())
-}
 
 /// The decision about one of the next files.
 enum Verdict {

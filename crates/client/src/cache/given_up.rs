@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | `VNOVNODE` of the file server | the file is gone | the directory is gone |
 //! | the VLDB knows no such volume, or no site of it | the volume is gone | the volume is gone |
-//! | any other, or no answer | retried ([`super::behind`]) | retried ([`super::pending`]) |
+//! | any other, or no answer | retried ([`super::write_back`]) | retried ([`super::pending_create`]) |
 //!
 //! 1. The answers `VNOVOL`, `VOFFLINE` and `VMOVED` of a file server are not enough: the volume may
 //!    be on its way to another server. The VLDB decides.
@@ -20,7 +20,7 @@ use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
 
 use super::Cache;
-use super::pending::Queue;
+use super::create_queue::Queue;
 use super::vnode::Vnode;
 use crate::error::Error;
 

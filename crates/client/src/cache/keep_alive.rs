@@ -30,7 +30,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
 use super::Cache;
-use super::status::Asked;
+use super::request::Asked;
 use super::vnode::Vnode;
 use crate::cell::CellName;
 use crate::client::own_address;

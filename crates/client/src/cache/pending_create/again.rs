@@ -7,8 +7,9 @@ use bytes::Bytes;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::rxafs::{CreateFile, CreateFileReply, Made};
 
-use super::{Queue, Sent, cause_of};
+use super::cause_of;
 use crate::cache::Cache;
+use crate::cache::create_queue::{Queue, Sent};
 use crate::error::Result;
 
 impl Cache {
