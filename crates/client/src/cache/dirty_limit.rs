@@ -1,11 +1,12 @@
-//! A cache that is full of what no server takes.
+//! A cache that is full of dirty bytes which no server takes.
 //!
-//! 1. What programs wrote is kept until a server has it, however often a store fails. Beyond half of the cache each
-//!    write is a store, so that a program hears at once that nothing is taken; but its bytes are here, and whoever goes on to
-//!    the next file brings more of them.
-//! 2. So beyond the whole cache a volume whose last store failed takes nothing for [`RETRY`]: such a write is told what
-//!    the store was told (`EDQUOT`, `ETIMEDOUT`), before its bytes are kept. Then one may try again. Files of other volumes are
-//!    written on, each write at once to its server.
+//! 1. Dirty bytes are kept until a server has them, however often a store fails. If they exceed
+//!    half of the cache, each write includes a store, so the program receives an error at once. But
+//!    the bytes of that write are kept, and a program that goes on to the next file adds more.
+//! 2. So if dirty bytes exceed the whole cache, a volume whose last store failed takes no writes
+//!    for [`RETRY`]. Such a write returns the error of the store (`EDQUOT`, `ETIMEDOUT`), and its
+//!    bytes are not kept. After that time one write may try again. Writes to other volumes go on,
+//!    each with a store.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,10 +24,10 @@ use super::vnode::Vnode;
 use crate::errno::errno;
 use crate::error::{Error, Result};
 
-/// Volumes about which this is remembered.
+/// The most volumes in the table.
 const VOLUMES_MAX: usize = 10_000;
 
-/// Volumes, by cell and number, whose last store failed: when, and the errno.
+/// Volumes, by cell and number, whose last store failed: the time and the errno.
 #[derive(Debug, Default)]
 pub(crate) struct Brim(Mutex<HashMap<(u32, VolumeId), (Instant, i32)>>);
 
@@ -60,10 +61,10 @@ fn of(vnode: &Vnode) -> (u32, VolumeId) {
 }
 
 impl Cache {
-    /// Whether bytes for a file may be kept until they are stored (rule 2).
+    /// Checks whether the cache may keep more dirty bytes of a file (rule 2).
     ///
     /// # Errors
-    /// What the last store in its volume was told.
+    /// The error of the last store in its volume.
     pub(crate) fn has_room_for(&self, vnode: &Arc<Vnode>) -> Result<()> {
         if self.space.dirty.load(Ordering::Relaxed) <= self.size() {
             return Ok(());

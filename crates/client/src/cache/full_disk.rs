@@ -1,11 +1,14 @@
-//! A disk that is full, on which the cache directory is: of others' files, as nothing of the cache's exceeds its size.
+//! The disk of the cache directory is full. Files of others fill it: the cache stays within its own
+//! size.
 //!
-//! 1. What the server has, too, goes for what is needed now: a quarter of it, once for all who find the disk full at
-//!    the same time. Only what still does not fit fails.
-//! 2. *Nobody needs the cache to read.* Until [`FULL_TIME`] later what is not here goes from the server to the program,
-//!    and is not kept.
-//! 3. What programs write has to be kept until a server has it: they wait for that where bytes of the same file do,
-//!    and are told `ENOSPC` where that is of no help.
+//! 1. The cache drops a quarter of the bytes that the server has, too. It does so once for all
+//!    tasks that find the disk full at the same time. An operation fails only if its bytes still do
+//!    not fit.
+//! 2. *Reading needs no room.* For [`FULL_TIME`], missing bytes go from the server to the program
+//!    and are not kept.
+//! 3. Bytes that programs write must be kept until a server has them. A write waits for the store
+//!    of dirty bytes of the same file, if there are any. If that does not help, it returns
+//!    `ENOSPC`.
 
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -24,19 +27,19 @@ use super::vnode::Vnode;
 use super::{Body, Cache};
 use crate::error::{Error, Result};
 
-/// How long a disk is taken for full that was.
+/// How long the disk counts as full after it was.
 const FULL_TIME: Duration = Duration::from_secs(5);
 
-/// When the disk was found full, and no room could be made.
+/// The time at which the disk was full and no room could be made.
 #[derive(Debug, Default)]
 pub(crate) struct Full {
     at: Mutex<Option<Instant>>,
-    /// Whoever makes room.
+    /// Held by the task that makes room.
     making: Ordered<MAKING_ROOM, ()>,
 }
 
 impl Full {
-    /// Whether it was lately.
+    /// Whether the disk was full within [`FULL_TIME`].
     pub(crate) fn is_it(&self) -> bool {
         self.at.lock().is_some_and(|at| at.elapsed() < FULL_TIME)
     }
@@ -55,8 +58,8 @@ pub(crate) fn is_full(error: &Error) -> bool {
 }
 
 impl Cache {
-    /// Puts something into the cache; where its disk is full, again after room was made. `needed`: what stays of the file
-    /// itself.
+    /// Puts bytes into the cache. If the disk is full, makes room and tries again. `needed`: the
+    /// range of this file that stays.
     pub(crate) fn with_room<T>(
         &self,
         vnode: &Vnode,
@@ -68,7 +71,7 @@ impl Cache {
         let is_full = |done: &io::Result<T>| done.as_ref().is_err_and(says_full);
         if is_full(&done) && !self.full.is_it() {
             let _one = self.full.making.lock();
-            // Others may have made some.
+            // Another task may have made room.
             done = put();
             if is_full(&done) && !self.full.is_it() {
                 let used = self.used();
@@ -86,7 +89,7 @@ impl Cache {
         done.map_err(|cause| local(vnode, cause))
     }
 
-    /// The same of what programs change, which waits for what they changed before.
+    /// The same for a change by a program. It may wait for the store of earlier changes.
     pub(crate) async fn change_with_room<T>(
         &self,
         vnode: &Arc<Vnode>,
@@ -103,7 +106,7 @@ impl Cache {
         }
     }
 
-    /// Rule 2: bytes of a file from `start`, at most `length`; fewer only at its end.
+    /// Rule 2: reads at most `length` bytes of a file from `start`; fewer only at its end.
     pub(crate) async fn read_past(
         &self,
         user: &Arc<User>,
@@ -134,23 +137,23 @@ impl Cache {
                     return read.map_err(|cause| local(vnode, cause));
                 }
             }
-            // A store of ours is under way: what was fetched is either side of it.
+            // A store of ours is under way: the fetched bytes may be from before or after it.
             drop(vnode.storing.lock().await);
         }
         Err(refused(
-            format!("reading {}: it changes all the time", vnode.fid()),
+            format!("reading {}: it changed during each attempt", vnode.fid()),
             AbortCode::from_errno(11),
         ))
     }
 }
 
-/// Where a read ends, and what has to be fetched for it.
+/// Returns the end of a read, and the ranges that must be fetched.
 fn here(body: &mut Body, start: u64, length: u64) -> (u64, Vec<(u64, u64)>) {
     let end = start.saturating_add(length).min(body.length());
     (end, body.gaps(start, end))
 }
 
-/// What is here, and what was fetched of the rest: the version, and the bytes.
+/// Joins cached bytes with fetched ranges, which are given as version and bytes.
 fn put_together(
     body: &mut Body,
     range: Range<u64>,
@@ -158,7 +161,7 @@ fn put_together(
     fetched: &[(u64, Vec<u8>)],
 ) -> io::Result<Vec<u8>> {
     let mut bytes = match missing == [(range.start, range.end)] {
-        // Not even its file may be here.
+        // The cache may have no file for it.
         true => vec![0; (range.end - range.start) as usize],
         false => body.read(range.start, range.end)?,
     };
@@ -166,7 +169,7 @@ fn put_together(
         let place = &mut bytes[(from - range.start) as usize..(to - range.start) as usize];
         let count = part.len().min(place.len());
         place[..count].copy_from_slice(&part[..count]);
-        // Behind the server's end it is zero.
+        // Bytes beyond the end on the server are zero.
         place[count..].fill(0);
     }
     Ok(bytes)

@@ -1,11 +1,14 @@
-//! Whole files of the cache directory that somebody else reads by himself: the kernel, without a request for each read.
+//! Loans: whole files of the cache directory that the kernel reads by itself, without a request for
+//! each read.
 //!
-//! 1. Lent is what programs here cannot change: files of read-only and backup volumes. A release gives such a file another version;
-//!    its bytes go into a file of their own, and what was lent stays what it was for as long as somebody has it. So a program that
-//!    has a file open goes on with the release that it has opened, and whoever opens it later gets the new one.
-//! 2. What is lent is not forgotten to make room: the disk would not have it back. At most half of the cache is lent.
-//! 3. Bytes that an earlier process left are compared with their checksums first, where they are few; the others are when they
-//!    are read in the usual way, and can be lent after that.
+//! 1. Only files of read-only and backup volumes are lent: programs cannot change them. A release
+//!    gives such a file another version, whose bytes go into another file of the cache. The lent
+//!    file stays as it is while a program has it open. So that program goes on reading the old
+//!    release, and a program that opens the file later reads the new one.
+//! 2. A lent file is not dropped to make room: the disk would not get the space back. At most half
+//!    of the cache is lent.
+//! 3. Bytes from an earlier process are compared with their checksums before the loan, if they are
+//!    few. If they are many, ordinary reads compare them, and the file can be lent after that.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -16,7 +19,7 @@ use cellar_cachestore::Space;
 use super::files::Handle;
 use super::vnode::Attributes;
 
-/// Of a file that is lent, as long as it is.
+/// A file that is lent, until this is dropped.
 #[derive(Debug)]
 pub struct Loan {
     contents: u64,
@@ -26,12 +29,13 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// The number that [`Vnode::contents`](super::Vnode::contents) had then: with another one the file is not this any more.
+    /// [`Vnode::contents`](super::Vnode::contents) at the time of the loan. Another number means
+    /// other contents.
     pub fn contents(&self) -> u64 {
         self.contents
     }
 
-    /// What `stat` told of it then.
+    /// The attributes at the time of the loan.
     pub fn attributes(&self) -> Attributes {
         self.attributes
     }
@@ -45,8 +49,8 @@ impl Drop for Loan {
 }
 
 impl Handle {
-    /// The cache's own file with all of this one's bytes, of at least `least`, as long as the loan is kept. `None` where that cannot
-    /// be: the rules are at the top of `loans.rs`.
+    /// Lends the cache's own file with all bytes of this one, of which there must be at least
+    /// `least`. `None`: the rules at the head of `loans.rs` do not allow it.
     pub fn lend(&self, least: u64) -> Option<(File, Loan)> {
         let (cache, vnode) = (self.cache(), self.vnode());
         if !vnode.volume().is_read_only() {

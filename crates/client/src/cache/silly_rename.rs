@@ -187,8 +187,8 @@ impl Cache {
         })
     }
 
-    /// A file has no other name than that any more, and goes when it is closed; at once, if it was
-    /// closed meanwhile.
+    /// Notes the only name that the file has left. The last close removes it, or this call, if the
+    /// file was closed meanwhile.
     pub(crate) async fn silly_renamed(&self, file: &Arc<Vnode>, silly: SillyRename) {
         let open = {
             let mut state = file.state.lock();
@@ -200,8 +200,8 @@ impl Cache {
         }
     }
 
-    /// What was to replace a file did not come: that gets its name back. Where the server did not
-    /// say so, its directory does: what has the name by now keeps it.
+    /// Gives a file its name back after a failed rename over it. The outcome of the rename may be
+    /// unknown, so the directory is read first. If another file has the name, it keeps it.
     async fn put_back(&self, name: &[u8], file: &Arc<Vnode>, silly: SillyRename) {
         let SillyRename {
             directory,
@@ -233,7 +233,7 @@ impl Cache {
                     listing.insert(new, fid);
                 });
             }
-            // It is not removed under that name: it may be all that there is of it.
+            // The other name is not removed: it may be the last one of the file.
             Err(error) => {
                 let (name, old) = (String::from_utf8_lossy(name), String::from_utf8_lossy(&old));
                 tracing::warn!(%name, %old, %error, "a rename failed, and what it was to replace stays under another name");
@@ -241,7 +241,7 @@ impl Cache {
         }
     }
 
-    /// Removes what was left over of a file that nobody has open any more.
+    /// Removes the last name of a removed file that no program has open.
     pub(crate) async fn remove_silly_rename(&self, file: &Arc<Vnode>) {
         let silly = {
             let mut state = file.state.lock();
@@ -253,12 +253,12 @@ impl Cache {
         file.body.lock().abandon();
         self.unstored.lock().remove(&file.key);
         self.remove_silly_name(silly).await;
-        // The kernel has closed it.
+        // The kernel has closed the file and needs no notice.
         let _known = file.vanished();
     }
 
-    /// Removes such a name. It is tried again later, if no server can be reached: the answer is
-    /// `false` then.
+    /// Removes such a name. If no server can be reached, keeps it for another try and returns
+    /// `false`.
     async fn remove_silly_name(&self, silly: SillyRename) -> bool {
         let SillyRename {
             directory,
@@ -286,7 +286,7 @@ impl Cache {
         !waits
     }
 
-    /// Tries again to remove what could not be removed before, for as long as servers answer.
+    /// Tries again to remove the names that could not be removed, until a server is silent.
     pub(crate) async fn remove_silly_names(&self) {
         let mut silly_names = std::mem::take(&mut *self.silly_names.lock()).into_iter();
         for silly in silly_names.by_ref() {
@@ -297,7 +297,7 @@ impl Cache {
         self.silly_names.lock().extend(silly_names);
     }
 
-    /// Does so for as long as the cache lives.
+    /// Repeats that while the cache exists.
     pub(crate) async fn keep_removing(cache: std::sync::Weak<Self>) {
         loop {
             tokio::time::sleep(RETRY).await;
