@@ -11,8 +11,8 @@
 //!    error.
 //! 3. Only administrators may change owners and groups, and only the server knows the
 //!    administrators. So such a change is sent at once. After a refusal, further changes of the
-//!    same user in the volume fail for [`OWNERS_TIME`](super::owner_refusals) without a call. The answer would be the same
-//!    for every file.
+//!    same user in the volume fail for [`OWNERS_TIME`](super::owner_refusals) without a call. The
+//!    answer would be the same for every file.
 //! 4. All other attributes are sent at once. They replace waiting values of the same attributes.
 
 use std::sync::Arc;

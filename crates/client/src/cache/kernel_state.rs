@@ -1,5 +1,5 @@
-//! The facts about one vnode that the kernel may hold, and the notices that it is owed. The rule is in
-//! [`super::coherence`].
+//! The facts about one vnode that the kernel may hold, and the notices that it is owed. The rule is
+//! in [`super::coherence`].
 
 use std::time::Duration;
 

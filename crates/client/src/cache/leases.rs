@@ -10,10 +10,10 @@
 //!    create in a leased directory extends the lease. Otherwise the lease runs out, on our side
 //!    [`MARGIN`](super::lease::MARGIN) earlier than on the server's.
 //! 3. When a lease must be returned, first no more files are created under it. Then the pending
-//!    creates are sent to the server ([`super::pending_create`]), and then the lease is returned. A lease
-//!    may end without our knowledge, after a restart of the server or a loss of the network path.
-//!    This costs only the files whose name another client has taken in between: the server creates
-//!    each file only if its name is free.
+//!    creates are sent to the server ([`super::pending_create`]), and then the lease is returned. A
+//!    lease may end without our knowledge, after a restart of the server or a loss of the network
+//!    path. This costs only the files whose name another client has taken in between: the server
+//!    creates each file only if its name is free.
 //! 4. After a directory was used by another client, no lease of it is requested for
 //!    [`REFUSED_TIME`]. A server without leases is not asked for [`UNKNOWN_TIME`].
 

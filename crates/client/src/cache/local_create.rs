@@ -8,9 +8,9 @@
 //!    file is created by a call to the server.
 //! 3. The name is free if our copy of the directory's names does not have it. The copy is promised,
 //!    and no other client changes the directory.
-//! 4. The file enters the queue of its volume and user ([`super::pending_create`]) before the program is
-//!    answered. This happens under the lock under which the lease is checked. So the end of the
-//!    lease finds all files that were created.
+//! 4. The file enters the queue of its volume and user ([`super::pending_create`]) before the
+//!    program is answered. This happens under the lock under which the lease is checked. So the end
+//!    of the lease finds all files that were created.
 //!
 //! The server may refuse later: a quota, changed rights, or a name that another client has after
 //! all. The close of the file returns this error, as it does for bytes. Directories and links are

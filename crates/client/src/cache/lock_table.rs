@@ -1,5 +1,5 @@
-//! The locks on one file: those of programs of this machine, and the one that the server keeps. The rules
-//! are in [`super::locks`].
+//! The locks on one file: those of programs of this machine, and the one that the server keeps. The
+//! rules are in [`super::locks`].
 
 use std::sync::Arc;
 
@@ -174,8 +174,8 @@ impl Locks {
         self.held.lock().iter().any(|lock| lock.owner == owner)
     }
 
-    /// Whether an owner has a shared lock by flock(2) that `wanted` is to replace by an
-    /// exclusive one.
+    /// Whether an owner has a shared lock by flock(2) that `wanted` is to replace by an exclusive
+    /// one.
     pub(super) fn is_upgrade(&self, wanted: &Lock) -> bool {
         let is_flock = wanted.owner.family == LockFamily::Flock;
         is_flock && wanted.kind == LockKind::Write && self.has(wanted.owner)

@@ -8,11 +8,11 @@
 //!    cache sends all ranges to the server. An AFS server has only locks on the whole file, to read
 //!    or to write. There the cache sets the strongest lock that its programs need. For volumes that
 //!    cannot be written, no server is asked.
-//! 2. A server forgets a lock after [`LOCK_SECS`](super::lock_table::LOCK_SECS). While a program has a lock, the cache extends it
-//!    every [`EXTEND_TIME`]. It also does so when a server returns or answers that it does not know
-//!    us. If the lock was lost anyway (the server was restarted), it is set again. If another
-//!    client has taken it, a line of the log reports it, because no program waits for an answer.
-//!    The cache retries at the same interval.
+//! 2. A server forgets a lock after [`LOCK_SECS`](super::lock_table::LOCK_SECS). While a program
+//!    has a lock, the cache extends it every [`EXTEND_TIME`]. It also does so when a server returns
+//!    or answers that it does not know us. If the lock was lost anyway (the server was restarted),
+//!    it is set again. If another client has taken it, a line of the log reports it, because no
+//!    program waits for an answer. The cache retries at the same interval.
 //! 3. A lock on the whole file has no owner. A client that extends or releases a lock that it has
 //!    lost extends or releases the lock of another client. So neither is done with a lock that was
 //!    not extended in time, for instance on a machine that slept. Such a lock is set again instead.

@@ -1,11 +1,12 @@
-//! The queues of pending creates ([`super::local_create`]). One call, MakeMany, creates many files on the
-//! server.
+//! The queues of pending creates ([`super::local_create`]). One call, MakeMany, creates many files
+//! on the server.
 //!
 //! 1. There is one queue for each volume and user. One call of a queue is under way at a time.
 //! 2. A program may wait for a file. A close of a small file adds its contents, which the same call
 //!    carries. A request to a server about something that the server may not know waits first
 //!    ([`Cache::told`]). If no program waits, because `close` need not ([`super::write_back`]), the
-//!    call waits for other files, at most [`LINGER`]. All other files are sent after [`AGE`](super::create_queue::AGE).
+//!    call waits for other files, at most [`LINGER`]. All other files are sent after
+//!    [`AGE`](super::create_queue::AGE).
 //! 3. If a file must be created while it is still being written, it is created without contents.
 //!    Its bytes are stored like those of other files. The same holds for a large file.
 //! 4. The reserved vnode numbers make a repeated call harmless: if its answer was lost, the server

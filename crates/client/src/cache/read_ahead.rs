@@ -4,9 +4,9 @@
 //! 1. A directory remembers the last reader of its files, the last file, and how many files were
 //!    read in a row. The order is that of the names in the listing; directories between files do
 //!    not count.
-//! 2. From the [`RUN`](super::reader::RUN)th file in a row on, the missing ones of the next [`WINDOW`](super::reader::WINDOW) files are
-//!    fetched. The next check follows when half of them were read. A reader that skips a file
-//!    begins a new row.
+//! 2. From the [`RUN`](super::reader::RUN)th file in a row on, the missing ones of the next
+//!    [`WINDOW`](super::reader::WINDOW) files are fetched. The next check follows when half of them
+//!    were read. A reader that skips a file begins a new row.
 //! 3. A file is fetched ahead only if its status and that of its directory are promised to this
 //!    user, and the user may read it. It must have at most [`SMALL`] bytes, and no changes by
 //!    programs of this machine. It is fetched as this user, as in an ordinary read. Later reads

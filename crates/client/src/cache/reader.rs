@@ -1,4 +1,5 @@
-//! The last reader of the files of a directory. The rules of the read-ahead are in [`super::read_ahead`].
+//! The last reader of the files of a directory. The rules of the read-ahead are in
+//! [`super::read_ahead`].
 
 use std::ops::Bound;
 

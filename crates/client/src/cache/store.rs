@@ -1,11 +1,11 @@
 //! Stores the bytes that programs wrote at the server.
 //!
 //! 1. A file has one store at a time. It consists of calls of at most [`STORE_BYTES`] (more to a
-//!    far server, [`super::long_path`]), or goes directly to the devices ([`super::direct`]). Programs
-//!    may write during a store.
+//!    far server, [`super::long_path`]), or goes directly to the devices ([`super::direct`]).
+//!    Programs may write during a store.
 //! 2. `close` and `fsync` return the result of the store. `close` need not wait for all of it
-//!    ([`super::write_back`]). When one file has more than [`BACKGROUND_BYTES`] dirty bytes, a store
-//!    begins while the program still writes.
+//!    ([`super::write_back`]). When one file has more than [`BACKGROUND_BYTES`] dirty bytes, a
+//!    store begins while the program still writes.
 //! 3. After a failed store the bytes stay dirty, and the store is retried every [`RETRY`]. In a
 //!    cache directory they are then synced, so that even a crash of the machine loses nothing. Only
 //!    if the file is gone is there no server that can take them.
