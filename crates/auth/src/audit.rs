@@ -1,13 +1,16 @@
-//! Who did what administrative act: one JSON object a line.
+//! The log of administrative acts: who did what, as one JSON object per line.
 //!
-//! 1. A record is handed to a writer thread through a bounded queue. A full queue drops the record and
-//!    counts it: a call never waits for the log. The next line that is written says how many are missing.
-//! 2. The file is appended to, mode 0600. Before each batch the writer looks whether the name still leads
-//!    to the open file, and opens a new one if not: renaming is all that rotation needs.
-//!    A symbolic link is not followed.
-//! 3. What anonymous callers are refused is recorded at a bounded rate, since anybody can call as often as
-//!    the network carries: a hundred at once, one a second over time. The next line says how many are missing.
-//! 4. The last clone of an [`Audit`] that goes away waits until what is queued has been written.
+//! 1. A record goes to a writer thread through a bounded queue. If the queue is full, the record is
+//!    dropped and counted: a call never waits for the log. The next written line tells how many
+//!    records are missing.
+//! 2. The file has mode 0600, and lines are appended. Before each batch the writer checks whether
+//!    the name still leads to the open file, and opens a new file if not. So log rotation needs
+//!    only a rename. A symbolic link is not followed.
+//! 3. Refused acts of anonymous callers are recorded at a bounded rate, since every host on the
+//!    network can cause them: a hundred at once, one per second over time. The next line tells how
+//!    many are missing.
+//! 4. When the last clone of an [`Audit`] is dropped, it waits until all queued records are
+//!    written.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -26,11 +29,12 @@ use serde_json::{Map, Value};
 
 use crate::{Error, Identity, Result};
 
-/// Records that may wait for the writer.
+/// The most records that wait for the writer.
 const QUEUE_MAX: usize = 4096;
-/// Bytes that are written at a time.
+/// The most bytes of one write.
 const BATCH_BYTES: usize = 64 << 10;
-/// Refused acts of anonymous callers that are recorded at once. One more may be each second.
+/// Refused acts of anonymous callers that may be recorded at once. The allowance grows by one each
+/// second.
 const REFUSALS_AT_ONCE: u32 = 100;
 
 /// One administrative act.
@@ -46,8 +50,9 @@ pub struct Record {
 }
 
 impl Record {
-    /// `act` is the procedure's name (`PR_NewEntry`); `peer` is `None` on the local administrator's socket.
-    /// `code` 0: done. Else the abort code; the act was refused or failed.
+    /// `act` is the procedure's name (`PR_NewEntry`). `peer` is `None` for a call over the local
+    /// administrator's socket. `code` 0 means success; else it is the abort code of an act that was
+    /// refused or failed.
     #[must_use]
     pub fn new(
         time: AfsTime,
@@ -67,7 +72,7 @@ impl Record {
         }
     }
 
-    /// Adds what the act was about.
+    /// Adds a detail of the act.
     #[must_use]
     pub fn with(mut self, key: &'static str, value: impl ToString) -> Self {
         self.details.push((key, value.to_string()));
@@ -103,7 +108,7 @@ fn append(out: &mut Vec<u8>, object: Map<String, Value>) {
     out.push(b'\n');
 }
 
-/// The log of administrative acts. Clones share it.
+/// The log of administrative acts. Clones share the log.
 #[derive(Clone)]
 pub struct Audit(Option<Arc<Queue>>);
 
@@ -114,15 +119,15 @@ struct Queue {
     writer: Option<JoinHandle<()>>,
 }
 
-/// How many refused acts of anonymous callers may still be recorded.
+/// The number of refused acts of anonymous callers that may still be recorded.
 struct Refusals {
     left: u32,
-    /// When that was.
+    /// The time of the last recomputation.
     at: AfsTime,
 }
 
 impl Refusals {
-    /// Whether one more may be recorded.
+    /// Whether one more act may be recorded. Counts it if so.
     fn admit(&mut self, now: AfsTime) -> bool {
         let passed = now.0.saturating_sub(self.at.0);
         self.left = self.left.saturating_add(passed).min(REFUSALS_AT_ONCE);
@@ -135,9 +140,9 @@ impl Refusals {
 
 #[derive(Default)]
 struct Lost {
-    /// Since the start.
+    /// The number of lost records since the start.
     all: AtomicU64,
-    /// Not yet told in the file.
+    /// Those that no line of the file has reported yet.
     untold: AtomicU64,
 }
 
@@ -149,16 +154,16 @@ impl Lost {
 }
 
 impl Audit {
-    /// A log that keeps nothing.
+    /// A log that keeps no records.
     #[must_use]
     pub fn none() -> Self {
         Self(None)
     }
 
-    /// Appends to `path`, which is made with mode 0600 if it is missing.
+    /// Opens a log that appends to `path`. A missing file is created with mode 0600.
     ///
     /// # Errors
-    /// [`Error::File`] when it cannot be opened, or no thread started.
+    /// [`Error::File`] if the file cannot be opened or the thread does not start.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error| Error::file(path, error);
         let mut log = LogFile::open(path).map_err(failed)?;
@@ -196,7 +201,7 @@ impl Audit {
         }
     }
 
-    /// Records that were not written since the start.
+    /// The number of lost records since the start.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.0

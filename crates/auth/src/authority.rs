@@ -1,4 +1,4 @@
-//! What a server trusts: the files of its configuration directory, and rules.
+//! The basis of a server's trust: the files of its configuration directory, and rules.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::{
     Token, kdf,
 };
 
-/// Rules of a server that no file tells.
+/// Rules of a server that are in no file.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// Lowest level that a connection may have; less is refused with `RXKADLEVELFAIL`.
-    /// Default: clear, as OpenAFS.
+    /// The lowest level that a connection may have; a lower one is refused with `RXKADLEVELFAIL`.
+    /// Default: clear, as in OpenAFS.
     pub level_min: Level,
-    /// Whether a principal's first component may hold a dot (`-allow-dotted-principals`). Default: no,
-    /// since `user.admin` would be taken for `user/admin`.
+    /// Whether a principal's first component may hold a dot (`-allow-dotted-principals`). Default:
+    /// no, since `user.admin` would be taken for `user/admin`.
     pub allow_dotted_principals: bool,
 }
 
@@ -34,7 +34,7 @@ impl Default for Policy {
     }
 }
 
-/// What a server trusts. Clones share everything.
+/// The keys, superusers, realms and rules of a server. Clones share everything.
 #[derive(Clone)]
 pub struct Authority(Arc<Inner>);
 
@@ -48,9 +48,9 @@ struct Inner {
 }
 
 impl Authority {
-    /// Reads `KeyFileExt`, `rxkad.keytab`, `UserList`, `krb.conf` and `krb.excl` in `directory`. Files that
-    /// are missing are empty ones; changes are seen at the next use. A file that stops being readable
-    /// keeps what it said last.
+    /// Reads `KeyFileExt`, `rxkad.keytab`, `UserList`, `krb.conf` and `krb.excl` in `directory`. A
+    /// missing file counts as an empty one. A changed file is read again at its next use. If a file
+    /// becomes unreadable, its last good contents stay in force.
     ///
     /// # Errors
     /// [`crate::Error::File`], [`crate::Error::Malformed`].
@@ -58,10 +58,10 @@ impl Authority {
         Self::open_with(directory, cell, Policy::default())
     }
 
-    /// [`Self::open`] with other rules.
+    /// Like [`Self::open`], with other rules.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Those of [`Self::open`].
     pub fn open_with(directory: &Path, cell: &str, policy: Policy) -> Result<Self> {
         Ok(Self(Arc::new(Inner {
             cell: cell.to_owned(),
@@ -85,14 +85,14 @@ impl Authority {
         self.0.policy
     }
 
-    /// The security class of index 2, for a port.
+    /// The security class with index 2, for a port.
     #[must_use]
     pub fn server_security(&self) -> Arc<dyn ServerSecurity> {
         Arc::new(Server::new(self.clone()))
     }
 
-    /// A ticket that says "the bearer holds the cell's key", minted from the newest one. Good until
-    /// that key is retired.
+    /// A token whose ticket proves that the bearer holds the cell's key. It is made with the newest
+    /// key, and valid until that key is retired.
     ///
     /// # Errors
     /// [`Error::NoKey`].
@@ -110,8 +110,8 @@ impl Authority {
         })
     }
 
-    /// Security for calls as a holder of the cell's key: `-localauth`, and servers among themselves. The
-    /// ticket is made once, here: make another when the cell was rekeyed.
+    /// Security for calls as a holder of the cell's key: `-localauth`, and calls among servers. The
+    /// ticket is made once, here. After a change of the cell's key, make another.
     ///
     /// # Errors
     /// [`Error::NoKey`].
@@ -119,20 +119,20 @@ impl Authority {
         Ok(self.localauth_token()?.security(level))
     }
 
-    /// The keys, to list and change.
+    /// The keys, for listing and changing them.
     #[must_use]
     pub fn keys(&self) -> &Keys {
         &self.0.keys
     }
 
-    /// What was let in and refused since [`Self::open`].
+    /// Counts of accepted and refused connections since [`Self::open`].
     #[must_use]
     pub fn figures(&self) -> Figures {
         self.0.failures.figures()
     }
 
-    /// Whether `name@realm` is a user of this cell, who is known by the bare name: a user of a realm
-    /// that is ours, but for those whom `krb.excl` names.
+    /// Whether `name@realm` is a user of this cell, who is known by the bare name. That is a user
+    /// of one of our realms, unless `krb.excl` lists the user.
     #[must_use]
     pub fn is_ours(&self, name: &str, realm: &str) -> bool {
         let (name, instance) = name.split_once('.').unwrap_or((name, ""));
@@ -147,14 +147,15 @@ impl Authority {
         &self.0.failures
     }
 
-    /// The superusers, to list and change.
+    /// The superusers, for listing and changing them.
     #[must_use]
     pub fn superusers(&self) -> &Superusers {
         &self.0.superusers
     }
 
-    /// Who a caller is. The `UserList` is asked each time: who is taken off it stops being a superuser
-    /// with the next call. Principals of another crate's security class are anonymous here.
+    /// The identity of a caller. The `UserList` is checked each time: a user who is removed from it
+    /// stops being a superuser with the next call. Principals of another crate's security class are
+    /// anonymous here.
     #[must_use]
     pub fn identify(&self, caller: &Caller) -> Identity {
         let Caller::Principal(any) = caller else {

@@ -1,6 +1,6 @@
-//! Reading big-endian records that a file or a peer wrote: every length is checked against what is there.
+//! Reads big-endian records of a file or a peer. Every length is checked against the bytes present.
 
-/// Takes `length` bytes off the front; `None`: there are fewer.
+/// Takes `length` bytes off the front; `None` if there are fewer.
 pub(crate) fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
     let (taken, left) = rest.split_at_checked(length)?;
     *rest = left;

@@ -1,17 +1,17 @@
-//! Capabilities: what lets a client of the cell touch one object of one device for some minutes.
+//! Capabilities: they let a client of the cell access one object of one device for some minutes.
 //!
-//! Form: a byte 1, the version and encryption type of the cell's key it was sealed with (0, 0: the key
-//! of the file `OsdKey`), the number of the device, a nonce, and the sealed body. The words before
-//! the nonce are authenticated with it.
+//! Form: a byte 1, the version and encryption type of the cell's key that sealed it, the number of
+//! the device, a nonce, and the sealed body. Version and type 0, 0 mean the key in the file
+//! `OsdKey`. The fields before the nonce are authenticated together with the body.
 //!
 //! 1. *The key.* HKDF-SHA256 (RFC 5869) over the cell's newest service key, with the cell's name as
-//!    context. A cell without Kerberos has a file `OsdKey` of 32 random bytes that its servers share. A
-//!    key that was retired opens nothing any more.
-//! 2. *The seal.* XChaCha20-Poly1305: its nonces are so long that servers which share a key can draw
-//!    them at random for ever, and need not count.
-//! 3. *The check.* Whoever holds a capability may do what it says, from the addresses it names, until
-//!    it expires; half a minute is granted for clocks that disagree. What is refused is counted, by
-//!    reason.
+//!    context. A cell without Kerberos has a file `OsdKey` of 32 random bytes that its servers
+//!    share. A retired key opens no capability any more.
+//! 2. *The seal.* XChaCha20-Poly1305. Its nonces are long enough that servers which share a key can
+//!    draw them at random for ever, without a counter.
+//! 3. *The check.* The holder of a capability may do what it allows, from the addresses that it
+//!    names, until it expires. Half a minute is added because clocks may disagree. Refusals are
+//!    counted by reason.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -33,19 +33,19 @@ use crate::{Authority, Error, Result};
 
 /// The file of a cell without Kerberos keys, in the server's configuration directory.
 pub const KEY_FILE: &str = "OsdKey";
-/// Seconds by which clocks of a cell may disagree.
+/// Seconds by which the clocks of a cell may differ.
 pub const SKEW: u64 = 30;
 const FORM: u8 = 1;
 const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 24;
-/// Form, key version, encryption type, device.
+/// Bytes before the nonce: form, key version, encryption type, device.
 const CLEAR_BYTES: usize = 13;
 const SALT: &[u8] = b"cellar object storage capability";
 
-/// Why a capability does not allow what was asked.
+/// Why a capability does not allow a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refused {
-    /// It is not what a server of this cell sealed.
+    /// No server of this cell sealed it, or it was changed afterwards.
     #[error("the capability was not made by a server of this cell, or was changed")]
     Tampered,
     /// It was sealed with a key that this server does not have (any more).
@@ -66,7 +66,7 @@ pub enum Refused {
     /// It is for other bytes of the object.
     #[error("the capability is for other bytes")]
     OtherRange,
-    /// Its time is over.
+    /// It has expired.
     #[error("the capability has expired")]
     Expired,
     /// It was given to another machine.
@@ -89,52 +89,52 @@ impl Refused {
     ];
 }
 
-/// What somebody wants to do with an object.
+/// An operation on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Read bytes of a version: the base of the capability, or of one that allows writing too, the
-    /// version that is being made.
+    /// Read bytes of a version: the base of the capability. If the capability also allows writing,
+    /// the new version may be read too.
     Read {
         /// The version.
         version: u64,
         /// First byte.
         begin: u64,
-        /// The first byte behind.
+        /// The byte after the last one.
         end: u64,
     },
-    /// Write bytes of a version that is being made.
+    /// Write bytes of the new version.
     Write {
-        /// What it is made from; 0: the object is made.
+        /// The version from which it is made; 0: the object is created.
         base: u64,
         /// The version.
         version: u64,
         /// First byte.
         begin: u64,
-        /// The first byte behind.
+        /// The byte after the last one.
         end: u64,
     },
-    /// Look at what is known of the object: any right will do.
+    /// Read the properties of the object; any right suffices.
     Examine,
-    /// What servers do among themselves.
+    /// Operations of servers of the cell.
     All,
 }
 
-/// Who asks for what.
+/// A request that a capability must allow.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     /// The device.
     pub osd: u32,
-    /// The object. Does not count for [`Act::All`].
+    /// The object. Ignored for [`Act::All`].
     pub object: ObjectId,
-    /// What is to be done.
+    /// The operation.
     pub act: Act,
-    /// Where the call comes from.
+    /// The address of the caller.
     pub client: IpAddr,
-    /// Seconds since 1970.
+    /// The current time, seconds since 1970.
     pub now: u64,
 }
 
-/// A key as the file has it; `None`: there is no file.
+/// A key in its file; `None`: there is no file.
 #[derive(Default)]
 struct FileKey(Option<Zeroizing<[u8; KEY_BYTES]>>);
 
@@ -146,7 +146,7 @@ impl FileKey {
     }
 }
 
-/// The keys that seal and open capabilities, and what was refused since they were opened.
+/// The keys that seal and open capabilities, and the counts of refusals.
 pub struct CapabilityKeys {
     authority: Authority,
     file: Watched<FileKey>,
@@ -159,7 +159,7 @@ impl std::fmt::Debug for CapabilityKeys {
     }
 }
 
-/// Makes `OsdKey` in a configuration directory, unless it is there. Says whether it was made.
+/// Creates `OsdKey` in a configuration directory if it is missing. Returns whether it was created.
 ///
 /// # Errors
 /// [`Error::File`].
@@ -175,7 +175,8 @@ pub fn make_key_file(directory: &Path) -> Result<bool> {
 }
 
 impl CapabilityKeys {
-    /// The keys of a server with that configuration directory. Files are looked at again with each use.
+    /// The keys of a server with that configuration directory. Files are checked for changes at
+    /// each use.
     ///
     /// # Errors
     /// [`Error::File`], [`Error::Malformed`].
@@ -187,7 +188,8 @@ impl CapabilityKeys {
         })
     }
 
-    /// Seals a capability for the device that it names, whatever cell is in it: it is of this one.
+    /// Seals a capability for the device that it names. The cell in `body` is ignored: the
+    /// capability is for this cell.
     ///
     /// # Errors
     /// [`Error::NoKey`].
@@ -206,7 +208,7 @@ impl CapabilityKeys {
         sealed.extend_from_slice(&body.osd.to_be_bytes());
         let mut nonce = [0; NONCE_BYTES];
         rand::rng().fill_bytes(&mut nonce);
-        // The key says which cell it is of: without the name, there is always room for the rest.
+        // The key determines the cell. Without the name the body always fits.
         let nameless = CapabilityBody {
             cell: AfsString::default(),
             ..body.clone()
@@ -225,8 +227,8 @@ impl CapabilityKeys {
         Capability::new(sealed).map_err(|_| Error::NoKey)
     }
 
-    /// Opens a capability that `osd` is to honour. Whether it allows what is asked says
-    /// [`CapabilityKeys::admit`], which also counts.
+    /// Opens a capability for `osd`. Does not check whether it allows a request:
+    /// [`CapabilityKeys::admit`] does, and also counts refusals.
     ///
     /// # Errors
     /// [`Refused::Tampered`], [`Refused::UnknownKey`], [`Refused::OtherOsd`].
@@ -264,7 +266,7 @@ impl CapabilityKeys {
         Ok(body)
     }
 
-    /// Opens a capability and checks that it allows what is asked. Refusals are counted.
+    /// Opens a capability and checks that it allows the request. Refusals are counted.
     ///
     /// # Errors
     /// The first reason to refuse.
@@ -282,7 +284,7 @@ impl CapabilityKeys {
         admitted
     }
 
-    /// How often was refused, by reason.
+    /// The number of refusals, by reason.
     pub fn refused(&self) -> impl Iterator<Item = (Refused, &'static str, u64)> + '_ {
         let counted = self
             .refused
@@ -299,7 +301,7 @@ impl CapabilityKeys {
         file.0.as_ref().map(|key| self.derive(&key[..]))
     }
 
-    /// HKDF-SHA256 of one block.
+    /// HKDF-SHA256 with one block of output.
     fn derive(&self, secret: &[u8]) -> Zeroizing<[u8; KEY_BYTES]> {
         let extracted = Zeroizing::new(mac(SALT, &[secret]));
         Zeroizing::new(mac(&*extracted, &[self.authority.cell().as_bytes(), &[1]]))
@@ -317,7 +319,7 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; KEY_BYTES] {
     mac.finalize().into_bytes().into()
 }
 
-/// The device that a capability says it is for. Nothing is proved by that.
+/// The device that a capability names. The name is not verified here.
 #[must_use]
 pub fn device_of(capability: &Capability) -> Option<u32> {
     let bytes: &[u8] = capability;
@@ -325,7 +327,7 @@ pub fn device_of(capability: &Capability) -> Option<u32> {
     take_u32(&mut word)
 }
 
-/// An address as capabilities have it: IPv4 ones mapped.
+/// An address in the form of capabilities: IPv4 ones mapped.
 #[must_use]
 pub fn address_words(address: IpAddr) -> [u32; 4] {
     let bits = match address {
@@ -335,7 +337,7 @@ pub fn address_words(address: IpAddr) -> [u32; 4] {
     [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
 }
 
-/// Whether a capability allows what is asked.
+/// Checks whether a capability allows the request.
 fn check(body: &CapabilityBody, asked: &Asked) -> Result<(), Refused> {
     if asked.now > body.expires.saturating_add(SKEW) {
         return Err(Refused::Expired);
@@ -400,7 +402,7 @@ mod tests {
     const NOW: u64 = 1_700_000_000;
     const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
 
-    /// A server's directory, with as many Kerberos keys.
+    /// A server's directory with these Kerberos keys.
     fn server(cell: &str, keys: &[(u32, u8)]) -> (tempfile::TempDir, CapabilityKeys) {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::open(directory.path(), cell).unwrap();
@@ -523,7 +525,7 @@ mod tests {
         assert_eq!(without.unseal(&sealed, 3), Err(Refused::UnknownKey));
         std::fs::copy(&path, other.path().join(KEY_FILE)).unwrap();
         assert!(without.unseal(&sealed, 3).is_ok());
-        // A cell that gets Kerberos seals with that, and honours what was sealed before.
+        // A cell that gets Kerberos seals with its new key, and accepts capabilities sealed before.
         let key = SecretKey::new(Enctype::Aes256Sha1, &[8; 32]).unwrap();
         keys.authority.keys().add(1, &key).unwrap();
         assert!(keys.unseal(&sealed, 3).is_ok());

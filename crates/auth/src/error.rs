@@ -1,4 +1,4 @@
-//! What can go wrong outside the protocol, by who is to blame. Refusals of a peer are abort codes.
+//! Errors outside the protocol, by who is to blame. Refusals of a peer are abort codes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,37 +7,37 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Our machine: a file cannot be read or written.
+    /// This machine: a file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Bad bytes: a file is not in the form its name promises.
+    /// Bad bytes: a file does not have the form that its name promises.
     #[error("{}: {what}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         what: &'static str,
     },
     /// Bad bytes: a Kerberos ticket, or the credential around it.
     #[error("the Kerberos ticket {0}")]
     Ticket(&'static str),
-    /// Unsupported: nothing here works with keys of that encryption type.
+    /// Unsupported: this crate does not work with keys of that encryption type.
     #[error("encryption type {0} is not supported")]
     Enctype(i32),
-    /// Our caller: a key of the wrong length for its encryption type.
+    /// The caller of this crate: a key has the wrong length for its encryption type.
     #[error("a key of {length} bytes does not fit encryption type {enctype}")]
     KeyLength {
         /// The encryption type.
         enctype: i32,
-        /// Bytes given.
+        /// The length of the given key.
         length: usize,
     },
-    /// Our caller: a key of that version and type is there already, with other bytes.
+    /// The caller of this crate: a key of that version and type exists, with other bytes.
     #[error("there is another key of version {kvno}, encryption type {enctype}")]
     KeyExists {
         /// The key version.
@@ -45,11 +45,11 @@ pub enum Error {
         /// The encryption type.
         enctype: i32,
     },
-    /// Our caller: the server has no key to do that with.
+    /// The caller of this crate: the server has no key for this operation.
     #[error("there is no key of this cell")]
     NoKey,
-    /// Our caller: a name that the file cannot hold.
-    #[error("{0:?} is no name of a user")]
+    /// The caller of this crate: a name that the file cannot hold.
+    #[error("{0:?} is not the name of a user")]
     Name(String),
 }
 
@@ -69,5 +69,5 @@ impl Error {
     }
 }
 
-/// What most of this crate answers.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

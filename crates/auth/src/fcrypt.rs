@@ -1,16 +1,16 @@
-//! fcrypt, the cipher of rxkad, and the mode it is used in.
+//! fcrypt, the cipher of rxkad, and its mode of use.
 //!
-//! A Feistel cipher of 16 rounds over 64-bit blocks with 56 bits of key, from AFS's early days. It keeps out
-//! who only listens without effort; it is no match for an attacker with hardware. It is here because every
-//! client speaks it.
+//! A Feistel cipher of 16 rounds over 64-bit blocks with 56 bits of key, from the early days of
+//! AFS. It stops a casual eavesdropper, but not an attacker with hardware. It is here because every
+//! client uses it.
 //!
-//! 1. The key without its parity bits is rotated for the sixteen subkeys, 32 bits each.
-//! 2. A round is four table look-ups. The tables hold 32-bit words with the round's final rotation
-//!    already done, so a round is loads and exclusive ors; they take 4 KiB.
-//! 3. A round waits for the one before it. What hides that is independent work: the mode (each block is
-//!    mixed with the plain and sealed forms of the one before it) chains the *inputs* of encryption, but only
-//!    the *outputs* of decryption, so decryption does several blocks of one packet at a time, and encryption
-//!    one block each of several packets.
+//! 1. The key without its parity bits is rotated to give the sixteen subkeys, 32 bits each.
+//! 2. A round is four table look-ups. The tables hold 32-bit words that include the round's final
+//!    rotation, so a round is loads and exclusive ors. The tables take 4 KiB.
+//! 3. A round depends on the round before it, so independent work must fill the wait. In the mode,
+//!    each block is mixed with the plain and sealed forms of the block before it. That chains the
+//!    *inputs* of encryption, but only the *outputs* of decryption. So decryption processes several
+//!    blocks of one packet at a time, and encryption processes one block each of several packets.
 
 #![expect(
     clippy::indexing_slicing,
@@ -27,7 +27,7 @@ use tables::{S0, S1, S2, S3};
 
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 8;
-/// Blocks that are worked on at a time.
+/// Blocks that are processed at a time.
 const LANES: usize = 4;
 
 const fn spread(table: &[u8; 256], shift: u32) -> [u32; 256] {
@@ -40,8 +40,8 @@ const fn spread(table: &[u8; 256], shift: u32) -> [u32; 256] {
     words
 }
 
-/// For each byte of the input, highest first, its table: which one, and where its output goes. One array, so
-/// that one register reaches all of it.
+/// A table for each byte of the input, highest first, with the position of its output. All are in
+/// one array, so that one register reaches all of them.
 static TABLES: [[u32; 256]; 4] = [
     spread(&S0, 8),
     spread(&S1, 0),
@@ -58,7 +58,7 @@ fn mix(word: u32) -> u32 {
         ^ TABLES[3][usize::from(b3)]
 }
 
-/// A block, as the cipher sees it.
+/// A block in the form of the cipher.
 pub(crate) type Block = [u32; 2];
 
 /// The block at the beginning of `bytes`.
@@ -71,7 +71,7 @@ pub(crate) fn block_of(bytes: &[u8; BLOCK]) -> Block {
     ]
 }
 
-/// Its bytes.
+/// The bytes of a block.
 #[inline(always)]
 pub(crate) fn bytes_of(block: Block) -> [u8; BLOCK] {
     let ([a, b, c, d], [e, f, g, h]) = (block[0].to_be_bytes(), block[1].to_be_bytes());
@@ -153,7 +153,8 @@ impl Schedule {
         blocks
     }
 
-    /// Encrypts whole blocks in the chained mode, from `iv` on. A rest of less than a block is left alone.
+    /// Encrypts whole blocks in the chained mode, starting with `iv`. A rest of less than a block
+    /// stays unchanged.
     pub(crate) fn seal(&self, iv: Block, data: &mut [u8]) {
         let mut chain = iv;
         for bytes in data.as_chunks_mut().0 {
@@ -164,7 +165,7 @@ impl Schedule {
         }
     }
 
-    /// [`Self::seal`] for several stretches of `data`, each from `iv` on.
+    /// Like [`Self::seal`], for several ranges of `data`, each starting with `iv`.
     pub(crate) fn seal_all(&self, iv: Block, data: &mut [u8], stretches: &[Range<usize>]) {
         let (groups, rest) = stretches.as_chunks::<LANES>();
         for group in groups {
@@ -198,7 +199,7 @@ impl Schedule {
         }
     }
 
-    /// Undoes [`Self::seal`].
+    /// Reverses [`Self::seal`].
     pub(crate) fn open(&self, iv: Block, data: &mut [u8]) {
         let mut chain = iv;
         let (groups, rest) = data.as_chunks_mut().0.as_chunks_mut::<LANES>();

@@ -1,10 +1,11 @@
 //! Small configuration files that change under a running server.
 //!
-//! 1. What a file says is kept, together with the stamp (device, inode, size, change time) it had when it
-//!    was opened; the stamp is compared at each use. One system call is what it costs.
-//! 2. A file that cannot be read or parsed does not take away what the last good one said: rekeying by
-//!    a careless editor must not lock everybody out. The failure is logged once a stamp.
-//! 3. Our own changes are atomic: a new file of mode 0600 beside, synced, renamed.
+//! 1. The contents of a file are kept together with its stamp (device, inode, size, change time) at
+//!    the time of opening. Each use compares the stamp, which costs one system call.
+//! 2. If a file cannot be read or parsed, its last good contents stay in force: a careless edit of
+//!    the keys must not lock out all users. The failure is logged once for each stamp.
+//! 3. Cellar's own changes are atomic: a new file of mode 0600 is written in the same directory,
+//!    synced and renamed.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -17,10 +18,10 @@ use zeroize::Zeroizing;
 
 use crate::{Error, Result};
 
-/// Largest configuration file that is read, bytes.
+/// The largest configuration file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What tells one content of a file from another.
+/// Identifies one version of a file's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -40,7 +41,7 @@ impl Stamp {
     }
 }
 
-/// A file's parsed content, as fresh as the file.
+/// The parsed contents of a file, updated when the file changes.
 pub(crate) struct Watched<T> {
     path: PathBuf,
     parse: fn(&Path, &[u8]) -> Result<T>,
@@ -56,7 +57,7 @@ struct State<T> {
 }
 
 impl<T: Default> Watched<T> {
-    /// Reads the file; no file is an empty one.
+    /// Reads the file. A missing file counts as an empty one.
     pub(crate) fn open(path: PathBuf, parse: fn(&Path, &[u8]) -> Result<T>) -> Result<Self> {
         let (stamp, content) = load(&path, parse)?;
         Ok(Self {
@@ -74,7 +75,7 @@ impl<T: Default> Watched<T> {
         &self.path
     }
 
-    /// What the file says now.
+    /// The current contents of the file.
     pub(crate) fn get(&self) -> Arc<T> {
         let seen = match fs::metadata(&self.path) {
             Ok(metadata) => Some(Stamp::of(&metadata)),
@@ -91,21 +92,22 @@ impl<T: Default> Watched<T> {
                 state.content = Arc::new(content);
             }
             Err(error) => {
-                tracing::error!(%error, "a changed file is not used; what it said before still holds");
+                tracing::error!(%error, "a changed file is not used; its last good contents stay in force");
                 state.stamp = seen;
             }
         }
         state.content.clone()
     }
 
-    /// Changes the file: `edit` answers its new bytes and a result, or `None` to leave it.
+    /// Changes the file. `edit` returns the new bytes and a result, or `None` to leave the file
+    /// unchanged.
     pub(crate) fn change<R>(
         &self,
         edit: impl FnOnce(&T) -> Result<(Option<Zeroizing<Vec<u8>>>, R)>,
     ) -> Result<R> {
         let _one_at_a_time = self.change.lock();
         let directory = directory_of(&self.path).map_err(|error| Error::file(&self.path, error))?;
-        // Other processes too; closing the directory lets go of it.
+        // Locks out other processes too. Closing the directory releases the lock.
         directory
             .lock()
             .map_err(|error| Error::file(&self.path, error))?;
@@ -132,7 +134,7 @@ fn load<T: Default>(
     }
 }
 
-/// The whole of a small file.
+/// The contents of a small file.
 pub(crate) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     Ok(read_stamped(path)?.1)
 }
@@ -142,9 +144,9 @@ fn read_stamped(path: &Path) -> Result<(Stamp, Zeroizing<Vec<u8>>)> {
     let file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.size() > FILE_BYTES_MAX {
-        return Err(Error::malformed(path, "is longer than a file of its kind"));
+        return Err(Error::malformed(path, "is longer than 1 MiB"));
     }
-    // Room for all of it at once: a buffer that grows leaves copies of keys behind.
+    // Reserves the whole size at once: a growing buffer would leave copies of keys in memory.
     let room = usize::try_from(FILE_BYTES_MAX.min(metadata.size() + 4096)).unwrap_or(0);
     let mut bytes = Zeroizing::new(Vec::with_capacity(room));
     file.take(room as u64)
@@ -153,7 +155,7 @@ fn read_stamped(path: &Path) -> Result<(Stamp, Zeroizing<Vec<u8>>)> {
     Ok((Stamp::of(&metadata), bytes))
 }
 
-/// Puts a file of mode 0600 with these bytes in the place of `path`, whole or not at all.
+/// Replaces `path` by a file of mode 0600 with these bytes, atomically.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     cellar_private::replace(path, bytes).map_err(|error| Error::file(path, error))
 }

@@ -1,4 +1,5 @@
-//! The parsers of what others wrote, for `fuzz/` and for tests with random changes. No part of the crate's surface.
+//! The parsers of foreign data, for `fuzz/` and for tests with random changes. Not part of the
+//! crate's interface.
 
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use crate::fcrypt::Schedule;
 use crate::keys::fuzzing as files;
 use crate::{Enctype, SecretKey, kerberos, rxkad};
 
-/// A ticket, whole or its encrypted part, sealed with anything.
+/// A ticket, whole or its encrypted part, sealed with any encryption type.
 pub fn ticket(bytes: &[u8]) {
     for enctype in Enctype::ALL {
         let Ok(key) = SecretKey::new(enctype, &vec![7; enctype.key_length()]) else {
@@ -18,7 +19,7 @@ pub fn ticket(bytes: &[u8]) {
     let _ = kerberos::encrypted_part(bytes);
 }
 
-/// What is inside a ticket once it has been unsealed.
+/// The contents of a ticket after it was unsealed.
 pub fn ticket_content(bytes: &[u8]) {
     let _ = kerberos::read_content(bytes, false, 1);
     let _ = kerberos::read_content(bytes, true, 1);
@@ -30,10 +31,10 @@ pub fn handshake(bytes: &[u8]) {
     rxkad::read_handshake(bytes, &Schedule::new(&key), &key);
 }
 
-/// Key files; what is read is the same after it was written and read again.
+/// Key files. The keys that are read must be the same after they are written and read again.
 ///
 /// # Panics
-/// When it is not: that is a finding.
+/// If they are not, which is a finding.
 pub fn key_files(bytes: &[u8]) {
     files::key_files(Path::new("fuzzed"), bytes);
 }

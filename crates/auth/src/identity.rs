@@ -1,4 +1,4 @@
-//! What a caller may claim to be, once the superusers have been asked.
+//! The identity of a caller, after the list of superusers was checked.
 
 use std::sync::Arc;
 
@@ -6,19 +6,20 @@ use cellar_rx::Caller;
 
 use crate::Principal;
 
-/// Who makes a call.
+/// The identity of a caller.
 #[derive(Clone, Debug)]
 pub enum Identity {
-    /// Somebody without credentials.
+    /// A caller without credentials.
     Anonymous,
-    /// Somebody who may do everything; the text says who, for logs.
+    /// A caller who may do everything; the text names it in logs.
     Superuser(String),
-    /// Somebody with a ticket who is no superuser.
+    /// A caller with a ticket who is not a superuser.
     User(Arc<Principal>),
 }
 
 impl Identity {
-    /// Who a caller is where no ticket is believed: the local administrator, or anybody.
+    /// The identity of a caller at a service that accepts no tickets: the local administrator, or
+    /// an anonymous caller.
     #[must_use]
     pub fn without_ticket(caller: &Caller) -> Self {
         match caller {
@@ -33,7 +34,7 @@ impl Identity {
         matches!(self, Self::Superuser(_))
     }
 
-    /// The caller, for logs: a name, or `anonymous`.
+    /// The caller's name in logs, or `anonymous`.
     #[must_use]
     pub fn who(&self) -> String {
         match self {

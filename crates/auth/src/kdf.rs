@@ -1,8 +1,9 @@
-//! From a ticket's session key to the 56 bits that rxkad uses ("rxkad-kdf").
+//! Derives the 56 bits that rxkad uses from a ticket's session key ("rxkad-kdf").
 //!
-//! DES session keys are used as they are. Any other is made into a DES key by HMAC-MD5 over a counter, a
-//! label and the length; client and server do it alike, and nothing on the wire tells of it. The first
-//! result that is no weak DES key counts. Triple-DES keys first lose their parity bits.
+//! DES session keys are used as they are. Any other key is turned into a DES key by HMAC-MD5 over a
+//! counter, a label and the length. Client and server both do this, and nothing on the wire shows
+//! it. The first result that is not a weak DES key is used. Triple-DES keys first lose their parity
+//! bits. result that is no weak DES key counts. Triple-DES keys first lose their parity bits.
 
 use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;
@@ -13,7 +14,8 @@ use crate::fcrypt::BLOCK;
 /// A session key for fcrypt.
 pub(crate) type SessionKey = Zeroizing<[u8; BLOCK]>;
 
-/// Keys whose subkeys repeat in DES, with odd parity. (fcrypt does not mind; the derivation does.)
+/// DES keys whose subkeys repeat, with odd parity. (fcrypt works with them; the derivation excludes
+/// them.)
 const WEAK: [u64; 16] = [
     0x0101_0101_0101_0101,
     0xfefe_fefe_fefe_fefe,
@@ -33,8 +35,8 @@ const WEAK: [u64; 16] = [
     0xfee0_fee0_fef1_fef1,
 ];
 
-/// The session key for rxkad from one of encryption type `enctype`; `None`: the type has none, or the
-/// key has the wrong length.
+/// The session key of rxkad for one of encryption type `enctype`. `None` if the type has none, or
+/// the key has the wrong length.
 pub(crate) fn session_key(enctype: i32, key: &[u8]) -> Option<SessionKey> {
     match enctype {
         1..=3 => key.try_into().ok().map(Zeroizing::new),
@@ -45,7 +47,7 @@ pub(crate) fn session_key(enctype: i32, key: &[u8]) -> Option<SessionKey> {
     }
 }
 
-/// A random key of that form.
+/// A random session key for rxkad.
 pub(crate) fn random_key() -> SessionKey {
     loop {
         let key = Zeroizing::new(rand::random::<[u8; BLOCK]>());
@@ -66,7 +68,7 @@ fn derive(key: &[u8]) -> Option<SessionKey> {
     })
 }
 
-/// The key with odd parity, unless it is a weak one.
+/// The key with odd parity, or `None` if it is a weak key.
 fn strong(bytes: &[u8; BLOCK]) -> Option<SessionKey> {
     let odd = bytes.map(|byte| {
         let bits = byte & 0xfe;
@@ -76,7 +78,7 @@ fn strong(bytes: &[u8; BLOCK]) -> Option<SessionKey> {
     (!WEAK.contains(&u64::from_be_bytes(*odd))).then_some(odd)
 }
 
-/// Each eight bytes become seven: bit j of the eighth takes the place of the parity bit of byte j.
+/// Turns each eight bytes into seven: bit j of the eighth byte replaces the parity bit of byte j.
 fn without_parity(key: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let (groups, []) = key.as_chunks::<8>() else {
         return None;

@@ -1,4 +1,5 @@
-//! As much of Kerberos 5 as a server needs to read a ticket, and a holder of the cell's key to make one.
+//! The part of Kerberos 5 that a server needs to read a ticket, and a holder of the cell's key to
+//! make one.
 
 mod asn1;
 mod crypt;

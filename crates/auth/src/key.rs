@@ -1,4 +1,4 @@
-//! Secret bytes with their encryption type: memory is zeroised, nothing prints them.
+//! Secret bytes with their encryption type. Their memory is zeroised, and nothing prints them.
 
 use std::fmt;
 
@@ -9,25 +9,26 @@ use crate::{Error, Result};
 
 /// A Kerberos encryption type that service keys may have here.
 ///
-/// Single DES (1 to 3) and triple DES (5, 7, 16) are left out: DES keys can be searched through
-/// (OPENAFS-SA-2013-003), and current KDCs make neither. *Session* keys of those types are accepted.
+/// Single DES (1 to 3) and triple DES (5, 7, 16) are left out: DES keys can be found by search
+/// (OPENAFS-SA-2013-003), and current KDCs make neither. *Session* keys of those types are
+/// accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(i32)]
 pub enum Enctype {
     /// `aes128-cts-hmac-sha1-96`, RFC 3962.
     Aes128Sha1 = 17,
-    /// `aes256-cts-hmac-sha1-96`, RFC 3962; what OpenAFS's own localauth prefers.
+    /// `aes256-cts-hmac-sha1-96`, RFC 3962; preferred by OpenAFS's own localauth.
     Aes256Sha1 = 18,
     /// `aes128-cts-hmac-sha256-128`, RFC 8009.
     Aes128Sha256 = 19,
     /// `aes256-cts-hmac-sha384-192`, RFC 8009.
     Aes256Sha384 = 20,
-    /// `arcfour-hmac`, RFC 4757; for old Active Directories only.
+    /// `arcfour-hmac`, RFC 4757; only for old Active Directories.
     Arcfour = 23,
 }
 
 impl Enctype {
-    /// Every one, best first: the order in which localauth chooses.
+    /// All types, best first: the order in which localauth chooses.
     pub const ALL: [Self; 5] = [
         Self::Aes256Sha1,
         Self::Aes128Sha1,
@@ -78,7 +79,7 @@ impl fmt::Display for Enctype {
     }
 }
 
-/// A key. `Debug` shows its type only.
+/// A key. `Debug` shows only its type.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretKey {
     enctype: Enctype,

@@ -1,12 +1,16 @@
-//! The cell's keys on a server. Several versions are live at once: a ticket names the version that sealed
-//! it, and what we make ourselves is sealed with the newest.
+//! The cell's keys on a server. Several versions are valid at once: a ticket names the version that
+//! sealed it, and new tickets are sealed with the newest.
 //!
-//! Rekeying without downtime: the new key goes to every server (`add`, `import_keytab`), then the KDC gets it,
-//! and when the last ticket sealed with the old one has run out, `retire` removes that.
+//! To change the key without downtime:
 //!
-//! 1. `KeyFileExt` is where keys are added; those of an `rxkad.keytab` beside it count too.
-//! 2. Single DES keys (`KeyFile`, encryption types 1 to 3) are not used, whatever file they are in: whoever
-//!    has seen one ticket can search for such a key (OPENAFS-SA-2013-003).
+//! 1. Add the new key to every server (`add`, `import_keytab`).
+//! 2. Give it to the KDC.
+//! 3. When the last ticket sealed with the old key has expired, remove the old key (`retire`).
+//!
+//! New keys are added to `KeyFileExt`. The keys of an `rxkad.keytab` beside it count too.
+//!
+//! Single DES keys (`KeyFile`, encryption types 1 to 3) are not used, whatever file they are in. An
+//! attacker who has seen one ticket can search for such a key (OPENAFS-SA-2013-003).
 
 mod key_file_ext;
 mod keytab;
@@ -20,7 +24,7 @@ use crate::{Enctype, Error, Result, SecretKey};
 use key_file_ext::{KeyFileExt, RXKAD_KRB5, Record};
 use keytab::{Entry, Keytab};
 
-/// Which key, without its secret.
+/// The version and type of a key, without its secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyInfo {
     /// Its version.
@@ -63,7 +67,7 @@ impl Keys {
         records.chain(entries).collect()
     }
 
-    /// The keys, by version and type. Those of types that are not supported are left out.
+    /// The keys, by version and type. Keys of unsupported types are left out.
     #[must_use]
     pub fn list(&self) -> Vec<KeyInfo> {
         let mut list: Vec<_> = self.all().into_iter().map(|(info, _)| info).collect();
@@ -80,7 +84,8 @@ impl Keys {
             .map(|(_, key)| key)
     }
 
-    /// The newest version, in the type that all of OpenAFS 1.8 takes for localauth if there is one.
+    /// A key of the newest version. If it has several types, the one that all of OpenAFS 1.8
+    /// accepts for localauth is preferred.
     #[must_use]
     pub fn newest(&self) -> Option<(KeyInfo, SecretKey)> {
         let rank = |enctype| Enctype::ALL.iter().position(|&each| each == enctype);
@@ -88,7 +93,7 @@ impl Keys {
         all.min_by_key(|(info, _)| (std::cmp::Reverse(info.kvno), rank(info.enctype)))
     }
 
-    /// Adds a key to `KeyFileExt`; false: it was there.
+    /// Adds a key to `KeyFileExt`. Returns false if it was there already.
     ///
     /// # Errors
     /// [`Error::KeyExists`] for another key of that version and type; [`Error::File`],
@@ -98,7 +103,7 @@ impl Keys {
         Ok(!added.is_empty())
     }
 
-    /// Makes a random key of the next version, adds it, and says which.
+    /// Makes a random key of the next version and adds it. Returns its version and type.
     ///
     /// # Errors
     /// [`Error::File`], [`Error::Malformed`].
@@ -109,12 +114,13 @@ impl Keys {
         Ok(KeyInfo { kvno, enctype })
     }
 
-    /// Adds the keys of a keytab that belong to the cell: those of `principal` (`afs/cell@REALM`), or without
-    /// one those of `afs` and `afs/CELL` for `cell` in any realm. Says which were new.
+    /// Adds the keys of a keytab that belong to the cell: those of `principal` (`afs/cell@REALM`).
+    /// Without `principal` these are the keys of `afs`, and of `afs/CELL` for `cell`, in any realm.
+    /// Returns the keys that were new.
     ///
     /// # Errors
-    /// [`Error::NoKey`] when the keytab has none; [`Error::KeyExists`], [`Error::File`],
-    /// [`Error::Malformed`].
+    /// [`Error::NoKey`] if the keytab has none; [`Error::KeyExists`], [`Error::File`],
+    /// [`Error::Malformed`]. [`Error::Malformed`].
     pub fn import_keytab(
         &self,
         path: &Path,
@@ -135,7 +141,8 @@ impl Keys {
         self.add_all(&keys)
     }
 
-    /// Writes every key to a keytab of mode 0600, as keys of `principal` (`afs/cell@REALM`); says how many.
+    /// Writes every key to a keytab of mode 0600, as keys of `principal` (`afs/cell@REALM`).
+    /// Returns their number.
     ///
     /// # Errors
     /// [`Error::Name`] for a principal without a realm; [`Error::NoKey`]; [`Error::File`].
@@ -166,7 +173,8 @@ impl Keys {
         Ok(count)
     }
 
-    /// Writes every key to a file in the form of OpenAFS's `KeyFileExt`, mode 0600; says how many.
+    /// Writes every key to a file in the form of OpenAFS's `KeyFileExt`, mode 0600. Returns their
+    /// number.
     ///
     /// # Errors
     /// [`Error::NoKey`]; [`Error::File`].
@@ -185,8 +193,8 @@ impl Keys {
         Ok(count)
     }
 
-    /// Removes every key of a version, from both files; says how many. Tickets sealed with them are worth
-    /// nothing from then on.
+    /// Removes every key of a version from both files. Returns their number. Tickets sealed with
+    /// these keys become useless.
     ///
     /// # Errors
     /// [`Error::File`], [`Error::Malformed`].

@@ -1,14 +1,14 @@
-//! Who calls, and how that is proved.
+//! Authentication: who calls, and the proof of it.
 //!
-//! * [`Authority`]: what a server trusts (keys, superusers, realms), from the files of its
-//!   configuration directory in OpenAFS's forms;
-//! * [`Principal`], [`Identity`]: who a caller turned out to be;
-//! * [`Token`]: what a client has to show to one cell;
-//! * [`audit`]: who did what administrative act, as JSON lines.
+//! * [`Authority`]: the basis of a server's trust (keys, superusers, realms), from the files of its
+//!   configuration directory in OpenAFS's forms.
+//! * [`Principal`], [`Identity`]: the authenticated identity of a caller.
+//! * [`Token`]: the credential of a client for one cell.
+//! * [`audit`]: the log of administrative acts, as JSON lines.
 //!
-//! The crate touches no socket and reads no clock; it reads and writes the files named above.
+//! The crate uses no socket and reads no clock. It reads and writes the files named above.
 
-// Bytes of strangers are parsed here: nothing may panic on them.
+// This crate parses bytes from strangers: nothing may panic on them.
 #![cfg_attr(
     not(test),
     deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)

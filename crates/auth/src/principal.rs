@@ -1,12 +1,13 @@
-//! A caller who has shown a ticket.
+//! A caller who has presented a ticket.
 
 use cellar_wire::AfsTime;
 
-/// How packets of a connection are protected. A higher level includes the lower.
+/// The protection of a connection's packets. A higher level includes the lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
-    /// The caller is known; packets travel as they are, with 16 bits of checksum over their numbers.
+    /// The caller is authenticated. Packets travel in clear, with 16 bits of checksum over their
+    /// numbers.
     Clear = 0,
     /// The length and numbers of each packet are sealed too.
     Auth = 1,
@@ -33,18 +34,18 @@ impl Level {
     }
 }
 
-/// Somebody whom a ticket names. What a connection of security index 2 has as its identity.
+/// The caller that a ticket names. The identity of a connection with security index 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     /// First component of the name, in the ticket's case.
     pub name: String,
-    /// Second component; empty: none.
+    /// Second component; empty if there is none.
     pub instance: String,
     /// The cell or realm, if it is not ours.
     pub cell: Option<String>,
     /// Version of the service key that sealed the ticket.
     pub kvno: u32,
-    /// How the connection's packets are protected.
+    /// The protection of the connection's packets.
     pub level: Level,
     /// When the ticket ends; `u32::MAX`: never.
     pub expires: AfsTime,
@@ -53,7 +54,7 @@ pub struct Principal {
 }
 
 impl Principal {
-    /// The name as the protection database writes it: `user`, `user.instance` or `user@cell`, in
+    /// The name in the form of the protection database: `user`, `user.instance` or `user@cell`, in
     /// lower case.
     #[must_use]
     pub fn vice_name(&self) -> String {

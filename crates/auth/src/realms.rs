@@ -1,8 +1,9 @@
-//! Which realms are ours: their users are known to the cell by their bare names.
+//! The realms of the cell: their users are known to the cell by their bare names.
 //!
-//! The cell itself (ignoring case), and the realms in the first line of `krb.conf`. Principals in `krb.excl`,
-//! one a line, are foreign all the same, whatever case they are written in: the protection database folds names
-//! to lower case, so `Root@REALM` and `root@realm` would both be taken for our `root`.
+//! These are the cell itself (ignoring case), and the realms in the first line of `krb.conf`.
+//! Principals in `krb.excl`, one per line, are foreign nevertheless, in upper or lower case. The
+//! protection database folds names to lower case, so `Root@REALM` and `root@realm` would both be
+//! taken for the cell's `root`.
 
 use std::path::Path;
 
@@ -50,7 +51,7 @@ impl Realms {
         })
     }
 
-    /// The cell that a principal's name is qualified with; `None`: it is ours.
+    /// The cell that qualifies a principal's name; `None` if the principal belongs to this cell.
     pub(crate) fn foreign(&self, name: &str, instance: &str, realm: &str) -> Option<String> {
         if realm.is_empty() || realm.eq_ignore_ascii_case(&self.cell) {
             return None;

@@ -1,7 +1,9 @@
-//! The UserList: who besides the holders of the cell's key may do everything on this server.
+//! The UserList: the users who may do everything on this server, besides the holders of the cell's
+//! key.
 //!
-//! One name a line, `user` or `user.instance`, foreign ones `user@cell`. Lines that begin with a blank
-//! are other kinds of identities (OpenAFS writes them for rxgk); they are kept and not understood.
+//! One name per line: `user` or `user.instance`, foreign ones `user@cell`. Lines that begin with a
+//! blank are other kinds of identities (OpenAFS writes them for rxgk). They are kept but have no
+//! effect here.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +12,7 @@ use zeroize::Zeroizing;
 use crate::file::Watched;
 use crate::{Error, Principal, Result};
 
-/// Longest name that OpenAFS's servers read back.
+/// The longest name that OpenAFS's servers read back.
 const NAME_BYTES_MAX: usize = 63;
 
 /// The superusers of a server.
@@ -21,7 +23,7 @@ pub struct Superusers {
 
 #[derive(Default)]
 struct UserList {
-    /// Every line, also those that name nobody.
+    /// Every line, also those without a name.
     lines: Vec<String>,
 }
 
@@ -72,7 +74,7 @@ impl Superusers {
         self.file.get().names().map(str::to_owned).collect()
     }
 
-    /// Whether the file names this principal. Names count in their case, cells do not.
+    /// Whether the file names this principal. Case counts in names, but not in cells.
     #[must_use]
     pub fn contains(&self, principal: &Principal) -> bool {
         let list = self.file.get();
@@ -98,7 +100,7 @@ impl Superusers {
         })
     }
 
-    /// Adds a name; false: it was there.
+    /// Adds a name. Returns false if it was there already.
     ///
     /// # Errors
     /// [`Error::Name`]; [`Error::File`].
@@ -119,7 +121,7 @@ impl Superusers {
         })
     }
 
-    /// Removes a name; false: it was not there.
+    /// Removes a name. Returns false if it was not there.
     ///
     /// # Errors
     /// [`Error::File`].

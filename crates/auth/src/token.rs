@@ -1,4 +1,4 @@
-//! What a client has to show to one cell.
+//! The credential of a client for one cell.
 
 use std::fmt;
 
@@ -13,27 +13,28 @@ use crate::{Error, Level, Result, kdf, kerberos};
 /// A ticket for a cell's servers with its session key. `Debug` shows neither.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// The cell whose servers take it.
+    /// The cell whose servers accept it.
     pub cell: String,
-    /// Whom it names, as the client knows it (`user@REALM`); the ticket itself is opaque to us.
+    /// The client that it names, as the client knows it (`user@REALM`). The ticket itself is opaque
+    /// here.
     pub principal: String,
-    /// What the server is told about the ticket's form: 213 (a Kerberos 5 encrypted part), 256 (a whole
-    /// Kerberos 5 ticket), or below 256 the version of a DES service key.
+    /// The form of the ticket, as sent to the server: 213 (a Kerberos 5 encrypted part), 256 (a
+    /// whole Kerberos 5 ticket), or below 256 the version of a DES service key.
     pub kvno: u32,
     /// The session key for rxkad, 56 bits and parity.
     pub session_key: Zeroizing<[u8; 8]>,
     /// The ticket in that form, at most 12000 bytes.
     pub ticket: Vec<u8>,
-    /// When it starts to be good.
+    /// The start of its validity.
     pub begins: AfsTime,
-    /// When it ends; `u32::MAX`: never.
+    /// The end of its validity; `u32::MAX`: never.
     pub expires: AfsTime,
 }
 
-/// A service ticket as Kerberos hands it out.
+/// A service ticket as Kerberos issues it.
 #[derive(Clone, Copy)]
 pub struct KerberosCredential<'a> {
-    /// The cell whose servers take the ticket.
+    /// The cell whose servers accept the ticket.
     pub cell: &'a str,
     /// The client it names, `user@REALM`.
     pub client: &'a str,
@@ -43,19 +44,19 @@ pub struct KerberosCredential<'a> {
     pub session_key: &'a [u8],
     /// The ticket, in DER.
     pub ticket: &'a [u8],
-    /// When it starts to be good.
+    /// The start of its validity.
     pub begins: AfsTime,
-    /// When it ends.
+    /// The end of its validity.
     pub expires: AfsTime,
 }
 
 impl Token {
-    /// The token that a Kerberos ticket for `afs/CELL` or `afs` makes: its encrypted part, and the 56 bits that
-    /// rxkad derives from its session key. What aklog does.
+    /// Makes the token from a Kerberos ticket for `afs/CELL` or `afs`, as aklog does. The token has
+    /// the ticket's encrypted part, and the 56 bits that rxkad derives from its session key.
     ///
     /// # Errors
-    /// [`Error::Ticket`] when it is no Kerberos 5 ticket; [`Error::Enctype`] when rxkad derives nothing from
-    /// such a session key.
+    /// [`Error::Ticket`] if it is not a Kerberos 5 ticket. [`Error::Enctype`] if rxkad derives no
+    /// key from such a session key.
     pub fn from_kerberos(credential: &KerberosCredential<'_>) -> Result<Self> {
         let session_key = kdf::session_key(credential.enctype, credential.session_key)
             .ok_or(Error::Enctype(credential.enctype))?;
@@ -70,7 +71,7 @@ impl Token {
         })
     }
 
-    /// Security for calls to the cell's servers, with packets protected at that level.
+    /// Security for calls to the cell's servers, with packets protected at `level`.
     #[must_use]
     pub fn security(&self, level: Level) -> Security {
         let token = self.clone();
@@ -78,7 +79,7 @@ impl Token {
         Security::new(move || Box::new(Client::new(&token, ticket.clone(), level)))
     }
 
-    /// The same for one connection of an [`cellar_rx::Endpoint`] that is driven by hand.
+    /// The same for one connection of an [`cellar_rx::Endpoint`] that the caller drives itself.
     #[must_use]
     pub fn client_security(&self, level: Level) -> Box<dyn ClientSecurity> {
         let ticket = Bytes::from(self.ticket.clone());
@@ -86,7 +87,7 @@ impl Token {
     }
 }
 
-/// The `kvno` of a Kerberos 5 ticket's encrypted part: what current clients send.
+/// The `kvno` of a Kerberos 5 ticket's encrypted part, which current clients send.
 pub const KVNO_ENCRYPTED_PART: u32 = 213;
 /// The `kvno` of a whole Kerberos 5 ticket.
 pub const KVNO_KERBEROS_TICKET: u32 = 256;

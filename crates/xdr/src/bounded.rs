@@ -1,4 +1,4 @@
-//! Values whose length the interface bounds, so that encoding them cannot fail.
+//! Values whose length the interface bounds. So encoding them cannot fail.
 
 use std::fmt;
 use std::ops::Deref;
@@ -13,7 +13,7 @@ use crate::{Decode, DecodeError, Decoder, Encode, Encoder};
 pub struct TooLong {
     /// The bound of the type, in bytes or elements.
     pub limit: usize,
-    /// The length that was offered.
+    /// The length of the refused value.
     pub len: usize,
 }
 
@@ -25,7 +25,7 @@ fn within(limit: usize, len: usize) -> Result<(), TooLong> {
     }
 }
 
-/// Text of a name in messages: printable as it is, the rest escaped.
+/// The text of a name in messages: UTF-8 as it is, other bytes escaped.
 fn show(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.chars().any(char::is_control) => f.write_str(text),
@@ -40,7 +40,7 @@ macro_rules! byte_string {
         pub struct $name<const LIMIT: usize>(Bytes);
 
         impl<const LIMIT: usize> $name<LIMIT> {
-            /// Bytes that fit at most.
+            /// The most bytes that fit.
             pub const LIMIT: usize = LIMIT;
 
             /// Takes `bytes` if they fit.
@@ -180,7 +180,7 @@ byte_string! {
 
 byte_string! {
     /// `string s<LIMIT>`: text of at most `LIMIT` bytes, in no particular encoding, without NUL at
-    /// its end. A NUL inside is carried: what a name may contain is for its reader to say.
+    /// its end. A NUL inside is carried: the reader of a name decides which bytes it may contain.
     AfsString
 }
 
@@ -195,15 +195,15 @@ impl<const LIMIT: usize> fmt::Display for AfsString<LIMIT> {
 pub struct List<T, const LIMIT: usize>(Vec<T>);
 
 impl<T, const LIMIT: usize> List<T, LIMIT> {
-    /// Elements that fit at most.
+    /// The most elements that fit.
     pub const LIMIT: usize = LIMIT;
 
-    /// Without elements.
+    /// An empty list.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// Without elements, with room for `capacity` (at most `LIMIT`).
+    /// An empty list with room for `capacity` elements (at most `LIMIT`).
     pub fn with_capacity(capacity: usize) -> Self {
         Self(Vec::with_capacity(capacity.min(LIMIT)))
     }
@@ -218,7 +218,7 @@ impl<T, const LIMIT: usize> List<T, LIMIT> {
         Ok(())
     }
 
-    /// The first `LIMIT` of `elements`; the rest is left out.
+    /// A list of the first `LIMIT` of `elements`; the others are left out.
     pub fn from_iter_cut(elements: impl IntoIterator<Item = T>) -> Self {
         Self(elements.into_iter().take(LIMIT).collect())
     }
@@ -314,12 +314,12 @@ impl<T: Decode, const LIMIT: usize> Decode for List<T, LIMIT> {
     }
 }
 
-/// The word of a `char`: peers on x86 have signed characters and extend the sign, and so do we.
+/// The word of a `char`. Peers on x86 have signed characters and extend the sign, so this does too.
 fn char_word(byte: u8) -> u32 {
     i32::from(byte as i8) as u32
 }
 
-/// `char x[N]` that holds binary data: `N` words, a byte in each.
+/// `char x[N]` that holds binary data: `N` words, one byte in each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WordBytes<const N: usize>(
     /// The bytes, the low eight bits of each word.
@@ -352,16 +352,16 @@ impl<const N: usize> Decode for WordBytes<N> {
     }
 }
 
-/// `char name[N]` that holds text: `N` words with a character in each, ended by a NUL.
+/// `char name[N]` that holds text: `N` words with one character in each, ended by a NUL.
 ///
-/// Holds at most `N - 1` bytes, none of them NUL. What follows the NUL on the wire is ignored when
-/// read and zero when written. The sign of a character is extended when written, and the low eight
-/// bits of a word count when read.
+/// Holds at most `N - 1` bytes, none of them NUL. Words after the NUL are ignored when read and
+/// zero when written. Writing extends the sign of a character. Reading uses the low eight bits of
+/// each word.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct WordString<const N: usize>(Bytes);
 
 impl<const N: usize> WordString<N> {
-    /// Bytes that fit at most.
+    /// The most bytes that fit.
     pub const LIMIT: usize = N - 1;
 
     /// Takes `bytes` up to their first NUL, if they fit.

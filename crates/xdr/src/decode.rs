@@ -4,7 +4,7 @@ use crate::encode::padding;
 
 /// A value that can be read from its XDR form.
 pub trait Decode: Sized {
-    /// Bytes that the shortest form of this type takes. Never 0 for an element of a [`List`].
+    /// The size of the shortest form of this type, in bytes. Never 0 for an element of a [`List`].
     ///
     /// [`List`]: crate::List
     const MIN_SIZE: usize;
@@ -12,7 +12,7 @@ pub trait Decode: Sized {
     /// Reads one value and advances.
     ///
     /// # Errors
-    /// See [`DecodeError`]. After an error the position of the decoder means nothing.
+    /// See [`DecodeError`]. After an error the position of the decoder is meaningless.
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError>;
 
     /// Reads one value from the beginning of `bytes`; bytes after it are ignored, as AFS servers
@@ -25,10 +25,10 @@ pub trait Decode: Sized {
     }
 }
 
-/// Why bytes are not the XDR form of what was asked for.
+/// Why bytes are not the XDR form of the requested type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The bytes end before the value does. More bytes may cure it.
+    /// The bytes end before the value does. With more bytes the value may decode.
     #[error("the data ends before the value does")]
     Truncated,
     /// A length is over its declared bound. Nothing was allocated for it.
@@ -39,7 +39,7 @@ pub enum DecodeError {
         /// The length that was sent.
         len: usize,
     },
-    /// A value that no peer may send; the text says which.
+    /// A value that no peer may send; the text describes it.
     #[error("{0}")]
     Invalid(&'static str),
 }
@@ -52,7 +52,7 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Starts at the first of `bytes`.
+    /// A decoder at the first of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, position: 0 }
     }
@@ -97,7 +97,7 @@ impl<'a> Decoder<'a> {
         Ok(*array)
     }
 
-    /// One unsigned word.
+    /// Reads one unsigned word.
     ///
     /// # Errors
     /// [`DecodeError::Truncated`].
@@ -106,7 +106,7 @@ impl<'a> Decoder<'a> {
         self.take_array().map(u32::from_be_bytes)
     }
 
-    /// One signed word.
+    /// Reads one signed word.
     ///
     /// # Errors
     /// [`DecodeError::Truncated`].
@@ -115,7 +115,7 @@ impl<'a> Decoder<'a> {
         self.take_array().map(i32::from_be_bytes)
     }
 
-    /// Two words, the high one first.
+    /// Reads two words, the high one first.
     ///
     /// # Errors
     /// [`DecodeError::Truncated`].
@@ -124,7 +124,7 @@ impl<'a> Decoder<'a> {
         self.take_array().map(u64::from_be_bytes)
     }
 
-    /// Two words, the high one first.
+    /// Reads two words, the high one first.
     ///
     /// # Errors
     /// [`DecodeError::Truncated`].
@@ -133,7 +133,7 @@ impl<'a> Decoder<'a> {
         self.take_array().map(i64::from_be_bytes)
     }
 
-    /// `N` words with one bounds check: the form for fixed structures on hot paths.
+    /// Reads `N` words with one bounds check, for fixed structures on hot paths.
     ///
     /// # Errors
     /// [`DecodeError::Truncated`].
@@ -148,7 +148,7 @@ impl<'a> Decoder<'a> {
         Ok(result)
     }
 
-    /// `opaque x[len]`: `len` bytes and their padding, whose contents are ignored.
+    /// Reads `opaque x[len]`: `len` bytes and their padding, whose contents are ignored.
     ///
     /// # Errors
     /// [`DecodeError::Truncated`].
@@ -158,7 +158,7 @@ impl<'a> Decoder<'a> {
         Ok(bytes)
     }
 
-    /// `opaque x<limit>` or `string s<limit>`: length word, bytes, padding.
+    /// Reads `opaque x<limit>` or `string s<limit>`: length word, bytes, padding.
     ///
     /// # Errors
     /// [`DecodeError::TooLong`] when the length is over `limit`, else [`DecodeError::Truncated`].
@@ -170,9 +170,10 @@ impl<'a> Decoder<'a> {
         self.fixed_opaque(len)
     }
 
-    /// The count of a `T x<limit>`, whose elements take at least `element_size` bytes each.
+    /// Reads the count of a `T x<limit>` whose elements take at least `element_size` bytes each.
     ///
-    /// What it returns may safely be allocated: that many elements can be in the remaining bytes.
+    /// The caller may safely allocate that many elements, because the remaining bytes can hold
+    /// them.
     ///
     /// # Errors
     /// [`DecodeError::TooLong`] when the count is over `limit`, [`DecodeError::Truncated`] when the

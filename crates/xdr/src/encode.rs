@@ -4,7 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 /// A value that has an XDR form.
 ///
-/// Encoding cannot fail: types that implement this can only hold what the wire can carry.
+/// Encoding cannot fail: types that implement this can only hold values that the wire can carry.
 pub trait Encode {
     /// Appends the XDR form of `self`.
     fn encode(&self, out: &mut Encoder<'_>);
@@ -14,7 +14,7 @@ pub trait Encode {
         self.encode(&mut Encoder::new(buffer));
     }
 
-    /// The XDR form of `self` in a buffer of its own.
+    /// The XDR form of `self` in its own buffer.
     fn to_xdr(&self) -> Bytes {
         let mut buffer = BytesMut::with_capacity(256);
         self.encode_to(&mut buffer);
@@ -31,48 +31,48 @@ pub struct Encoder<'a> {
 }
 
 impl<'a> Encoder<'a> {
-    /// An encoder that appends to `out`, whatever is in there already.
+    /// An encoder that appends to the present contents of `out`.
     pub fn new(out: &'a mut BytesMut) -> Self {
         Self { out }
     }
 
-    /// Makes room for `additional` bytes at once. A hint: writing grows the buffer by itself.
+    /// Reserves `additional` bytes at once. This is a hint: writing grows the buffer in any case.
     pub fn reserve(&mut self, additional: usize) {
         self.out.reserve(additional);
     }
 
-    /// One unsigned word.
+    /// Writes one unsigned word.
     #[inline]
     pub fn u32(&mut self, value: u32) {
         self.out.put_u32(value);
     }
 
-    /// One signed word.
+    /// Writes one signed word.
     #[inline]
     pub fn i32(&mut self, value: i32) {
         self.out.put_i32(value);
     }
 
-    /// Two words, the high one first.
+    /// Writes two words, the high one first.
     #[inline]
     pub fn u64(&mut self, value: u64) {
         self.out.put_u64(value);
     }
 
-    /// Two words, the high one first.
+    /// Writes two words, the high one first.
     #[inline]
     pub fn i64(&mut self, value: i64) {
         self.out.put_i64(value);
     }
 
-    /// `N` words with one capacity check: the form for fixed structures on hot paths.
+    /// Writes `N` words with one capacity check, for fixed structures on hot paths.
     #[inline]
     pub fn words<const N: usize>(&mut self, words: [u32; N]) {
         let big_endian = words.map(u32::to_be_bytes);
         self.out.extend_from_slice(big_endian.as_flattened());
     }
 
-    /// `opaque x[n]`: the bytes, padded with zeros to a whole word.
+    /// Writes `opaque x[n]`: the bytes, padded with zeros to a whole word.
     pub fn fixed_opaque(&mut self, bytes: &[u8]) {
         let padding = padding(bytes.len());
         self.out.reserve(bytes.len() + padding);
@@ -80,9 +80,9 @@ impl<'a> Encoder<'a> {
         self.out.put_bytes(0, padding);
     }
 
-    /// `opaque x<>` or `string s<>`: length word, bytes, zeros up to a whole word.
+    /// Writes `opaque x<>` or `string s<>`: length word, bytes, zeros up to a whole word.
     ///
-    /// The caller's type bounds the length; it is below 2^32 by construction.
+    /// The caller's type bounds the length, so it is below 2^32.
     pub(crate) fn opaque(&mut self, bytes: &[u8]) {
         self.out.reserve(4 + bytes.len() + 3);
         self.u32(bytes.len() as u32);

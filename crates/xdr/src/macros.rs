@@ -56,8 +56,8 @@ macro_rules! xdr_struct {
 /// Declares enumerations whose XDR form is one word. A word that is not listed is
 /// [`DecodeError::Invalid`](crate::DecodeError::Invalid).
 ///
-/// Use it only where no peer may send anything else; where a server must answer its own code for
-/// an unknown value, keep the word as an integer.
+/// Use it only if no peer may send another value. If a server has its own abort code for an unknown
+/// value, keep the word as an integer.
 #[macro_export]
 macro_rules! xdr_enum {
     ($(
@@ -74,7 +74,7 @@ macro_rules! xdr_enum {
         }
 
         impl $name {
-            /// The value that this word stands for, if any.
+            /// The value of this word, if it has one.
             $vis const fn from_word(word: u32) -> Option<Self> {
                 match word {
                     $( $value => Some(Self::$variant), )*

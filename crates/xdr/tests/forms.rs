@@ -1,4 +1,4 @@
-//! The XDR form of each basic type, and what is refused.
+//! Tests the XDR form of each basic type, and the refusals.
 
 use cellar_xdr::{
     AfsString, Decode, DecodeError, Decoder, Encode, List, Opaque, TooLong, WordBytes, WordString,
@@ -85,7 +85,7 @@ fn a_bound_is_judged_before_anything_is_read() {
     let len = u32::MAX as usize;
     let absurd = DecodeError::TooLong { limit: 4, len };
     assert_eq!(AfsString::<4>::from_xdr(b"\xff\xff\xff\xff"), Err(absurd));
-    // Within the bound, but more than what is there.
+    // Within the bound, but more than the bytes can hold.
     let huge = List::<u64, 1_000_000_000>::from_xdr(b"\x0f\xff\xff\xff\0\0\0\0");
     assert_eq!(huge, Err(DecodeError::Truncated));
     let huge = List::<u64, { usize::MAX }>::from_xdr(b"\xff\xff\xff\xff\0\0\0\0");

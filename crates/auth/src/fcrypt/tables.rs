@@ -1,5 +1,5 @@
-//! The four substitution tables of fcrypt, 256 bytes each. They have no structure that is known;
-//! the cipher's test compares them with known answers.
+//! The four substitution tables of fcrypt, 256 bytes each. They have no known structure; the tests
+//! of the cipher compare it with known answers.
 
 #[rustfmt::skip]
 pub(super) const S0: [u8; 256] = [

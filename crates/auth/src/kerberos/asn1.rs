@@ -1,4 +1,4 @@
-//! The records of RFC 4120, section 5, that a ticket is made of.
+//! The records of RFC 4120, section 5, of which a ticket consists.
 
 use der::asn1::{AnyRef, BitStringRef, GeneralizedTime, OctetStringRef};
 use der::{
@@ -7,10 +7,10 @@ use der::{
 
 /// `[APPLICATION 1]`: a ticket.
 pub(super) const TICKET: TagNumber = TagNumber(1);
-/// `[APPLICATION 3]`: what its sealed part holds.
+/// `[APPLICATION 3]`: the contents of its sealed part.
 pub(super) const ENC_TICKET_PART: TagNumber = TagNumber(3);
 
-/// A name or realm: a `GeneralString`, of which Kerberos uses the bytes.
+/// A name or realm: a `GeneralString`. Kerberos uses its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KerberosString<'a>(pub(super) &'a [u8]);
 
@@ -69,7 +69,7 @@ pub(super) struct Ticket<'a> {
     pub(super) enc_part: EncryptedData<'a>,
 }
 
-/// `EncryptionKey`. No `Debug`: it is a secret.
+/// `EncryptionKey`. It has no `Debug` because it is a secret.
 #[derive(Clone, Sequence)]
 pub(super) struct EncryptionKey<'a> {
     #[asn1(context_specific = "0", tag_mode = "EXPLICIT")]

@@ -1,8 +1,9 @@
-//! Encryption with Kerberos keys: RFC 3961 and 3962 (AES with SHA-1), 8009 (AES with SHA-2), 4757 (RC4).
+//! Encryption with Kerberos keys: RFC 3961 and 3962 (AES with SHA-1), 8009 (AES with SHA-2), 4757
+//! (RC4).
 //!
-//! Ciphers and hashes are libraries'; what is here is how Kerberos combines them. For each purpose ("usage")
-//! two keys are derived, one to encrypt and one to authenticate. A random block goes in front of the text.
-//! SHA-1 types and RC4 authenticate the plain text, SHA-2 types the sealed one.
+//! Libraries provide ciphers and hashes; this module combines them as Kerberos does. For each
+//! purpose ("usage") two keys are derived, one to encrypt and one to authenticate. A random block
+//! precedes the text. SHA-1 types and RC4 authenticate the plain text, SHA-2 types the sealed text.
 
 use aes::cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, StreamCipher};
 use aes::{Aes128, Aes256};
@@ -19,15 +20,15 @@ use crate::{Enctype, SecretKey};
 /// The usage number of a ticket's encrypted part.
 pub(crate) const USAGE_TICKET: u32 = 2;
 
-/// Bytes of AES's block, and of the random block in front of the text.
+/// Bytes of AES's block, and of the random block before the text.
 const AES_BLOCK: usize = 16;
-/// Bytes of RC4's random block, and of its authenticator.
+/// Bytes of RC4's random block; below, those of its authenticator.
 const RC4_CONFOUNDER: usize = 8;
 const RC4_MAC: usize = 16;
 
 type Secret = Zeroizing<Vec<u8>>;
 
-/// Opens `sealed`; `None` when it was not sealed with that key for that usage.
+/// Opens `sealed`. Returns `None` if it was not sealed with that key for that usage.
 pub(super) fn decrypt(key: &SecretKey, usage: u32, sealed: &[u8]) -> Option<Secret> {
     match key.enctype() {
         Enctype::Aes128Sha1 | Enctype::Aes256Sha1 => decrypt_sha1(key, usage, sealed),
@@ -114,7 +115,7 @@ fn without_confounder(text: &[u8], length: usize) -> Option<Secret> {
     Some(Zeroizing::new(text.get(length..)?.to_vec()))
 }
 
-/// The usage with what the derived key is for: 0xAA to encrypt, 0x55 to authenticate.
+/// The usage and the purpose of the derived key: 0xAA to encrypt, 0x55 to authenticate.
 fn purpose(usage: u32, what: u8) -> [u8; 5] {
     let [a, b, c, d] = usage.to_be_bytes();
     [a, b, c, d, what]
@@ -125,7 +126,7 @@ fn keys_sha1(key: &SecretKey, usage: u32) -> (Secret, Secret) {
     (derive(0xaa), derive(0x55))
 }
 
-/// RFC 3961, DK: the constant, folded to a block, encrypted again and again.
+/// RFC 3961, DK: the constant, folded to a block and encrypted repeatedly.
 fn derive_aes(key: &[u8], constant: &[u8]) -> Secret {
     let mut block = n_fold(constant);
     let mut derived = Zeroizing::new(Vec::with_capacity(key.len() + AES_BLOCK));
@@ -137,8 +138,9 @@ fn derive_aes(key: &[u8], constant: &[u8]) -> Secret {
     derived
 }
 
-/// RFC 3961, n-fold to 128 bits: the input is repeated, each time rotated by 13 bits more, until its length
-/// is a multiple of the output's; the pieces are added with end-around carry.
+/// RFC 3961, n-fold to 128 bits. The input is repeated until its length is a multiple of the
+/// output's; each repetition is rotated by 13 more bits. The pieces are added with end-around
+/// carry.
 fn n_fold(input: &[u8]) -> Zeroizing<[u8; AES_BLOCK]> {
     let bits = input.len() * 8;
     let total = lcm(input.len(), AES_BLOCK);
@@ -229,8 +231,8 @@ fn tag_sha2(enctype: Enctype, key: &[u8], sealed: &[u8]) -> Option<Secret> {
     Some(tag)
 }
 
-/// CBC with ciphertext stealing from a zero block on. One block alone is just encrypted (RFC 3962, 5), which
-/// the library's mode does otherwise.
+/// CBC with ciphertext stealing, starting with a zero block. A single block is just encrypted (RFC
+/// 3962, 5); the library's mode does not do that.
 fn cts_encrypt(key: &[u8], text: &mut [u8]) -> Option<()> {
     let iv = [0; AES_BLOCK];
     if let Ok(block) = <&mut [u8; AES_BLOCK]>::try_from(&mut *text) {

@@ -1,10 +1,10 @@
-//! From a Kerberos 5 principal to the name and instance that AFS knows.
+//! Converts a Kerberos 5 principal into the name and instance of AFS.
 //!
-//! One component is a name, two are name and instance; there is no form for more. Services on hosts keep
-//! their Kerberos 4 names: `host/www.example.org` is `rcmd.www`. OpenAFS and aklog use the same table, so
-//! the entries in protection databases and UserLists have these names.
+//! One component is a name, two are name and instance; there is no form for more. Services on hosts
+//! keep their Kerberos 4 names: `host/www.example.org` becomes `rcmd.www`. OpenAFS and aklog use
+//! the same table, so the entries in protection databases and UserLists have these names.
 
-/// Services whose instance is a host name, of which the first label counts.
+/// Services whose instance is a host name. Only its first label is used.
 const OF_HOSTS: [&str; 38] = [
     "abs",
     "acap",
@@ -46,10 +46,10 @@ const OF_HOSTS: [&str; 38] = [
     "write",
 ];
 
-/// Longest name, instance or realm.
+/// The longest name, instance or realm.
 const LENGTH_MAX: usize = 63;
 
-/// Name and instance; `None`: AFS has no name for that principal.
+/// Name and instance; `None` if AFS has no name for that principal.
 pub(super) fn from_components(components: &[&[u8]], allow_dots: bool) -> Option<(String, String)> {
     let (name, instance) = match components {
         [name] => (text(name)?, String::new()),
@@ -70,8 +70,8 @@ pub(super) fn from_components(components: &[&[u8]], allow_dots: bool) -> Option<
     Some((name.to_owned(), label.to_owned()))
 }
 
-/// A name that can be printed, stored and compared. Characters that would let one principal pass for
-/// another (`@` for a foreign one, blanks in the UserList) have no place in it.
+/// A name that can be printed, stored and compared. It may not contain characters that would let
+/// one principal pass for another (`@` for a foreign one, blanks in the UserList).
 pub(super) fn text(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     let legal = text

@@ -1,8 +1,8 @@
-//! Tickets: read by a server, minted by a holder of the cell's key.
+//! Tickets: servers read them, and holders of the cell's key make them.
 //!
-//! A client may send the whole ticket, or (kvno 213, shorter) only its encrypted part. Either names the
-//! key that sealed it by version and encryption type; what is inside was put there by the KDC, or by somebody
-//! else who has the key, and is believed.
+//! A client may send the whole ticket, or (kvno 213, shorter) only its encrypted part. Both name
+//! the key that sealed it, by version and encryption type. The contents come from the KDC or from
+//! another holder of the key, and are trusted.
 
 use std::time::Duration;
 
@@ -19,30 +19,30 @@ use super::names;
 use crate::kdf::{self, SessionKey};
 use crate::{Error, Result, SecretKey};
 
-/// Number of the ticket flag *invalid*: postdated, not validated yet.
+/// The number of the ticket flag *invalid*: postdated and not yet validated.
 const FLAG_INVALID: usize = 7;
-/// DES, the type of session keys that we mint: eight bytes that need no derivation.
+/// DES, the type of the session keys made here: eight bytes that need no derivation.
 const SESSION_DES: i32 = 1;
 /// A principal of the ordinary kind.
 const NAME_PRINCIPAL: i32 = 1;
-/// End of tickets made by holders of the key: the last second that AFS can say, which its
-/// servers take for *never* (`NEVERDATE`). The key's retirement ends them.
+/// The end of tickets made by holders of the key: the last second that AFS can express. AFS servers
+/// take it for *never* (`NEVERDATE`). Such a ticket ends when the key is retired.
 pub(crate) const NEVER: u32 = u32::MAX;
 
-/// What an opened ticket says.
+/// The contents of an opened ticket.
 pub(crate) struct Opened {
     pub(crate) name: String,
     pub(crate) instance: String,
-    /// Empty for a ticket made by a holder of the key.
+    /// Empty for a ticket that a holder of the key made.
     pub(crate) realm: String,
     pub(crate) session_key: SessionKey,
     /// Unix time, seconds; 0: always.
     pub(crate) starts: u32,
     /// Unix time, seconds.
     pub(crate) ends: u32,
-    /// Version of the key that sealed it.
+    /// The version of the key that sealed it.
     pub(crate) kvno: u32,
-    /// Not validated yet.
+    /// Postdated and not yet validated.
     pub(crate) invalid: bool,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Opened {
 pub(crate) enum Refusal {
     /// There is no such key.
     UnknownKey,
-    /// Its form, its seal, or a name that AFS cannot have.
+    /// Its form or its seal is wrong, or it has a name that AFS cannot have.
     Bad,
 }
 
@@ -61,7 +61,7 @@ fn bad<E>(_: E) -> Refusal {
     Refusal::Bad
 }
 
-/// Opens a whole ticket with the key that `find` knows for (version, encryption type).
+/// Opens a whole ticket with the key that `find` returns for (version, encryption type).
 pub(crate) fn open_ticket(
     bytes: &[u8],
     allow_dots: bool,
@@ -81,17 +81,17 @@ pub(crate) fn open_encrypted_part(
     open(&part, allow_dots, find)
 }
 
-/// The encrypted part of a whole ticket, as a message of its own.
+/// The encrypted part of a whole ticket, as a separate message.
 pub(crate) fn encrypted_part(ticket: &[u8]) -> Result<Vec<u8>> {
-    let ticket = parse_ticket(ticket).ok_or(Error::Ticket("is in no form of Kerberos 5"))?;
+    let ticket = parse_ticket(ticket).ok_or(Error::Ticket("is not in a form of Kerberos 5"))?;
     ticket
         .enc_part
         .to_der()
         .map_err(|_| Error::Ticket("is too long"))
 }
 
-/// Encryption type and version of the key that sealed a ticket, from the ticket in DER or its encrypted part
-/// alone (what a token holds). `None`: it is neither.
+/// Encryption type and version of the key that sealed a ticket. Takes a ticket in DER, or its
+/// encrypted part alone (as in a token). `None` if it is neither.
 #[must_use]
 pub fn sealed_with(bytes: &[u8]) -> Option<(i32, Option<u32>)> {
     let part = match parse_ticket(bytes) {
@@ -120,10 +120,10 @@ fn open(
     read_content(&plain, allow_dots, kvno)
 }
 
-/// Reads what was sealed with key version `kvno`.
+/// Reads contents that were sealed with key version `kvno`.
 pub(crate) fn read_content(plain: &[u8], allow_dots: bool, kvno: u32) -> Outcome {
     let mut reader = SliceReader::new(plain).map_err(bad)?;
-    // What may follow is padding.
+    // Bytes after the contents are padding.
     let content: Application<EncTicketPart<'_>> =
         Application::decode_explicit(&mut reader, ENC_TICKET_PART)
             .map_err(bad)?
@@ -149,15 +149,15 @@ fn seconds(time: GeneralizedTime) -> u32 {
     u32::try_from(time.to_unix_duration().as_secs()).unwrap_or(u32::MAX)
 }
 
-/// Makes the encrypted part of a ticket that says "the bearer holds the cell's key": client `afs` of the empty
-/// realm, good from 1970 on without end ([`NEVER`]).
+/// Makes the encrypted part of a ticket that proves possession of the cell's key. Its client is
+/// `afs` of the empty realm. It is valid from 1970 without end ([`NEVER`]).
 pub(crate) fn mint(key: &SecretKey, kvno: u32, session_key: &SessionKey) -> Result<Vec<u8>> {
     let failed = |_| Error::Ticket("cannot be made");
     let content = Application {
         tag_number: ENC_TICKET_PART,
         tag_mode: TagMode::Explicit,
         value: EncTicketPart {
-            // As OpenAFS does: only "the transited realms were checked".
+            // As in OpenAFS: only "the transited realms were checked".
             flags: BitStringRef::from_bytes(&[0, 8, 0, 0]).map_err(failed)?,
             key: EncryptionKey {
                 keytype: SESSION_DES,
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Tickets from MIT's KDC, with the service keys and what `klist` says of them.
+    /// Tickets from MIT's KDC, with the service keys and the output of `klist` for them.
     #[test]
     fn what_a_kdc_made_is_opened() {
         let text = include_str!("../../../../testdata/tickets/mit-krb5.txt");

@@ -1,8 +1,8 @@
-//! `KeyFileExt`: the keys of a server as OpenAFS 1.8 keeps them.
+//! `KeyFileExt`: the keys of a server in the form of OpenAFS 1.8.
 //!
-//! A count, then records: length of what describes the key (16, more is skipped), type, version, subtype,
-//! length of the key, key. Type 2 is what Kerberos 5 tickets are sealed with, its subtype is the encryption
-//! type. Records of other types are kept as they are.
+//! The file is a count and records. A record has the length of the key's description (16; more is
+//! skipped), type, version, subtype, length of the key, and key. Type 2 keys seal Kerberos 5
+//! tickets; their subtype is the encryption type. Records of other types are kept unchanged.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ use crate::{Error, Result};
 
 /// The type of keys for Kerberos 5 tickets.
 pub(super) const RXKAD_KRB5: u32 = 2;
-/// Words that describe a key.
+/// The size of the description of a key, in bytes.
 const DESCRIPTION: u32 = 16;
-/// Most records that are read.
+/// The most records that are read.
 const RECORDS_MAX: u32 = 1024;
-/// Longest key that is read.
+/// The longest key that is read.
 const KEY_BYTES_MAX: u32 = 1024;
 
 /// One record.
@@ -37,7 +37,7 @@ pub(super) struct KeyFileExt {
 
 impl KeyFileExt {
     pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
-        Self::read(bytes).ok_or_else(|| Error::malformed(path, "is no KeyFileExt"))
+        Self::read(bytes).ok_or_else(|| Error::malformed(path, "is not a KeyFileExt"))
     }
 
     fn read(bytes: &[u8]) -> Option<Self> {
@@ -74,7 +74,7 @@ impl KeyFileExt {
 
     pub(super) fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         let keys: usize = self.records.iter().map(|record| record.key.len()).sum();
-        // All the room at once: a buffer that grows leaves copies of keys behind.
+        // Reserves the whole size at once: a growing buffer would leave copies of keys in memory.
         let mut bytes = Zeroizing::new(Vec::with_capacity(4 + 20 * self.records.len() + keys));
         let word = |bytes: &mut Vec<u8>, word: u32| bytes.extend_from_slice(&word.to_be_bytes());
         word(&mut bytes, u32::try_from(self.records.len()).unwrap_or(0));

@@ -1,7 +1,8 @@
-//! A keytab, as MIT Kerberos keeps it: `rxkad.keytab` of a server, and what `ktadd` writes.
+//! A keytab in the form of MIT Kerberos: `rxkad.keytab` of a server, or the output of `ktadd`.
 //!
-//! Two bytes of version, then entries: a signed length (negative: a hole of that size), the principal's
-//! components, a time, a version of 8 bits, the key, and behind it (if there is room) the version in 32 bits.
+//! The file is two bytes of version and entries. An entry is a signed length (negative: a hole of
+//! that size), the principal's components, a time, a version of 8 bits, the key, and, if there is
+//! room, the version in 32 bits.
 
 use std::path::Path;
 
@@ -10,7 +11,8 @@ use zeroize::Zeroizing;
 use crate::bytes::{take, take_array, take_u16, take_u32};
 use crate::{Error, Result};
 
-/// Format 2, numbers big-endian. (Format 1 had the machine's order, and has been gone for decades.)
+/// Format 2, with big-endian numbers. (Format 1 used the machine's byte order, and went out of use
+/// decades ago.)
 const VERSION: [u8; 2] = [5, 2];
 /// A principal of the ordinary kind.
 const NAME_PRINCIPAL: u32 = 1;
@@ -104,7 +106,7 @@ pub(super) struct Keytab {
 
 impl Keytab {
     pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
-        Self::read(bytes).ok_or_else(|| Error::malformed(path, "is no keytab"))
+        Self::read(bytes).ok_or_else(|| Error::malformed(path, "is not a keytab"))
     }
 
     fn read(bytes: &[u8]) -> Option<Self> {
@@ -117,7 +119,7 @@ impl Keytab {
             let length = i32::from_be_bytes(take_array(&mut rest)?);
             let content = take(&mut rest, usize::try_from(length.unsigned_abs()).ok()?)?;
             match length {
-                // MIT's library stops there; nothing follows in files it wrote.
+                // MIT's library stops here; nothing follows in files that it wrote.
                 0 => break,
                 1.. => entries.push(Entry::read(content)?),
                 _ => {}
@@ -126,13 +128,13 @@ impl Keytab {
         Some(Self { entries })
     }
 
-    /// `None`: something is longer than the format allows.
+    /// `None` if something is longer than the format allows.
     pub(super) fn to_bytes(&self) -> Option<Zeroizing<Vec<u8>>> {
         let room = self.entries.iter().map(|entry| {
             let names = entry.realm.len() + entry.components.iter().map(Vec::len).sum::<usize>();
             64 + names + 2 * entry.components.len() + entry.key.len()
         });
-        // All the room at once: a buffer that grows leaves copies of keys behind.
+        // Reserves the whole size at once: a growing buffer would leave copies of keys in memory.
         let mut bytes = Zeroizing::new(Vec::with_capacity(2 + room.sum::<usize>()));
         bytes.extend_from_slice(&VERSION);
         for entry in &self.entries {
@@ -148,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// By hand, after MIT's description of the format.
+    /// Made by hand from MIT's description of the format.
     const BY_HAND: [u8; 63] = hex!(
         "0502 00000039 0002 0004 44454d4f 0003 616673 0009 64656d6f2e63656c6c
          00000001 65000000 2c 0011 0010 000102030405060708090a0b0c0d0e0f 0000012c"

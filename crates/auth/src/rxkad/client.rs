@@ -1,7 +1,8 @@
-//! The client's end of a connection.
+//! The client's side of a connection.
 //!
-//! The server's demand may raise the level no further than we were told to go: a lower demand is met with our
-//! own level all the same, so that somebody on the path who changes the challenge gains nothing.
+//! If the server's challenge demands a higher level than the client was configured for, the client
+//! refuses. If it demands a lower one, the client still uses its own level. So an attacker on the
+//! path gains nothing by changing the challenge.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,7 +18,7 @@ use super::response::{self, Challenge, Claims};
 use super::session::Session;
 use crate::{Level, Token};
 
-/// A client connection that shows a token.
+/// A client connection that presents a token.
 pub(crate) struct Client {
     session: Session,
     kvno: u32,

@@ -1,12 +1,14 @@
 //! Failed authentication: counted for each reason and for each peer, and slowed down.
 //!
-//! 1. A peer with too many failures within a minute gets no challenge for some seconds: its calls wait. Those
-//!    of honest users behind the same address wait as long, and then go on. No connection waits for more than
-//!    one such pause: addresses can be forged, and whoever goes on failing in the name of another must not keep
-//!    him out.
-//! 2. Peers are told apart by IPv4 address or IPv6 network (/64): within one, an attacker has all addresses.
-//! 3. The table is bounded. When it is full, the peer whose minute began first is forgotten.
-//! 4. The log gets a line when failures begin, and then at most one in ten seconds that counts the rest.
+//! 1. After too many failures within a minute, a peer gets no challenge for some seconds: its calls
+//!    wait. Calls of honest users behind the same address wait as long, and then continue. No
+//!    connection waits for more than one such pause: addresses can be forged, and an attacker who
+//!    keeps failing from a forged address must not lock its owner out.
+//! 2. A peer is one IPv4 address or one IPv6 network (/64): within such a network an attacker has
+//!    all addresses.
+//! 3. The table is bounded. When it is full, the peer whose minute began first is removed.
+//! 4. The log gets a line when failures begin. After that it gets at most one line in ten seconds,
+//!    which counts the failures since the last line.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,15 +17,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cellar_wire::AbortCode;
 use parking_lot::Mutex;
 
-/// Peers that are remembered.
+/// The most peers in the table.
 const PEERS_MAX: usize = 4096;
-/// How long failures are added up, seconds.
+/// The time over which failures are added up, in seconds.
 const WINDOW: u64 = 60;
-/// Failures within it that are let pass.
+/// Failures within that time after which a peer is paused.
 const FAILURES_MAX: u32 = 20;
-/// How long there is no challenge then, seconds.
+/// The length of a pause without challenges, in seconds.
 const PAUSE: u64 = 10;
-/// Between two lines in the log, seconds.
+/// The time between two lines in the log, in seconds.
 const LOG_INTERVAL: u64 = 10;
 
 /// The codes of the class, in the order of their numbers.
@@ -43,18 +45,18 @@ const CODES: [AbortCode; 13] = [
     AbortCode::RXKADILLEGALLEVEL,
 ];
 
-/// What was let in and refused since the start.
+/// Counts of accepted and refused connections since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Connections that were authenticated.
+    /// Authenticated connections.
     pub authenticated: u64,
-    /// Responses that were refused, by code; codes that never occurred are left out.
+    /// Refused responses, by code. Codes that never occurred are left out.
     pub refused: Vec<(AbortCode, u64)>,
-    /// Connections that were ended for a packet that was wrong, came late, or was changed; by code.
+    /// Connections that were ended because a packet was wrong, late or changed; by code.
     pub broken: Vec<(AbortCode, u64)>,
-    /// Challenges that were not sent because the peer had failed too often.
+    /// Challenges that were withheld because the peer had failed too often.
     pub withheld: u64,
-    /// Peers with failures that are remembered.
+    /// Peers with failures in the table.
     pub failing_peers: usize,
 }
 
@@ -71,9 +73,9 @@ pub(crate) struct Failures {
 #[derive(Default)]
 struct Peers {
     table: HashMap<IpAddr, Peer>,
-    /// When the last line was written.
+    /// The time of the last line in the log.
     logged_at: Option<u64>,
-    /// Failures since.
+    /// The failures since then.
     unlogged: u64,
 }
 
@@ -99,7 +101,7 @@ fn list(counters: &[AtomicU64]) -> Vec<(AbortCode, u64)> {
     pairs.filter(|&(_, count)| count > 0).collect()
 }
 
-/// The address that stands for a peer.
+/// The address or network that identifies a peer.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -115,12 +117,12 @@ impl Failures {
         self.authenticated.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A packet of an authenticated connection was refused.
+    /// Counts a refused packet of an authenticated connection.
     pub(super) fn broken(&self, code: AbortCode) {
         count(&self.broken, code);
     }
 
-    /// A response was refused.
+    /// Counts a refused response, and writes a line to the log if one is due.
     pub(super) fn refused(&self, peer: IpAddr, code: AbortCode, now: u64) {
         count(&self.refused, code);
         let mut peers = self.peers.lock();
@@ -138,13 +140,14 @@ impl Failures {
         }
     }
 
-    /// Whether a connection of a peer, which has waited for a challenge since `asked`, gets none now; counted.
+    /// Whether a connection of `peer` gets no challenge now. It has waited for one since `asked`.
+    /// Counts withheld challenges.
     pub(super) fn withholds(&self, peer: IpAddr, asked: u64, now: u64) -> bool {
         if now >= asked + PAUSE {
             return false;
         }
         let peers = self.peers.lock();
-        // A clock that was set back must not lock anybody out.
+        // A clock that was set back must not lock a peer out.
         let paused = peers
             .table
             .get(&network(peer))
@@ -167,7 +170,7 @@ impl Failures {
 }
 
 impl Peers {
-    /// Counts a failure; how many there are in this minute.
+    /// Counts a failure. Returns the number of failures in this minute.
     fn fail(&mut self, address: IpAddr, now: u64) -> u32 {
         if self.table.len() >= PEERS_MAX && !self.table.contains_key(&address) {
             self.table
@@ -191,7 +194,7 @@ impl Peers {
         peer.failures = peer.failures.saturating_add(1);
         let failures = peer.failures;
         if failures >= FAILURES_MAX {
-            // Half the allowance is left when the pause is over.
+            // Half the allowance remains after the pause.
             peer.failures = FAILURES_MAX / 2;
             peer.paused_until = now + PAUSE;
         }

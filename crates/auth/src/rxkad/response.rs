@@ -1,8 +1,12 @@
 //! CHALLENGE and RESPONSE, byte by byte.
 //!
-//! The sealed part of a RESPONSE holds the connection (so that it is good for no other), the call numbers
-//! (so that older calls cannot be sent again), the answer to the challenge, the level, and a checksum.
-//! The forms of before 1990 (8 and 16 bytes) are neither sent nor taken.
+//! The sealed part of a RESPONSE holds:
+//!
+//! * the connection, so that it is useless for another connection;
+//! * the call numbers, so that older calls cannot be replayed;
+//! * the answer to the challenge, the level, and a checksum.
+//!
+//! The forms from before 1990 (8 and 16 bytes) are neither sent nor accepted.
 
 use cellar_wire::AbortCode;
 
@@ -10,22 +14,22 @@ use crate::bytes::{take, take_array, take_u32};
 use crate::fcrypt::{Schedule, block_of};
 
 const VERSION: u32 = 2;
-/// Bytes in front of the sealed part, and up to its end.
+/// The position of the sealed part in the header.
 const SEALED: std::ops::Range<usize> = 8..48;
-/// Bytes in front of the ticket.
+/// Bytes before the ticket.
 const HEADER: usize = 56;
-/// Where the checksum is.
+/// The position of the checksum.
 const CHECKSUM: std::ops::Range<usize> = 16..20;
-/// Shortest ticket, bytes.
+/// The shortest ticket, in bytes.
 const TICKET_MIN: usize = 32;
-/// Longest ticket, bytes, as OpenAFS (`MAXKTCTICKETLEN`).
+/// The longest ticket, in bytes, as in OpenAFS (`MAXKTCTICKETLEN`).
 const TICKET_MAX: usize = 12000;
 
-/// What a server asks.
+/// A server's challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Challenge {
     pub(super) nonce: u32,
-    /// Lowest level, as it came.
+    /// The lowest level, as received.
     pub(super) level_min: u32,
 }
 
@@ -48,24 +52,24 @@ impl Challenge {
     }
 }
 
-/// What the sealed part says.
+/// The contents of the sealed part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claims {
     pub(super) epoch: u32,
-    /// Connection id, channel bits 0.
+    /// The connection id, with channel bits 0.
     pub(super) cid: u32,
     pub(super) security_index: u32,
     pub(super) call_numbers: [u32; 4],
-    /// The challenge's nonce and one.
+    /// The challenge's nonce plus one.
     pub(super) answer: u32,
-    /// Level of the connection, as it came.
+    /// The level of the connection, as received.
     pub(super) level: u32,
 }
 
 /// A RESPONSE before its ticket has been opened.
 pub(super) struct Response<'a> {
     header: [u8; HEADER],
-    /// Which form the ticket has.
+    /// The form of the ticket.
     pub(super) kvno: u32,
     pub(super) ticket: &'a [u8],
 }
@@ -90,7 +94,7 @@ impl<'a> Response<'a> {
         })
     }
 
-    /// What it claims, if it was sealed with the session key.
+    /// The claims, if the response was sealed with the session key.
     pub(super) fn open(&self, cipher: &Schedule, key: &[u8; 8]) -> Result<Claims, AbortCode> {
         let mut plain = self.header;
         cipher.open(block_of(key), &mut plain[SEALED]);
@@ -126,7 +130,7 @@ impl<'a> Response<'a> {
     }
 }
 
-/// Makes the payload of a RESPONSE. `None`: the ticket is longer than any server takes.
+/// Makes the payload of a RESPONSE. `None` if the ticket is longer than any server accepts.
 pub(super) fn encode(
     claims: &Claims,
     cipher: &Schedule,
@@ -164,7 +168,7 @@ pub(super) fn encode(
     Some([&header, ticket].concat())
 }
 
-/// Over the whole header in plain, the checksum's own place zero.
+/// The checksum over the whole plain header, with zeros in the place of the checksum itself.
 fn checksum(plain: &[u8; HEADER]) -> u32 {
     plain.iter().fold(1_000_003, |sum: u32, byte| {
         sum.wrapping_mul(0x1020_4081).wrapping_add(u32::from(*byte))

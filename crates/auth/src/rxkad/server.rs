@@ -1,8 +1,8 @@
-//! The server's end: one challenge a connection, one judgement of its response.
+//! The server's side: one challenge for each connection, and one check of its response.
 //!
-//! A response is refused, in this order, for its form, its key, its ticket, the ticket's times, its seal, the
-//! connection it names, the challenge it answers, its level. Whatever the reason, Rx tells the peer a second
-//! later. What is refused is counted ([`super::Failures`]).
+//! The checks are in this order: form, key, ticket, the ticket's times, seal, connection,
+//! challenge, level. Whatever check fails, Rx sends the refusal to the peer one second later.
+//! Refusals are counted ([`super::Failures`]).
 
 use std::fmt;
 use std::ops::Range;
@@ -25,7 +25,7 @@ use crate::{Authority, KVNO_ENCRYPTED_PART, KVNO_KERBEROS_TICKET, Level, Princip
 /// The client name of a ticket that a holder of the cell's key made.
 const KEY_HOLDER: &str = "afs";
 
-/// What a server accepts under security index 2.
+/// The server's side of security index 2.
 pub(crate) struct Server(Authority);
 
 impl Server {
@@ -48,7 +48,7 @@ impl ServerSecurity for Server {
 /// A connection to a server.
 struct ServerConnection {
     authority: Authority,
-    /// When a challenge was first due, Unix time.
+    /// The time when a challenge was first due, Unix time.
     asked: Option<u64>,
     nonce: Option<u32>,
     authenticated: Option<(Session, Arc<Principal>)>,
@@ -75,7 +75,8 @@ impl ServerConnection {
             return Err(AbortCode::RXKADNOAUTH);
         }
         times::check(ticket.starts, ticket.ends, connection.unix_seconds)?;
-        // The level is known only after the seal has been opened; nothing of the session depends on it yet.
+        // The level is known only after the seal has been opened. Nothing of the session depends on
+        // it yet.
         let opening = Session::new(ticket.session_key.clone(), Level::Clear, ticket.ends);
         let claims = response.open(opening.cipher(), opening.key())?;
         let here = (connection.epoch, connection.cid & !3, u32::from(INDEX));
@@ -106,7 +107,7 @@ impl ServerConnection {
         let opened = match form {
             KVNO_ENCRYPTED_PART => kerberos::open_encrypted_part(ticket, dots, find),
             KVNO_KERBEROS_TICKET => kerberos::open_ticket(ticket, dots, find),
-            // Sealed with single DES, of which we hold no keys.
+            // Sealed with single DES, for which this server has no keys.
             _ => Err(Refusal::UnknownKey),
         };
         opened.map_err(|refusal| match refusal {
@@ -122,7 +123,7 @@ impl ServerConnection {
             realm,
             ..
         } = ticket;
-        // No KDC has an empty realm: only who holds the key can have made such a ticket.
+        // No KDC has an empty realm, so only a holder of the key can have made such a ticket.
         let key_holder = name == KEY_HOLDER && instance.is_empty() && realm.is_empty();
         Principal {
             cell: self.authority.realms().foreign(&name, &instance, &realm),
@@ -206,7 +207,8 @@ impl ServerConnectionSecurity for ServerConnection {
         if failures.withholds(connection.peer.ip(), asked, now) {
             return Vec::new();
         }
-        // Not the endpoint's numbers: from a few of those the next ones follow.
+        // The endpoint's random numbers are not used here: a few of them would reveal the next
+        // ones.
         let nonce = *self.nonce.get_or_insert_with(rand::random);
         let challenge = Challenge {
             nonce,

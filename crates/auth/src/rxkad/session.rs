@@ -1,10 +1,11 @@
-//! What both ends do with each packet once they share a session key.
+//! The processing of each packet on both sides, once they share a session key.
 //!
-//! 1. Every packet's header has a checksum of 16 bits over connection, channel, call and packet number. It is
-//!    enforced always (OpenAFS lets a connection without any pass, for clients of before 1990).
-//! 2. Level auth seals the first eight bytes, which hold the length; level crypt seals everything.
-//! 3. After the ticket has run out, no packet passes in either direction: that ends the connection, also
-//!    in the middle of a call.
+//! 1. Every packet's header has a checksum of 16 bits over connection, channel, call and packet
+//!    number. It is always enforced. (OpenAFS accepts connections without any, for clients from
+//!    before 1990.)
+//! 2. Level auth seals the first eight bytes, which hold the length. Level crypt seals everything.
+//! 3. After the ticket has expired, no packet passes in either direction. That ends the connection,
+//!    even in the middle of a call.
 
 use std::ops::Range;
 
@@ -18,7 +19,7 @@ use crate::kdf::SessionKey;
 
 /// Length and numbers of the packet, in one word.
 const WORD: usize = 4;
-/// The word, and a word of nothing.
+/// The word, and a word of zeros.
 const CRYPT_HEADER: usize = 8;
 
 /// Number of rxkad among the security classes that `rxdebug` knows.
@@ -27,11 +28,11 @@ const FLAG_AUTHENTICATED: u32 = 2;
 const FLAG_EXPIRED: u32 = 4;
 const FLAG_CHECKSUM: u32 = 8;
 
-/// A connection's key and what follows from it.
+/// A connection's key and the values derived from it.
 pub(super) struct Session {
     cipher: Schedule,
     key: SessionKey,
-    /// Mixed into every header checksum; made for a connection (epoch, cid).
+    /// The value mixed into every header checksum, with its connection (epoch, cid).
     mask: Option<((u32, u32), Block)>,
     level: Level,
     /// Unix time; `u32::MAX`: never.
@@ -145,7 +146,7 @@ impl Session {
             Level::Auth => WORD,
             Level::Crypt => CRYPT_HEADER,
         };
-        // In place where nobody else holds the datagram.
+        // Opens in place if the datagram has no other owner.
         let mut body = match payload.try_into_mut() {
             Ok(body) => body,
             Err(shared) => shared.as_ref().into(),
@@ -181,7 +182,7 @@ impl Session {
         Ok(())
     }
 
-    /// The header's checksum field: never 0, which would mean there is none.
+    /// The header's checksum field. It is never 0, which would mean that there is none.
     fn checksum(&mut self, packet: &PacketIdentity) -> u16 {
         let mask = self.mask(packet);
         let channel = packet.cid & 3;
@@ -211,7 +212,7 @@ impl Session {
     }
 }
 
-/// Packet and call number in 16 bits: what the sealed word holds besides the length.
+/// Packet and call number in 16 bits. The sealed word holds them beside the length.
 fn numbers(packet: &PacketIdentity) -> u32 {
     (packet.seq ^ packet.call_number) & 0xffff
 }

@@ -1,18 +1,19 @@
-//! When a ticket is good, as OpenAFS judges Kerberos 5 tickets, so that clients hear the same code from both.
+//! The validity of a ticket. The rules are those of OpenAFS for Kerberos 5 tickets, so that clients
+//! receive the same code from both.
 //!
-//! The KDC's clock decides when a ticket ends: no allowance. Its beginning may lie in our future by as much as
-//! clocks may differ.
+//! The KDC's clock decides when a ticket ends, without tolerance. Its start may be in the server's
+//! future by as much as clocks may differ.
 
 use cellar_wire::AbortCode;
 
 use crate::kerberos::NEVER;
 
-/// What clocks may differ by, seconds.
+/// The most by which clocks may differ, in seconds.
 const SKEW: u64 = 15 * 60;
-/// Longest life of a ticket, seconds.
+/// The longest life of a ticket, in seconds.
 const LIFE_MAX: u32 = 30 * 24 * 3600;
 
-/// Judges a ticket that is good from `starts` (0: always) to `ends` ([`NEVER`]: without end), in
+/// Checks a ticket that is valid from `starts` (0: always) to `ends` ([`NEVER`]: without end), in
 /// Unix time.
 pub(super) fn check(starts: u32, ends: u32, now: u64) -> Result<(), AbortCode> {
     if ends != NEVER && now > u64::from(ends) {
@@ -56,7 +57,8 @@ mod tests {
         assert_eq!(far, Some(AbortCode::RXKADBADTICKET));
         assert_eq!(judge(0, NEVER), None, "localauth");
         assert_eq!(judge(0, 0x7fff_ffff), None, "older localauth");
-        // Only where the key itself is believed: a KDC's ticket has a beginning and a bounded life.
+        // Valid only for tickets made with the key itself: a KDC's ticket has a start and a bounded
+        // life.
         assert_eq!(judge(now, NEVER), Some(AbortCode::RXKADBADTICKET));
         assert_eq!(judge(0, now - DAY), Some(AbortCode::RXKADEXPIRED));
     }

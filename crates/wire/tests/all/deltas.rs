@@ -1,4 +1,4 @@
-//! Deltas are read as they were written, in pieces of any size; nothing else is read at all.
+//! A delta that was written is read back the same, in pieces of any size. Nothing else is accepted.
 
 use bytes::Bytes;
 use cellar_wire::delta::{DeltaError, DeltaVnode, Item, Origin, Reader, Totals, Writer};
@@ -139,7 +139,7 @@ fn every_truncation_and_every_damage_is_noticed() {
     }
 }
 
-/// A frame of these items, after the magic number.
+/// A frame with these items, after the magic number.
 fn frame(items: &[u8]) -> Vec<u8> {
     let chain = crc32c::crc32c_append(crc32c::crc32c(b"CELLARD1"), items);
     let len = (items.len() as u32).to_be_bytes();

@@ -1,4 +1,4 @@
-//! Directories against pages that OpenAFS wrote, and against a model.
+//! Tests directories against pages that OpenAFS wrote, and against a model.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -40,7 +40,7 @@ fn insert_all(directory: &mut Directory<Vec<Page>>, names: &[(&str, u32, u32)]) 
     }
 }
 
-/// Compares page by page, so that a failure says where.
+/// Compares page by page, so that a failure shows the place.
 fn assert_same(ours: Directory<Vec<Page>>, theirs: &str) {
     let (ours, theirs) = (ours.into_pages(), sample(theirs));
     assert_eq!(ours.len(), theirs.len());
@@ -132,7 +132,7 @@ fn same_steps_make_the_same_fragments() {
     for i in (0..200).step_by(2) {
         directory.remove(format!("f{i:03}").as_bytes()).unwrap();
     }
-    // Two slots together are free only behind the last entry, so no hole is used.
+    // Only behind the last entry are two adjacent slots free, so no hole is used.
     assert_eq!(directory.insert(&[b'L'; 40], target(2602, 1504)), Ok(218));
     assert_same(directory, "fragmented");
 }
@@ -369,12 +369,12 @@ fn damage_is_named() {
         damaged(&|pages| pages[0][15 * 32 + 12] = b'x'),
         corrupt(Corruption::WrongChain(15))
     );
-    // `f069` renamed in place to `f111` of the same chain: found by fuzzing.
+    // `f069` renamed in place to `f111`, which is in the same chain. Found by fuzzing.
     let mut twice = sample("fragmented");
     twice[1][684..][..4].copy_from_slice(b"f111");
     let twice = Directory::new(twice).check().map(drop);
     assert_eq!(twice, corrupt(Corruption::Duplicate(85)));
-    // `link` leads on to `.` in the same chain; made to lead to itself it never ends.
+    // `link` leads to `.` in the same chain. If it leads to itself instead, the chain never ends.
     let loops = |pages: &mut Vec<Page>| pages[0][24 * 32 + 3] = 24;
     assert_eq!(damaged(&loops), corrupt(Corruption::Overlap(24)));
     let mut pages = sound.clone();
@@ -387,7 +387,7 @@ fn damage_is_named() {
     assert_eq!(directory.lookup(b"link"), Ok(Some(target(14, 10))));
 }
 
-/// A bitmap that gives the slots of page 0's map and chains away: found by the mutating test.
+/// A bitmap that declares the slots of page 0's map and chains free. Found by the mutating test.
 #[test]
 fn an_insert_never_takes_the_pages_own_slots() {
     let mut pages = sample("samp-root");
@@ -397,7 +397,8 @@ fn an_insert_never_takes_the_pages_own_slots() {
     assert_eq!(directory.lookup(b"x"), Ok(Some(target(2, 2))));
 }
 
-/// Random bytes written over sound directories: every operation answers, none panics or loops.
+/// Random bytes are written over sound directories. Every operation returns, and none panics or
+/// loops.
 #[test]
 fn damage_never_panics() {
     let seed = seeded::seed();

@@ -1,4 +1,4 @@
-//! Dumps that OpenAFS wrote are read, in pieces of any size, and written the same.
+//! Dumps of OpenAFS are read, in pieces of any size, and written back unchanged.
 
 use bytes::BytesMut;
 use cellar_wire::acl::{AccessList, ByteOrder};
@@ -27,7 +27,7 @@ fn sample(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Reads in pieces; data that comes in pieces is put together again.
+/// Reads in pieces and joins the pieces of data again.
 fn read(bytes: &[u8], piece: usize) -> Result<Vec<Item>, DumpError> {
     let mut reader = Reader::new();
     let mut items: Vec<Item> = Vec::new();
@@ -118,7 +118,7 @@ fn every_truncation_is_noticed() {
     assert_eq!(read(&longer, 1), Err(DumpError::Surplus));
 }
 
-/// Puts bytes before the attribute `v` of the first file in the full dump.
+/// Inserts bytes before the attribute `v` of the first file in the full dump.
 fn with_inserted(inserted: &[u8]) -> Vec<u8> {
     let bytes = sample("full");
     let record = b"\x03\0\0\0\x02\0\0\0\x04t\x01l\0\x01";
@@ -210,7 +210,7 @@ fn large_contents_have_a_64_bit_length() {
     assert_eq!(out[out.len() - 9..], *b"h\0\0\0\x01\0\0\0\x03");
 }
 
-/// A dump of metadata, as our writer makes it.
+/// A dump of metadata as Cellar writes it.
 fn of_metadata() -> (Vec<Item>, BytesMut) {
     let mut items = read(&sample("full"), usize::MAX).expect("a dump");
     items.retain(|item| !matches!(item, Item::Data(_)));
@@ -269,7 +269,8 @@ fn layouts_take_the_place_of_contents() {
             "{end}"
         );
     }
-    // Another form (AFS/OSD's begins with a number from 1 to 3), or contents as well, is refused.
+    // Another form is refused (AFS/OSD's begins with a number from 1 to 3), and so are contents
+    // beside it.
     let at = bytes.windows(4).position(|word| word == b"CEL1").unwrap();
     let mut other = bytes.clone();
     other[at..at + 4].copy_from_slice(&[0, 0, 0, 3]);

@@ -1,4 +1,5 @@
-//! Every argument and result of every procedure: round trip, truncation, traces, absurd lengths.
+//! Tests for every argument and result of every procedure: round trip, truncation, traces, absurd
+//! lengths.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,15 +14,15 @@ use crate::packages::all_messages;
 use crate::seeded::Random;
 
 thread_local! {
-    /// The largest single allocation of this thread since it was last set to 0.
+    /// The largest single allocation of this thread since the value was last set to 0.
     static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Notes how much is asked for at once.
+/// Records the size of the largest allocation.
 struct Noting;
 
 #[allow(unsafe_code, reason = "an allocator can only be observed by being one")]
-// SAFETY: every call goes to the system's allocator with the arguments it came with.
+// SAFETY: every call is passed on to the system's allocator with unchanged arguments.
 unsafe impl GlobalAlloc for Noting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(layout.size())));
@@ -96,7 +97,7 @@ fn surplus_bytes_are_left_alone() {
     }
 }
 
-/// A length word is anywhere, so every word is made absurd in turn.
+/// Any word may be a length, so each word in turn gets an absurd value.
 #[test]
 fn absurd_lengths_cost_no_memory() {
     let mut random = Random::new(seeded::seed());
@@ -110,8 +111,8 @@ fn absurd_lengths_cost_no_memory() {
                     let decoded = message.decode(&damaged);
                     let largest = LARGEST.get();
                     drop(decoded);
-                    // What is allocated follows from what was received: the text of a trace is
-                    // the largest part.
+                    // The allocations must be in proportion to the received bytes. The text of a
+                    // trace is the largest part.
                     let limit = 4096 + 64 * bytes.len();
                     assert!(
                         largest <= limit,

@@ -1,5 +1,6 @@
-//! Mutated bytes for about ten seconds (`CELLAR_FUZZ_SECONDS`): nothing may panic, and what
-//! decodes must encode to what decodes the same. The same targets are in `fuzz/` for longer runs.
+//! Decodes mutated bytes for about ten seconds (`CELLAR_FUZZ_SECONDS`). Nothing may panic. If bytes
+//! decode to a message, its encoding must decode to the same message. The targets in `fuzz/` run
+//! the same checks for longer.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::seeded;
 use crate::packages::{Message, all_messages};
 use crate::seeded::Random;
 
-/// A third of the time for each target.
+/// A third of the time, for each of the three targets.
 fn share() -> Duration {
     let seconds = std::env::var("CELLAR_FUZZ_SECONDS")
         .ok()
@@ -81,7 +82,7 @@ fn messages() {
             let mut bytes = samples[random.below(4) as usize].to_vec();
             mutate(&mut random, &mut bytes);
             check_message(message, &bytes);
-            // Another procedure's bytes are the commonest mistake of all.
+            // The bytes of another procedure are the most frequent mistake.
             let other = &messages[random.below(messages.len() as u64) as usize];
             check_message(other, &bytes);
             runs += 2;

@@ -1,8 +1,8 @@
-//! Messages that OpenAFS's programs and servers sent (`testdata/messages`): each decodes to its
+//! Messages that OpenAFS's programs and servers sent (`testdata/messages`). Each decodes to its
 //! last byte and encodes to the same bytes.
 //!
-//! With one exception: `vos` leaves what it finds in memory in the slots of an entry past the count
-//! of its sites (CreateEntryN), where we write zeros.
+//! There is one exception (CreateEntryN). In the slots after the count of an entry's sites, `vos`
+//! sends the old contents of its memory. Cellar writes zeros there.
 
 use crate::packages::all_messages;
 

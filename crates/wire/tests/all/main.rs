@@ -1,4 +1,5 @@
-//! The integration tests of this crate, one program: `cargo test -p cellar-wire --test all MODULE`.
+//! The integration tests of this crate, in one program: `cargo test -p cellar-wire --test all
+//! MODULE`.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,8 +1,8 @@
-//! Every message of every package, built without naming one: a procedure that is declared is
-//! tested.
+//! Builds every message of every package without naming any: a procedure is tested as soon as it is
+//! declared.
 //!
-//! A message is decoded from random words that are mostly small, so that counts and lengths are
-//! plausible; what decodes is a message with contents, and its encoding is the canonical form.
+//! Messages are decoded from random words. Most of the words are small, so that counts and lengths
+//! are plausible. The encoding of a decoded message is its canonical form.
 
 use bytes::Bytes;
 use cellar_wire::{
@@ -12,11 +12,11 @@ use cellar_wire::{
 
 use crate::seeded::Random;
 
-/// What a decoder made of some bytes.
+/// A message that was decoded from some bytes.
 pub(crate) struct Decoded {
     /// The canonical form.
     pub(crate) canonical: Bytes,
-    /// Its text in traces; of results none.
+    /// Its text in traces; empty for results.
     pub(crate) debug: String,
 }
 
@@ -45,13 +45,14 @@ impl Message {
         )
     }
 
-    /// Up to `wanted` different canonical forms.
+    /// Returns up to `wanted` different canonical forms.
     pub(crate) fn samples(&self, random: &mut Random, wanted: usize) -> Vec<Bytes> {
         let mut samples = Vec::new();
         for turn in 0..4000 * wanted {
             let mut words: Vec<u32> = (0..3000).map(|_| plausible_word(random)).collect();
             if turn >= 400 * wanted {
-                // What chance does not make: somewhere among the first words there is a layout.
+                // Random words practically never form a layout, so one is inserted somewhere among
+                // the first words.
                 let at = random.below(40) as usize;
                 words.splice(at..at, LAYOUT);
             }
@@ -67,7 +68,8 @@ impl Message {
     }
 }
 
-/// A layout of two stripes: its units are a power of two, and it has as many objects as places.
+/// A layout of two stripes. Its unit is a power of two, and it has as many objects as its shape
+/// needs.
 const LAYOUT: [u32; 19] = [1, 2, 1, 4096, 0, 7, 2, 5, 2, 3, 1, 0, 6, 0, 4, 2, 0, 7, 1];
 
 fn plausible_word(random: &mut Random) -> u32 {

@@ -1,4 +1,4 @@
-//! Random numbers from a seed that is printed, so that a failure can be repeated:
+//! Random numbers from a seed. The seed is printed, so that a failure can be repeated:
 //! `CELLAR_SEED=... cargo test -p cellar-wire`.
 
 /// The seed of this run: `CELLAR_SEED`, or a fixed one for repeatable results.

@@ -1,7 +1,7 @@
-//! Structures word by word: how many they take, and which field is where.
+//! Tests structures word by word: their size, and the position of each field.
 //!
-//! The expected values are the interface's, not what our encoder happened to write: each field has
-//! a number of its own, and the words are listed in the interface's order.
+//! The expected values come from the interface, not from the output of our encoder. Each field has
+//! its own number, and the words are listed in the interface's order.
 
 use cellar_wire::abort::AbortCode;
 use cellar_wire::host::{Interface, InterfaceAddr};
@@ -289,7 +289,7 @@ fn requests_are_opcode_and_arguments() {
     );
     assert_eq!(decoded, Ok(request));
 
-    // From the wire against OpenAFS's server: SEND of four bytes.
+    // Recorded on the wire with OpenAFS's server: SEND of four bytes.
     let measurement = rxperf::Measurement {
         read_chunk: 0x80000,
         write_chunk: 0x80000,
@@ -313,7 +313,7 @@ fn names_in_lists_take_a_word_for_each_character() {
             .collect::<Vec<_>>(),
         expected
     );
-    // Peers with signed characters extend the sign; what follows the NUL is rubbish.
+    // Peers with signed characters extend the sign. The bytes after the NUL are arbitrary.
     let mut dirty = bytes.to_vec();
     dirty[8..11].fill(0xff);
     dirty[40] = 7;

@@ -1,4 +1,4 @@
-//! Known answers: RFC 3961 (n-fold), RFC 8009 appendix A, and what MIT's library sealed.
+//! Known answers: RFC 3961 (n-fold), RFC 8009 appendix A, and data sealed by MIT's library.
 
 use hex_literal::hex;
 

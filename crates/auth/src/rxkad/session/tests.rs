@@ -1,4 +1,4 @@
-//! Known answers seen on the wire between OpenAFS 1.8.9's programs, and what must be refused.
+//! Known answers recorded between OpenAFS 1.8.9's programs, and packets that must be refused.
 
 use hex_literal::hex;
 
@@ -25,7 +25,7 @@ fn packet(call_number: u32, channel: u32, seq: u32) -> PacketIdentity {
 fn sealed(level: Level, packet: &PacketIdentity, data: &[u8]) -> (u16, Vec<u8>) {
     let mut session = session(level);
     let header = usize::from(session.overhead().header);
-    // As Rx does it: behind the packet's header in a longer buffer.
+    // As in Rx: after the packet's header in a longer buffer.
     let mut payload = vec![0xee; 28];
     payload.resize(28 + header, 0);
     payload.extend_from_slice(data);
@@ -118,7 +118,8 @@ fn sealed_words_are_compared() {
             let mut changed = body.clone();
             changed[at] ^= 0x80;
             let outcome = session(level).unprotect(&place, checksum, changed.into());
-            // Any of the 64 bits changes half of them, so the upper 16 by far most of the time.
+            // Any changed bit changes about half of the 64 bits, so almost always some of the upper
+            // 16.
             assert!(
                 matches!(
                     outcome,
