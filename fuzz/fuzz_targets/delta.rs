@@ -1,5 +1,5 @@
-//! Deltas: whatever the items of a sound frame are, they are read the same in pieces of any size, or
-//! refused.
+//! Deltas: whatever the items of a sound frame are, they are read the same in pieces of any size,
+//! or refused.
 
 #![no_main]
 

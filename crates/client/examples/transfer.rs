@@ -2,7 +2,8 @@
 //! seconds. The bytes come from memory and are not written to a disk, so no disk of the client is
 //! measured. `bench/objects` runs this program.
 //!
-//! `cargo run --profile dist -p cellar-client --example transfer -- ADDRESS CELL WAY WHAT PATH MIB [LAYOUT]`
+//! `cargo run --profile dist -p cellar-client --example transfer -- ADDRESS CELL WAY WHAT PATH MIB
+//! [LAYOUT]`
 //!
 //! - WAY: `direct`, at the devices, with an error if that is not possible; `plain`, through the
 //!   file server.

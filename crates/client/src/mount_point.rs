@@ -138,7 +138,8 @@ pub fn choose(
     existing.read_write.then_some(VolumeKind::ReadWrite)
 }
 
-/// Rule 5 of the head comment: whether a mount point in one volume (`None`: the start of a path) leads on to another.
+/// Rule 5 of the head comment: whether a mount point in one volume (`None`: the start of a path)
+/// leads on to another.
 pub fn leads_on(from: Option<VolumeKind>, to: VolumeKind) -> bool {
     (from, to) != (Some(VolumeKind::Backup), VolumeKind::Backup)
 }

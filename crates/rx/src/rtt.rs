@@ -1,8 +1,8 @@
 //! Round-trip time of a peer and the retransmission timeout derived from it.
 //!
-//! The smoothed round trip and its deviation follow RFC 6298 §2 (gains 1/8 and 1/4). All calls to
-//! a peer share them, so a short call profits from earlier ones. OpenAFS's margin of 200 ms is
-//! added: its receivers delay acknowledgements by 100 ms (rx-wire facts 2.5).
+//! The smoothed round trip and its deviation follow RFC 6298 §2 (gains 1/8 and 1/4). All calls to a
+//! peer share them, so a short call profits from earlier ones. OpenAFS's margin of 200 ms is added:
+//! its receivers delay acknowledgements by 100 ms (rx-wire facts 2.5).
 
 /// Timeout before the first sample, microseconds (RFC 6298 §2.1).
 const INITIAL_RTO: u64 = 1_000_000;

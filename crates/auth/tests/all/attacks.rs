@@ -109,7 +109,8 @@ fn a_response_replayed_on_another_connection() {
         .find(|datagram| datagram.is(PacketType::DATA));
     let first = first.unwrap().clone();
 
-    // The attacker opens a connection with the recorded call, and answers with the recorded response.
+    // The attacker opens a connection with the recorded call, and answers with the recorded
+    // response.
     for (epoch, cid) in [(0, 0x100), (1, 0)] {
         let renumber = |datagram: &Datagram| {
             let mut header = datagram.header();
@@ -152,7 +153,8 @@ fn a_response_and_calls_replayed_to_a_server_that_started_again() {
     assert!(cell.refused("RXKADOUTOFSEQUENCE") >= 1);
 }
 
-/// A client's four calls on the channels of a connection, which are over, and the packets that they came in.
+/// A client's four calls on the channels of a connection, which are over, and the packets that they
+/// came in.
 fn after_four_calls(cell: &Cell, seed: u64) -> (Network, ConnectionId, Vec<Datagram>) {
     let mut network = Network::new(cell, seed);
     let connection = network.connect(&cell.token(), Level::Clear);
@@ -300,7 +302,8 @@ fn truncated_and_changed_checksums() {
         for checksum in [0, 0xff00, 0x0001] {
             broken_request(level, move |datagram| {
                 let mut header = datagram.header();
-                // Keys are drawn at random: one checksum in 256 has none of the bits that this cuts.
+                // Keys are drawn at random: one checksum in 256 has none of the bits that this
+                // cuts.
                 let cut = header.checksum & checksum;
                 header.checksum = if cut == header.checksum { cut ^ 2 } else { cut };
                 datagram.set_header(&header);
@@ -440,7 +443,8 @@ fn forged_addresses_delay_their_owner_by_one_pause() {
     network.run(1, |_| false);
     assert_eq!(cell.refused("RXKADBADTICKET"), 21);
 
-    // Answers to earlier challenges keep the address paused; its owner waits all the same no longer.
+    // Answers to earlier challenges keep the address paused; its owner waits all the same no
+    // longer.
     let begin = network.now;
     let connection = network.connect(&cell.token(), Level::Clear);
     let call = network.call(connection, b"honest");

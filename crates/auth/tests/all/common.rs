@@ -1,5 +1,6 @@
-//! Two endpoints and a network that loses, doubles and reorders datagrams as a seed says, with somebody on the path
-//! who sees each datagram and may change it, drop it, or send others. Virtual time, one thread.
+//! Two endpoints and a network that loses, doubles and reorders datagrams as a seed says, with
+//! somebody on the path who sees each datagram and may change it, drop it, or send others. Virtual
+//! time, one thread.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

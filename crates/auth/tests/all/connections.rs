@@ -1,4 +1,5 @@
-//! Calls of every size at every level between two endpoints, also where much is lost; who the caller is.
+//! Calls of every size at every level between two endpoints, also where much is lost; who the
+//! caller is.
 
 use crate::common::{Cell, Network, at_every_level, code, pattern};
 use cellar_auth::{Enctype, Identity, Level};

@@ -1,4 +1,5 @@
-//! The files of a server's configuration directory, changed by us, by others, and by mistake; the audit log.
+//! The files of a server's configuration directory, changed by us, by others, and by mistake; the
+//! audit log.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,4 +1,5 @@
-//! A short run of the checks in `fuzz/`: good files, tickets and messages with random changes, from a printed seed.
+//! A short run of the checks in `fuzz/`: good files, tickets and messages with random changes, from
+//! a printed seed.
 
 use cellar_auth::fuzzing::{handshake, key_files, ticket, ticket_content};
 

@@ -1,5 +1,5 @@
-//! DeleteVolume (101), NukeVolume (122), SetFlags (106), SetInfo (126), SetDate (123),
-//! SetIdsTypes (117), ConvertROtoRWvolume (65536), SetForwarding (111), SignalRestore (114).
+//! DeleteVolume (101), NukeVolume (122), SetFlags (106), SetInfo (126), SetDate (123), SetIdsTypes
+//! (117), ConvertROtoRWvolume (65536), SetForwarding (111), SignalRestore (114).
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The lifetime of a callback promise: the more hosts hold one for the same file, the shorter.
 //!
 //! A change of a file that many hosts cache costs one message for each host. With short promises,
-//! hosts that no longer use the file drop out without a message.
-//! Source: observed of OpenAFS 1.8's file server.
+//! hosts that no longer use the file drop out without a message. Source: observed of OpenAFS 1.8's
+//! file server.
 
 /// Seconds promised for a file that `holders` hosts hold already.
 #[must_use]

@@ -50,8 +50,7 @@ impl Engine {
     }
 
     /// Reads the base. A flush that finds no room closes the base and opens it again; this waits at
-    /// most
-    /// [`REOPEN_TIME`] for that.
+    /// most [`REOPEN_TIME`] for that.
     fn read_base<T>(&self, levels: &Arc<Levels>, read: impl Fn(&View) -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         let mut levels = Arc::clone(levels);

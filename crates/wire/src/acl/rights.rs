@@ -55,7 +55,8 @@ impl Rights {
         Self(self.0 & !rights.0)
     }
 
-    /// Reads letters, or one of the words `read`, `write`, `mail`, `all`, `none` of the `fs` command.
+    /// Reads letters, or one of the words `read`, `write`, `mail`, `all`, `none` of the `fs`
+    /// command.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "none" => return Some(Self::NONE),

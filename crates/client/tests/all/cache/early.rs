@@ -52,7 +52,8 @@ async fn with_lease(bench: &Bench) -> Client {
     a
 }
 
-/// Has more blocks reserved than a volume remembers: the server knows the client's first ones no more, as when the volume was moved.
+/// Has more blocks reserved than a volume remembers: the server knows the client's first ones no
+/// more, as when the volume was moved.
 async fn forget_numbers(client: &Client) {
     let root = &client.root;
     for _ in 0..70 {
@@ -459,8 +460,8 @@ fn record(kind: u8, numbers: &[u64], rest: &[u8]) -> Vec<u8> {
 }
 
 /// The cache directory of a mount with `--leases=all`, as older versions had, that was killed: it
-/// had made the directory
-/// `volume.5.69` and files in it and in the root, and told the server of none.
+/// had made the directory `volume.5.69` and files in it and in the root, and told the server of
+/// none.
 fn killed_with_all(place: &Path, volume: u64) {
     const NONE: u64 = u64::MAX;
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");

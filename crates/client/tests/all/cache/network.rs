@@ -1,4 +1,5 @@
-//! When the way between a client and its file server becomes another one: an address translator on paper.
+//! When the way between a client and its file server becomes another one: an address translator on
+//! paper.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -20,7 +21,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The type of packets that end a call. Source: rx-wire facts 1.4.
 const ABORT: u8 = 4;
 
-/// Stands between clients and the file server: has its address for them, and an address of its own for the server.
+/// Stands between clients and the file server: has its address for them, and an address of its own
+/// for the server.
 struct Translator {
     address: SocketAddr,
     outside: watch::Sender<Arc<UdpSocket>>,
@@ -132,7 +134,8 @@ async fn after_a_silence_a_server_is_asked_anew_and_promises_last_until_it_is_he
     assert_eq!(errno(&made), 110);
     let known = seen.attributes().expect("known");
     assert!(!known.valid.is_zero(), "nobody can say more");
-    // The server answers a connection that it meets now where that comes from. It may have done what it was asked before.
+    // The server answers a connection that it meets now where that comes from. It may have done
+    // what it was asked before.
     let again = b.cache.create_file(&b.user, &b.root, b"lost", 0o644).await;
     assert!(
         again

@@ -146,7 +146,8 @@ async fn what_is_appended_follows_what_another_client_stored() {
     bench.end();
 }
 
-/// A file that a program has open is given another name before something replaces it: a refusal must not cost it its own.
+/// A file that a program has open is given another name before something replaces it: a refusal
+/// must not cost it its own.
 #[tokio::test]
 async fn a_rename_that_is_refused_leaves_an_open_file_where_it_was() {
     let bench = Bench::start();

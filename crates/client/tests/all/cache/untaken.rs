@@ -1,4 +1,5 @@
-//! What programs wrote, and no server takes: the file is gone, the server hangs, everything is full of it.
+//! What programs wrote, and no server takes: the file is gone, the server hangs, everything is full
+//! of it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
