@@ -1,7 +1,7 @@
 //! Jumbograms: several DATA packets of one call in one datagram.
 //!
 //! ```text
-//! header (seq s, serial r, flags | 0x20) 1412 bytes  flags 0 checksum  1412 bytes  …  <= 1412 bytes
+//! header (seq s, serial r, flags|0x20) 1412 bytes  flags 0 checksum  1412 bytes  …  <= 1412 bytes
 //! ```
 //! Sub-packet k has sequence number s+k and serial r+k, its own flags and checksum. All but the
 //! last carry exactly 1412 bytes. If a datagram is shorter than its flags announce, it counts as
