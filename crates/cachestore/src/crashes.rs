@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// The file's body; what was left of it is settled as `leftover.rs` does.
+    /// The file's body; what was left of it is settled as `recovery.rs` of the client does.
     fn take(&mut self) -> &mut Body {
         if self.body.is_none() {
             let mut body = Body::of_disk(&self.index, place(1), self.space.clone());
