@@ -102,7 +102,7 @@ fn devices_and_policies() {
             &["add", "root", "=> osd;"][..],
             "another policy has that name",
         ),
-        (&["add", "x", "=> osd;", "-id", "9"], "policy 9 is there"),
+        (&["add", "x", "=> osd;", "-id", "9"], "policy 9 exists"),
         (
             &["add", "x", "~'*.a' => stripes=33;"],
             "line 1, column 19: expected 1 to 32 stripes, found \"33\"",
