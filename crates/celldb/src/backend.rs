@@ -12,9 +12,9 @@ use redb::StorageBackend;
 
 use crate::Error;
 
-/// Bytes that the layer copies at a time.
+/// The bytes that the layer copies at a time.
 const PAGE: u64 = 4096;
-/// Bytes that a damaged header can make redb ask for at most, beyond what the file has.
+/// The most bytes beyond the end of the file that a damaged header can make redb request.
 const GROWTH_MAX: u64 = 1 << 30;
 
 /// A file that no other process has open as a database.
@@ -63,7 +63,7 @@ impl StorageBackend for LockedFile {
     }
 }
 
-/// Storage that several can hold.
+/// Storage with several holders.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(pub(crate) Arc<dyn StorageBackend>);
 
@@ -89,8 +89,8 @@ impl StorageBackend for Shared {
     }
 }
 
-/// Storage as it was, with changes that reach nothing: for looking at a database, which redb may
-/// repair.
+/// A view of storage whose changes stay in memory. It serves to inspect a database, which redb may
+/// repair meanwhile.
 #[derive(Debug)]
 pub(crate) struct Layer {
     below: Shared,
@@ -100,7 +100,7 @@ pub(crate) struct Layer {
 #[derive(Debug)]
 struct State {
     length: u64,
-    /// Bytes of `below` that still count: it was cut there once.
+    /// The bytes of `below` that still count: the storage was cut there once.
     visible: u64,
     pages: BTreeMap<u64, Box<[u8; PAGE as usize]>>,
 }
@@ -174,7 +174,7 @@ impl StorageBackend for Layer {
         }
         state.visible = state.visible.min(length);
         state.pages.retain(|number, _| number * PAGE < length);
-        // What lies behind a cut is zeros when the storage grows again.
+        // Bytes beyond a cut are zeros when the storage grows again.
         let last = length / PAGE;
         if let Some(page) = state.pages.get_mut(&last) {
             page[(length % PAGE) as usize..].fill(0);

@@ -3,18 +3,19 @@
 //! How a write becomes durable:
 //!
 //! 1. A writer takes the `State` lock and runs its body against three layers: the newest durable
-//!    state in redb, the changes that a leader is writing at the moment, and the changes that wait.
-//!    Bodies run one after the other, each on the result of the one before: serialisable.
-//! 2. Its changes get the next revision and join those that wait.
-//! 3. It waits until that revision is durable. Whoever finds no leader becomes it: takes all that
-//!    waits, lets go of the lock, writes it to redb as one transaction with one commit, takes the
-//!    lock again, publishes the revisions to the watches and wakes the others.
-//! 4. A body that wrote nothing waits for what it may have read, so that nobody acts on a state
-//!    that a crash could take back.
+//!    state in redb, the changes that a leader is writing now, and the waiting changes. Bodies run
+//!    one after the other, each on the result of the previous one: they are serialisable.
+//! 2. Its changes get the next revision and join the waiting changes.
+//! 3. It waits until that revision is durable. A writer that finds no leader becomes the leader. It
+//!    takes all waiting changes, releases the lock, and writes them to redb as one transaction with
+//!    one commit. Then it takes the lock again, publishes the revisions to the watches and wakes
+//!    the other writers.
+//! 4. A body that wrote nothing waits until the state that it read is durable. So no caller acts on
+//!    a state that a crash could undo.
 //!
-//! When a commit fails, it is unknown whether it reached the disk. No later write is accepted then
-//! (`failed`), because it would build on something uncertain; reads go on from the durable state.
-//! Opening the file again decides: redb shows the last commit that is whole.
+//! If a commit fails, it is unknown whether it reached the disk. The engine then accepts no later
+//! write (`failed`), because that write would build on an uncertain state. Reads go on from the
+//! durable state. When the file is opened again, redb shows the last whole commit.
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -63,9 +64,9 @@ fn definition(table: Table) -> TableDefinition<'static, &'static [u8], &'static 
 /// Changes on their way to the disk.
 #[derive(Default)]
 struct State {
-    /// What the leader is writing.
+    /// The changes that the leader is writing.
     committing: Arc<Overlay>,
-    /// What waits for the next leader, merged and transaction by transaction.
+    /// The changes that wait for the next leader, merged and transaction by transaction.
     waiting: Overlay,
     waiting_transactions: Vec<Arc<Committed>>,
     /// The last revision given out.
@@ -85,16 +86,16 @@ pub struct Embedded {
     progress: Condvar,
     history: Arc<History>,
     id: DatabaseId,
-    /// Where the newest revision is noted, if the database is a file.
+    /// The file that holds the newest revision, if the database is a file.
     newest: Option<Newest>,
 }
 
 /// How a database is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Opening {
-    /// Makes a new one if there is none.
+    /// Creates a database if there is none.
     pub create: bool,
-    /// Takes one that is older than it has been: a copy that was put back on purpose.
+    /// Accepts a database that has been newer: a copy that was restored on purpose.
     pub older: bool,
 }
 
@@ -113,10 +114,10 @@ impl Embedded {
         )
     }
 
-    /// Opens the database at `path`, after all that is in it was verified.
+    /// Verifies the whole database at `path` and opens it.
     ///
-    /// A new one is made under the name with `.new` appended and renamed when it is whole and
-    /// synced: a crash in between leaves nothing at `path`.
+    /// A new database is created under the name with `.new` appended, and renamed when it is whole
+    /// and synced. A crash in between leaves nothing at `path`.
     ///
     /// # Errors
     /// [`Error::Missing`] when it is not there and must not be made, [`Error::InUse`] when another
@@ -149,8 +150,8 @@ impl Embedded {
         Ok(database)
     }
 
-    /// Opens or creates a database on a disk of the caller's: tests use one that fails. A crash
-    /// while a new one is made leaves a disk that is refused.
+    /// Opens or creates a database on a disk of the caller; tests use one that fails. A crash
+    /// during the creation leaves a disk that is refused.
     ///
     /// # Errors
     /// As [`Embedded::open_as`].
@@ -249,7 +250,8 @@ impl Embedded {
         revision.map_err(unreadable)
     }
 
-    /// Runs a body on the newest state; what it wrote joins what waits. The revision to wait for.
+    /// Runs a body on the newest state; its writes join the waiting changes. Returns the revision
+    /// to wait for.
     fn enqueue(
         &self,
         state: &mut State,
@@ -275,7 +277,7 @@ impl Embedded {
         Ok(state.given)
     }
 
-    /// Takes what waits to the disk. The lock is free meanwhile.
+    /// Writes the waiting changes to the disk. The lock is free meanwhile.
     fn lead(&self, state: &mut parking_lot::MutexGuard<'_, State>) {
         let changes = Arc::new(std::mem::take(&mut state.waiting));
         let transactions = std::mem::take(&mut state.waiting_transactions);
@@ -344,7 +346,7 @@ impl CellDb for Embedded {
     }
 }
 
-/// Makes a file, whole or not at all: `fill` gets it under another name.
+/// Creates a file, whole or not at all: `fill` receives it under another name.
 pub(crate) fn make(
     path: &Path,
     fill: impl FnOnce(Shared) -> Result<(), Error>,
@@ -359,7 +361,7 @@ pub(crate) fn make(
     cellar_private::sync_name(path).map_err(failed)
 }
 
-/// The path with something behind its last name.
+/// Appends a suffix to the last name of a path.
 pub(crate) fn appended(path: &Path, more: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(more);

@@ -1,11 +1,11 @@
-//! What can go wrong, by who is to blame.
+//! Errors, sorted by blame.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::Revision;
 
-/// Why a database operation did not happen.
+/// The reason why a database operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The machine: the disk or the file system refused, and the database takes no more writes
@@ -37,27 +37,27 @@ pub enum Error {
         /// The first fault.
         reason: String,
     },
-    /// The database was newer once: transactions have disappeared from it.
+    /// The database has been newer: transactions have disappeared from it.
     #[error("{} ends with transaction {revision}, and had transaction {newest} before", path.display())]
     Older {
         /// The file.
         path: PathBuf,
         /// The last transaction in it.
         revision: u64,
-        /// The last that it has had.
+        /// The last one that it has had.
         newest: u64,
     },
     /// The caller: a key, a value or a transaction is over one of [`crate::limits`].
     #[error("{what} of {size} is over the limit of {limit}")]
     TooLarge {
-        /// What is too large.
+        /// The thing that is too large.
         what: &'static str,
-        /// How large it is.
+        /// Its size.
         size: usize,
-        /// What is allowed.
+        /// The limit.
         limit: usize,
     },
-    /// The caller: a watch asked for changes that are no longer kept. Read the tables anew and
+    /// The caller: a watch asked for changes that are no longer kept. Read the tables again and
     /// watch from the revision of that view.
     #[error("changes before revision {} are no longer kept", oldest.0)]
     Compacted {
@@ -71,7 +71,7 @@ pub enum Error {
         table: &'static str,
         /// Length of the value.
         len: usize,
-        /// What is wrong.
+        /// The fault.
         reason: &'static str,
     },
 }

@@ -1,8 +1,8 @@
-//! What was committed lately, for those who follow it.
+//! The recent transactions, for the watches that follow them.
 //!
-//! One bounded list is shared by all watches; a watch is a place in it. A watch that falls further
-//! behind than the list is long is told so ([`Error::Compacted`]) and reads its tables anew, so a
-//! follower that hangs costs nothing but itself.
+//! All watches share one bounded list; a watch is a position in it. A watch that falls behind the
+//! list receives [`Error::Compacted`] and reads its tables again. So a follower that hangs delays
+//! only itself.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// A history that knows nothing of transactions up to `newest`.
+    /// Makes a history without the transactions up to `newest`.
     pub(crate) fn new(newest: Revision) -> Self {
         let recent = Recent {
             transactions: VecDeque::new(),
@@ -137,8 +137,8 @@ impl Watch {
         self.seen
     }
 
-    /// The next transaction that changed one of the tables, if it is there already. Other tables'
-    /// changes are left out.
+    /// Returns the next transaction that changed one of the tables, if there is one already.
+    /// Changes of other tables are left out.
     ///
     /// # Errors
     /// [`Error::Compacted`] when changes were missed; it stays so.

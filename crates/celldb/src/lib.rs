@@ -1,11 +1,11 @@
 //! The small replicated tables under VL and PR: ordered, transactional, watched.
 //!
-//! A cell database is a set of named [`Table`]s, each an ordered map from bytes to bytes. What is
-//! in them is the business of the servers above. Three promises hold for every engine:
+//! A cell database is a set of named [`Table`]s, each an ordered map from bytes to bytes. The
+//! servers above decide what the tables contain. Three promises hold for every engine:
 //!
 //! 1. **Transactions are serialisable.** [`CellDb::transact`] runs a body that sees one consistent
 //!    state and its own writes; either all of its writes take effect or none.
-//! 2. **What was acknowledged is durable.** When `transact` returns a [`Revision`], the change
+//! 2. **Acknowledged changes are durable.** When `transact` returns a [`Revision`], the change
 //!    survives power loss (one server) or the loss of a minority (many).
 //! 3. **Changes are numbered and can be followed.** Every committed transaction has the next
 //!    revision, and a [`Watch`] delivers the changes of each in order, none before it is durable.
@@ -73,8 +73,8 @@ pub trait CellDb: Send + Sync + 'static {
 
     /// Runs `body` as one transaction; waits until what it wrote, and all that it read, is durable.
     ///
-    /// `body` may run more than once; only its last run counts. It must not call this database.
-    /// The result is the revision at which the writes are visible, which is an older one for a body
+    /// `body` may run more than once; only its last run counts. It must not call this database. The
+    /// result is the revision at which the writes are visible, which is an older one for a body
     /// that wrote nothing or cancelled.
     ///
     /// # Errors

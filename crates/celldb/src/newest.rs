@@ -1,11 +1,11 @@
 //! The newest revision that a database has had, in a file beside it.
 //!
 //! redb keeps its last two commits, and one bit says which of them counts. Without a second
-//! witness a change of that bit takes back the last transaction, unnoticed. So the revision of
-//! each commit is written here after it. A database that is older than that is refused.
+//! witness, a change of that bit undoes the last transaction unnoticed. So the revision of each
+//! commit is written here after it. A database that is older than this revision is refused.
 //!
-//! The file is not synced: a commit must not cost two syncs. After a power cut it may be behind,
-//! and proves less then; it is never ahead of the database.
+//! The file is not synced: a commit must not cost two syncs. After a power cut the file may be
+//! behind and then proves less. It is never ahead of the database.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -31,7 +31,7 @@ impl Newest {
         database.with_extension("revision")
     }
 
-    /// What the file of a database says, if it is there and about this database.
+    /// Reads the revision in the file of a database, if the file exists and belongs to it.
     pub(crate) fn read(database: &Path, id: DatabaseId) -> Option<u64> {
         let path = Self::path_of(database);
         let bytes = std::fs::read(&path).ok()?;

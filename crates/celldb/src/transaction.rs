@@ -225,7 +225,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// What was written.
+    /// Returns the writes.
     ///
     /// # Errors
     /// The first write that was over a limit.

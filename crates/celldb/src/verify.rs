@@ -1,9 +1,10 @@
-//! Looking at a whole database before it is used: redb's checksums of all pages, then every row.
+//! The verification of a whole database before its use: redb's checksums of all pages, then every
+//! row.
 //!
 //! Pages of redb hold the checksums of the pages below them, from the root on, so a changed bit in
 //! any page that counts is found, also one that would make rows disappear. redb itself looks at
-//! them only when it is asked. Whatever it repairs meanwhile stays in memory ([`Layer`]): a
-//! database that needs more than the replay of a crash is refused as it is.
+//! them only on request. Repairs meanwhile stay in memory ([`Layer`]): a database that needs more
+//! than the replay of a crash is refused as it is.
 
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableHandle};
 
@@ -13,14 +14,14 @@ use crate::embedded::{FORMAT_VERSION, META_NAME, definition_of, stored};
 use crate::guard::guarded;
 use crate::sealed;
 
-/// What a database holds.
+/// The contents of a database, summarised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Layout of its rows.
     pub format: u64,
     /// The last transaction.
     pub revision: u64,
-    /// What tells it from others; an older release gave none.
+    /// Its id, which distinguishes it from others; databases of an older release have none.
     pub id: Option<DatabaseId>,
     /// Its tables, by name, with the number of rows.
     pub tables: Vec<(String, u64)>,
@@ -67,7 +68,7 @@ pub(crate) fn look(storage: &Shared) -> Result<Database, String> {
     guarded(|| Database::builder().create_with_backend(layer))
 }
 
-/// Looks at all that is stored.
+/// Verifies all that is stored.
 ///
 /// # Errors
 /// A sentence about the first fault.

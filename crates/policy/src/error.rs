@@ -1,4 +1,4 @@
-//! What is wrong with a policy, said so that who wrote it can mend it.
+//! Errors of policies, with what their author needs to correct them.
 
 /// A text that is not a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -8,23 +8,23 @@ pub struct ParseError {
     pub line: u32,
     /// The character in the line, from 1.
     pub column: u32,
-    /// What could have been there.
+    /// The expected text.
     pub expected: String,
-    /// What was.
+    /// The text that was found.
     pub found: String,
 }
 
-/// Policies that do not go together.
+/// Policies that cannot be compiled together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// One has a text that is none.
+    /// The text of a policy does not parse.
     #[error("policy {id} ({name}): {error}")]
     Syntax {
         /// Which.
         id: u32,
         /// Its name.
         name: String,
-        /// What is wrong.
+        /// The fault.
         error: ParseError,
     },
     /// 0 and 1 have their meaning without a text.
@@ -68,7 +68,7 @@ pub enum PolicyError {
     /// The patterns of all policies together do not fit into one automaton.
     #[error("the patterns of all policies are too large together: {0}")]
     Patterns(
-        /// What the automaton says.
+        /// The error of the automaton.
         String,
     ),
 }

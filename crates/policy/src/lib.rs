@@ -9,12 +9,13 @@
 //! use(3);
 //! ```
 //!
-//! It goes on where that ended: conditions on directory, volume, owner and group, device classes, up to
-//! 32 stripes in units of up to 16 MiB, erasure codes (`ec=4+2`), and steps by size. The grammar is at
-//! the head of `parse.rs`.
+//! Cellar adds conditions on directory, volume, owner and group, device classes, up to 32 stripes
+//! in units of up to 16 MiB, erasure codes (`ec=4+2`), and steps by size. The grammar is at the
+//! head of `parse.rs`.
 //!
-//! A text is read into a [`Policy`], which can be printed in several forms; all policies of a cell are
-//! compiled into [`Policies`], which answer for a file in about a microsecond. Pure: no clock, no I/O.
+//! A text is parsed into a [`Policy`], which can be printed in several forms. All policies of a
+//! cell are compiled into [`Policies`], which evaluate a file in about a microsecond. The crate is
+//! pure: it uses no clock and no I/O.
 
 // Foreign bytes are parsed here: nothing may panic on them.
 #![cfg_attr(

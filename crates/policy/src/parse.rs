@@ -39,7 +39,7 @@ impl Policy {
     /// Reads a policy.
     ///
     /// # Errors
-    /// Where it is none.
+    /// The position at which the text is not a policy.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut text = Text::new(text);
         let mut rules = Vec::new();
@@ -58,8 +58,8 @@ impl std::str::FromStr for Policy {
     }
 }
 
-/// A size as policies write it, such as `64m`; `plain` is the power of two that a number without a unit
-/// counts. `None`: it is none, or too large.
+/// Parses a size as policies write it, such as `64m`. `plain` is the power of two that a number
+/// without a unit counts. `None`: it is no size, or too large.
 pub fn parse_size(text: &str, plain: u32) -> Option<u64> {
     let mut text = Text::new(text.trim());
     let number = text.number("a size").ok()?;
@@ -297,7 +297,7 @@ fn outcome(text: &mut Text<'_>) -> Result<Outcome, ParseError> {
     }
 }
 
-/// That a verdict describes no row of an erasure code that nobody could hold in memory.
+/// Refuses a verdict whose row of an erasure code would not fit into memory.
 fn check_row(here: &Text<'_>, outcome: Outcome) -> Result<Outcome, ParseError> {
     match (outcome.spread, outcome.unit) {
         (Spread::Erasure { data, .. }, Some(unit)) if unit > unit_max(data) => {

@@ -1,9 +1,9 @@
 //! Patterns of names: shell globs and POSIX extended regular expressions.
 //!
-//! 1. Both become one kind of expression (`regex-syntax`), so that all patterns of all policies go
-//!    into one automaton.
-//! 2. A glob must match the whole name. `*` takes slashes and leading dots, too; `?` and `.` are one
-//!    character of UTF-8. Names that are not UTF-8 are matched by `*`.
+//! 1. Both become one kind of expression (`regex-syntax`), so one automaton holds all patterns of
+//!    all policies.
+//! 2. A glob must match the whole name. `*` takes slashes and leading dots, too; `?` and `.` are
+//!    one character of UTF-8. `*` also matches names that are not UTF-8.
 //! 3. In the brackets of a POSIX expression a backslash is a character like others, and so are `&`,
 //!    `~` and `[`: they are rewritten into what the engine takes.
 
@@ -25,7 +25,7 @@ pub struct Pattern {
     text: String,
 }
 
-/// What a pattern is.
+/// The kind of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `'*.root'`
@@ -40,7 +40,7 @@ impl Pattern {
     /// A pattern, if it is well-formed.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the pattern.
     pub fn new(kind: Kind, text: impl Into<String>) -> Result<Self, String> {
         let pattern = Self {
             kind,
@@ -60,7 +60,7 @@ impl Pattern {
         Ok(pattern)
     }
 
-    /// What it is.
+    /// Its kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }

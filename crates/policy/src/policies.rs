@@ -1,13 +1,13 @@
-//! The policies of a cell, compiled together, and what they say of a file.
+//! The policies of a cell, compiled together, and their evaluation for a file.
 //!
-//! 1. All patterns that are matched against names go into one automaton, those against directories
-//!    into a second, those against volumes into a third. The first condition that needs one runs it
-//!    once; what it found answers all other conditions of that evaluation. A policy of fifty patterns
-//!    costs as much as one of one pattern, and nothing if no rule gets as far as to ask.
-//! 2. Everything that can be wrong is found when policies are compiled: texts, policies that are
-//!    missing, circles, policies that grow without measure by using each other. Evaluation cannot fail.
-//! 3. `stop` ends the policy it is in and those that use it; the directory's policy is asked whatever
-//!    the volume's said.
+//! 1. One automaton holds all patterns for names, a second those for directories, a third those for
+//!    volumes. The first condition that needs an automaton runs it once; its result serves all
+//!    other conditions of that evaluation. So fifty patterns cost as much as one, and nothing if no
+//!    evaluated condition needs them.
+//! 2. Compilation finds all faults: wrong texts, missing policies, circles, and policies that grow
+//!    without limit by using each other. Evaluation cannot fail.
+//! 3. `stop` ends its policy and the policies that use it. The directory's policy is evaluated in
+//!    any case.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -21,16 +21,16 @@ use crate::error::{ParseError, PolicyError};
 use crate::pattern::Pattern;
 use crate::rule::{Condition, Outcome, Place, Policy, Rule, Verdict as Said};
 
-/// Rules of a policy and of all that it uses, at most, counted as often as they are used.
+/// The most rules of a policy and of all that it uses, counted as often as they are used.
 pub const RULES_MAX: usize = 10_000;
-/// Uses within uses, at most.
+/// The most nested uses.
 pub const USES_DEEP_MAX: usize = 32;
-/// Bytes of an automaton, at most.
+/// The most bytes of an automaton.
 const AUTOMATON_BYTES_MAX: usize = 64 << 20;
-/// The policy that says nothing: files go by their size.
+/// The empty policy: the size of a file decides.
 pub const BY_SIZE: u32 = 1;
 
-/// What is known of a file that is stored. [`Policies::needs`] says what of it has to be found out.
+/// The facts about a file that is stored. [`Policies::needs`] tells which of them are needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts<'a> {
     /// Its name, without directories.
@@ -41,7 +41,7 @@ pub struct Facts<'a> {
     pub volume: &'a [u8],
     /// The length that it will have, in bytes.
     pub size: u64,
-    /// The ids of who stores it: the user's own, and the groups (the CPS).
+    /// The ids of the user who stores it and of the user's groups (the CPS).
     pub ids: &'a [i32],
     /// The id of its owner.
     pub owner: i32,
@@ -76,12 +76,12 @@ impl Needs {
     }
 }
 
-/// What the policies say of a file.
+/// The outcome of the policies for a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Where its bytes go.
+    /// The location of its bytes.
     pub place: Place,
-    /// How they are spread; `None`: nothing is said about that.
+    /// Their distribution; `None`: no rule names it.
     pub shape: Option<Shape>,
     /// Devices of that class only; `None`: of any.
     pub class: Option<String>,
@@ -89,12 +89,12 @@ pub struct Verdict {
     pub why: Vec<Reason>,
 }
 
-/// A rule that had a say.
+/// A step of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The volume's policy is 0: it does not use objects at all.
     VolumeUsesNone,
-    /// The policy does not exist; nothing came of it.
+    /// The policy does not exist and has no effect.
     Missing {
         /// Which.
         policy: u32,
@@ -272,7 +272,7 @@ impl Policies {
         }
     }
 
-    /// The rule that a reason speaks of.
+    /// The rule of a step.
     pub fn rule(&self, reason: Reason) -> Option<&Rule> {
         match reason {
             Reason::Rule { policy, rule, .. } => {
@@ -283,7 +283,7 @@ impl Policies {
         }
     }
 
-    /// What these policies, and those that they use, ask for.
+    /// Returns the facts that these policies, and those that they use, need.
     pub fn needs(&self, ids: &[u32]) -> Needs {
         let mut needs = Needs::default();
         for policy in ids.iter().filter_map(|id| self.compiled.get(id)) {
@@ -292,9 +292,9 @@ impl Policies {
         needs
     }
 
-    /// What policies say of a file: those of its volume and of its directory, in this order. 0 in the
-    /// first place: the volume does not use objects, and nothing else counts; in others: nothing is
-    /// said. 1 says nothing: the size decides. Without any policy it does, too.
+    /// Evaluates the policies of a file's volume and directory, in this order. If the first is 0,
+    /// the volume does not use objects, and nothing else counts. A later 0, and 1, have no effect.
+    /// If no policy has one, the size decides.
     pub fn evaluate(&self, ids: &[u32], facts: &Facts<'_>) -> Verdict {
         if ids.first() == Some(&0) {
             return Verdict {
@@ -329,7 +329,7 @@ impl Policies {
     }
 }
 
-/// What a policy and those that it uses ask for. They use each other in no circle.
+/// Returns the facts that a policy and those that it uses need. There are no circles.
 fn needs_with_uses(compiled: &HashMap<u32, Compiled>, id: u32) -> Needs {
     let Some(policy) = compiled.get(&id) else {
         return Needs::default();

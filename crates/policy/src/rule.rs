@@ -1,8 +1,8 @@
-//! What a policy says, as it was understood.
+//! A parsed policy.
 //!
-//! A policy is a list of rules. From the first to the last, each rule whose condition holds overwrites
-//! those fields of the outcome that its verdict names; one that says `stop` ends the policy, and all
-//! policies that use it.
+//! A policy is a list of rules. From the first to the last, each rule whose condition holds
+//! overwrites the fields of the outcome that its verdict names. A rule with `stop` ends the policy
+//! and all policies that use it.
 
 use cellar_wire::object::{
     COPIES_MAX, ERASURE_ROW_MAX, PARITY_MAX, STRIPES_MAX, Scheme, Shape, UNIT_MAX, UNIT_MIN,
@@ -24,16 +24,16 @@ pub enum Rule {
     Use(u32),
     /// `condition => verdict stop;`
     When {
-        /// When it holds; `None`: always.
+        /// The condition; `None`: the rule always matches.
         condition: Option<Condition>,
-        /// What it says then.
+        /// The verdict.
         verdict: Verdict,
-        /// Nothing behind it counts then.
+        /// Whether the rule ends the policy.
         stop: bool,
     },
 }
 
-/// What a rule says.
+/// The verdict of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// These fields.
@@ -73,7 +73,7 @@ pub enum Condition {
     OwnerGroup(i32),
 }
 
-/// Where a file's bytes go.
+/// The location of a file's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
     /// `local`: to the file server's own disk.
@@ -85,10 +85,10 @@ pub enum Place {
     BySize,
 }
 
-/// How a file's bytes are spread, as far as it is said.
+/// The distribution of a file's bytes, as far as a rule names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spread {
-    /// Nothing is said.
+    /// No rule names it.
     #[default]
     Unsaid,
     /// `stripes=`, `copies=`.
@@ -126,8 +126,8 @@ impl Outcome {
         *self == Self::default()
     }
 
-    /// Overwrites the fields that `later` names. Saying how many stripes or copies takes an erasure
-    /// code back, and the other way round.
+    /// Overwrites the fields that `later` names. A number of stripes or copies removes an erasure
+    /// code, and an erasure code removes them.
     pub fn overwrite(&mut self, later: &Self) {
         if later.place.is_some() {
             self.place = later.place;
@@ -154,9 +154,10 @@ impl Outcome {
         };
     }
 
-    /// The shape that these fields describe; `None` if none of them is about shape. What is not said
-    /// is as in a plain object: one stripe, one copy, units of 1 MiB. Where an erasure code and a unit
-    /// were said by different rules whose row would be too large, units are as large as they may be.
+    /// The shape that these fields describe; `None` if none of them is about shape. Missing fields
+    /// have the values of a plain object: one stripe, one copy, units of 1 MiB. If different rules
+    /// name an erasure code and a unit, and the row would be too large, the largest allowed unit is
+    /// used.
     pub fn shape(&self) -> Option<Shape> {
         let plain = Shape::default();
         let (scheme, stripes, copies) = match self.spread {
@@ -191,7 +192,7 @@ pub(crate) fn unit_max(data: u32) -> u32 {
     })
 }
 
-/// Whether that is a stripe unit.
+/// Whether the size is a stripe unit.
 pub(crate) fn is_unit(bytes: u64) -> bool {
     bytes.is_power_of_two() && (u64::from(UNIT_MIN)..=u64::from(UNIT_MAX)).contains(&bytes)
 }

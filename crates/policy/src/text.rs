@@ -1,8 +1,8 @@
 //! The characters of a policy: blanks and comments, words, numbers, quoted strings.
 //!
-//! There are no tokens: what a character means depends on what is expected (a `/` begins an expression
-//! behind `~` only), so the parser asks for what may be there. Every function either takes at least
-//! one character or says that it did not.
+//! There are no tokens: the meaning of a character depends on the expected element (a `/` begins an
+//! expression only after `~`). So the parser asks for each possible element. Every function either
+//! takes at least one character or reports that it did not.
 
 use crate::error::ParseError;
 
@@ -108,8 +108,8 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// A string in single or double quotes. The quote itself is written twice or behind a backslash; other
-    /// backslashes stay, for they mean something in a glob.
+    /// Takes a string in single or double quotes. The quote itself is written twice or after a
+    /// backslash. Other backslashes stay, because they have a meaning in a glob.
     pub(crate) fn quoted(&mut self) -> Result<String, ParseError> {
         self.blanks();
         let begin = self.clone();
@@ -169,8 +169,8 @@ impl<'a> Text<'a> {
         found
     }
 
-    /// The unit of a size directly behind its number, as a power of two; 0 if there is none. Case does not
-    /// matter, and `64m`, `64MB` and `64MiB` are the same.
+    /// Takes the unit of a size directly after its number, as a power of two; 0 if there is none.
+    /// Case does not matter: `64m`, `64MB` and `64MiB` are the same.
     pub(crate) fn unit(&mut self) -> Result<u32, ParseError> {
         let begin = self.clone();
         let rest = self.rest();
@@ -192,7 +192,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// What is wrong here: that is not `expected`.
+    /// The error at this position: the text is not `expected`.
     pub(crate) fn expected(&self, expected: impl Into<String>) -> ParseError {
         let mut here = self.clone();
         here.blanks();
@@ -211,7 +211,7 @@ impl<'a> Text<'a> {
         here.error(expected, shown)
     }
 
-    /// What is wrong here.
+    /// The error at this position.
     pub(crate) fn error(
         &self,
         expected: impl Into<String>,

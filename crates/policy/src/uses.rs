@@ -1,14 +1,14 @@
-//! Which policies use which: none that is missing, no circles, no growth without measure.
+//! The uses of policies by each other: no missing ones, no circles, no growth without limit.
 
 use std::collections::HashMap;
 
 use crate::error::PolicyError;
 use crate::policies::{RULES_MAX, USES_DEEP_MAX};
 
-/// What is known of a policy's uses.
+/// The state of the check of one policy.
 #[derive(Clone, Copy)]
 enum Seen {
-    /// It is on the way to the one that is looked at: meeting it again is a circle.
+    /// It leads to the policy that is checked now: a use of it is a circle.
     Open,
     /// Rules and depth, with all that it uses.
     Done { rules: usize, deep: usize },
@@ -17,8 +17,8 @@ enum Seen {
 /// A policy's own rules, and those that it uses, in order.
 pub(crate) type Uses = HashMap<u32, (usize, Vec<u32>)>;
 
-/// Checks all policies. In the order of their numbers, so that the same policies always show the same
-/// error.
+/// Checks all policies, in the order of their numbers, so that the same policies always give the
+/// same error.
 pub(crate) fn check(uses: &Uses) -> Result<(), PolicyError> {
     let mut seen = HashMap::new();
     let mut ids: Vec<u32> = uses.keys().copied().collect();

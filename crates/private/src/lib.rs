@@ -3,12 +3,12 @@
 //! Access lists decide about what a server stores, not accounts of the machine that it runs on.
 //! Every crate therefore makes its files with the functions here; `dev/tidy` finds other ways.
 //!
-//! 1. What is made has its mode from the first moment on: 0600, directories 0700. The umask can
-//!    only take more away.
-//! 2. What was there before keeps its mode, so each program that opens such a place at its start
-//!    calls [`narrow`] on it. That takes the rights of other accounts away.
-//! 3. A place of another account is refused: its owner can change what is in it at any time, and
-//!    take the rights back.
+//! 1. A new file has mode 0600 and a new directory 0700 from its creation on. The umask can only
+//!    remove more rights.
+//! 2. An existing file keeps its mode. So each program that opens such a place at its start calls
+//!    [`narrow`] on it, which removes the rights of other accounts.
+//! 3. A place of another account is refused: its owner can change the contents at any time, and
+//!    restore the rights.
 //!
 //! `docs/operating/files.md` lists all places with owner and mode.
 

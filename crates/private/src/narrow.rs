@@ -1,4 +1,4 @@
-//! Taking the rights of other accounts to a place away, when a program starts on it.
+//! Removal of other accounts' rights to a place when a program starts on it.
 
 use std::fmt;
 use std::fs::{self, Metadata, Permissions};
@@ -18,9 +18,9 @@ pub enum Error {
     /// Our machine: the place cannot be looked at or changed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// What.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Our caller: something in the place belongs to another account.
@@ -30,11 +30,11 @@ pub enum Error {
         path.display()
     )]
     Foreign {
-        /// What.
+        /// The path.
         path: PathBuf,
-        /// Whose it is.
+        /// The account that owns it.
         owner: u32,
-        /// Who we are.
+        /// The account of this process.
         own: u32,
     },
 }
@@ -49,7 +49,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// What was open to other accounts in a place. For one log line.
+/// The parts of a place that were open to other accounts, for one log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Narrowed {
     /// Mode of the place itself before, if that was open.
@@ -68,7 +68,7 @@ impl fmt::Display for Narrowed {
     }
 }
 
-/// Whose a file is, if not this process's.
+/// Returns the owner of a file that does not belong to this process's account.
 pub(crate) fn other_owner(about: &Metadata) -> Option<u32> {
     (about.uid() != rustix::process::geteuid().as_raw()).then(|| about.uid())
 }
@@ -76,8 +76,8 @@ pub(crate) fn other_owner(about: &Metadata) -> Option<u32> {
 /// Takes the rights of other accounts to `path` away, and to what lies directly in it if it is a
 /// directory. `None`: they had none.
 ///
-/// Links are followed, since a place may be a link to a mounted disk; they, too, must be ours. In
-/// a directory that is closed, what lies deeper is closed as well.
+/// Links are followed, since a place may be a link to a mounted disk; they, too, must be ours. In a
+/// directory that is closed, what lies deeper is closed as well.
 ///
 /// # Errors
 /// [`Error::Foreign`] for another account's place, before anything is changed in it.

@@ -1,5 +1,5 @@
-//! What tests have the file server do with calls of one procedure: wait, refuse them, or do them
-//! without an answer.
+//! A gate before the file server, for tests: it delays or refuses calls of one procedure, or
+//! executes them without an answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use cellar_wire::package::Package;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-/// What is done with calls, by their opcode.
+/// The treatment of calls, by their opcode.
 #[derive(Default)]
 pub(crate) struct Rules(Mutex<HashMap<u32, Rule>>);
 
@@ -115,7 +115,7 @@ impl Service for Gate {
                 }
                 Some(Rule::Hold(waiting)) => {
                     waiting.count.fetch_add(1, Ordering::SeqCst);
-                    // Nobody gives permits: until it is closed.
+                    // The semaphore has no permits: this waits until it is closed.
                     let _closed = waiting.door.acquire().await;
                 }
                 None => {}

@@ -1,7 +1,8 @@
-//! A cell of one volume or two in this process, for the tests of clients: a real file server over a disk in memory, and a
-//! location server that knows the volumes. No ports of its own, no root, no files. Only tests depend on it.
+//! A cell of one or two volumes in this process, for tests of clients: a real file server over a
+//! disk in memory, and a location server that knows the volumes. It needs no fixed ports, no root
+//! and no files. Only tests depend on it.
 //!
-//! What cannot be set up panics: that is the test's failure.
+//! A failure of the setup panics, which fails the test.
 
 mod gate;
 
@@ -33,7 +34,7 @@ pub const VOLUME: VolumeId = VolumeId(536_870_912);
 /// When it is made, and what the server's clock says at first.
 pub const NOW: AfsTime = AfsTime(1_800_000_000);
 
-/// What is done behind the server's back.
+/// Changes of the volume without the server's knowledge.
 const CHANGE: Context = Context {
     author: ViceId(1),
     now: NOW,
@@ -116,7 +117,7 @@ fn allow(volume: &Volume, rights: Rights) {
 
 /// The cell `test.cell`, whose clock stands still. Ends with [`TestCell::end`].
 pub struct TestCell {
-    /// What its servers run on, and its clients may.
+    /// The runtime of its servers. Clients may use it, too.
     pub runtime: Runtime,
     /// The volume behind the server's back.
     pub volume: Arc<Volume>,
@@ -182,7 +183,7 @@ impl TestCell {
         cell
     }
 
-    /// What everybody may do, from now on; nobody is told.
+    /// Sets the rights of all users. No client is notified.
     pub fn allow(&self, rights: Rights) {
         allow(&self.volume, rights);
     }
@@ -192,14 +193,14 @@ impl TestCell {
         allow(&make_volume(&self.partition, OTHER, "other"), Rights::ALL);
     }
 
-    /// A name in the root becomes another; nobody is told.
+    /// Makes a name in the root lead elsewhere. No client is notified.
     pub fn rename(&self, old: &str, new: &str) {
         let (volume, root) = (&self.volume, self.volume.root());
         let renamed = volume.rename(root, old.as_bytes(), root, new.as_bytes(), CHANGE);
         renamed.expect("rename").wait().expect("rename");
     }
 
-    /// A file in the root gets another name; nobody is told.
+    /// Renames a file in the root. No client is notified.
     pub fn link(&self, name: &str, another: &str) {
         let (volume, root) = (&self.volume, self.volume.root());
         let file = volume.lookup(root, name.as_bytes()).expect(name);
@@ -212,17 +213,17 @@ impl TestCell {
         self.clock.fetch_add(seconds, Ordering::SeqCst);
     }
 
-    /// What the server's clock says, in seconds.
+    /// The server's time, in seconds.
     pub fn set_clock(&self, seconds: u64) {
         self.clock.store(seconds, Ordering::SeqCst);
     }
 
-    /// The file server answers nobody from now on.
+    /// Makes the file server silent.
     pub fn silence(&self) {
         self.files.close();
     }
 
-    /// How often the file server was asked for one thing since it started.
+    /// The number of calls of one procedure since the file server started.
     pub fn calls<P: Procedure>(&self) -> u64 {
         let procedures = self.files.statistics().procedures();
         let named = procedures.iter().find(|figures| {
@@ -232,12 +233,13 @@ impl TestCell {
         named.map_or(0, |figures| figures.invocations)
     }
 
-    /// How many breaks a client was too late to answer: the change was answered before.
+    /// The number of breaks that a client answered too late, after the answer to the change.
     pub fn late_breaks(&self) -> u64 {
         self.server.figures().callbacks.late
     }
 
-    /// The file server holds such calls for as long as what is answered lives, and does them then.
+    /// Makes the file server hold calls of one procedure until the returned value is dropped, and
+    /// then execute them.
     pub fn hold<P: Procedure>(&self) -> Held {
         self.rules.hold(P::OPCODE)
     }
@@ -247,8 +249,8 @@ impl TestCell {
         self.rules.refuse(P::OPCODE, code, calls);
     }
 
-    /// The file server does the next so many such calls, and says that code instead of what came
-    /// of them.
+    /// The file server does the next so many such calls, and says that code instead of what came of
+    /// them.
     pub fn lose<P: Procedure>(&self, code: AbortCode, calls: usize) {
         self.rules.lose(P::OPCODE, code, calls);
     }
@@ -259,7 +261,8 @@ impl TestCell {
         self.runtime.open(PortConfig::new(any)).expect("port")
     }
 
-    /// A port for a client that waits for a silent server no longer than this; the runtime that it is on ends by itself.
+    /// Makes a port for a client that waits for a silent server no longer than this. Its runtime
+    /// ends by itself.
     pub fn hasty_port(patience: Duration) -> (Runtime, Port) {
         let config = RuntimeConfig {
             shards: 1,

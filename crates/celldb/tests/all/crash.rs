@@ -75,7 +75,7 @@ impl SimulatedDisk {
         self.0.lock().unwrap().operations
     }
 
-    /// What a machine finds after the power came back. `fate` 0: nothing unsynced arrived; 1:
+    /// The disk as a machine finds it after a power cut. `fate` 0: nothing unsynced arrived; 1:
     /// everything; otherwise the seed of which operations did, and how much of each.
     fn after_power_loss(&self, fate: u64) -> Vec<u8> {
         let platter = self.0.lock().unwrap();
@@ -145,7 +145,8 @@ impl SimulatedDisk {
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The n-th transaction: sets, overwrites and deletes rows, and keeps their number in another table.
+/// The n-th transaction: sets, overwrites and deletes rows, and keeps their number in another
+/// table.
 fn change(db: &dyn CellDb, n: u64) -> Result<Revision, Error> {
     let ((), revision) = db.write(|transaction| {
         let mut count = match transaction.get(TOTALS, b"count")? {
@@ -208,7 +209,7 @@ fn run(disk: SimulatedDisk, first: u64) -> u64 {
     first + TRANSACTIONS - 1
 }
 
-/// What the tables hold after each number of transactions.
+/// The contents of the tables after each number of transactions.
 fn expected() -> Vec<(Rows, u64)> {
     let db = Embedded::with_backend(SimulatedDisk::default()).unwrap();
     let db: &dyn CellDb = &db;

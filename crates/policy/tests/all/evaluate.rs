@@ -1,4 +1,4 @@
-//! What policies say of files.
+//! The evaluation of policies for files.
 
 use cellar_policy::{Facts, Place, Policies, PolicyError, Reason, Verdict};
 use cellar_wire::object::{Scheme, Shape};
@@ -24,7 +24,7 @@ fn refused(texts: &[(u32, &str)]) -> PolicyError {
     Policies::compile(&entries).expect_err("bad policies")
 }
 
-/// What one policy says.
+/// The outcome of one policy.
 fn verdict(text: &str, facts: &Facts<'_>) -> Verdict {
     compiled(&[(2, text)]).evaluate(&[2], facts)
 }

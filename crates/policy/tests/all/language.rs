@@ -62,7 +62,7 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("~\"'\"\"\" => o;", "~'''\"'=>o;"),
     ("~'\\*' => o;", "~'\\*'=>o;"),
     ("~/a\\/b/i => o;", "~/a\\/b/i=>o;"),
-    // What the original did not have.
+    // Elements that the original language does not have.
     ("dir~'/raw/*' => o;", "dir~'/raw/*'=>o;"),
     ("volume ~ /^user\\./ => l;", "volume~/^user\\./=>l;"),
     (

@@ -1,5 +1,5 @@
-//! Policies made by chance: what is printed is read back, and no text makes the parser fail other than
-//! by saying what is wrong. The seeds are fixed: a run that fails fails again.
+//! Policies made by chance: what is printed is read back, and no text makes the parser fail other
+//! than by saying what is wrong. The seeds are fixed: a run that fails fails again.
 
 use cellar_policy::{
     Condition, Facts, Form, Kind, Outcome, Pattern, Place, Policies, Policy, Rule, Said, Spread,
