@@ -169,7 +169,7 @@ impl World {
                 }
             }
             9 => {
-                // Somebody else stores.
+                // Another client stores.
                 if self.take().is_changed() || Self::killed() {
                     return;
                 }
@@ -289,7 +289,7 @@ impl World {
         true
     }
 
-    /// What programs see, with what has to be fetched.
+    /// The contents that programs see, including the bytes that must be fetched.
     fn view(&mut self) -> Vec<u8> {
         let server = self.server.bytes.clone();
         let body = self.take();

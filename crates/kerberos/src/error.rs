@@ -63,7 +63,7 @@ pub enum Error {
     BadCache {
         /// The file of the cache.
         path: PathBuf,
-        /// What is wrong with the bytes.
+        /// The fault of the bytes.
         #[source]
         cause: BadCache,
     },

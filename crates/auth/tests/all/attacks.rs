@@ -1,4 +1,4 @@
-//! What an attacker may try, each refused with the code that clients understand, and counted.
+//! Attacks, each refused with the code that clients understand, and counted.
 
 use crate::common;
 
@@ -204,7 +204,8 @@ fn finished_calls_replayed_before_the_client_authenticates_again() {
 
 #[test]
 fn challenges_cannot_be_foretold() {
-    // Who knows the next one can have it answered beforehand, and replay a whole connection later.
+    // An attacker that knows the next one can obtain an answer in advance and replay a whole
+    // connection later.
     let challenge = || {
         let cell = Cell::new();
         let mut network = Network::new(&cell, 15);
@@ -414,7 +415,7 @@ fn forged_addresses_delay_their_owner_by_one_pause() {
         .find(|datagram| datagram.is(PacketType::DATA))
         .unwrap()
         .clone();
-    // Somebody who sees nothing sends what the client might have sent, as if from there.
+    // An attacker who sees no packets forges packets of the client.
     let on = |datagram: &Datagram, n: u32| {
         let mut header = datagram.header();
         header.cid = 0x1000 + 4 * n;

@@ -1,5 +1,5 @@
-//! Two endpoints and a network that loses, doubles and reorders datagrams as a seed says, with
-//! somebody on the path who sees each datagram and may change it, drop it, or send others. Virtual
+//! Two endpoints and a network that loses, doubles and reorders datagrams as a seed says, with an
+//! attacker on the path who sees each datagram and may change it, drop it, or send others. Virtual
 //! time, one thread.
 
 use std::cmp::Reverse;
@@ -119,7 +119,7 @@ struct Node {
     principals: BTreeMap<CallId, Principal>,
 }
 
-/// What the one on the path does with a datagram: it is passed on if true.
+/// Decides about a datagram on the path: `true` passes it on.
 pub(crate) type OnPath = Box<dyn FnMut(&mut Datagram, &mut Vec<Datagram>) -> bool>;
 
 pub(crate) struct Network {
@@ -134,7 +134,7 @@ pub(crate) struct Network {
     /// Every datagram put on the wire, after `on_path`.
     pub(crate) log: Vec<Datagram>,
     pub(crate) results: BTreeMap<CallId, Result<Vec<u8>, i32>>,
-    /// Who made the calls that the server read to their end and answered, in order.
+    /// The callers of the calls that the server read to their end and answered, in order.
     pub(crate) callers: Vec<Principal>,
 }
 

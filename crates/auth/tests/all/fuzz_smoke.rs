@@ -66,7 +66,7 @@ fn tickets_with_changes() {
 
 #[test]
 fn contents_with_changes() {
-    // What localauth seals: flags, key, empty realm, `afs`, times.
+    // The fields that localauth seals: flags, key, empty realm, `afs`, times.
     let content = hex(
         "63693067a00703050000080000a1133011a003020101a10a04080101010101010101a2021b00a310\
          300ea003020101a10730051b03616673a40b3009a003020100a1020400a511180f31393730303130\

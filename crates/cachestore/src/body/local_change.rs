@@ -67,9 +67,10 @@ impl Body {
     /// # Errors
     /// The file cannot be cut.
     pub fn set_length(&mut self, length: u64, now: AfsTime) -> io::Result<()> {
-        // What is being stored beyond it is cut off again afterwards.
+        // A store in progress may extend the file beyond the new length; the cut removes that
+        // again.
         let cuts = length < self.length && (length < self.server_length || self.in_flight);
-        // What it is to be cut to already is never longer than it is: the server would make it so.
+        // An earlier cut is never longer than the file: the server would extend the file to it.
         let cut = match self.cut {
             None if !cuts => None,
             cut => Some(cut.map_or(length, |cut| cut.min(length))),

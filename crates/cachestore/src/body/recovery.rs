@@ -24,7 +24,7 @@ impl Body {
         let has_contents = left.dirty.as_ref().is_some_and(|dirty| dirty.contents);
         let end = clean.iter().last().map_or(0, |(_, end)| end);
         if left.earlier && !has_contents && body.backing.cut_slot(end).is_err() {
-            // What a write left that was never answered may be behind it.
+            // Bytes of an unanswered write may lie behind it.
             body.set = left.dirty.as_ref().map_or(body.set, |dirty| dirty.set);
             body.forget_clean();
         } else {
@@ -86,7 +86,7 @@ impl Body {
         self.account(|body| body.dirty.remove(piece.0, piece.1));
         self.cut = self.cut.filter(|_| piece.2.is_none());
         let before = std::mem::replace(&mut self.version, version);
-        // Should it have been somebody else who stored, and the same there, then the rest is his.
+        // If another client stored the same bytes here, the rest of the file is that client's.
         self.account(|body| body.valid = body.dirty.clone());
         if let Some(kept) = &mut self.kept {
             kept.stored_after_all(piece, before, version);
@@ -122,7 +122,7 @@ impl Body {
             let own = self.own();
             self.account(|body| body.valid.insert_all(&own));
             if let Some(kept) = self.kept.as_mut().filter(|_| left.in_doubt.is_some()) {
-                // What was being stored did not get there.
+                // The store in progress did not reach the server.
                 kept.not_stored();
             }
             return;

@@ -92,7 +92,7 @@ impl Body {
         let ours_alone = status.data_version == self.version.wrapping_add(1);
         self.account(|body| body.storing.remove(piece.start, piece.end));
         if let Some(kept) = &mut self.kept {
-            // What was written over or cut off meanwhile is not what was stored.
+            // Bytes that were overwritten or cut meanwhile differ from the stored ones.
             let whole = sums.iter().filter(|(start, end, _)| {
                 ours_alone
                     && *end <= self.length

@@ -63,7 +63,7 @@ fn a_damaged_index_starts_empty_and_puts_aside() {
     assert_eq!(aside(directory.path()).len(), 1);
 }
 
-/// Of which nothing is known but from records behind the damage.
+/// A file that only records behind the damage mention.
 #[test]
 fn what_damage_hides_is_put_aside_too() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -93,8 +93,7 @@ fn what_damage_hides_is_put_aside_too() {
     assert_eq!(&bytes[5..8], b"xyz");
 }
 
-/// As when a program had cut it to write it anew, and the machine crashed before that came to the
-/// log.
+/// A program cut the file to rewrite it, and the machine crashed before the log recorded that.
 #[test]
 fn synced_bytes_that_are_not_there_are_no_zeros() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -134,7 +133,7 @@ fn what_is_put_aside_later_replaces_nothing() {
     }
 }
 
-/// Somebody else stored once, and of what was being stored the same bytes were there before.
+/// Another client stored once, and the bytes of our store in progress were there before.
 #[test]
 fn what_another_may_have_stored_is_fetched() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -263,10 +262,10 @@ fn what_is_lent_stays_what_it_was() {
     assert!(is_old(&file));
     assert_eq!(second.metadata().expect("metadata").len(), 120_000);
     drop(lent);
-    // What programs here changed is theirs.
+    // A file that programs of this machine changed cannot be lent.
     world.take().write(3, b"abc", NOW).expect("written");
     assert!(world.take().lend().is_none());
-    // What an earlier process left is compared first.
+    // Bytes of an earlier process are compared first.
     world.take().abandon();
     world.take().meet(&status);
     fill(&mut world, 0..120_000);

@@ -1,6 +1,5 @@
-//! The machine crashed some time after a sync: the disk's index ends at any record since it was
-//! synced last, and the bytes are there as they were left, but for files of their own that nobody
-//! synced.
+//! The machine crashed some time after a sync. The index on the disk ends at any record since its
+//! last sync. The bytes are as they were, except in unsynced files of their own.
 
 use super::*;
 use crate::backing_store::SYNCS;
@@ -9,7 +8,7 @@ use crate::backing_store::SYNCS;
 const KINDS: u64 = 10;
 const FILL: u64 = 7;
 
-/// What is known of the disk.
+/// The simulated disk.
 struct Disk<'a> {
     directory: &'a Path,
     world: World,
@@ -152,7 +151,7 @@ fn what_was_synced_is_what_is_there_after_a_crash() {
             }
         }
         let own = disk.own();
-        // What is there of it now stays.
+        // The present bytes stay.
         disk.world.body = None;
         if let Some(own) = own.filter(|own| disk.lost && own.exists()) {
             std::fs::write(own, b"").expect("lost");

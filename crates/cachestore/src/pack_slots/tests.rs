@@ -209,7 +209,7 @@ fn syncs(change: impl FnOnce()) -> u64 {
     SYNCS.get().0
 }
 
-/// What a machine that crashed has of the index may end at any record since the last sync of it.
+/// After a crash, the index may end at any record since its last sync.
 #[test]
 fn what_was_synced_once_leaves_its_slot_synced() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! What `close` does not wait for.
+//! Stores that `close` does not wait for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ async fn all_stored(client: &Client) {
     panic!("not stored: {:?}", client.cache.unstored());
 }
 
-/// What close(2) does.
+/// Closes as close(2) does.
 async fn close(handle: Handle) -> cellar_client::Result<()> {
     let stored = handle.store(false).await;
     handle.close().await;
@@ -50,7 +50,7 @@ async fn what_close_leaves_is_stored_soon() {
     bench.end();
 }
 
-/// What the server has of a file: a client that knows nothing asks.
+/// The contents on the server, as a new client reads them.
 async fn at_server(bench: &Bench, name: &str) -> usize {
     let other = bench.client().await;
     let seen = other.find(name).await;
@@ -124,7 +124,7 @@ async fn a_store_that_fails_behind_close_is_kept_and_told_by_the_next_close() {
     assert_eq!(a.cache.unstored()[0].1, Some(13));
     let (left, _) = cache::unstored_in(directory.path()).expect("a cache");
     assert_eq!(left.len(), 1);
-    // Whoever closes it next hears of it.
+    // The next close returns the error.
     let handle = a.open(&file, Rights::READ).await;
     let refused = close(handle).await.expect_err("no right");
     assert_eq!(errno(&refused), 13);
@@ -143,7 +143,7 @@ async fn what_waits_of_a_file_with_another_name_is_stored_though_one_is_removed(
     let file = a.make("one").await;
     let handle = a.open(&file, Rights::WRITE).await;
     handle.write(0, b"kept").await.expect("write");
-    // Whoever may insert fills what he made.
+    // A user with the right to insert may store into files of its own.
     bench.allow(Rights::READ.union(Rights::LOOKUP).union(Rights::DELETE));
     close(handle).await.expect("closed");
     bench.link("one", "two");
@@ -293,7 +293,7 @@ async fn many_files_that_are_stored_at_the_end_are_few_tasks() {
     bench.end();
 }
 
-/// Whoever asks for the length while a store ends hears of what was written.
+/// A question about the length at the end of a store is answered with the written length.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_grows_is_never_shorter_than_it_was() {
     const APPENDS: u64 = 200;
@@ -326,7 +326,7 @@ async fn a_file_that_grows_is_never_shorter_than_it_was() {
     bench.end();
 }
 
-/// What a server is asked while a store ends may be answered with what was before it.
+/// A server may answer a question at the end of a store with the status from before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_is_cut_is_not_longer_for_who_asks_meanwhile() {
     let bench = Bench::start();

@@ -193,7 +193,7 @@ impl Client {
         all
     }
 
-    /// What is in a file of this name.
+    /// The contents of the file of this name.
     pub(crate) async fn contents(&self, name: &str) -> Vec<u8> {
         let file = self.find(name).await;
         self.get(&file).await

@@ -68,7 +68,7 @@ impl Client {
         set.map(|_| ()).map_err(|error| errno(&error))
     }
 
-    /// What `tar` sets of everything that it has unpacked, as root.
+    /// Sets the attributes that `tar` sets of each unpacked file, as root.
     async fn set_as_tar(&self, vnode: &Arc<Vnode>) {
         assert_eq!(self.set(vnode, TIME).await, Ok(()));
         assert_eq!(self.set(vnode, OWNER).await, Err(1));
@@ -131,7 +131,7 @@ async fn an_unpacked_file_is_two_calls() {
     let handle = client.create(&client.root, "second").await;
     handle.write(0, b"bytes").await.expect("written");
     client.set_as_tar(handle.vnode()).await;
-    // Nobody else knows yet, and whoever asks here does.
+    // Other clients do not see it yet, and this client does.
     assert_eq!(client.seen("second").await, (5, 0o444, THEN));
     assert_eq!(other.seen("second").await, (0, 0o600, NOW));
     assert_eq!(close(handle).await, Ok(()));
@@ -206,7 +206,7 @@ async fn what_changes_nothing_is_no_call() {
     assert_eq!(client.set(&vnode, MODE).await, Ok(()));
     let calls = Calls::since(&bench, before);
     assert_eq!((calls.statuses_set, calls.stored), (1, 0));
-    // Who has no right to is refused by the server, not praised by us.
+    // A user without the right receives the server's refusal, not success from the cache.
     bench.allow(Rights::READ.union(Rights::LOOKUP));
     let stranger = fresh(&bench).await;
     let found = stranger
@@ -225,7 +225,7 @@ async fn attributes_that_are_refused_are_told_at_close() {
     let vnode = handle.vnode().clone();
     assert_eq!(client.set(&vnode, MODE).await, Ok(()));
     assert_eq!(client.shown(&vnode).await.1, 0o444);
-    // The right goes meanwhile; nobody is told.
+    // The right is removed meanwhile, without a break.
     bench.allow(Rights::READ.union(Rights::LOOKUP));
     assert_eq!(close(handle).await, Err(13));
     assert_eq!(client.shown(&vnode).await.1, 0o600);

@@ -14,8 +14,8 @@ const MIB: usize = 1 << 20;
 async fn a_file_server_is_not_asked_for_each_piece_where_a_file_goes() {
     let bench = Bench::start();
     let a = bench.client().await;
-    // It is asked whether it keeps objects when the first large file comes, and nobody waits for
-    // the answer.
+    // At the first large file, the client asks whether the server supports objects, without waiting
+    // for the answer.
     let mut bytes = vec![1; 4 * MIB];
     for number in 0.. {
         let file = a.make(&format!("first {number}")).await;

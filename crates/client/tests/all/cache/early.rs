@@ -359,7 +359,7 @@ async fn what_is_no_file_is_there_when_its_maker_is_answered() {
     node.await.expect("node");
     let expected = (before.0 + 1, before.1 + 1, before.2 + 1, before.3);
     assert_eq!(asked(), expected);
-    // What is set of a directory is, too.
+    // Attributes of a directory are sent at once, too.
     let statuses = bench.calls::<StoreStatus>();
     let mode = Wanted {
         mode: Some(0o700),
@@ -596,7 +596,7 @@ async fn numbers_that_the_server_has_forgotten_cost_nothing_but_others() {
         (seen.fid(), a.find("open").await.key()),
         (within.fid(), open.key())
     );
-    // What others store is seen here, under either number.
+    // This client sees stores of other clients under either number.
     b.put(&seen, b"by another").await.expect("stored");
     assert_eq!(a.get(&within).await, b"by another");
     bench.end();

@@ -68,7 +68,7 @@ async fn what_the_server_has_makes_room() {
         assert!(b.contents(name).await == bytes(5 << 20, seed), "{name}");
     }
     assert!(b.cache.used() > 1 << 20, "{}", b.cache.used());
-    // What programs write does, too; also behind what they wrote before.
+    // Writes of programs succeed, too, also after earlier dirty bytes.
     let new = bytes(12 << 20, 9);
     let file = b.make("new").await;
     let handle = b.open(&file, Rights::WRITE).await;

@@ -24,7 +24,7 @@ fn lock(owner: u64, kind: LockKind) -> Lock {
 }
 
 impl Client {
-    /// What a program that asks for a lock is told: 0 or an errno.
+    /// Sets a lock. Returns 0 or an errno.
     async fn lock(&self, vnode: &Arc<Vnode>, owner: u64, kind: LockKind) -> i32 {
         let set = self.cache.set_lock(&self.user, vnode, lock(owner, kind));
         set.await.map_or_else(|error| errno(&error), |()| 0)
@@ -68,7 +68,7 @@ async fn locks_keep_programs_of_two_machines_apart() {
         "the other is left, too"
     );
     assert_eq!(b.lock(&seen, 1, Write).await, 0);
-    // Who waits has it when it is given back, with what was written under it.
+    // A waiting program gets the lock at its release, and sees the bytes written under it.
     let handle = b.open(&seen, Rights::WRITE).await;
     handle.write(0, b"under the lock").await.expect("write");
     let reading = a.open(&file, Rights::READ).await;
@@ -144,7 +144,7 @@ async fn locks_last_as_long_as_they_are_extended() {
     bench.later(400);
     a.cache.extend_locks(NOW).await;
     assert_eq!(b.lock(&seen, 1, Write).await, 11);
-    // Somebody else was faster: it is lost, and what he has stays.
+    // Another client was faster: our lock is lost, and the other one stays.
     bench.later(400);
     assert_eq!(b.lock(&seen, 1, Write).await, 0);
     let slept = AfsTime(NOW.0 + 400);
@@ -194,13 +194,13 @@ fn range(owner: u64, first: u64, last: u64, kind: LockKind) -> Lock {
 }
 
 impl Client {
-    /// What a program that asks for a lock on a range is told.
+    /// Sets a lock on a range. Returns 0 or an errno.
     async fn range(&self, vnode: &Arc<Vnode>, lock: Lock) -> i32 {
         let set = self.cache.set_lock(&self.user, vnode, lock);
         set.await.map_or_else(|error| errno(&error), |()| 0)
     }
 
-    /// What a program is told that asks what is in the way of a lock.
+    /// Tests for a lock that conflicts.
     async fn test(&self, vnode: &Arc<Vnode>, lock: Lock) -> Option<(u64, u64, LockKind)> {
         let found = self.cache.test_lock(&self.user, vnode, lock).await;
         let found = found.expect("asked")?;
@@ -221,7 +221,7 @@ async fn ranges_keep_programs_of_two_machines_apart() {
     assert_eq!(found, Some((100, 199, Write)), "on the same machine first");
     let found = b.test(&seen, range(1, 50, 300, Read)).await;
     assert_eq!(found, Some((0, 99, Write)));
-    // Of what is refused nothing is left.
+    // A refused lock leaves nothing behind.
     assert_eq!(a.range(&file, range(2, 500, 600, Read)).await, 0);
     assert_eq!(b.range(&seen, range(1, 150, 550, Write)).await, 11);
     assert_eq!(a.test(&file, range(1, 300, 400, Write)).await, None);
@@ -233,7 +233,7 @@ async fn ranges_keep_programs_of_two_machines_apart() {
     assert_eq!(b.range(&seen, range(3, 50, 59, Read)).await, 0);
     assert_eq!(b.range(&seen, range(3, 60, 60, Read)).await, 11);
     assert_eq!(a.range(&file, range(1, 55, 55, Write)).await, 11);
-    // Who waits gets it.
+    // A waiting program gets it.
     let (user, wanted) = (&b.user, range(4, 60, 99, Write));
     let wait = b.cache.wait_for_lock(user, &seen, wanted, pending());
     let (waited, ()) = tokio::join!(wait, a.cache.unlock(&file, one, 0, 99));
@@ -258,7 +258,7 @@ async fn what_two_machines_write_into_their_ranges_is_all_there() {
     of_a.write(2, b"AA").await.expect("write");
     of_b.write(20, b"BBBBBBBBBB").await.expect("write");
     b.unlock(&seen, 1).await;
-    // What is not stored here yet cuts off nothing of that, also where nobody has heard of it.
+    // Bytes that are not stored here yet truncate nothing of it, even before the break arrives.
     a.unlock(&file, 1).await;
     let expected = b"01AA456789\0\0\0\0\0\0\0\0\0\0BBBBBBBBBB";
     assert_eq!(of_a.read(0, 100).await.expect("read"), expected);
@@ -295,7 +295,7 @@ async fn ranges_last_as_long_as_they_are_extended() {
     bench.later(400);
     a.cache.extend_locks(AfsTime(NOW.0 + 400)).await;
     assert_eq!(b.range(&seen, others).await, 11);
-    // Somebody else was faster; what he has is not given back by who has lost it.
+    // Another client was faster. A client that lost its lock does not release the other one's.
     bench.later(400);
     assert_eq!(b.range(&seen, others).await, 0);
     a.cache.extend_locks(NOW).await;

@@ -61,7 +61,7 @@ impl Client {
         )
     }
 
-    /// Waits until nothing is fetched that nobody waits for.
+    /// Waits until no fetch ahead is in progress.
     async fn settles(&self, bench: &Bench) {
         let mut before = (bench.calls::<FetchData64>(), self.ahead());
         let mut same = 0;

@@ -28,7 +28,7 @@ struct Translator {
     outside: watch::Sender<Arc<UdpSocket>>,
     /// Datagrams that keep a mapping and are no part of any connection.
     kept: Arc<AtomicUsize>,
-    /// What takes calls back is lost on the way to the server.
+    /// Whether packets that abort calls are lost on the way to the server.
     loses_aborts: Arc<AtomicBool>,
 }
 
@@ -181,7 +181,7 @@ async fn with_another_address_what_waits_is_asked_again_and_promises_are_over() 
     let stored = tokio::time::timeout(LIMIT, stored).await;
     let stored = stored.expect("in time").expect("a task");
     stored.expect("stored once more");
-    // A name is not made twice: nobody knows whether it was.
+    // A name is not created twice: it is unknown whether the first call created it.
     let made = tokio::time::timeout(LIMIT, made).await;
     let made = made.expect("in time").expect("a task");
     assert_eq!(errno(&made.expect_err("no answer")), 110);

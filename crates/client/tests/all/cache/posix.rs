@@ -1,4 +1,4 @@
-//! What programs are told that POSIX asks for: names that cannot be, links and times of files.
+//! Errors and results that POSIX demands: names that cannot be, links and times of files.
 
 use std::sync::Arc;
 

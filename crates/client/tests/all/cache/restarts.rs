@@ -14,7 +14,7 @@ use cellar_wire::rxafs::{
 
 use crate::cache::bench::{Bench, Client, NOW, Tokens, held};
 
-/// What a server says that ends: also of calls that it has done.
+/// The abort code of a server that ends, also for calls that it has executed.
 const ENDS: AbortCode = AbortCode::VRESTARTING;
 
 /// One change of each kind. Answers what each came to: 0 or an errno.

@@ -1,5 +1,4 @@
-//! What programs wrote, and no server takes: the file is gone, the server hangs, everything is full
-//! of it.
+//! Dirty bytes that no server takes: the file is gone, the server hangs, everything is full of it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::StoreData64;
 
-/// What lies aside in a cache directory, without the texts beside.
+/// The files put aside in a cache directory, without the texts beside them.
 fn aside(directory: &std::path::Path) -> Vec<Vec<u8>> {
     let Ok(all) = std::fs::read_dir(directory.join("aside")) else {
         return Vec::new();
@@ -45,7 +44,7 @@ async fn what_was_written_to_a_file_that_others_removed_is_put_aside_and_told() 
         let told = handle.store(false).await;
         assert_eq!(errno(&told.expect_err("close says so")), 2);
         handle.store(false).await.expect("once");
-        // What is written to it now that that is known is kept, too.
+        // Bytes written after that error are kept, too.
         handle.write(0, b"later!").await.expect("write");
         let stored = handle.store(false).await;
         assert_eq!(errno(&stored.expect_err("it is gone")), 2);
@@ -163,7 +162,8 @@ async fn a_cache_that_is_full_of_what_is_refused_takes_no_more() {
     bench.end();
 }
 
-/// What a server that stood still may have got is waited for once, and not once for each file.
+/// The grace period for requests that a stalled server may have received runs once, not once a
+/// file.
 #[tokio::test]
 async fn many_stores_that_were_given_up_are_soon_stored() {
     const FILES: usize = 8;

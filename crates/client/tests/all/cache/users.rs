@@ -55,7 +55,7 @@ async fn counts_outlive_tokens_and_many_users_leave_room() {
     let before = answers(&cache);
     assert!(before > 0, "{}", cache.metrics());
 
-    // More than are remembered, all without tokens: whoever has one comes after them.
+    // More users than are remembered, all without tokens; a user with a token comes after them.
     let mut anybody = String::new();
     for uid in 1_000..6_000 {
         anybody = format!("{:?}", cache.user(uid).await.expect("user"));

@@ -1,4 +1,4 @@
-//! What looking at many files costs in calls.
+//! The number of calls for a walk over many files.
 
 use cellar_wire::abort::AbortCode;
 use cellar_wire::rxafs::{FetchStatus, InlineBulkStatus};
