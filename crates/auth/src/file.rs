@@ -92,7 +92,7 @@ impl<T: Default> Watched<T> {
                 state.content = Arc::new(content);
             }
             Err(error) => {
-                tracing::error!(%error, "a changed file is not used; its last good contents stay in force");
+                tracing::error!(%error, "a changed file is not used; its last good contents remain valid");
                 state.stamp = seen;
             }
         }

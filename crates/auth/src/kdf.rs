@@ -3,7 +3,7 @@
 //! DES session keys are used as they are. Any other key is turned into a DES key by HMAC-MD5 over a
 //! counter, a label and the length. Client and server both do this, and nothing on the wire shows
 //! it. The first result that is not a weak DES key is used. Triple-DES keys first lose their parity
-//! bits. result that is no weak DES key counts. Triple-DES keys first lose their parity bits.
+//! bits.
 
 use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;

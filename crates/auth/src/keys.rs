@@ -120,7 +120,7 @@ impl Keys {
     ///
     /// # Errors
     /// [`Error::NoKey`] if the keytab has none; [`Error::KeyExists`], [`Error::File`],
-    /// [`Error::Malformed`]. [`Error::Malformed`].
+    /// [`Error::Malformed`].
     pub fn import_keytab(
         &self,
         path: &Path,
