@@ -177,10 +177,10 @@ impl Body {
     }
 
     /// Notes that the server knows the file.
-    pub fn is_born(&mut self) {
+    pub fn created(&mut self) {
         let changed = self.is_changed();
         if let Some(kept) = &mut self.kept {
-            kept.is_born(changed);
+            kept.created(changed);
         }
     }
 
@@ -323,7 +323,7 @@ impl Body {
     }
 
     /// Applies a status from the server. Returns whether bytes that were here have become stale.
-    pub fn meet(&mut self, status: &AfsFetchStatus) -> bool {
+    pub fn apply_status(&mut self, status: &AfsFetchStatus) -> bool {
         if self.in_flight {
             let newest = self
                 .meanwhile

@@ -120,7 +120,7 @@ impl World {
                     body.settle(self.server.version);
                 }
             }
-            body.meet(&self.server.status());
+            body.apply_status(&self.server.status());
             self.body = Some(body);
         }
         self.body.as_mut().expect("just made")
@@ -181,7 +181,7 @@ impl World {
                 self.model.clone_from(&self.server.bytes);
                 self.before.clone_from(&self.model);
                 let status = self.server.status();
-                self.take().meet(&status);
+                self.take().apply_status(&status);
             }
             10 => self.take().forget_clean(),
             11..13 => {

@@ -91,7 +91,7 @@ impl Kept {
 
     /// Notes that the server knows the local create. `changed`: other changes are still to be
     /// stored.
-    pub(crate) fn is_born(&mut self, changed: bool) {
+    pub(crate) fn created(&mut self, changed: bool) {
         let was_made = self.made.take().is_some();
         if was_made && self.named {
             let number = self.number;

@@ -114,7 +114,7 @@ impl CellOptions {
 
     /// Like [`Self::session`], for a command with several paths.
     pub(crate) async fn session_about(&self, paths: &[&str], who: As) -> Outcome<Session> {
-        let Found { cells, directory } = self.find_or_ask(paths).await?;
+        let CellSource { cells, directory } = self.find_or_ask(paths).await?;
         let Some(home) = cells.first().cloned() else {
             return Err(Failure::new(
                 "no cell is known: there is no ./cell-data here and no CellServDB. Start one with \
@@ -197,7 +197,7 @@ impl CellOptions {
 
     /// Finds the cell in the lists. If a cell that the command names is not listed, the DNS is
     /// asked for it.
-    async fn find_or_ask(&self, paths: &[&str]) -> Outcome<Found> {
+    async fn find_or_ask(&self, paths: &[&str]) -> Outcome<CellSource> {
         let path = paths.first().copied();
         // Paths in mounts: the mount reports the cell.
         let in_mounts = paths
@@ -212,7 +212,7 @@ impl CellOptions {
         if !self.server.is_empty() {
             told.clear();
         }
-        let find = |more: &[Cell]| -> Outcome<Found> {
+        let find = |more: &[Cell]| -> Outcome<CellSource> {
             let mut found = self.find(path, more)?;
             found.believe(&told);
             Ok(found)
@@ -245,7 +245,7 @@ impl CellOptions {
     }
 
     /// Finds the cell in the lists and in `more`.
-    fn find(&self, path: Option<&str>, more: &[Cell]) -> Outcome<Found> {
+    fn find(&self, path: Option<&str>, more: &[Cell]) -> Outcome<CellSource> {
         let wanted = self.cell.as_deref().map(CellName::new).transpose()?;
         if !self.server.is_empty() {
             return self.by_server(wanted, path);
@@ -300,10 +300,10 @@ impl CellOptions {
             let cell = cells.remove(place);
             cells.insert(0, cell);
         }
-        Ok(Found { cells, directory })
+        Ok(CellSource { cells, directory })
     }
 
-    fn by_server(&self, wanted: Option<CellName>, path: Option<&str>) -> Outcome<Found> {
+    fn by_server(&self, wanted: Option<CellName>, path: Option<&str>) -> Outcome<CellSource> {
         let mut ports = Ports::default();
         let mut port_named = false;
         let mut servers = Vec::new();
@@ -327,7 +327,7 @@ impl CellOptions {
                     .all(|server| cell.database_servers.contains(server))
         });
         if let Some(identity) = identity {
-            return Ok(Found {
+            return Ok(CellSource {
                 cells: vec![identity.cell],
                 directory: Some((local, identity.part)),
             });
@@ -337,7 +337,7 @@ impl CellOptions {
             // Commands on databases do not need the name.
             None => CellName::new("unnamed.cell")?,
         };
-        Ok(Found {
+        Ok(CellSource {
             cells: vec![Cell {
                 name,
                 database_servers: servers,
@@ -348,14 +348,14 @@ impl CellOptions {
     }
 }
 
-struct Found {
+struct CellSource {
     cells: Vec<Cell>,
     /// The directory of the first cell, if it is on this machine, and the part of the cell that
     /// runs here.
     directory: Option<(CellDirectory, Part)>,
 }
 
-impl Found {
+impl CellSource {
     /// Applies the cells that mounts report. A path in a mount is in the cell that the mount calls.
     /// A directory or list here may have another cell of the same name. Such a directory is not
     /// used.
@@ -514,10 +514,10 @@ mod tests {
     const OTHER: &str = "b.cell 7000,7002,7003,7005,7007 198.51.100.1";
 
     /// The result if a cell's directory exists here and a mount reports `told`.
-    fn found(told: &str) -> Found {
+    fn found(told: &str) -> CellSource {
         let directory = tempfile::tempdir().expect("directory");
         let directory = found::directory(Some(directory.path())).expect("directory");
-        let mut found = Found {
+        let mut found = CellSource {
             cells: vec![cell(HERE)],
             directory: Some((directory, Part::Fileserver)),
         };

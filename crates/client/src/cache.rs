@@ -7,7 +7,7 @@
 //! `fsync`, when there are many of them, and after a while.
 //!
 //! 1. *A break that races an answer wins*: the cache counts breaks. If a break arrives while an
-//!    answer is under way, that answer gives no promise (`Vnode::heard`).
+//!    answer is under way, that answer gives no promise (`Vnode::apply_status`).
 //! 2. *The kernel receives a notice* when something that it may hold is no longer true
 //!    ([`Watcher`]). The server's break is answered after the notice has taken effect, or after
 //!    [`SETTLE_TIME`]. The wait is limited because the kernel may hold a lock that only an answer
@@ -99,7 +99,7 @@ use lock_order::{Ordered, TABLE, VNODES};
 pub use lock_table::{Lock, LockFamily, LockKind, LockOwner};
 pub use manage::Waiting;
 use metrics::Counts;
-pub use namespace::{Found, Root};
+pub use namespace::{Lookup, Root};
 use range_locks::RangeLocks;
 use renew::Renewals;
 use settings::Settings;
@@ -497,10 +497,10 @@ impl Cache {
 
     /// Gives up the promises about these vnodes, which may no longer be true although no server
     /// broke them.
-    pub(crate) fn doubt(&self, vnodes: &[&Arc<Vnode>]) {
+    pub(crate) fn end_promises(&self, vnodes: &[&Arc<Vnode>]) {
         for vnode in vnodes {
             let owed = vnode.broken();
-            self.pay(vnode, owed);
+            self.send_notices(vnode, owed);
         }
     }
 
@@ -521,7 +521,7 @@ impl Cache {
         let directories = all.values().filter(|vnode| vnode.is_directory());
         let directories: Vec<_> = directories.cloned().collect();
         drop(all);
-        self.doubt(&directories.iter().collect::<Vec<_>>());
+        self.end_promises(&directories.iter().collect::<Vec<_>>());
     }
 
     /// Ends the promise about a vnode, or the promises about all vnodes of a volume. Returns those
@@ -551,7 +551,7 @@ impl Cache {
             self.lease_ends(vnode);
             match before {
                 Some(before) => self.tell_names(vnode, before),
-                None => self.pay(vnode, owed),
+                None => self.send_notices(vnode, owed),
             }
         }
         broken
@@ -563,7 +563,7 @@ impl Cache {
         self.remove_silly_names().await;
         let unstored: Vec<_> = self.unstored.lock().values().cloned().collect();
         let mut failed = self.store_all(unstored).await;
-        for (vnode, error) in self.tell_all().await {
+        for (vnode, error) in self.flush_creates().await {
             if !failed.iter().any(|(known, _)| Arc::ptr_eq(known, &vnode)) {
                 failed.push((vnode, error));
             }

@@ -89,7 +89,7 @@ enum Server {
     /// The server lacks the service, or did not answer. It is asked again after this time.
     No(Instant),
     /// A background call is finding out, until this time at most.
-    Asked(Instant),
+    StatusRequest(Instant),
 }
 
 /// The places of a file's objects, and the right to read them.
@@ -139,9 +139,9 @@ impl Client {
         }
         // One call at a time asks a server, even if several callers need the answer.
         let now = Instant::now();
-        let asked = Server::Asked(now + ASK_AGAIN);
+        let asked = Server::StatusRequest(now + ASK_AGAIN);
         match servers.lock().insert(server, asked) {
-            Some(Server::Asked(until)) if now < until => return None,
+            Some(Server::StatusRequest(until)) if now < until => return None,
             _ => {}
         }
         let (connection, servers) = (course.connection().clone(), servers.clone());
@@ -191,7 +191,7 @@ fn known(servers: &Servers, server: Option<SocketAddr>) -> Option<bool> {
     match servers.lock().get(&server)? {
         Server::Keeps => Some(true),
         Server::No(until) => (Instant::now() < *until).then_some(false),
-        Server::Asked(_) => None,
+        Server::StatusRequest(_) => None,
     }
 }
 

@@ -639,7 +639,7 @@ impl fuser::Filesystem for Filesystem {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let asked = locks::Asked {
+        let asked = locks::StatusRequest {
             handle,
             owner,
             range: (start, end),
@@ -664,7 +664,7 @@ impl fuser::Filesystem for Filesystem {
         flock: bool,
         reply: ReplyEmpty,
     ) {
-        let asked = locks::Asked {
+        let asked = locks::StatusRequest {
             handle,
             owner,
             range: (start, end),

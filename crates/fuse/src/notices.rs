@@ -11,9 +11,9 @@
 //!    the last state. The order is: attributes and pages, then the length, then names.
 //! 3. There are [`WRITERS`], and one volume occupies [`WRITERS_PER_STEP`] of them with each step.
 //!    So notices about files of a silent server delay one another, but not those about other files.
-//!    A request for attributes may wait for the first step ([`Watcher::told`]) while it holds the
-//!    lock of a directory that names wait for. So the first step never waits for the second, of any
-//!    vnode.
+//!    A request for attributes may wait for the first step ([`Watcher::notified`]) while it holds
+//!    the lock of a directory that names wait for. So the first step never waits for the second, of
+//!    any vnode.
 //! 4. Names *expire* where the kernel supports that (Linux 6.2). They are looked up again, and a
 //!    process whose working directory is such a directory stays there. Older kernels drop them. If
 //!    a server breaks the promise of a directory with many names, notices name only the changed
@@ -261,7 +261,7 @@ impl Waiting {
     }
 
     /// Returns whether a notice about a vnode up to that number is unfinished, except its names.
-    fn is_telling(&self, key: Key, told: u64) -> bool {
+    fn has_notices(&self, key: Key, told: u64) -> bool {
         let Some(volume) = self.volumes.get(&(key.0, key.1.volume)) else {
             return false;
         };
@@ -462,15 +462,15 @@ impl Watcher for Notices {
         self.put(CELLS, true, Notice::Contents);
     }
 
-    fn is_telling(&self, vnode: &Vnode) -> bool {
-        self.waiting.lock().is_telling(vnode.key(), u64::MAX)
+    fn has_notices(&self, vnode: &Vnode) -> bool {
+        self.waiting.lock().has_notices(vnode.key(), u64::MAX)
     }
 
-    fn told<'a>(&'a self, vnode: &'a Vnode) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn notified<'a>(&'a self, vnode: &'a Vnode) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         let told = self.waiting.lock().told;
         let mut done = self.done.subscribe();
         Box::pin(async move {
-            while self.waiting.lock().is_telling(vnode.key(), told) {
+            while self.waiting.lock().has_notices(vnode.key(), told) {
                 if done.changed().await.is_err() {
                     return;
                 }
@@ -721,7 +721,7 @@ mod tests {
         bench.names_held.store(true, Ordering::Release);
         let waits = |key| {
             let waiting = bench.notices.waiting.lock();
-            waiting.is_telling(key, u64::MAX)
+            waiting.has_notices(key, u64::MAX)
         };
         bench.notices.put(key(1, 1), false, Notice::Attributes);
         assert!(waits(key(1, 1)) && !waits(key(1, 3)) && !waits(key(2, 1)));
@@ -754,7 +754,7 @@ mod tests {
         }
         let told = |vnode| {
             let waiting = bench.notices.waiting.lock();
-            !waiting.is_telling(key(1, vnode), u64::MAX)
+            !waiting.has_notices(key(1, vnode), u64::MAX)
         };
         for vnode in [1, 2, 4, 7, 100] {
             while !told(vnode) {

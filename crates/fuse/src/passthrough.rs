@@ -42,14 +42,14 @@ pub(crate) struct Backing {
 #[derive(Debug)]
 enum How {
     /// The kernel requests the bytes.
-    Asked(u64),
+    StatusRequest(u64),
     Through(Arc<Backing>, u64),
 }
 
 /// The result of an open.
 #[derive(Debug)]
 pub(crate) enum Opening {
-    Asked,
+    StatusRequest,
     Through(Arc<Backing>),
     /// The inode is open with older contents: rule 3. Not counted.
     Stale,
@@ -103,9 +103,9 @@ impl Passthrough {
         let mut open = self.open.lock();
         match open.entry(inode) {
             Entry::Occupied(mut known) => match known.get_mut() {
-                How::Asked(opens) => {
+                How::StatusRequest(opens) => {
                     *opens += 1;
-                    Opening::Asked
+                    Opening::StatusRequest
                 }
                 How::Through(backing, opens) if backing.loan.contents() == contents => {
                     *opens += 1;
@@ -130,8 +130,8 @@ impl Passthrough {
                         Opening::Through(backing)
                     }
                     None => {
-                        new.insert(How::Asked(1));
-                        Opening::Asked
+                        new.insert(How::StatusRequest(1));
+                        Opening::StatusRequest
                     }
                 }
             }
@@ -141,7 +141,7 @@ impl Passthrough {
     /// Opens an inode with its old contents, if it is open with these.
     pub(crate) fn open_old(&self, inode: u64) -> Option<Arc<Backing>> {
         match self.open.lock().get_mut(&inode)? {
-            How::Asked(_) => None,
+            How::StatusRequest(_) => None,
             How::Through(backing, opens) => {
                 *opens += 1;
                 Some(backing.clone())
@@ -155,7 +155,7 @@ impl Passthrough {
         let Entry::Occupied(mut known) = open.entry(inode) else {
             return;
         };
-        let (How::Asked(opens) | How::Through(_, opens)) = known.get_mut();
+        let (How::StatusRequest(opens) | How::Through(_, opens)) = known.get_mut();
         *opens -= 1;
         if *opens == 0 {
             self.inodes.lent(inode, None);

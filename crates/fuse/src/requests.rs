@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use cellar_client::cache::{Attributes, Cache, Found, Lock, LockOwner, User, Vnode, Wanted};
+use cellar_client::cache::{Attributes, Cache, Lock, LockOwner, Lookup, User, Vnode, Wanted};
 use cellar_client::{Error, errno};
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{AfsFetchStatus, FileType as Kind};
@@ -155,7 +155,7 @@ impl Requests {
     }
 
     /// `seen` is the directory before the name was looked up.
-    fn entry(&self, parent: INodeNo, name: &[u8], found: &Found, seen: &Seen) -> Answer<Entry> {
+    fn entry(&self, parent: INodeNo, name: &[u8], found: &Lookup, seen: &Seen) -> Answer<Entry> {
         let vnode = &found.vnode;
         let breaks = vnode.breaks();
         let attributes = vnode.attributes().ok_or(Errno::EIO)?;
@@ -478,7 +478,7 @@ impl Requests {
             Err(error) => return Err(code(error)),
         };
         self.cache.attributes(&user, &vnode).await.map_err(code)?;
-        let found = Found {
+        let found = Lookup {
             vnode,
             crossed: false,
         };
@@ -587,7 +587,7 @@ impl Requests {
         seen: &Seen,
     ) -> Answer<Entry> {
         self.cache.attributes(user, &vnode).await.map_err(code)?;
-        let found = Found {
+        let found = Lookup {
             vnode,
             crossed: false,
         };
@@ -702,7 +702,7 @@ impl Requests {
     /// Waits until the server knows what was made in a directory. Acknowledged changes are durable.
     pub(crate) async fn sync_dir(&self, number: INodeNo) -> Answer<()> {
         match self.node(number)? {
-            Node::Vnode(directory) => self.cache.told(&directory).await.map_err(code),
+            Node::Vnode(directory) => self.cache.flush_pending(&directory).await.map_err(code),
             Node::Cells | Node::Volumes | Node::Cell(_) | Node::Link(_) => Ok(()),
         }
     }

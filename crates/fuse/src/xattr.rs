@@ -37,7 +37,7 @@ impl Requests {
             Node::Vnode(vnode) => {
                 // A program that reads the fid will use it at the server, so the server must know
                 // the file.
-                self.cache.told(&vnode).await.map_err(code)?;
+                self.cache.flush_pending(&vnode).await.map_err(code)?;
                 Ok(vnode)
             }
             Node::Cells | Node::Volumes | Node::Cell(_) | Node::Link(_) => Err(Errno::EOPNOTSUPP),

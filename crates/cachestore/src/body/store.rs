@@ -119,7 +119,7 @@ impl Body {
         };
         // If nothing of ours is left to be stored, the length is what others made of it since.
         self.changed = self.changed && self.lacks_a_piece();
-        self.meet(&met) || !ours_alone
+        self.apply_status(&met) || !ours_alone
     }
 
     /// Notes that the store of a piece failed: its bytes are dirty again. Returns whether bytes
@@ -142,6 +142,6 @@ impl Body {
             kept.not_stored();
         }
         let met = self.meanwhile.take();
-        met.is_some_and(|met| self.meet(&met))
+        met.is_some_and(|met| self.apply_status(&met))
     }
 }

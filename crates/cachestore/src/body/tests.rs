@@ -17,7 +17,7 @@ fn status(version: u64, length: u64) -> AfsFetchStatus {
 
 fn body(version: u64, bytes: &[u8]) -> Body {
     let mut body = Body::new(Backing::memory(), Arc::default());
-    body.meet(&status(version, bytes.len() as u64));
+    body.apply_status(&status(version, bytes.len() as u64));
     let whole = 0..bytes.len() as u64;
     let bytes = [Bytes::copy_from_slice(bytes)];
     body.fill(&status(version, whole.end), whole, &bytes)
@@ -42,7 +42,7 @@ impl Server {
     /// It has taken that piece, and says so; as in `Vnode::stored`, its status is met, too.
     fn answer(&self, body: &mut Body, piece: &Piece) {
         assert!(!body.stored(piece, &self.status(), &[]));
-        assert!(!body.meet(&self.status()));
+        assert!(!body.apply_status(&self.status()));
     }
 
     fn apply(&mut self, body: &mut Body, piece: &Piece) {
@@ -189,7 +189,7 @@ fn what_others_stored_while_a_store_failed_is_met() {
     let mut body = body(3, b"0123456789");
     body.write(2, b"ab", NOW).expect("write");
     let piece = body.next_piece(STORE_BYTES).expect("a piece");
-    assert!(!body.meet(&status(4, 10)), "it may be our own");
+    assert!(!body.apply_status(&status(4, 10)), "it may be our own");
     assert!(body.not_stored(&piece), "it was not");
     assert_eq!(body.gaps(0, 10), [(0, 2), (4, 10)]);
 }
@@ -199,7 +199,7 @@ fn what_others_stored_behind_our_store_is_met_when_it_is_answered() {
     let mut body = body(3, b"0123456789");
     body.write(2, b"ab", NOW).expect("write");
     let piece = body.next_piece(STORE_BYTES).expect("a piece");
-    body.meet(&status(5, 3));
+    body.apply_status(&status(5, 3));
     assert!(body.stored(&piece, &status(4, 10), &[]));
     assert_eq!(
         body.next_piece(STORE_BYTES),
@@ -213,7 +213,7 @@ fn what_others_stored_behind_our_store_is_met_when_it_is_answered() {
 fn what_the_server_has_not_is_zero() {
     let mut body = body(3, &[7; 100]);
     body.write(90, b"0123456789", NOW).expect("write");
-    assert!(body.meet(&status(4, 50)));
+    assert!(body.apply_status(&status(4, 50)));
     let filled = body.fill(&status(4, 50), 0..90, &[Bytes::from(vec![8; 50])]);
     assert!(filled.expect("memory"));
     assert_eq!(body.gaps(0, 100), []);
@@ -241,10 +241,10 @@ fn zeros_behind_a_cut_are_ours() {
 fn a_newer_version_leaves_only_our_own() {
     let mut body = body(3, b"0123456789");
     body.write(2, b"ab", NOW).expect("write");
-    assert!(body.meet(&status(4, 10)));
+    assert!(body.apply_status(&status(4, 10)));
     assert_eq!(body.gaps(0, 10), [(0, 2), (4, 10)]);
     assert_eq!(body.read(2, 4).expect("read"), b"ab");
-    assert!(!body.meet(&status(4, 10)));
+    assert!(!body.apply_status(&status(4, 10)));
 }
 
 #[test]

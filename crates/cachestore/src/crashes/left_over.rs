@@ -76,7 +76,7 @@ fn what_damage_hides_is_put_aside_too() {
     let log = directory.path().join("index");
     let damaged = std::fs::metadata(&log).expect("a log").len() as usize - 1;
     let mut other = Body::of_disk(&world.index, place(2), world.space.clone());
-    other.meet(&server.status());
+    other.apply_status(&server.status());
     other.write(5, b"xyz", NOW).expect("writes");
     drop((other, world));
     let mut bytes = std::fs::read(&log).expect("a log");
@@ -85,7 +85,7 @@ fn what_damage_hides_is_put_aside_too() {
     let mut world = World::open(directory.path(), server, BOOT);
     assert_eq!(world.view(), b"0123456789");
     let mut other = Body::of_disk(&world.index, place(2), world.space.clone());
-    other.meet(&world.server.status());
+    other.apply_status(&world.server.status());
     let [about] = &aside(directory.path())[..] else {
         panic!("one is put aside");
     };
@@ -191,7 +191,7 @@ fn files_at_rest_go_first_used_least_first() {
     let index = open(&space);
     let fill = |index: &Arc<Index>, space: &Arc<Space>, number| {
         let mut body = Body::of_disk(index, place(number), space.clone());
-        body.meet(&status(1, 100));
+        body.apply_status(&status(1, 100));
         body.fill(&status(1, 100), 0..100, &[Bytes::from(vec![3; 100])])
             .expect("fills");
         body
@@ -250,7 +250,7 @@ fn what_is_lent_stays_what_it_was() {
         bytes: vec![7; 120_000],
     };
     let status = world.server.status();
-    world.take().meet(&status);
+    world.take().apply_status(&status);
     fill(&mut world, 0..120_000);
     assert!(is_old(&file) && !world.take().is_lent());
     assert_ne!(world.take().contents(), before);
@@ -267,7 +267,7 @@ fn what_is_lent_stays_what_it_was() {
     assert!(world.take().lend().is_none());
     // Bytes of an earlier process are compared first.
     world.take().abandon();
-    world.take().meet(&status);
+    world.take().apply_status(&status);
     fill(&mut world, 0..120_000);
     let path = world.take().number().map(|number| world.index.path(number));
     drop(world.body.take());

@@ -39,7 +39,7 @@ fn index(directory: &Path) -> (Arc<Index>, Arc<Space>) {
 
 fn body(cache: &(Arc<Index>, Arc<Space>), number: u32, length: u64) -> Body {
     let mut body = unasked(cache, number);
-    body.meet(&status(length));
+    body.apply_status(&status(length));
     body
 }
 
@@ -349,12 +349,12 @@ fn what_is_forgotten_beside_attributes_is_not_there_any_more() {
             data_version: 5,
             ..status(50)
         };
-        file.meet(&shorter);
+        file.apply_status(&shorter);
         if killed {
             drop((file, cache));
             cache = index(directory.path());
             file = body(&cache, 0, 100);
-            file.meet(&shorter);
+            file.apply_status(&shorter);
         }
         assert_eq!(file.unstored_attributes().unix_mode, Some(0o640));
         file.set_length(100, NOW).expect("longer");
@@ -388,7 +388,7 @@ fn what_is_half_written_is_not_taken_for_what_the_server_has() {
         drop((file, cache));
         let cache = index(directory.path());
         let mut file = unasked(&cache, 0);
-        file.meet(&stored);
+        file.apply_status(&stored);
         let piece = file.next_piece(STORE_BYTES).expect("another piece");
         assert_eq!((piece.start, piece.end), (20, 40));
         let now = file.read(20, 40).expect("read");

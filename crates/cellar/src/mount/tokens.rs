@@ -51,7 +51,7 @@ pub(super) struct Tokens {
     /// Whether the library keeps users' caches elsewhere than in the customary files.
     elsewhere: bool,
     /// The result of each user's last look.
-    found: Mutex<HashMap<u32, Found>>,
+    found: Mutex<HashMap<u32, CachedTokens>>,
     /// The places of caches that MIT's programs have read. A user without tickets has one here,
     /// too. Never locked together with `found`.
     places: Mutex<HashMap<u32, Watched>>,
@@ -62,7 +62,7 @@ pub(super) struct Tokens {
 
 /// A user's tickets.
 #[derive(Clone, Debug)]
-struct Found {
+struct CachedTokens {
     cache: CacheName,
     /// The stamp of the cache, which changes with its contents.
     stamp: u64,
@@ -81,7 +81,7 @@ struct Found {
     seen: Instant,
 }
 
-impl Found {
+impl CachedTokens {
     fn stamp(&self) -> u64 {
         self.stamp ^ self.passed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
@@ -172,7 +172,7 @@ impl Tokens {
     }
 
     /// The user's tickets now. Gets a ticket for the home cell if it is missing.
-    async fn refresh(&self, uid: u32) -> Option<Found> {
+    async fn refresh(&self, uid: u32) -> Option<CachedTokens> {
         let (cache, stamp) = self.look(uid).await?;
         let last = self.last(uid);
         if let Some(last) = &last
@@ -180,7 +180,7 @@ impl Tokens {
         {
             return Some(last.clone());
         }
-        let mut found = Found {
+        let mut found = CachedTokens {
             cache,
             stamp,
             passed: last.as_ref().map_or(0, |last| last.passed),
@@ -228,7 +228,7 @@ impl Tokens {
 
     /// Gets a ticket for the home cell if there is none and there can be one. Returns whether it
     /// got one.
-    async fn get_home(&self, uid: u32, found: &mut Found) -> bool {
+    async fn get_home(&self, uid: u32, found: &mut CachedTokens) -> bool {
         let granting = kerberos::granting(&found.cache, now()).await;
         let Some((user, granting)) = granting.ok().flatten() else {
             return false;
@@ -263,7 +263,7 @@ impl Tokens {
         false
     }
 
-    fn remember(&self, uid: u32, new: Option<Found>) {
+    fn remember(&self, uid: u32, new: Option<CachedTokens>) {
         let mut all = self.found.lock();
         let Some(new) = new else {
             all.remove(&uid);
@@ -276,7 +276,7 @@ impl Tokens {
             }
         }
         let seen = Instant::now();
-        all.insert(uid, Found { seen, ..new });
+        all.insert(uid, CachedTokens { seen, ..new });
     }
 
     /// The sign of the place where the library keeps a user's tickets, if that place has been read.
@@ -300,7 +300,7 @@ impl Tokens {
         watched.looked(place, tickets, sign);
     }
 
-    fn last(&self, uid: u32) -> Option<Found> {
+    fn last(&self, uid: u32) -> Option<CachedTokens> {
         self.found.lock().get(&uid).cloned()
     }
 }
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_ticket_that_has_run_out_is_looked_at_again() {
-        let mut found = Found {
+        let mut found = CachedTokens {
             cache: CacheName::own(),
             stamp: 7,
             passed: 0,

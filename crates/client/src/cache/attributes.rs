@@ -106,7 +106,7 @@ impl Cache {
         match self.set_status(user, vnode, set).await {
             Ok(_) => {
                 vnode.body.lock().attributes_superseded(&set);
-                self.settled(vnode);
+                self.finish_store(vnode);
                 Ok(())
             }
             Err(error) => {

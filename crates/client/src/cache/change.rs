@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::namespace::path_error;
-use super::request::{Asked, refused};
+use super::request::{StatusRequest, refused};
 use super::silly_rename::{Removing, Replaced};
 use super::user::User;
 use super::verify::{Look, Verify, is_about_name};
@@ -217,7 +217,7 @@ impl Cache {
             })
             .await?;
         self.entered(user, directory, &reply.dir_status, name, file.fid());
-        self.heard(user, file, &reply.status, None);
+        self.apply_status(user, file, &reply.status, None);
         Ok(())
     }
 
@@ -359,7 +359,7 @@ impl Cache {
             if moved.is_directory() {
                 // The server changed the entry `..` in its data.
                 let owed = moved.broken();
-                self.pay(&moved, owed);
+                self.send_notices(&moved, owed);
             } else {
                 moved.moved_to(new_dir.fid());
             }
@@ -382,7 +382,7 @@ impl Cache {
         vnode: &Arc<Vnode>,
         set: AfsStoreStatus,
     ) -> Result<AfsFetchStatus> {
-        self.told(vnode).await?;
+        self.flush_pending(vnode).await?;
         let arguments = rxafs::StoreStatus {
             fid: vnode.fid(),
             in_status: set,
@@ -399,7 +399,7 @@ impl Cache {
             .inspect_err(|error| self.note_failure(vnode, error));
         doubt.settle(&outcome);
         let reply = outcome?;
-        self.heard(user, vnode, &reply.status, None);
+        self.apply_status(user, vnode, &reply.status, None);
         if let Some(time) = set.client_mod_time {
             vnode.body.lock().set_modified(time);
         }
@@ -436,7 +436,7 @@ impl Cache {
         arguments: impl FnOnce(Fid, AfsName) -> P,
     ) -> Result<(P::Reply, Option<SocketAddr>)> {
         for vnode in std::iter::once(directory).chain(other) {
-            self.told(vnode).await?;
+            self.flush_pending(vnode).await?;
         }
         let arguments = arguments(directory.fid(), afs_name(name)?);
         let before = directory.state.lock().listing.clone();
@@ -510,10 +510,10 @@ impl Cache {
         directory: &Arc<Vnode>,
         fid: Fid,
         status: &AfsFetchStatus,
-        promise: Option<(Callback, Asked)>,
+        promise: Option<(Callback, StatusRequest)>,
     ) -> Result<Arc<Vnode>> {
         let vnode = self.vnode(&directory.volume, fid)?;
-        self.heard(user, &vnode, status, promise);
+        self.apply_status(user, &vnode, status, promise);
         Ok(vnode)
     }
 
@@ -547,7 +547,7 @@ impl Cache {
                 _ => state.listing = None,
             }
         }
-        self.heard(user, directory, status, None);
+        self.apply_status(user, directory, status, None);
     }
 
     /// Removes a name. Returns the time of the removal by the server's clock.
@@ -615,8 +615,8 @@ impl Cache {
         Ok(())
     }
 
-    fn asked_about_new(&self) -> Asked {
-        Asked::about_new(self.strays.load(Ordering::Acquire))
+    fn asked_about_new(&self) -> StatusRequest {
+        StatusRequest::about_new(self.strays.load(Ordering::Acquire))
     }
 }
 

@@ -62,8 +62,8 @@
 //! The marks are set before the answer is computed, under the lock under which promises end. A
 //! promise that ends in between finds the marks, and its notice comes after the answer: the kernel
 //! locks the pages that it asks for. [`Vnode::attributes`] is the only source of a time for which
-//! attributes are valid, and it sets the mark. [`Owed`] must be used, and only [`Cache::pay`] uses
-//! it.
+//! attributes are valid, and it sets the mark. [`Owed`] must be used, and only
+//! [`Cache::send_notices`] uses it.
 //!
 //! Directory entries (readdir) in the kernel's cache are not part of this. A program gets them only
 //! after an open, and the mount's answer to the open says whether they are current.
@@ -137,9 +137,9 @@ pub trait Watcher: Send + Sync {
     fn changed(&self, vnode: &Arc<Vnode>, notice: Notice);
     /// Returns whether a notice about this vnode is under way. Names in a directory do not count: a
     /// request may hold the directory's lock.
-    fn is_telling(&self, vnode: &Vnode) -> bool;
+    fn has_notices(&self, vnode: &Vnode) -> bool;
     /// Waits until the notices about this vnode that were under way at the call have taken effect.
-    fn told<'a>(&'a self, vnode: &'a Vnode) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+    fn notified<'a>(&'a self, vnode: &'a Vnode) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
     /// Waits until all notices that were under way at the call have taken effect, at most
     /// [`SETTLE_TIME`].
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
@@ -185,18 +185,18 @@ impl Audience {
         }
     }
 
-    /// See [`Watcher::told`].
-    pub(crate) async fn told(&self, vnode: &Vnode) {
+    /// See [`Watcher::notified`].
+    pub(crate) async fn notified(&self, vnode: &Vnode) {
         if let Some(watcher) = self.0.get()
-            && watcher.is_telling(vnode)
+            && watcher.has_notices(vnode)
         {
-            watcher.told(vnode).await;
+            watcher.notified(vnode).await;
         }
     }
 
-    fn is_telling(&self, vnode: &Vnode) -> bool {
+    fn has_notices(&self, vnode: &Vnode) -> bool {
         let watcher = self.0.get();
-        watcher.is_some_and(|watcher| watcher.is_telling(vnode))
+        watcher.is_some_and(|watcher| watcher.has_notices(vnode))
     }
 
     fn tell(&self, vnode: &Arc<Vnode>, notice: Notice) {
@@ -273,7 +273,7 @@ impl Drop for Question<'_> {
                 _ => Owed::NOTHING,
             }
         };
-        self.cache.pay(self.vnode, owed);
+        self.cache.send_notices(self.vnode, owed);
     }
 }
 
@@ -286,14 +286,14 @@ impl<'a> Question<'a> {
             state.held.unasked = 0;
             state.held.notices
         };
-        let crossed = cache.audience.is_telling(vnode);
+        let crossed = cache.audience.has_notices(vnode);
         let question = Self {
             cache,
             vnode,
             notices,
             crossed,
         };
-        cache.audience.told(vnode).await;
+        cache.audience.notified(vnode).await;
         question
     }
 
@@ -314,8 +314,8 @@ impl<'a> Question<'a> {
             // For a file that is not open, the next open checks its length.
             (owed, crossed && state.opens > 0)
         };
-        cache.pay(vnode, owed);
-        cache.audience.told(vnode).await;
+        cache.send_notices(vnode, owed);
+        cache.audience.notified(vnode).await;
         if crossed {
             cache.lengthen(user, vnode).await;
         }
@@ -324,7 +324,7 @@ impl<'a> Question<'a> {
 
 impl Cache {
     /// Sends the notice that is owed.
-    pub(crate) fn pay(&self, vnode: &Arc<Vnode>, owed: Owed) {
+    pub(crate) fn send_notices(&self, vnode: &Arc<Vnode>, owed: Owed) {
         if let Some(notice) = owed.notice() {
             self.audience.tell(vnode, notice);
         }
@@ -340,7 +340,7 @@ impl Cache {
     /// something that may no longer be true, or that differs from what it believes.
     pub fn take_back(&self, vnode: &Arc<Vnode>) {
         let _all = vnode.state.lock().held.end();
-        self.pay(vnode, Owed::ALL);
+        self.send_notices(vnode, Owed::ALL);
     }
 
     /// Makes the kernel drop attributes that may never have been the server's.
@@ -354,7 +354,7 @@ impl Cache {
             held
         };
         if held {
-            self.pay(vnode, Owed::ATTRIBUTES);
+            self.send_notices(vnode, Owed::ATTRIBUTES);
         }
     }
 

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::lock_order::{LEAF, Ordered};
-use super::request::{Asked, RETRY};
+use super::request::{RETRY, StatusRequest};
 use super::user::User;
 use super::vnode::Vnode;
 use crate::volume::Volume;
@@ -106,7 +106,7 @@ pub(super) struct Sent {
     pub(super) directory: Arc<Vnode>,
     pub(super) making: Making,
     pub(super) contents: Bytes,
-    pub(super) asked: Asked,
+    pub(super) asked: StatusRequest,
 }
 
 impl Queue {
@@ -286,7 +286,7 @@ impl Line {
                     directory: item.directory.clone(),
                     making: item.making.clone(),
                     contents: item.contents.clone(),
-                    asked: Asked::about(&item.vnode),
+                    asked: StatusRequest::about(&item.vnode),
                 }
             })
         });

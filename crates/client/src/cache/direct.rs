@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::device_locations::{KeptThere, Known, PAUSE};
-use super::request::Asked;
+use super::request::StatusRequest;
 use super::user::User;
 use super::vnode::Vnode;
 use crate::error::Result;
@@ -101,7 +101,7 @@ impl Cache {
             }
             None => return None,
         }
-        let asked = Asked::about(vnode);
+        let asked = StatusRequest::about(vnode);
         let what = fid.to_string();
         match client
             .ask_where(&vnode.volume, fid, &what, 0..status.length)
@@ -109,7 +109,7 @@ impl Cache {
         {
             Ok(granted) => {
                 let promise = Some((granted.callback, asked.answered_by(granted.by)));
-                self.heard(user, vnode, &granted.status, promise);
+                self.apply_status(user, vnode, &granted.status, promise);
                 let granted = Arc::new(granted);
                 vnode.places.learn(Known::Granted {
                     user: user.id(),

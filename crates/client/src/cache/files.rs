@@ -74,7 +74,7 @@ impl Cache {
         wanted: Rights,
         cut: bool,
     ) -> Result<Handle> {
-        self.audience.told(vnode).await;
+        self.audience.notified(vnode).await;
         let status = self.status(user, vnode).await?;
         if status.file_type == FileType::Directory {
             return Err(refused("opening a directory", AbortCode::EISDIR));
@@ -92,7 +92,7 @@ impl Cache {
         if !cut {
             self.lengthen(user, vnode).await;
         }
-        self.audience.told(vnode).await;
+        self.audience.notified(vnode).await;
         if cut {
             let now = self.now();
             let changed = self

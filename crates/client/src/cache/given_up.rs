@@ -66,7 +66,7 @@ impl Cache {
                 };
                 let owed = vnode.vanished();
                 self.give_up(vnode, by_us, gone.reason("the file is gone"));
-                self.pay(vnode, owed);
+                self.send_notices(vnode, owed);
             }
             // Its cached bytes may still be read.
             Some(gone @ Gone::Volume) if vnode.body.lock().is_changed() => {
@@ -115,7 +115,7 @@ impl Cache {
         let by_us = gone == Gone::Vnode && directory.state.lock().life.is_removed();
         let waiting = queue.take_waiting(number);
         self.give_up(vnode, by_us, gone.reason("its directory is gone"));
-        let _was_queued = self.never_born(vnode);
+        let _was_queued = self.cancel_create(vnode);
         if by_us {
             // Bytes that a program writes to it later are dropped, too.
             vnode.state.lock().life.removed();

@@ -30,7 +30,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
 use super::Cache;
-use super::request::Asked;
+use super::request::StatusRequest;
 use super::vnode::Vnode;
 use crate::cell::CellName;
 use crate::client::own_address;
@@ -72,7 +72,7 @@ struct Due {
 
 impl Alive {
     /// Notes the promise of a server.
-    pub(crate) fn promised(&self, vnode: &Vnode, callback: &Callback, asked: &Asked) {
+    pub(crate) fn promised(&self, vnode: &Vnode, callback: &Callback, asked: &StatusRequest) {
         let Some(server) = asked.by else {
             return;
         };
@@ -286,7 +286,7 @@ impl Cache {
                 // The right to read objects belongs to this machine's address.
                 vnode.places.forget();
             }
-            self.pay(&vnode, owed);
+            self.send_notices(&vnode, owed);
         }
     }
 
@@ -369,7 +369,7 @@ mod tests {
         let server = SocketAddr::from(([192, 0, 2, 1], 7000));
         let alive = Alive::default();
         let every = Some(20 * SECOND);
-        let asked = Asked::about(&vnode).answered_by(server);
+        let asked = StatusRequest::about(&vnode).answered_by(server);
         let start = asked.at;
         let at = |seconds: u32| start + seconds * SECOND;
         alive.promised(&vnode, &Callback::NONE, &asked);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// the interval between two checks ([`super::store`]) plus the time of a notice.
 pub(crate) const TOLD_EARLIER: Duration = Duration::from_secs(6);
 
-/// The notice that the kernel must receive about a vnode: see [`Cache::pay`].
+/// The notice that the kernel must receive about a vnode: see [`Cache::send_notices`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "the kernel goes on believing it"]
 pub(crate) struct Owed {

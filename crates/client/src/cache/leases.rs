@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::lease::Lease;
-use super::request::Asked;
+use super::request::StatusRequest;
 use super::user::User;
 use super::vnode::{State, Vnode};
 
@@ -87,7 +87,7 @@ impl Cache {
 
     async fn take_lease(&self, user: &Arc<User>, directory: &Arc<Vnode>) -> bool {
         let what = format!("a lease of {}", directory.fid());
-        let asked = Asked::about(directory);
+        let asked = StatusRequest::about(directory);
         let arguments = LeaseDirectory {
             dir_fid: directory.fid(),
         };
@@ -112,7 +112,7 @@ impl Cache {
             }
         };
         let promise = Some((reply.callback, asked.answered_by(by)));
-        self.heard(user, directory, &reply.status, promise);
+        self.apply_status(user, directory, &reply.status, promise);
         {
             let mut state = directory.state.lock();
             state.lease = Some(Lease {
@@ -154,7 +154,7 @@ impl Cache {
         let directory = directory.clone();
         tokio::spawn(async move {
             let fid = directory.fid();
-            if let Err(error) = cache.told(&directory).await {
+            if let Err(error) = cache.flush_pending(&directory).await {
                 tracing::debug!(%fid, %error, "a create in a leased directory failed");
             }
             let fids = Fids::from_iter_cut([fid]);

@@ -34,7 +34,7 @@ use tokio::time::Instant;
 use super::change::afs_name;
 use super::create_queue::{Pending, Queue};
 use super::lock_order::{LEAF, Ordered};
-use super::request::{Asked, refused};
+use super::request::{StatusRequest, refused};
 use super::user::User;
 use super::vnode::Vnode;
 use super::{Cache, Key, Leases};
@@ -155,7 +155,7 @@ impl Cache {
         }
         let queue = self.queue(user, directory);
         if queue.is_full() {
-            self.tell_line(&queue, None).await;
+            self.send_queue(&queue, None).await;
         }
         let Some((vnode, uniquifier)) = self.number(user, directory).await else {
             return Ok(None);
@@ -313,8 +313,8 @@ impl Cache {
             expires_in_secs: SHOWN_SECS,
             callback_type: Callback::SHARED,
         };
-        let asked = Asked::about(&vnode);
-        self.heard(user, &vnode, status, Some((callback, asked)));
+        let asked = StatusRequest::about(&vnode);
+        self.apply_status(user, &vnode, status, Some((callback, asked)));
         vnode.state.lock().made = true;
         Ok(vnode)
     }

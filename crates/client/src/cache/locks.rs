@@ -77,13 +77,13 @@ impl Cache {
     /// Makes bytes visible that another machine stored before it released the lock. The kernel then
     /// holds nothing older than this lock ([`super::coherence`], rule 5).
     async fn look_under_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
-        self.audience.told(vnode).await;
+        self.audience.notified(vnode).await;
         if let Err(error) = self.status(user, vnode).await {
             tracing::info!(fid = %vnode.fid(), %error, "the status of the locked file is not known");
             self.take_back(vnode);
         }
         self.lengthen(user, vnode).await;
-        self.audience.told(vnode).await;
+        self.audience.notified(vnode).await;
     }
 
     async fn try_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>, lock: Lock) -> Result<()> {
@@ -409,7 +409,7 @@ impl Cache {
     }
 
     async fn call_set(&self, user: &Arc<User>, vnode: &Arc<Vnode>, kind: LockKind) -> Result<Kept> {
-        self.told(vnode).await?;
+        self.flush_pending(vnode).await?;
         let at = self.now();
         let what = format!("a lock on {}", vnode.fid());
         let set = SetLock {

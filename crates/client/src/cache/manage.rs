@@ -67,7 +67,7 @@ impl Cache {
         let mount = self.vnode(&directory.volume, *fid)?;
         self.forget(&mount);
         // The kernel has cached the name with its old target.
-        self.doubt(&[directory]);
+        self.end_promises(&[directory]);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::latency::LATENCY_BOUNDS;
 
 /// Requests that the cache answered alone, and requests that needed a server.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct StatusRequest {
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -25,11 +25,11 @@ pub(crate) struct Asked {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Requests for statuses, by `stat` and every lookup.
-    pub(crate) statuses: Asked,
+    pub(crate) statuses: StatusRequest,
     /// Requests for the names in a directory.
-    pub(crate) listings: Asked,
+    pub(crate) listings: StatusRequest,
     /// Reads of files.
-    pub(crate) reads: Asked,
+    pub(crate) reads: StatusRequest,
     /// Bytes that servers sent, and bytes that they stored.
     pub(crate) fetched: AtomicU64,
     pub(crate) stored: AtomicU64,
@@ -45,7 +45,7 @@ pub(crate) struct Counts {
     pub(crate) lent: AtomicU64,
 }
 
-impl Asked {
+impl StatusRequest {
     pub(crate) fn hit(&self) {
         self.hits.fetch_add(1, Ordering::Relaxed);
     }

@@ -53,7 +53,7 @@ pub enum Root {
 
 /// The result of a lookup.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct Lookup {
     /// The vnode that the name leads to.
     pub vnode: Arc<Vnode>,
     /// The name is a mount point or a cell: the vnode is the root of a volume.
@@ -137,7 +137,7 @@ impl Cache {
     ///
     /// # Errors
     /// There is no such cell, or none of its servers answers.
-    pub async fn lookup_cell(&self, user: &Arc<User>, name: &[u8]) -> Result<Found> {
+    pub async fn lookup_cell(&self, user: &Arc<User>, name: &[u8]) -> Result<Lookup> {
         let not_found = || path_error(name, PathProblem::NotFound);
         let text = std::str::from_utf8(name).map_err(|_| not_found())?;
         let (text, read_write) = match text.strip_prefix('.') {
@@ -180,7 +180,7 @@ impl Cache {
         let failed: Option<&Error> = found.as_ref().err();
         asking.answered = Some(failed.is_none_or(|error| !error.is_unreachable()));
         drop(asking);
-        Ok(Found {
+        Ok(Lookup {
             vnode: found?,
             crossed: true,
         })
@@ -193,7 +193,7 @@ impl Cache {
     ///
     /// # Errors
     /// There is no such cell, volume or vnode; no server answers.
-    pub async fn lookup_volume(&self, user: &Arc<User>, name: &[u8]) -> Result<Found> {
+    pub async fn lookup_volume(&self, user: &Arc<User>, name: &[u8]) -> Result<Lookup> {
         let not_found = || path_error(name, PathProblem::NotFound);
         let text = std::str::from_utf8(name).map_err(|_| not_found())?;
         let mut parts = text.split(':');
@@ -216,7 +216,7 @@ impl Cache {
         });
         let vnode = self.vnode(&volume, fid)?;
         self.status(user, &vnode).await?;
-        Ok(Found {
+        Ok(Lookup {
             vnode,
             crossed: true,
         })
@@ -263,7 +263,7 @@ impl Cache {
         user: &Arc<User>,
         directory: &Arc<Vnode>,
         name: &[u8],
-    ) -> Result<Found> {
+    ) -> Result<Lookup> {
         // An impossible name has an error of its own, different from that of a missing one.
         afs_name(name)?;
         for _ in 0..TRIES {
@@ -277,7 +277,7 @@ impl Cache {
                 return followed;
             }
             // Perhaps another file replaced it, and the break has not arrived yet.
-            self.doubt(&[directory]);
+            self.end_promises(&[directory]);
             let now = self.listing(user, directory).await?;
             if self.find(&now, name).is_some_and(|(_, again)| again == fid) {
                 return followed;
@@ -297,7 +297,7 @@ impl Cache {
         listing: &Listing,
         name: &Bytes,
         fid: Fid,
-    ) -> Result<Found> {
+    ) -> Result<Lookup> {
         let vnode = self.child(directory, name, fid)?;
         if vnode.promised(user).is_none() && is_walk(directory, listing, name) {
             let neighbours = self.neighbours(user, directory, listing, name, &vnode)?;
@@ -311,7 +311,7 @@ impl Cache {
         }
         let status = self.status(user, &vnode).await?;
         if !Vnode::is_mount_point(&status) {
-            return Ok(Found {
+            return Ok(Lookup {
                 vnode,
                 crossed: false,
             });
@@ -319,7 +319,7 @@ impl Cache {
         let volume = self.mounted(user, &vnode).await?;
         let vnode = self.vnode(&volume, Fid::root(volume.id))?;
         self.status(user, &vnode).await?;
-        Ok(Found {
+        Ok(Lookup {
             vnode,
             crossed: true,
         })

@@ -4,9 +4,9 @@
 //! 1. There is one queue for each volume and user. One call of a queue is under way at a time.
 //! 2. A program may wait for a file. A close of a small file adds its contents, which the same call
 //!    carries. A request to a server about something that the server may not know waits first
-//!    ([`Cache::told`]). If no program waits, because `close` need not ([`super::write_back`]), the
-//!    call waits for other files, at most [`LINGER`]. All other files are sent after
-//!    [`AGE`](super::create_queue::AGE).
+//!    ([`Cache::flush_pending`]). If no program waits, because `close` need not
+//!    ([`super::write_back`]), the call waits for other files, at most [`LINGER`]. All other files
+//!    are sent after [`AGE`](super::create_queue::AGE).
 //! 3. If a file must be created while it is still being written, it is created without contents.
 //!    Its bytes are stored like those of other files. The same holds for a large file.
 //! 4. The reserved vnode numbers make a repeated call harmless: if its answer was lost, the server
@@ -67,12 +67,12 @@ impl Cache {
     ///
     /// # Errors
     /// The server refuses to create the file.
-    pub async fn told(&self, vnode: &Arc<Vnode>) -> Result<()> {
+    pub async fn flush_pending(&self, vnode: &Arc<Vnode>) -> Result<()> {
         if self.early.untold.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
         if !vnode.is_directory() {
-            return self.born(vnode).await;
+            return self.flush_create(vnode).await;
         }
         if vnode.state.lock().untold == 0 {
             return Ok(());
@@ -84,16 +84,16 @@ impl Cache {
             its.map(|(_, queue)| queue.clone()).collect()
         };
         for queue in queues {
-            self.tell_line(&queue, Some(vnode)).await;
+            self.send_queue(&queue, Some(vnode)).await;
         }
         Ok(())
     }
 
     /// Sends a queue, or its items in a directory, and waits for the answers. An error goes to the
     /// program that created the file, not to the caller.
-    pub(super) async fn tell_line(&self, queue: &Arc<Queue>, directory: Option<&Vnode>) {
+    pub(super) async fn send_queue(&self, queue: &Arc<Queue>, directory: Option<&Vnode>) {
         let receivers = queue.want_all(directory);
-        self.tell_of(queue);
+        self.start_sending(queue);
         for receiver in receivers {
             let _heard = receiver.await;
         }
@@ -103,7 +103,7 @@ impl Cache {
     ///
     /// # Errors
     /// The server refuses to create it.
-    pub(crate) async fn born(&self, vnode: &Arc<Vnode>) -> Result<()> {
+    pub(crate) async fn flush_create(&self, vnode: &Arc<Vnode>) -> Result<()> {
         match self.want(vnode, None, Wanted::Now).await {
             Some(Err(cause)) => Err(not_made(vnode, cause)),
             Some(Ok(_)) | None => Ok(()),
@@ -115,7 +115,7 @@ impl Cache {
     ///
     /// # Errors
     /// The server refuses to create it.
-    pub(crate) async fn born_with(
+    pub(crate) async fn create_with(
         &self,
         vnode: &Arc<Vnode>,
         contents: &[u8],
@@ -163,7 +163,7 @@ impl Cache {
             });
             (receiver, too_late?)
         };
-        self.tell_of(&queue);
+        self.start_sending(&queue);
         let outcome = receiver.await.unwrap_or(Err(CallError::Closed));
         match outcome {
             Ok((_, whole)) if too_late || !whole => None,
@@ -172,7 +172,7 @@ impl Cache {
     }
 
     /// Starts a task that sends the requested items of a queue, unless one is running.
-    fn tell_of(&self, queue: &Arc<Queue>) {
+    fn start_sending(&self, queue: &Arc<Queue>) {
         let begins = {
             let mut line = queue.line.lock();
             if line.asked.is_urgent() {
@@ -311,7 +311,7 @@ impl Cache {
                 self.refused(queue, one, (&CallError::Aborted(made.code), true));
                 continue;
             }
-            self.is_born(queue, one, made, by);
+            self.note_created(queue, one, made, by);
             told.push((one.number, Ok((made.status, true))));
         }
         for directory in parents {
@@ -339,7 +339,7 @@ impl Cache {
     }
 
     /// Notes that the server has created a file.
-    fn is_born(&self, queue: &Queue, one: &Sent, made: &Made, by: SocketAddr) {
+    fn note_created(&self, queue: &Queue, one: &Sent, made: &Made, by: SocketAddr) {
         let Sent { vnode, asked, .. } = one;
         let asked = asked.answered_by(by);
         let user = &queue.user;
@@ -348,11 +348,11 @@ impl Cache {
             let mut state = vnode.state.lock();
             state.life.created();
             state.failed = None;
-            vnode.body.lock().is_born();
+            vnode.body.lock().created();
         }
         self.early.untold.fetch_sub(1, Ordering::AcqRel);
         let promise = Some((made.callback, asked));
-        self.heard(user, vnode, &made.status, promise);
+        self.apply_status(user, vnode, &made.status, promise);
         shrank(&one.directory);
         let now = vnode.shown_status();
         let differ = |a: &AfsFetchStatus, b: &AfsFetchStatus| {
@@ -375,7 +375,7 @@ impl Cache {
         asked: Instant,
     ) {
         let grown = (count, &made_in.status);
-        self.heard_grown(user, directory, grown, None);
+        self.apply_growth(user, directory, grown, None);
         let lost = directory
             .state
             .lock()
@@ -447,7 +447,7 @@ impl Cache {
     }
 
     /// Drops a pending create that can never be made. Returns whether it was in a queue.
-    pub(crate) fn never_born(&self, vnode: &Arc<Vnode>) -> bool {
+    pub(crate) fn cancel_create(&self, vnode: &Arc<Vnode>) -> bool {
         let pending = vnode.state.lock().life.create_failed();
         let Some(pending) = pending else {
             return false;
@@ -459,12 +459,12 @@ impl Cache {
         }
         self.unstored.lock().remove(&vnode.key);
         let owed = vnode.vanished();
-        self.pay(vnode, owed);
+        self.send_notices(vnode, owed);
         true
     }
 
     /// Rule 2: sends old pending creates, for the life of the cache.
-    pub(crate) async fn keep_telling(cache: std::sync::Weak<Self>) {
+    pub(crate) async fn keep_creating(cache: std::sync::Weak<Self>) {
         loop {
             tokio::time::sleep(LOOK).await;
             let Some(cache) = cache.upgrade() else {
@@ -481,17 +481,17 @@ impl Cache {
             };
             for queue in queues {
                 queue.want_old(Instant::now());
-                cache.tell_of(&queue);
+                cache.start_sending(&queue);
             }
         }
     }
 
     /// Sends all queues. Returns the files that could not be created.
-    pub(crate) async fn tell_all(&self) -> Vec<(Arc<Vnode>, Error)> {
+    pub(crate) async fn flush_creates(&self) -> Vec<(Arc<Vnode>, Error)> {
         let queues: Vec<_> = self.early.queues.lock().values().cloned().collect();
         let mut failed = Vec::new();
         for queue in queues {
-            self.tell_line(&queue, None).await;
+            self.send_queue(&queue, None).await;
             let line = queue.line.lock();
             failed.extend(line.items.values().map(|item| item.vnode.clone()));
         }

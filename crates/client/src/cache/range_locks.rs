@@ -64,7 +64,7 @@ impl Cache {
         let Some(ranges) = ranges.to_list() else {
             return Err(refused(what, AbortCode::from_errno(ENOLCK)));
         };
-        self.told(vnode).await?;
+        self.flush_pending(vnode).await?;
         let hold = HoldRanges {
             fid: vnode.fid(),
             owner: self.range_locks.owner,
@@ -97,7 +97,7 @@ impl Cache {
         if self.knows_no_ranges(vnode) {
             return Ok(None);
         }
-        self.told(vnode).await?;
+        self.flush_pending(vnode).await?;
         let what = format!("locks on {}", vnode.fid());
         let test = TestRange {
             fid: vnode.fid(),

@@ -71,7 +71,7 @@ impl Cache {
         for (vnode, error) in self.store_all(left).await {
             let fid = vnode.fid();
             let is_empty = !vnode.body.lock().is_changed();
-            if error.code() == Some(AbortCode::EEXIST) && is_empty && self.never_born(&vnode) {
+            if error.code() == Some(AbortCode::EEXIST) && is_empty && self.cancel_create(&vnode) {
                 vnode.body.lock().put_aside(NAME_TAKEN);
                 continue;
             }
@@ -122,10 +122,10 @@ impl Cache {
     ) -> Result<()> {
         // The answer to the create has a version, too, perhaps one that contains our bytes.
         let postponed = left_over.in_doubt.map(|_| Postponed::of(vnode));
-        if let Err(error) = self.born(vnode).await {
+        if let Err(error) = self.flush_create(vnode).await {
             let taken = [AbortCode::EEXIST, AbortCode::VNOVNODE, AbortCode::VNOVOL];
             let taken = error.code().is_some_and(|code| taken.contains(&code));
-            if taken && self.never_born(vnode) {
+            if taken && self.cancel_create(vnode) {
                 vnode.body.lock().put_aside(NAME_TAKEN);
             }
             return Err(error);

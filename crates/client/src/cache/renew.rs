@@ -105,7 +105,7 @@ impl Cache {
             match self.last_byte(user, vnode).await {
                 Ok(Some(length)) => {
                     self.tell_length(vnode, length.clone());
-                    self.audience.told(vnode).await;
+                    self.audience.notified(vnode).await;
                     let mut state = vnode.state.lock();
                     if length.last().is_some() {
                         state.held.length_told();

@@ -22,7 +22,7 @@ pub(crate) fn refused(what: impl Into<String>, code: AbortCode) -> Error {
 
 /// The time at which a call began, and the counts of breaks at that time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct StatusRequest {
     pub(crate) at: Instant,
     pub(crate) breaks: u64,
     /// The number of our own changes that were answered.
@@ -33,7 +33,7 @@ pub(crate) struct Asked {
     pub(crate) by: Option<SocketAddr>,
 }
 
-impl Asked {
+impl StatusRequest {
     /// For a call that creates the vnode.
     pub(crate) fn about_new(strays: u64) -> Self {
         Self {

@@ -124,8 +124,8 @@ impl Cache {
                     server_mod_time: status.server_mod_time.max(at),
                     ..status
                 };
-                let owed = file.heard(user.id(), &status, None);
-                self.pay(file, owed);
+                let owed = file.apply_status(user.id(), &status, None);
+                self.send_notices(file, owed);
             }
             // Another client may have linked it elsewhere, and the break is still under way. Dirty
             // bytes are dropped only when the server answers that the file is gone.
@@ -147,8 +147,8 @@ impl Cache {
         asked.is_err_and(|error| error.code() == Some(AbortCode::VNOVNODE))
     }
 
-    /// Renames an open file whose last name is removed, until it is closed. Source: OpenAFS's name.
-    /// Answers what [`Self::silly_renamed`] or [`Self::put_back`] is to be told.
+    /// Renames an open file whose last name a program removes. Returns the argument for
+    /// [`Self::silly_renamed`] or [`Self::put_back`]. Source: the name is OpenAFS's.
     pub(crate) async fn silly_rename(
         &self,
         user: &Arc<User>,

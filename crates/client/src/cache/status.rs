@@ -13,7 +13,7 @@ use cellar_wire::rxafs::{self, AfsFetchStatus, Callback, FileType};
 
 use super::Cache;
 use super::coherence::Question;
-use super::request::Asked;
+use super::request::StatusRequest;
 use super::user::User;
 use super::vnode::{Attributes, Vnode};
 use crate::error::Result;
@@ -26,45 +26,45 @@ impl Cache {
         for vnode in vnodes {
             vnode.state.lock().undecided = Some(None);
         }
-        self.doubt(vnodes);
+        self.end_promises(vnodes);
     }
 
     /// Applies a server's answer about a vnode.
-    pub(crate) fn heard(
+    pub(crate) fn apply_status(
         &self,
         user: &User,
         vnode: &Arc<Vnode>,
         status: &AfsFetchStatus,
-        promise: Option<(Callback, Asked)>,
+        promise: Option<(Callback, StatusRequest)>,
     ) {
         let promise = promise.map(|promise| vnode.decided(self.judged(promise)));
-        let owed = vnode.heard(user.id(), status, promise);
-        self.pay(vnode, owed);
+        let owed = vnode.apply_status(user.id(), status, promise);
+        self.send_notices(vnode, owed);
         // This comes last, so that a task that ends the promises of a server finds this one.
         if let Some((callback, asked)) = &promise {
             self.alive.promised(vnode, callback, asked);
         }
     }
 
-    /// Like [`Cache::heard`], for a directory in which we created `count` things that its listing
-    /// already has.
-    pub(crate) fn heard_grown(
+    /// Like [`Cache::apply_status`], for a directory in which we created `count` things that its
+    /// listing already has.
+    pub(crate) fn apply_growth(
         &self,
         user: &User,
         directory: &Arc<Vnode>,
         grown: (u64, &AfsFetchStatus),
-        promise: Option<(Callback, Asked)>,
+        promise: Option<(Callback, StatusRequest)>,
     ) {
         let promise = promise.map(|promise| directory.decided(self.judged(promise)));
-        let owed = directory.heard_grown(user.id(), grown, promise);
-        self.pay(directory, owed);
+        let owed = directory.apply_growth(user.id(), grown, promise);
+        self.send_notices(directory, owed);
         if let Some((callback, asked)) = &promise {
             self.alive.promised(directory, callback, asked);
         }
     }
 
     /// Drops the promise if a break may have been missed since the call began.
-    fn judged(&self, (callback, asked): (Callback, Asked)) -> (Callback, Asked) {
+    fn judged(&self, (callback, asked): (Callback, StatusRequest)) -> (Callback, StatusRequest) {
         let strays = self.strays.load(Ordering::Acquire);
         let missed = asked.strays.is_some_and(|before| before != strays)
             || (asked.by).is_some_and(|by| self.reach.returned_since(by, asked.at));
@@ -91,8 +91,8 @@ impl Cache {
 
     /// Fetches the status from the server, even if it is promised.
     pub(crate) async fn ask(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<AfsFetchStatus> {
-        self.told(vnode).await?;
-        let asked = Asked::about(vnode);
+        self.flush_pending(vnode).await?;
+        let asked = StatusRequest::about(vnode);
         let fid = vnode.fid();
         let what = format!("status of {fid}");
         let (reply, by) = user
@@ -101,7 +101,7 @@ impl Cache {
             .await
             .inspect_err(|error| self.note_failure(vnode, error))?;
         let asked = asked.answered_by(by);
-        self.heard(user, vnode, &reply.status, Some((reply.callback, asked)));
+        self.apply_status(user, vnode, &reply.status, Some((reply.callback, asked)));
         Ok(reply.status)
     }
 
@@ -155,7 +155,10 @@ impl Cache {
             .filter(|vnode| vnode.promised(user).is_none() && !self.is_pending(vnode))
             .collect();
         for some in unknown.chunks(rxafs::BULK_MAX) {
-            let asked: Vec<_> = some.iter().map(|vnode| Asked::about(vnode)).collect();
+            let asked: Vec<_> = some
+                .iter()
+                .map(|vnode| StatusRequest::about(vnode))
+                .collect();
             let arguments = rxafs::InlineBulkStatus {
                 fids: rxafs::Fids::from_iter_cut(some.iter().map(|vnode| vnode.fid())),
             };
@@ -169,7 +172,7 @@ impl Cache {
             for ((vnode, asked), (status, callback)) in some.iter().zip(asked).zip(answers) {
                 if status.file_type != FileType::Invalid && status.error_code == AbortCode(0) {
                     let asked = asked.answered_by(by);
-                    self.heard(user, vnode, status, Some((*callback, asked)));
+                    self.apply_status(user, vnode, status, Some((*callback, asked)));
                 }
             }
         }
@@ -184,14 +187,14 @@ impl Cache {
         start: u64,
         end: u64,
     ) -> Result<(Vec<Bytes>, AfsFetchStatus)> {
-        self.told(vnode).await?;
+        self.flush_pending(vnode).await?;
         if let Some(answer) = self.fetch_directly(user, vnode, start, end).await {
             return Ok(answer);
         }
-        let asked = Asked::about(vnode);
+        let asked = StatusRequest::about(vnode);
         let (pieces, reply, by) = self.fetch_at(user, vnode, start, end).await?;
         let asked = asked.answered_by(by);
-        self.heard(user, vnode, &reply.status, Some((reply.callback, asked)));
+        self.apply_status(user, vnode, &reply.status, Some((reply.callback, asked)));
         Ok((pieces, reply.status))
     }
 

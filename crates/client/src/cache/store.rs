@@ -55,7 +55,7 @@ impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if let Some(piece) = self.piece.take() {
             let owed = self.vnode.not_stored(&piece);
-            self.cache.pay(self.vnode, owed);
+            self.cache.send_notices(self.vnode, owed);
         }
     }
 }
@@ -111,7 +111,7 @@ impl Cache {
         durable: bool,
     ) -> Result<()> {
         if !vnode.body.lock().is_changed() {
-            return self.born(vnode).await;
+            return self.flush_create(vnode).await;
         }
         let mut begun = false;
         while !self.store_next(vnode, leave, durable, begun).await? {
@@ -163,7 +163,7 @@ impl Cache {
                     self.brim.stored(vnode);
                     let shown = Some(&status);
                     vnode.body.lock().attributes_stored(&piece.set, shown);
-                    self.pay(vnode, owed);
+                    self.send_notices(vnode, owed);
                     Ok(false)
                 }
                 Err(error) => {
@@ -178,12 +178,12 @@ impl Cache {
         if self.store_attributes(&user, vnode).await? {
             return Ok(false);
         }
-        Ok(self.settled(vnode))
+        Ok(self.finish_store(vnode))
     }
 
     /// Removes a file without dirty bytes or attributes from the table of unstored files. Returns
     /// whether it is clean.
-    pub(crate) fn settled(&self, vnode: &Arc<Vnode>) -> bool {
+    pub(crate) fn finish_store(&self, vnode: &Arc<Vnode>) -> bool {
         let mut unstored = self.unstored.lock();
         let is_changed = vnode.body.lock().is_changed();
         if !is_changed {
@@ -229,12 +229,12 @@ impl Cache {
             let whole = piece.start == 0 && piece.end == piece.file_length && !piece.cuts();
             if whole && piece.end > 0 && piece.end <= SMALL {
                 let hurry = !vnode.unhurried.load(Ordering::Acquire);
-                let made = self.born_with(vnode, &bytes, &arguments.in_status, hurry);
+                let made = self.create_with(vnode, &bytes, &arguments.in_status, hurry);
                 if let Some(status) = made.await? {
                     return Ok((status, sums));
                 }
             }
-            self.born(vnode).await?;
+            self.flush_create(vnode).await?;
             // The server may have created it under another number.
             arguments.fid = vnode.fid();
         }
@@ -338,7 +338,7 @@ impl Cache {
             }
         };
         let alive = super::keep_alive::keep(Arc::downgrade(&self));
-        let telling = Self::keep_telling(Arc::downgrade(&self));
+        let telling = Self::keep_creating(Arc::downgrade(&self));
         let removing = Self::keep_removing(Arc::downgrade(&self));
         tokio::join!(
             self.keep_storing(),
@@ -361,7 +361,7 @@ impl Cache {
             owed.map(|(vnode, owed)| (vnode.clone(), owed)).collect()
         };
         for (vnode, owed) in owed {
-            self.pay(&vnode, owed);
+            self.send_notices(&vnode, owed);
         }
     }
 }

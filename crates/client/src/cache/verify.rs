@@ -60,14 +60,14 @@ pub(crate) struct Look<'a> {
 impl Look<'_> {
     /// Returns the server's current names of a directory, and its status.
     async fn names(&self, directory: &Arc<Vnode>) -> Result<(Arc<Listing>, AfsFetchStatus)> {
-        self.cache.doubt(&[directory]);
+        self.cache.end_promises(&[directory]);
         let listing = self.cache.listing(self.user, directory).await?;
         let status = self.cache.status(self.user, directory).await?;
         Ok((listing, status))
     }
 
     /// Returns the current target of a name, with its status and the directory's.
-    async fn found(&self, name: &AfsName) -> Result<Option<Found>> {
+    async fn found(&self, name: &AfsName) -> Result<Option<Entry>> {
         let (listing, directory) = self.names(self.directory).await?;
         let Some(fid) = listing.get(name.as_bytes()).copied() else {
             return Ok(None);
@@ -78,7 +78,7 @@ impl Look<'_> {
         let reply = client
             .call_volume(volume, &what, &FetchStatus { fid })
             .await?;
-        Ok(Some(Found {
+        Ok(Some(Entry {
             fid,
             status: reply.status,
             callback: reply.callback,
@@ -93,10 +93,10 @@ impl Look<'_> {
         kind: FileType,
         wanted: &AfsStoreStatus,
         length: Option<u64>,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<Entry>> {
         let found = self.found(name).await?;
         Ok(found.filter(|found| {
-            let Found { fid, status, .. } = found;
+            let Entry { fid, status, .. } = found;
             let links = if kind == FileType::Directory { 2 } else { 1 };
             let mode = |mode: u32| mode & 0o777;
             let is_as_wanted = status.file_type == kind
@@ -119,7 +119,7 @@ impl Look<'_> {
 }
 
 /// The target of a name.
-struct Found {
+struct Entry {
     fid: Fid,
     status: AfsFetchStatus,
     callback: Callback,

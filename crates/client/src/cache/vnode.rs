@@ -22,7 +22,7 @@ use super::life::Life;
 use super::lock_order::{BODY, Ordered, STATE};
 use super::lock_table::Locks;
 use super::reader::Reader;
-use super::request::Asked;
+use super::request::StatusRequest;
 use super::user::User;
 use crate::course::SETTLE_TIME;
 use crate::mount_point::is_mount_point;
@@ -157,7 +157,7 @@ impl State {
     }
 }
 
-impl Asked {
+impl StatusRequest {
     pub(crate) fn about(vnode: &Vnode) -> Self {
         Self {
             at: Instant::now(),
@@ -280,23 +280,23 @@ impl Vnode {
     /// Answers may overtake each other. The result of our own change is newer than any lower
     /// version. A promise that was given before the change holds all the same: a change by another
     /// client would have broken it.
-    pub(crate) fn heard(
+    pub(crate) fn apply_status(
         &self,
         user: u32,
         status: &AfsFetchStatus,
-        promise: Option<(Callback, Asked)>,
+        promise: Option<(Callback, StatusRequest)>,
     ) -> Owed {
-        self.hear(&mut self.state.lock(), user, status, promise)
+        self.apply(&mut self.state.lock(), user, status, promise)
     }
 
-    /// Like [`Vnode::heard`], for a directory in which we created `count` things that its listing
-    /// already has. If the version grew by another number, other clients made changes too, and the
-    /// listing is dropped.
-    pub(crate) fn heard_grown(
+    /// Like [`Vnode::apply_status`], for a directory in which we created `count` things that its
+    /// listing already has. If the version grew by another number, other clients made changes too,
+    /// and the listing is dropped.
+    pub(crate) fn apply_growth(
         &self,
         user: u32,
         (count, status): (u64, &AfsFetchStatus),
-        promise: Option<(Callback, Asked)>,
+        promise: Option<(Callback, StatusRequest)>,
     ) -> Owed {
         let mut state = self.state.lock();
         match &mut state.listing {
@@ -305,7 +305,7 @@ impl Vnode {
             }
             _ => state.listing = None,
         }
-        self.hear(&mut state, user, status, promise)
+        self.apply(&mut state, user, status, promise)
     }
 
     /// The server stored a piece. Returns the notice that is owed to the kernel.
@@ -324,7 +324,7 @@ impl Vnode {
         let before = self.length();
         let others = self.body.lock().stored(piece, status, sums);
         state.failed = None;
-        let heard = self.hear(&mut state, user, status, None);
+        let heard = self.apply(&mut state, user, status, None);
         match others && heard == Owed::NOTHING {
             true => state.held.news((before, self.length())),
             false => heard,
@@ -341,12 +341,12 @@ impl Vnode {
         }
     }
 
-    fn hear(
+    fn apply(
         &self,
         state: &mut State,
         user: u32,
         status: &AfsFetchStatus,
-        promise: Option<(Callback, Asked)>,
+        promise: Option<(Callback, StatusRequest)>,
     ) -> Owed {
         let overtaken = match &promise {
             Some((_, asked)) => self.own.load(Ordering::Acquire) != asked.own,
@@ -363,11 +363,12 @@ impl Vnode {
         let mut owed = Owed::NOTHING;
         if !older {
             let before = self.length();
-            if status.file_type == FileType::File && self.body.lock().meet(status) {
+            if status.file_type == FileType::File && self.body.lock().apply_status(status) {
                 owed = state.held.news((before, self.length()));
             }
             state.status = Some(*status);
-            let from_before = |asked: Asked| asked.breaks != self.breaks.load(Ordering::Acquire);
+            let from_before =
+                |asked: StatusRequest| asked.breaks != self.breaks.load(Ordering::Acquire);
             let is_old =
                 self.is_directory() && promise.is_some_and(|(_, asked)| from_before(asked));
             state.life.seen(is_old);
@@ -404,7 +405,10 @@ impl Vnode {
     /// Returns the promise of an answer, or none while an earlier change without an answer is
     /// undecided. The change is made, or will never be made, when the server has answered for
     /// [`SETTLE_TIME`] since.
-    pub(crate) fn decided(&self, (callback, asked): (Callback, Asked)) -> (Callback, Asked) {
+    pub(crate) fn decided(
+        &self,
+        (callback, asked): (Callback, StatusRequest),
+    ) -> (Callback, StatusRequest) {
         let mut state = self.state.lock();
         let Some(first) = state.undecided else {
             return (callback, asked);
@@ -531,85 +535,4 @@ impl Vnode {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use std::sync::Arc;
-
-    use cellar_wire::ids::VolumeId;
-
-    use super::*;
-    use crate::cell::CellName;
-    use crate::mount_point::VolumeKind;
-
-    const USER: u32 = 1;
-
-    /// A file of volume 5 without a known status.
-    pub(in crate::cache) fn vnode() -> Vnode {
-        let volume = Volume {
-            cell: CellName::new("test.cell").expect("name"),
-            name: "volume".to_owned(),
-            kind: VolumeKind::ReadWrite,
-            id: VolumeId(5),
-        };
-        let body = Body::in_memory(Arc::default());
-        Vnode::new((0, Fid::new(5, 2, 1)), Arc::new(volume), body)
-    }
-
-    fn status(version: u64, length: u64, mode: u32) -> AfsFetchStatus {
-        AfsFetchStatus {
-            file_type: FileType::File,
-            length,
-            data_version: version,
-            unix_mode: mode,
-            ..AfsFetchStatus::failed(AbortCode(0))
-        }
-    }
-
-    fn promise(asked: Asked) -> Option<(Callback, Asked)> {
-        let callback = Callback {
-            version: 1,
-            expires_in_secs: 3600,
-            callback_type: Callback::SHARED,
-        };
-        Some((callback, asked))
-    }
-
-    fn known(vnode: &Vnode) -> (u64, u64, u32, bool) {
-        let Attributes { status, valid } = vnode.attributes().expect("known");
-        let promised = !valid.is_zero();
-        assert_eq!(vnode.body.lock().length(), status.length);
-        (
-            status.data_version,
-            status.length,
-            status.unix_mode,
-            promised,
-        )
-    }
-
-    #[test]
-    fn an_answer_from_before_our_own_change_does_not_undo_it() {
-        let vnode = vnode();
-        let early = Asked::about(&vnode);
-        let _nothing = vnode.heard(USER, &status(4, 10, 0o644), promise(early));
-        let asked = Asked::about(&vnode);
-        // We store in between, and that answer arrives first.
-        let _nothing = vnode.heard(USER, &status(5, 20, 0o644), None);
-        let _nothing = vnode.heard(USER, &status(4, 10, 0o644), promise(asked));
-        assert_eq!(known(&vnode), (5, 20, 0o644, true));
-        // If the version is higher, the late answer is newer.
-        let _nothing = vnode.heard(USER, &status(6, 30, 0o644), promise(asked));
-        assert_eq!(known(&vnode), (6, 30, 0o644, true));
-        // A change of the mode keeps the version, so it is unknown which of the two is newer.
-        let asked = Asked::about(&vnode);
-        let _nothing = vnode.heard(USER, &status(6, 30, 0o600), None);
-        let _nothing = vnode.heard(USER, &status(6, 30, 0o644), promise(asked));
-        assert!(!known(&vnode).3);
-    }
-
-    #[test]
-    fn answers_to_our_own_changes_may_overtake_each_other() {
-        let vnode = vnode();
-        let _nothing = vnode.heard(USER, &status(5, 20, 0o644), None);
-        let _nothing = vnode.heard(USER, &status(4, 10, 0o600), None);
-        assert_eq!(known(&vnode), (5, 20, 0o644, false));
-    }
-}
+pub(super) mod tests;

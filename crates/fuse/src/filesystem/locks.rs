@@ -11,7 +11,7 @@ const F_WRLCK: i32 = 1;
 const F_UNLCK: i32 = 2;
 
 /// A request about a lock.
-pub(super) struct Asked {
+pub(super) struct StatusRequest {
     pub(super) handle: FileHandle,
     pub(super) owner: fuser::LockOwner,
     /// The first and the last byte.
@@ -22,7 +22,7 @@ pub(super) struct Asked {
     pub(super) flock: bool,
 }
 
-impl Asked {
+impl StatusRequest {
     fn owner(&self) -> LockOwner {
         let family = match self.flock {
             true => LockFamily::Flock,
@@ -53,7 +53,7 @@ impl Asked {
 
 impl Filesystem {
     /// Answers with the lock that conflicts.
-    pub(super) fn get_lock(&self, request: &Request, asked: Asked, reply: ReplyLock) {
+    pub(super) fn get_lock(&self, request: &Request, asked: StatusRequest, reply: ReplyLock) {
         let (requests, caller) = (self.requests.clone(), self.caller(request));
         self.run(async move {
             let Some(lock) = asked.lock() else {
@@ -75,7 +75,13 @@ impl Filesystem {
     }
 
     /// Sets a lock, or releases one. With `sleep` it waits until there is no conflict.
-    pub(super) fn set_lock(&self, request: &Request, asked: Asked, sleep: bool, reply: ReplyEmpty) {
+    pub(super) fn set_lock(
+        &self,
+        request: &Request,
+        asked: StatusRequest,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
         let (requests, caller) = (self.requests.clone(), self.caller(request));
         self.run(async move {
             let handle = asked.handle.0;

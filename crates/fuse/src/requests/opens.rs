@@ -120,7 +120,7 @@ impl Requests {
     ) -> Answer<Option<Arc<Backing>>> {
         let (vnode, breaks) = (handle.vnode(), handle.vnode().breaks());
         let backing = match self.passthrough.open(inode, handle, register) {
-            Opening::Asked => return Ok(None),
+            Opening::StatusRequest => return Ok(None),
             Opening::Through(backing) => backing,
             Opening::Stale if self.inodes.has_name(inode) => return Err(Errno::ESTALE),
             Opening::Stale => self.passthrough.open_old(inode).ok_or(Errno::ESTALE)?,

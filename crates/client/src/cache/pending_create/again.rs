@@ -34,7 +34,7 @@ impl Cache {
             callback: reply.callback,
             lease_secs: 0,
         };
-        self.is_born(queue, one, &made, by);
+        self.note_created(queue, one, &made, by);
         let name = Bytes::copy_from_slice(one.making.name.as_bytes());
         self.directory_changed(&queue.user, directory, &reply.dir_status, |listing| {
             listing.insert(name, fid);

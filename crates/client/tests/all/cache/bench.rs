@@ -230,11 +230,11 @@ impl Watcher for Told {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn is_telling(&self, _vnode: &Vnode) -> bool {
+    fn has_notices(&self, _vnode: &Vnode) -> bool {
         false
     }
 
-    fn told<'a>(&'a self, _vnode: &'a Vnode) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn notified<'a>(&'a self, _vnode: &'a Vnode) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(std::future::ready(()))
     }
 

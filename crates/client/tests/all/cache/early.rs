@@ -570,7 +570,7 @@ async fn numbers_that_the_server_has_forgotten_cost_nothing_but_others() {
     for name in ["asked for", "asked for, too", "leased"] {
         make_in(&a, &sub, name).await;
     }
-    cache.told(&sub).await.expect("told");
+    cache.flush_pending(&sub).await.expect("told");
     forget_numbers(&a).await;
     let before = bench.calls::<CreateFile>();
     let open = a.make("open").await;
@@ -582,7 +582,7 @@ async fn numbers_that_the_server_has_forgotten_cost_nothing_but_others() {
     handle.store(true).await.expect("stored");
     handle.close().await;
     assert_eq!(a.get(&within).await, b"within");
-    cache.told(root).await.expect("told");
+    cache.flush_pending(root).await.expect("told");
     for vnode in [&open, &within] {
         cache.store(vnode, false).await.expect("stored");
     }
