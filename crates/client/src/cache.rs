@@ -23,9 +23,8 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::net::SocketAddr;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -39,10 +38,13 @@ use crate::cell::{Cell, CellName, Dns, KnownCells};
 use crate::client::own_address;
 use crate::error::{Error, Result};
 use crate::reach::Reach;
-use crate::rxafscb::{CallbackService, Promises, Settled};
+use crate::rxafscb::CallbackService;
 use crate::volume::Volume;
 
+mod access;
 mod attributes;
+mod breaks;
+mod cache_directory;
 mod change;
 mod coherence;
 mod compare;
@@ -85,6 +87,8 @@ mod verify;
 mod vnode;
 mod write_back;
 
+use breaks::Breaks;
+use cache_directory::{own_uuid, prepare, this_boot};
 pub use cellar_cachestore::{Unstored, unstored_in};
 use coherence::Audience;
 pub use coherence::{Length, Notice, SETTLE_TIME, Watcher};
@@ -101,7 +105,6 @@ pub use manage::Waiting;
 use metrics::Counts;
 pub use namespace::{Lookup, Root};
 use range_locks::RangeLocks;
-use renew::Renewals;
 use settings::Settings;
 pub use settings::{SIZE_MIN, SYSNAMES_MAX};
 use user::Users;
@@ -585,92 +588,5 @@ impl Cache {
             index.close(&numbers.collect::<Vec<_>>());
         }
         failed
-    }
-}
-
-/// The file that marks a directory as a cache directory. The process that uses the directory locks
-/// it.
-const MARK: &str = "cellar-cache";
-
-/// The id of the machine's current boot. Source: Linux, random(4).
-fn this_boot() -> std::io::Result<[u8; 16]> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let number = uuid::Uuid::parse_str(text.trim()).map_err(std::io::Error::other)?;
-    Ok(*number.as_bytes())
-}
-
-/// Returns the UUID under which servers know the cache in a directory. Later processes with this
-/// directory use the same one. The reason: servers reserved vnode numbers for this UUID, and local
-/// creates with these numbers may still be pending.
-fn own_uuid(directory: &Path) -> std::io::Result<[u8; 16]> {
-    let path = directory.join("uuid");
-    if let Ok(bytes) = std::fs::read(&path)
-        && let Ok(uuid) = bytes.try_into()
-    {
-        return Ok(uuid);
-    }
-    let uuid = *uuid::Uuid::new_v4().as_bytes();
-    cellar_private::replace(&path, &uuid)?;
-    Ok(uuid)
-}
-
-/// Prepares a directory for this cache alone. A directory with other contents is refused and left
-/// unchanged.
-fn prepare(directory: &Path) -> std::io::Result<File> {
-    cellar_private::directory(directory)?;
-    let mark = directory.join(MARK);
-    let refuse = |why: &str| Err(std::io::Error::other(why));
-    if !mark.exists() && std::fs::read_dir(directory)?.next().is_some() {
-        return refuse("it is not empty, and not the cache of a mount");
-    }
-    // Only now is it known that the directory is a cache directory or empty.
-    if let Some(found) = cellar_private::narrow(directory)? {
-        tracing::warn!(
-            directory = %directory.display(), %found,
-            "other accounts could use this; their rights are removed"
-        );
-    }
-    let lock = cellar_private::create(&mark)?;
-    if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-        return refuse("another mount uses it");
-    }
-    Ok(lock)
-}
-
-/// Receives the breaks of file servers.
-struct Breaks(Weak<Cache>);
-
-impl Breaks {
-    async fn settled(&self) {
-        if let Some(cache) = self.0.upgrade() {
-            cache.audience.settled().await;
-        }
-    }
-}
-
-impl Promises for Breaks {
-    fn broken(&self, fids: &[Fid]) -> Settled<'_> {
-        let mut renewals = Renewals::default();
-        if let Some(cache) = self.0.upgrade() {
-            for fid in fids {
-                for vnode in cache.break_promises(*fid) {
-                    renewals.renew(&cache, &vnode);
-                }
-            }
-        }
-        Box::pin(async move {
-            tokio::join!(self.settled(), renewals.done());
-        })
-    }
-
-    fn all_broken(&self, _server: SocketAddr) -> Settled<'_> {
-        if let Some(cache) = self.0.upgrade() {
-            cache.reach.was_forgotten();
-            cache.locks_lost.notify_one();
-            // The server may call from an address that this cache does not know. So all promises
-            // end.
-            cache.promises_end(None);
-        }
-        Box::pin(self.settled())
     }
 }

@@ -25,7 +25,7 @@ use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus, FileType, StoreData64};
 use tokio::time::Instant;
 
 use super::Cache;
-use super::change::rights_to_file;
+use super::access::rights_to_file;
 use super::request::refused;
 use super::user::User;
 use super::vnode::Vnode;

@@ -23,7 +23,7 @@ use cellar_wire::rxafs::{AfsFetchStatus, FileType};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Cache;
-use super::change::rights_to_file;
+use super::access::rights_to_file;
 use super::reader::{WINDOW, files_after};
 use super::user::User;
 use super::vnode::Vnode;

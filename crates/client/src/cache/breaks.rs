@@ -1,0 +1,48 @@
+//! The breaks of promises that file servers send.
+
+use std::net::SocketAddr;
+use std::sync::Weak;
+
+use cellar_wire::ids::Fid;
+
+use super::Cache;
+use super::renew::Renewals;
+use crate::rxafscb::{Promises, Settled};
+
+/// Receives the breaks of file servers.
+pub(super) struct Breaks(pub(super) Weak<Cache>);
+
+impl Breaks {
+    async fn settled(&self) {
+        if let Some(cache) = self.0.upgrade() {
+            cache.audience.settled().await;
+        }
+    }
+}
+
+impl Promises for Breaks {
+    fn broken(&self, fids: &[Fid]) -> Settled<'_> {
+        let mut renewals = Renewals::default();
+        if let Some(cache) = self.0.upgrade() {
+            for fid in fids {
+                for vnode in cache.break_promises(*fid) {
+                    renewals.renew(&cache, &vnode);
+                }
+            }
+        }
+        Box::pin(async move {
+            tokio::join!(self.settled(), renewals.done());
+        })
+    }
+
+    fn all_broken(&self, _server: SocketAddr) -> Settled<'_> {
+        if let Some(cache) = self.0.upgrade() {
+            cache.reach.was_forgotten();
+            cache.locks_lost.notify_one();
+            // The server may call from an address that this cache does not know. So all promises
+            // end.
+            cache.promises_end(None);
+        }
+        Box::pin(self.settled())
+    }
+}
