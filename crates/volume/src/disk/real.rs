@@ -39,7 +39,7 @@ impl FileDisk {
         if let Some(found) = cellar_private::narrow(&folder)? {
             tracing::warn!(
                 folder = %folder.display(), %found,
-                "other accounts could use this; their rights are taken away"
+                "other accounts could use this; their rights are removed"
             );
         }
         let handle = File::open(&folder)?;
