@@ -402,12 +402,15 @@ mod tests {
         };
         let moved = decide(&moved, Some(&known)).expect("moved");
         assert_eq!((&*moved.location, &*moved.owner), ("hq/r1", "physics"));
-        let nobodys = Options {
+        let without_owner = Options {
             owner: Some(String::new()),
             ..options()
         };
-        let nobodys = decide(&nobodys, Some(&moved)).expect("nobody's");
-        assert_eq!((&*nobodys.location, &*nobodys.owner), ("hq/r1", ""));
+        let without_owner = decide(&without_owner, Some(&moved)).expect("without owner");
+        assert_eq!(
+            (&*without_owner.location, &*without_owner.owner),
+            ("hq/r1", "")
+        );
         assert_eq!(moved.server_uuid, known.server_uuid);
         assert_eq!(moved.cell.database_servers, [IpAddr::from([192, 0, 2, 2])]);
         let renamed = Options {

@@ -401,7 +401,7 @@ pub async fn first_of_keytab(keytab: &Path) -> Result<String, Error> {
     first_principal(&text).ok_or_else(|| Error::EmptyKeytab(keytab.to_owned()))
 }
 
-/// Parses `klist -k`: `Keytab name: …`, `KVNO Principal`, `---- …`, then `   1 alice@TEST.CELL`.
+/// Parses `klist -k`: three head lines, then `   1 alice@TEST.CELL`.
 fn first_principal(text: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let (version, principal) = line.trim().split_once(char::is_whitespace)?;

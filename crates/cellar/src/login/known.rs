@@ -44,7 +44,7 @@ pub(super) async fn check(cell: &Cell, ticket: &Ticket, token: &Token, register:
         ticket.client.local_name()
     };
     let asked = ask(cell, &name, token, foreign && register);
-    let nobody = format!(
+    let unregistered = format!(
         "cell {} has no user {name}: you are system:anyuser there",
         cell.name
     );
@@ -54,9 +54,9 @@ pub(super) async fn check(cell: &Cell, ticket: &Ticket, token: &Token, register:
             "cellar login: cell {} has entered you as {name} (id {})",
             cell.name, id.0
         ),
-        Ok(Ok(Answer::Unknown)) => eprintln!("cellar login: {nobody}"),
+        Ok(Ok(Answer::Unknown)) => eprintln!("cellar login: {unregistered}"),
         Ok(Ok(Answer::Refused(error))) => {
-            eprintln!("cellar login: {nobody}, and the cell does not register you: {error}");
+            eprintln!("cellar login: {unregistered}, and the cell does not register you: {error}");
         }
         Ok(Err(Error::Database { cause, .. })) if token_sentence(&cause).is_some() => {
             let why = match has_dot(ticket) {

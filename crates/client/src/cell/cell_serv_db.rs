@@ -88,7 +88,7 @@ not an address
 >broken cell name/ #x
 >second.org#no blank
 198.51.100.7\t\t#db.second.org
->empty.org  #nobody serves this one
+>empty.org  #a cell without servers
 ";
         let cells = parse_cell_serv_db(text);
         let names: Vec<_> = cells.iter().map(|c| c.name.as_str()).collect();
