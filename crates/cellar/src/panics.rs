@@ -1,11 +1,12 @@
 //! A panic is one log line, caught or not.
 //!
-//! Panics are caught in four places: a handler's call (`rpc`), work on a thread that may block
-//! (`rpc::blocking`), and the reads and commits of the embedded engine (`volume`, `celldb`), which
-//! panics on some damaged pages. The default hook prints several lines past the log. This hook logs
-//! one line instead, so code that catches a panic returns its error and logs nothing of its own.
+//! Panics are caught in a handler's call (`rpc`) and in work on a thread that may block
+//! (`rpc::blocking`). The default hook prints several lines past the log. This hook logs one line
+//! instead, so code that catches a panic returns its error and logs nothing of its own.
+//!
+//! Calls of the embedded engine (`volume`, `celldb`) are an exception: it panics on some damaged
+//! pages. The caller reports such a panic as an error, with the name of the damaged file.
 
-use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::PanicHookInfo;
 
@@ -17,9 +18,7 @@ pub(crate) fn log_in_one_line() {
 }
 
 fn report(panic: &PanicHookInfo<'_>) {
-    // A read found a damaged block; the error is logged with the name of its file. A scrub finds a
-    // damaged page hundreds of times.
-    if cellar_volume::is_reading_damage() {
+    if cellar_guarded::is_guarded() {
         return;
     }
     let thread = std::thread::current();
@@ -29,7 +28,7 @@ fn report(panic: &PanicHookInfo<'_>) {
         .map_or_else(|| "unknown".to_owned(), ToString::to_string);
     let line = format!(
         "thread {thread} panicked at {place}: {}",
-        one_line(message(panic.payload()))
+        cellar_guarded::message(panic.payload())
     );
     if tracing::enabled!(tracing::Level::ERROR) {
         tracing::error!("{line}");
@@ -42,26 +41,6 @@ fn report(panic: &PanicHookInfo<'_>) {
     if backtrace.status() == BacktraceStatus::Captured {
         eprintln!("{backtrace}");
     }
-}
-
-fn message(payload: &(dyn Any + Send)) -> &str {
-    payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
-}
-
-/// Escapes control characters: an assertion's message has several lines.
-fn one_line(text: &str) -> String {
-    let escaped = text.chars().map(|c| {
-        if c.is_control() {
-            c.escape_default().to_string()
-        } else {
-            c.to_string()
-        }
-    });
-    escaped.collect()
 }
 
 #[cfg(test)]
@@ -112,7 +91,13 @@ mod tests {
             logged(|| assert_eq!(1, 2, "two\nlines")),
             logged(|| std::panic::panic_any(7)),
         ];
+        let guarded = logged(|| {
+            assert!(cellar_guarded::guarded(|| panic!("caught")).is_err());
+            panic!("not caught");
+        });
         std::panic::set_hook(before);
+        assert!(!guarded.contains(": caught"), "{guarded}");
+        assert!(guarded.ends_with(": not caught\n"), "{guarded}");
         for (line, wanted) in lines.iter().zip([
             ": a page is damaged",
             r"two\nlines\n  left: 1\n right: 2",

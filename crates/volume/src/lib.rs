@@ -63,7 +63,6 @@ mod volume;
 pub use body::Reader;
 pub use cellar_wire::acl::AccessList;
 pub use check::CheckReport;
-pub use engine::base::is_reading_damage;
 pub use engine::{Opening, StoreId};
 pub use error::{Error, Result};
 pub use frozen::{Body, Content, Frozen, Listed, Part, Since, Vnodes};

@@ -15,7 +15,6 @@ mod twin;
 
 use std::cell::Cell;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -176,28 +175,21 @@ impl StorageBackend for Backend {
 thread_local! {
     /// The offset of the damaged block that this thread has found.
     static DAMAGED: Cell<Option<u64>> = const { Cell::new(None) };
-    /// Whether this thread opens a file that ends before blocks that were written.
-    static IS_CUT: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Returns whether redb, in this thread, has just been given a damaged block or a file that is cut
-/// off. A panic of redb follows from that. It is caught, and the caller reports the error.
-pub fn is_reading_damage() -> bool {
-    DAMAGED.get().is_some() || IS_CUT.get()
 }
 
 fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     DAMAGED.set(None);
-    let result = catch_unwind(AssertUnwindSafe(work));
+    let result = cellar_guarded::guarded(work);
     if let Some(at) = DAMAGED.take() {
         return Err(redb::Error::Corrupted(format!(
             "the block at offset {at} does not match its checksum"
         )));
     }
-    match result {
-        Ok(result) => result,
-        Err(_) => Err(redb::Error::Corrupted("a page is damaged".into())),
-    }
+    result.unwrap_or_else(|panic| {
+        Err(redb::Error::Corrupted(format!(
+            "a page is damaged: {panic}"
+        )))
+    })
 }
 
 fn failed(error: &redb::Error) -> Error {
@@ -232,7 +224,6 @@ impl Base {
         // After a crash there can be sums for a growth of the table that never became durable. No
         // durable page lies there then.
         let is_cut = length > 0 && sums.reach_behind(length);
-        IS_CUT.set(is_cut);
         let database = guarded(|| {
             let mut database = Builder::new()
                 .set_cache_size(cache_bytes)
@@ -267,7 +258,6 @@ impl Base {
             transaction.commit()?;
             Ok(database)
         });
-        IS_CUT.set(false);
         let database = database.map_err(|error| match is_cut && !no_room.is_set() {
             true => Error::Damaged(format!(
                 "its file 'base' ends at byte {length}, and more of it was written: restore that \
