@@ -11,7 +11,7 @@ use cellar_wire::afsvol::WRONG_BASE;
 use cellar_wire::ids::Fid;
 use cellar_wire::{AbortCode, uae};
 
-use crate::host::{HostSlot, Unsettled};
+use crate::host::{HostSlot, NotReady};
 
 /// Why a call is refused.
 #[derive(Clone, Debug)]
@@ -189,11 +189,11 @@ impl From<Error> for Refusal {
     }
 }
 
-impl From<Unsettled> for Refusal {
-    fn from(cause: Unsettled) -> Self {
+impl From<NotReady> for Refusal {
+    fn from(cause: NotReady) -> Self {
         match cause {
-            Unsettled::Busy | Unsettled::Gone => Self::Busy,
-            Unsettled::Silent => Self::HostSilent,
+            NotReady::Busy | NotReady::Gone => Self::Busy,
+            NotReady::Silent => Self::HostSilent,
         }
     }
 }

@@ -15,7 +15,6 @@ mod delta_in;
 mod delta_out;
 mod dump;
 mod forward;
-mod leftovers;
 mod list;
 mod object_bytes;
 mod partitions;
@@ -27,6 +26,7 @@ mod status;
 mod stream;
 mod transaction;
 mod traverse;
+mod unfinished_volumes;
 
 use std::sync::Arc;
 

@@ -44,7 +44,7 @@ use parking_lot::Mutex;
 use tokio::sync::{MutexGuard, Notify};
 use tokio::time::Instant;
 
-pub use contact::{ContactCounters, Contacts, Unsettled};
+pub use contact::{ContactCounters, Contacts, NotReady};
 pub(crate) use table::canonical;
 pub use table::{HostCounts, HostTable, Networks};
 
@@ -62,7 +62,7 @@ pub struct Host {
     slot: HostSlot,
     flags: AtomicU32,
     /// Server's seconds of the last call of any kind.
-    heard: AtomicU32,
+    last_call: AtomicU32,
     /// Server's seconds of the last call that shows user activity on the host.
     active: AtomicU32,
     waiting: AtomicU32,
@@ -95,7 +95,7 @@ struct Record {
     outbox: VecDeque<Fid>,
     /// How many fids were ever put into the outbox, and how many have left it.
     queued: u64,
-    told: u64,
+    delivered: u64,
     /// Whether a task empties the outbox, or is about to.
     delivering: bool,
 }
@@ -134,7 +134,7 @@ impl Host {
         Self {
             slot,
             flags: AtomicU32::new(0),
-            heard: AtomicU32::new(now),
+            last_call: AtomicU32::new(now),
             active: AtomicU32::new(now),
             waiting: AtomicU32::new(0),
             answers_in: AtomicU32::new(0),
@@ -149,7 +149,7 @@ impl Host {
                 failed_since: None,
                 outbox: VecDeque::new(),
                 queued: 0,
-                told: 0,
+                delivered: 0,
                 delivering: false,
             }),
             talk: tokio::sync::Mutex::new(()),
@@ -178,7 +178,7 @@ impl Host {
 
     /// Whether calls of this host can be answered without contacting it first.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.flags.load(Ordering::Acquire) & (KNOWN | VERIFY | DOWN | RESET | GONE) == KNOWN
     }
 
@@ -228,10 +228,10 @@ impl Host {
     }
 
     /// Notes a call at `now`. `active` says that the call shows user activity on the host.
-    pub(crate) fn heard(&self, now: u32, active: bool) {
+    pub(crate) fn note_call(&self, now: u32, active: bool) {
         // Storing only when the second changes keeps the cache line shared between threads.
-        if self.heard.load(Ordering::Relaxed) != now {
-            self.heard.store(now, Ordering::Relaxed);
+        if self.last_call.load(Ordering::Relaxed) != now {
+            self.last_call.store(now, Ordering::Relaxed);
         }
         if active && self.active.load(Ordering::Relaxed) != now {
             self.active.store(now, Ordering::Relaxed);
@@ -252,8 +252,8 @@ impl Host {
         self.record.lock().cps = Some((cps, generation));
     }
 
-    pub(crate) fn last_heard(&self) -> u32 {
-        self.heard.load(Ordering::Relaxed)
+    pub(crate) fn last_call(&self) -> u32 {
+        self.last_call.load(Ordering::Relaxed)
     }
 
     pub(crate) fn last_active(&self) -> u32 {
@@ -280,7 +280,7 @@ impl Host {
             return Queued::Delayed;
         }
         if record.outbox.len() >= DELAYED_BREAKS_PER_HOST {
-            record.told += record.outbox.len() as u64;
+            record.delivered += record.outbox.len() as u64;
             record.outbox.clear();
             self.set(RESET | DOWN);
             drop(record);
@@ -331,11 +331,11 @@ impl Host {
     }
 
     /// Removes the first `entries` of the outbox, which were delivered.
-    fn outbox_told(&self, entries: usize) {
+    fn remove_delivered(&self, entries: usize) {
         let mut record = self.record.lock();
         let entries = entries.min(record.outbox.len());
         record.outbox.drain(..entries);
-        record.told += entries as u64;
+        record.delivered += entries as u64;
         drop(record);
         self.moved.notify_waiters();
     }
@@ -343,7 +343,7 @@ impl Host {
     /// Removes everything from the outbox, because the host forgets all promises.
     fn outbox_clear(&self) {
         let entries = self.record.lock().outbox.len();
-        self.outbox_told(entries);
+        self.remove_delivered(entries);
     }
 
     /// Marks the host down: it did not answer. The entries of the outbox wait for its next call.
@@ -382,7 +382,7 @@ impl Host {
     /// task clears the mark when the outbox is empty.
     pub(crate) fn mark_late(&self, number: u64) -> bool {
         let record = self.record.lock();
-        let late = record.told < number && !self.has(DOWN | GONE);
+        let late = record.delivered < number && !self.has(DOWN | GONE);
         if late {
             self.set(DOWN);
         }
@@ -403,12 +403,12 @@ impl Host {
     }
 
     /// Waits until entry `number` has left the outbox, or the host is down.
-    pub(crate) async fn told(&self, number: u64) {
+    pub(crate) async fn wait_for_delivery(&self, number: u64) {
         loop {
             let moved = self.moved.notified();
             tokio::pin!(moved);
             moved.as_mut().enable();
-            if self.record.lock().told >= number || self.has(DOWN | GONE) {
+            if self.record.lock().delivered >= number || self.has(DOWN | GONE) {
                 return;
             }
             moved.await;
@@ -501,10 +501,10 @@ mod tests {
         assert_eq!(fids, [Fid::new(1, 2, 3), Fid::new(1, 4, 3)]);
         assert_eq!(entries, 3);
         assert_eq!(host.queue(Fid::new(1, 6, 3)), Queued::At(4));
-        host.outbox_told(entries);
-        assert_eq!(host.record.lock().told, 3);
+        host.remove_delivered(entries);
+        assert_eq!(host.record.lock().delivered, 3);
         assert_eq!(host.outbox_front(50), Some((vec![Fid::new(1, 6, 3)], 1)));
-        host.outbox_told(1);
+        host.remove_delivered(1);
         assert_eq!(host.outbox_front(50), None);
         assert_eq!(host.queue(Fid::new(1, 8, 3)), Queued::Deliver(5));
     }
@@ -513,7 +513,7 @@ mod tests {
     fn breaks_for_a_host_that_is_down_wait_and_are_bounded() {
         let host = host();
         host.mark_down();
-        assert!(!host.is_settled());
+        assert!(!host.is_ready());
         for _ in 0..3 {
             assert_eq!(host.queue(Fid::new(1, 2, 3)), Queued::Delayed);
         }
@@ -534,17 +534,17 @@ mod tests {
         let host = host();
         assert_eq!(host.queue(Fid::new(1, 2, 3)), Queued::Deliver(1));
         assert!(host.mark_late(1));
-        assert!(!host.is_settled());
+        assert!(!host.is_ready());
         assert!(!host.mark_late(1), "it is down already");
         // A later change joins the same delivery and does not wait for the host.
         assert_eq!(host.queue(Fid::new(1, 4, 3)), Queued::Delayed);
         let (fids, entries) = host.outbox_front(50).unwrap();
         assert_eq!(fids.len(), 2);
-        host.outbox_told(entries);
+        host.remove_delivered(entries);
         assert_eq!(host.outbox_front(50), None);
-        assert!(host.is_settled());
+        assert!(host.is_ready());
         assert!(!host.mark_late(1), "told too late, but told");
-        assert!(host.is_settled());
+        assert!(host.is_ready());
     }
 
     #[test]

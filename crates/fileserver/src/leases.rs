@@ -80,7 +80,7 @@ struct Lease {
 
 /// The outcome of [`Leases::ask`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum LeaseOutcome {
     /// The host already had the lease, which is now extended.
     Renewed,
     /// The lease is in the table. It is granted when all earlier work has ended.
@@ -200,7 +200,7 @@ impl Leases {
     }
 
     /// Asks for the lease of a directory for `term`.
-    pub(crate) fn ask(&self, fid: Fid, host: HostSlot, term: Duration) -> Asked {
+    pub(crate) fn ask(&self, fid: Fid, host: HostSlot, term: Duration) -> LeaseOutcome {
         let now = Instant::now();
         let until = now + term + LEASE_MARGIN;
         self.change(|table| {
@@ -209,17 +209,17 @@ impl Leases {
                     if let Some(lease) = table.held.get_mut(&fid) {
                         lease.until = until;
                     }
-                    return Asked::Renewed;
+                    return LeaseOutcome::Renewed;
                 }
                 table.contest(fid, now);
-                return Asked::Refused;
+                return LeaseOutcome::Refused;
             }
             if table.contested.get(&fid).is_some_and(|until| *until > now) {
-                return Asked::Refused;
+                return LeaseOutcome::Refused;
             }
             match table.enter(fid, host, until, now) {
-                Some(number) => Asked::Begun(number),
-                None => Asked::Refused,
+                Some(number) => LeaseOutcome::Begun(number),
+                None => LeaseOutcome::Refused,
             }
         })
     }
@@ -400,7 +400,7 @@ impl Server {
         }
         tracing::debug!(%fid, "lease recalled");
         let told = self.breaker.recall(fid, recalled.host, self.now_secs());
-        tokio::join!(self.breaker.told(told), gone);
+        tokio::join!(self.breaker.wait_for_delivery(told), gone);
     }
 }
 
@@ -417,7 +417,7 @@ mod tests {
     }
 
     fn granted(leases: &Leases, fid: Fid, host: HostSlot) -> bool {
-        matches!(leases.ask(fid, host, TERM), Asked::Begun(_))
+        matches!(leases.ask(fid, host, TERM), LeaseOutcome::Begun(_))
     }
 
     #[tokio::test(start_paused = true)]
@@ -430,7 +430,7 @@ mod tests {
             let refused = leases.check(dir(1), other);
             assert!(matches!(refused, Err(Refusal::Leased(_, by)) if by == other));
         }
-        assert_eq!(leases.ask(dir(1), A, TERM), Asked::Renewed);
+        assert_eq!(leases.ask(dir(1), A, TERM), LeaseOutcome::Renewed);
         leases.end(dir(1), B);
         assert!(
             leases.check(dir(1), None).is_err(),
@@ -444,7 +444,7 @@ mod tests {
     async fn what_two_want_nobody_gets_for_a_while() {
         let leases = Leases::default();
         assert!(granted(&leases, dir(1), A));
-        assert_eq!(leases.ask(dir(1), B, TERM), Asked::Refused);
+        assert_eq!(leases.ask(dir(1), B, TERM), LeaseOutcome::Refused);
         leases.end(dir(1), A);
         assert!(!granted(&leases, dir(1), A) && !granted(&leases, dir(1), B));
         assert!(granted(&leases, dir(3), A));
@@ -459,7 +459,11 @@ mod tests {
                 .is_some_and(|recalled| !recalled.first)
         );
         assert!(leases.recall(dir(3), Some(A)).is_none());
-        assert_eq!(leases.ask(dir(3), A, TERM), Asked::Refused, "recalled");
+        assert_eq!(
+            leases.ask(dir(3), A, TERM),
+            LeaseOutcome::Refused,
+            "recalled"
+        );
         assert!(!leases.extend(dir(3), A, TERM));
         leases.end(dir(3), A);
         tokio::time::advance(LEASE_CONTESTED - Duration::from_secs(1)).await;
@@ -508,7 +512,7 @@ mod tests {
     async fn a_grant_that_is_given_up_leaves_none() {
         let leases = Leases::default();
         let begin = || match leases.ask(dir(1), A, TERM) {
-            Asked::Begun(number) => Granting::new(&leases, dir(1), number),
+            LeaseOutcome::Begun(number) => Granting::new(&leases, dir(1), number),
             other => panic!("{other:?}"),
         };
         drop(begin());

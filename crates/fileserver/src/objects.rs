@@ -39,14 +39,14 @@ use crate::limits::{
 use crate::protection::BoxFuture;
 use crate::server::Server;
 
-pub(crate) mod alive;
 pub(crate) mod cell;
 mod collect;
 pub(crate) mod fetch;
 mod garbage;
-pub(crate) mod known;
 pub(crate) mod layouts;
 pub(crate) mod lending;
+pub(crate) mod liveness;
+pub(crate) mod loaded_lists;
 pub(crate) mod making;
 pub(crate) mod ownership;
 pub(crate) mod policies;
@@ -56,9 +56,9 @@ pub(crate) mod repair;
 pub(crate) mod store;
 pub(crate) mod turns;
 
-use alive::Alive;
 use cell::Upkeep;
-use known::{Known, has_none};
+use liveness::DeviceLiveness;
+use loaded_lists::{LoadedLists, has_none};
 use making::Makings;
 use ownership::Claims;
 use policies::PolicyBook;
@@ -122,13 +122,13 @@ impl std::fmt::Debug for ObjectConfig {
 #[derive(Default)]
 pub(crate) struct Objects {
     storage: OnceLock<Storage>,
-    pub(crate) known: Known,
+    pub(crate) loaded_lists: LoadedLists,
     pub(crate) policies: PolicyBook,
     pub(crate) turns: Turns,
     pub(crate) readings: Readings,
     pub(crate) prunes: Prunes,
     pub(crate) makings: Makings,
-    pub(crate) alive: Alive,
+    pub(crate) liveness: DeviceLiveness,
     pub(crate) repairs: Repairs,
     pub(crate) upkeep: OnceLock<Upkeep>,
     pub(crate) leases: Leases,
@@ -305,7 +305,7 @@ impl Objects {
             listed: Mutex::default(),
             config,
         };
-        server.objects.known.expect();
+        server.objects.loaded_lists.expect();
         let policies = storage.config.policies.clone();
         if server.objects.storage.set(storage).is_err() {
             return devices;
@@ -353,23 +353,23 @@ impl Objects {
 
 impl Server {
     async fn keep_devices(self: Arc<Self>) {
-        let known = &self.objects.known;
+        let lists = &self.objects.loaded_lists;
         while let Some(storage) = self.objects.storage().filter(|_| !self.is_stopping()) {
             match storage.ask().await {
-                Ok(()) => known.has_devices(),
+                Ok(()) => lists.note_devices(),
                 Err(cause) => {
                     debug!(%cause, "cannot load the list of object storage devices");
                     if has_none(&cause) {
-                        known.has_devices();
+                        lists.note_devices();
                     }
                 }
             }
-            tokio::time::sleep(known.pause(DEVICES_INTERVAL)).await;
+            tokio::time::sleep(lists.pause(DEVICES_INTERVAL)).await;
         }
     }
 
     async fn keep_policies(self: Arc<Self>, list: &dyn PolicyList) {
-        let heard = &self.objects.known;
+        let lists = &self.objects.loaded_lists;
         let mut known = u64::MAX;
         while !self.is_stopping() {
             match list.policies(known).await {
@@ -377,7 +377,7 @@ impl Server {
                     Ok(policies) => {
                         self.objects.policies.set(policies);
                         known = revision;
-                        heard.has_policies();
+                        lists.note_policies();
                     }
                     // The database has checked the policies, so its format is older or newer than
                     // that of this server.
@@ -390,11 +390,11 @@ impl Server {
                 Err(cause) => {
                     debug!(%cause, "cannot load the cell's policies");
                     if has_none(&cause) {
-                        heard.has_policies();
+                        lists.note_policies();
                     }
                 }
             }
-            tokio::time::sleep(heard.pause(DEVICES_INTERVAL)).await;
+            tokio::time::sleep(lists.pause(DEVICES_INTERVAL)).await;
         }
     }
 }

@@ -154,7 +154,9 @@ impl FileServer {
         let server = self.0.clone();
         runtime.spawn(0, || async move { server.keep_house().await });
         let server = self.0.clone();
-        runtime.spawn(0, || async move { server.remove_leftovers_later().await });
+        runtime.spawn(0, || async move {
+            server.remove_unfinished_volumes_later().await
+        });
     }
 
     /// Adds addresses at which others call this server. Needed when its ports are bound to all
@@ -196,7 +198,7 @@ impl FileServer {
     /// before `use_objects` must know this. Stores of files that a policy sends to devices then
     /// wait for the devices, and do not go to the local disk.
     pub fn expect_objects(&self) {
-        self.0.objects.known.expect();
+        self.0.objects.loaded_lists.expect();
     }
 
     /// Uses the object storage of the cell from now on. Only the first call has an effect. The
@@ -217,15 +219,15 @@ impl FileServer {
 
     /// Removes volumes whose creation an earlier run of the server did not finish and no
     /// transaction continues. The server itself does this ten minutes after its start.
-    pub async fn remove_leftovers(&self) {
-        self.0.remove_leftovers().await;
+    pub async fn remove_unfinished_volumes(&self) {
+        self.0.remove_unfinished_volumes().await;
     }
 
     /// Breaks the promises for everything in a volume that was replaced or removed. Waits until the
     /// hosts have been notified or are down.
     pub async fn break_volume(&self, volume: VolumeId) {
         let pending = self.0.breaker.collect_volume(volume, self.0.now_secs());
-        self.0.breaker.told(pending).await;
+        self.0.breaker.wait_for_delivery(pending).await;
     }
 
     /// A snapshot of every counter.

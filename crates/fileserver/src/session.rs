@@ -2,7 +2,7 @@
 //!
 //! The record is kept with the caller's connection, so a call on a known connection costs one
 //! lookup. The first call of a connection finds or creates the host and asks the protection
-//! database. If the host is not settled, its calls wait until it is ([`crate::host`]). A connection
+//! database. If the host is not ready, its calls wait until it is ([`crate::host`]). A connection
 //! has one security class, and therefore one user. A host has one such record for each of its
 //! connections.
 //!
@@ -31,7 +31,7 @@ use tracing::warn;
 
 use crate::abort_map::Refusal;
 use crate::access::Identity;
-use crate::host::{Host, HostSlot, Unsettled, canonical};
+use crate::host::{Host, HostSlot, NotReady, canonical};
 use crate::limits::{CPS_REFRESH, CPS_RETRY, SUPERUSER_REFRESH};
 use crate::protection::ProtectionError;
 use crate::server::Server;
@@ -57,13 +57,13 @@ pub(crate) struct ClientRecord {
 
 impl ClientRecord {
     /// The same identity for a little longer, because the database cannot be reached.
-    fn still(&self) -> Known {
+    fn still(&self) -> CallerIdentity {
         let refresh = if self.listed {
             SUPERUSER_REFRESH
         } else {
             CPS_RETRY
         };
-        Known {
+        CallerIdentity {
             identity: self.identity.clone(),
             expires: self.expires,
             refresh: refresh.as_secs(),
@@ -73,7 +73,7 @@ impl ClientRecord {
 }
 
 /// The identity of a caller, and how long it is valid.
-struct Known {
+struct CallerIdentity {
     identity: Identity,
     /// When the ticket expires.
     expires: u32,
@@ -83,7 +83,7 @@ struct Known {
     listed: bool,
 }
 
-impl Known {
+impl CallerIdentity {
     /// An identity that does not depend on a ticket.
     fn without_ticket(identity: Identity) -> Self {
         Self {
@@ -211,10 +211,10 @@ impl Server {
         let now = self.now_secs();
         if let Some(client) = call.connection_data::<ClientRecord>()
             && let Some(host) = &client.host
-            && host.is_settled()
+            && host.is_ready()
             && self.is_fresh(&client, now)
         {
-            host.heard(now, true);
+            host.note_call(now, true);
             return Session::of(client, now);
         }
         let client = self.introduce(call, now).await?;
@@ -233,19 +233,19 @@ impl Server {
     }
 
     /// For a call that is answered to any host, known or not. Notes the call. If the host is not
-    /// settled, settles it in the background.
+    /// ready, makes it ready in the background.
     pub(crate) fn passing_by(self: &Arc<Self>, call: &IncomingCall) {
         let Some(client) = call.connection_data::<ClientRecord>() else {
             return;
         };
         let Some(host) = &client.host else { return };
-        host.heard(self.now_secs(), false);
-        if !host.is_settled() {
+        host.note_call(self.now_secs(), false);
+        if !host.is_ready() {
             let (server, host) = (self.clone(), host.clone());
             let address = call.peer().address;
             tokio::spawn(async move {
                 // A failure is noted in the host's record.
-                let _noted = server.contacts.settle(host, address).await;
+                let _noted = server.contacts.make_ready(host, address).await;
             });
         }
     }
@@ -258,7 +258,7 @@ impl Server {
         let Some(port) = call.port() else {
             // The socket of the local administrator: no host, and nothing to keep.
             let generation = self.cps_generation();
-            let known = self.known(call.caller(), None).await?;
+            let known = self.caller_identity(call.caller(), None).await?;
             return Ok(Arc::new(self.record(None, known, now, generation)));
         };
         self.contacts.use_port(port);
@@ -266,7 +266,7 @@ impl Server {
         let before = call.connection_data::<ClientRecord>();
         let new_connection = before.is_none();
         let mut host = before.as_ref().and_then(|client| client.host.clone());
-        let mut settled = None;
+        let mut ready = None;
         // A record may be dropped while we wait for it; the next one is new.
         for _ in 0..3 {
             let mut candidate = match host.take() {
@@ -277,24 +277,24 @@ impl Server {
                 self.hosts.detach(&candidate, address);
                 candidate = self.find_host(address, now)?;
             }
-            candidate.heard(now, true);
+            candidate.note_call(now, true);
             if new_connection {
                 candidate.seen_epoch(call.peer().epoch);
             }
-            match self.contacts.settle(candidate, address).await {
+            match self.contacts.make_ready(candidate, address).await {
                 Ok(host) => {
-                    settled = Some(host);
+                    ready = Some(host);
                     break;
                 }
-                Err(Unsettled::Gone) => {}
+                Err(NotReady::Gone) => {}
                 Err(cause) => return Err(cause.into()),
             }
         }
-        let host = settled.ok_or(Refusal::Busy)?;
+        let host = ready.ok_or(Refusal::Busy)?;
         // Taken before the questions, so that a change in the meantime makes the record stale.
         let generation = self.cps_generation();
         let host_cps = self.host_cps(&host, address, generation).await;
-        let known = match (self.known(call.caller(), host_cps).await, before) {
+        let known = match (self.caller_identity(call.caller(), host_cps).await, before) {
             // `UserList` is readable without the database, so a user removed from it loses the
             // rights at once.
             (Err(Refusal::NoProtection), Some(before))
@@ -321,7 +321,7 @@ impl Server {
     fn record(
         &self,
         host: Option<Arc<Host>>,
-        known: Known,
+        known: CallerIdentity,
         now: u32,
         generation: u64,
     ) -> ClientRecord {
@@ -373,19 +373,23 @@ impl Server {
     }
 
     /// The identity of a caller, with all its groups.
-    async fn known(&self, caller: &Caller, host_cps: Option<Cps>) -> Result<Known, Refusal> {
+    async fn caller_identity(
+        &self,
+        caller: &Caller,
+        host_cps: Option<Cps>,
+    ) -> Result<CallerIdentity, Refusal> {
         match (self.identify(caller), principal(caller)) {
             (Authenticated::Superuser(_), Some(principal)) if !principal.key_holder => {
                 self.user(&principal, host_cps, true).await
             }
-            (Authenticated::Superuser(_), principal) => Ok(Known {
+            (Authenticated::Superuser(_), principal) => Ok(CallerIdentity {
                 expires: principal.map_or(u32::MAX, |principal| principal.expires.0),
-                ..Known::without_ticket(Identity::superuser())
+                ..CallerIdentity::without_ticket(Identity::superuser())
             }),
             (Authenticated::User(principal), _) => self.user(&principal, host_cps, false).await,
-            (Authenticated::Anonymous, _) => {
-                Ok(Known::without_ticket(Identity::anonymous(host_cps)))
-            }
+            (Authenticated::Anonymous, _) => Ok(CallerIdentity::without_ticket(
+                Identity::anonymous(host_cps),
+            )),
         }
     }
 
@@ -396,7 +400,7 @@ impl Server {
         principal: &Principal,
         host_cps: Option<Cps>,
         superuser: bool,
-    ) -> Result<Known, Refusal> {
+    ) -> Result<CallerIdentity, Refusal> {
         let id = self.protection.id_of_principal(principal).await;
         let id = id.map_err(|cause| unreachable_protection(&cause))?;
         let identity = if id != ViceId::ANONYMOUS {
@@ -415,7 +419,7 @@ impl Server {
         } else {
             CPS_REFRESH
         };
-        Ok(Known {
+        Ok(CallerIdentity {
             identity,
             expires: principal.expires.0,
             refresh: refresh.as_secs(),

@@ -3,7 +3,7 @@
 use cellar_wire::object::Shape;
 
 use crate::pattern::{Kind, Pattern};
-use crate::rule::{Condition, Outcome, Place, Rule, Spread, Verdict};
+use crate::rule::{Condition, Outcome, Rule, Spread, StorageTarget, Verdict};
 
 /// A rule as a sentence.
 pub(crate) fn rule(rule: &Rule) -> String {
@@ -76,9 +76,9 @@ fn fields(outcome: &Outcome) -> String {
     let mut said = Vec::new();
     said.extend(outcome.place.map(|place| {
         match place {
-            Place::Local => "on the file server's own disk",
-            Place::Objects => "in objects",
-            Place::BySize => "in objects if they are large enough",
+            StorageTarget::Local => "on the file server's own disk",
+            StorageTarget::Objects => "in objects",
+            StorageTarget::BySize => "in objects if they are large enough",
         }
         .to_owned()
     }));

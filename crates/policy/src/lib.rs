@@ -39,4 +39,4 @@ pub use parse::parse_size;
 pub use pattern::{Kind, Pattern};
 pub use policies::{BY_SIZE, Facts, Needs, Policies, RULES_MAX, Reason, USES_DEEP_MAX, Verdict};
 pub use print::Form;
-pub use rule::{Condition, Outcome, Place, Policy, Rule, Spread, Verdict as Said};
+pub use rule::{Condition, Outcome, Policy, Rule, Spread, StorageTarget, Verdict as Said};

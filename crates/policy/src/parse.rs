@@ -27,8 +27,8 @@
 use crate::error::ParseError;
 use crate::pattern::{Kind, Pattern};
 use crate::rule::{
-    COPIES, Condition, DATA, Outcome, PARITY, Place, Policy, Rule, STRIPES, Spread, Verdict,
-    is_unit, unit_max,
+    COPIES, Condition, DATA, Outcome, PARITY, Policy, Rule, STRIPES, Spread, StorageTarget,
+    Verdict, is_unit, unit_max,
 };
 use crate::text::Text;
 
@@ -362,11 +362,11 @@ fn property(text: &mut Text<'_>, outcome: &mut Outcome) -> Result<bool, ParseErr
     Ok(true)
 }
 
-fn place(word: &str) -> Option<Place> {
+fn place(word: &str) -> Option<StorageTarget> {
     match word {
-        "osd" | "o" => Some(Place::Objects),
-        "local" | "l" => Some(Place::Local),
-        "dynamic" | "d" => Some(Place::BySize),
+        "osd" | "o" => Some(StorageTarget::Objects),
+        "local" | "l" => Some(StorageTarget::Local),
+        "dynamic" | "d" => Some(StorageTarget::BySize),
         _ => None,
     }
 }

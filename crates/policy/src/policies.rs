@@ -19,7 +19,7 @@ use regex_automata::{Input, MatchKind, PatternSet};
 
 use crate::error::{ParseError, PolicyError};
 use crate::pattern::Pattern;
-use crate::rule::{Condition, Outcome, Place, Policy, Rule, Verdict as Said};
+use crate::rule::{Condition, Outcome, Policy, Rule, StorageTarget, Verdict as Said};
 
 /// The most rules of a policy and of all that it uses, counted as often as they are used.
 pub const RULES_MAX: usize = 10_000;
@@ -80,7 +80,7 @@ impl Needs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// The location of its bytes.
-    pub place: Place,
+    pub place: StorageTarget,
     /// Their distribution; `None`: no rule names it.
     pub shape: Option<Shape>,
     /// Devices of that class only; `None`: of any.
@@ -298,7 +298,7 @@ impl Policies {
     pub fn evaluate(&self, ids: &[u32], facts: &Facts<'_>) -> Verdict {
         if ids.first() == Some(&0) {
             return Verdict {
-                place: Place::Local,
+                place: StorageTarget::Local,
                 why: vec![Reason::VolumeUsesNone],
                 ..Verdict::default()
             };

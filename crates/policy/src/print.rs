@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use crate::english;
 use crate::pattern::{Kind, Pattern};
-use crate::rule::{Condition, Outcome, Place, Policy, Rule, Spread, Verdict};
+use crate::rule::{Condition, Outcome, Policy, Rule, Spread, StorageTarget, Verdict};
 
 /// How a policy is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -238,7 +238,7 @@ fn print_table(outcome: &Outcome) -> String {
         Spread::Striped { stripes, copies } => (number(stripes), number(copies)),
         Spread::Erasure { data, parity } => (format!("{data}+{parity}"), String::new()),
     };
-    let place = outcome.place.map_or("", Place::letter);
+    let place = outcome.place.map_or("", StorageTarget::letter);
     let unit = number(outcome.unit.map(u32::trailing_zeros));
     let mut out = format!("[{place},{stripes},{unit},{copies}]");
     if let Some(class) = &outcome.class {
@@ -257,7 +257,7 @@ fn print_class(class: &str) -> String {
     }
 }
 
-impl Place {
+impl StorageTarget {
     /// The word of the language.
     pub fn word(self) -> &'static str {
         match self {

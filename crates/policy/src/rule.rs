@@ -75,7 +75,7 @@ pub enum Condition {
 
 /// The location of a file's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum StorageTarget {
     /// `local`: to the file server's own disk.
     Local,
     /// `osd`: to objects.
@@ -111,7 +111,7 @@ pub enum Spread {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// `location=`
-    pub place: Option<Place>,
+    pub place: Option<StorageTarget>,
     /// `stripes=`, `copies=`, `ec=`
     pub spread: Spread,
     /// `stripe_size=`, in bytes: a power of two from 4 KiB to 16 MiB.

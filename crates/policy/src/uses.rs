@@ -7,7 +7,7 @@ use crate::policies::{RULES_MAX, USES_DEEP_MAX};
 
 /// The state of the check of one policy.
 #[derive(Clone, Copy)]
-enum Seen {
+enum VisitState {
     /// It leads to the policy that is checked now: a use of it is a circle.
     Open,
     /// Rules and depth, with all that it uses.
@@ -33,12 +33,12 @@ pub(crate) fn check(uses: &Uses) -> Result<(), PolicyError> {
 fn visit(
     uses: &Uses,
     id: u32,
-    seen: &mut HashMap<u32, Seen>,
+    seen: &mut HashMap<u32, VisitState>,
     path: &mut Vec<u32>,
 ) -> Result<(usize, usize), PolicyError> {
     match seen.get(&id) {
-        Some(Seen::Done { rules, deep }) => return Ok((*rules, *deep)),
-        Some(Seen::Open) => {
+        Some(VisitState::Done { rules, deep }) => return Ok((*rules, *deep)),
+        Some(VisitState::Open) => {
             let begins = path.iter().position(|passed| *passed == id).unwrap_or(0);
             return Err(PolicyError::Cycle(
                 path.get(begins..).unwrap_or_default().to_vec(),
@@ -59,7 +59,7 @@ fn visit(
     if path.len() > USES_DEEP_MAX {
         return Err(too_large);
     }
-    seen.insert(id, Seen::Open);
+    seen.insert(id, VisitState::Open);
     path.push(id);
     let (mut rules, mut deep) = (*own, 0);
     for used in used {
@@ -71,6 +71,6 @@ fn visit(
         }
     }
     path.pop();
-    seen.insert(id, Seen::Done { rules, deep });
+    seen.insert(id, VisitState::Done { rules, deep });
     Ok((rules, deep))
 }

@@ -59,12 +59,12 @@ pub(crate) enum Unread {
 
 /// Whether bytes go through the system's page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum CacheMode {
     /// They are kept in the page cache for the next reader.
     Cached,
     /// Pages that are in the page cache already are used, but none are added. For large amounts
     /// that are read or written once.
-    Past,
+    DontCache,
 }
 
 /// Reads the blocks of a piece that fall into a buffer. The buffer begins at block `first` of the
@@ -76,7 +76,7 @@ pub(crate) fn read_blocks(
     base: u64,
     first: u64,
     buffer: &mut [u8],
-    way: Way,
+    cache_mode: CacheMode,
 ) -> Result<(), Unread> {
     let last = first + (buffer.len() / BLOCK) as u64;
     for (place, run) in blocks.runs() {
@@ -88,8 +88,8 @@ pub(crate) fn read_blocks(
         let inside = run.start + (start - base - place as u64);
         let at = (start - first) as usize * BLOCK;
         let target = &mut buffer[at..at + (end - start) as usize * BLOCK];
-        let read = match way {
-            Way::Past if !is_nonblocking() => engine.space.read_past(inside, target),
+        let read = match cache_mode {
+            CacheMode::DontCache if !is_nonblocking() => engine.space.read_past(inside, target),
             _ => engine.space.read(inside, target, is_nonblocking()),
         };
         read.map_err(|error| match error.kind() {
@@ -145,7 +145,7 @@ fn mismatch(index: u64) -> String {
 /// Bytes that arrive in several parts: those already in blocks, and those in memory.
 pub(crate) struct Gathered {
     owner: Owner,
-    way: Way,
+    cache_mode: CacheMode,
     /// Position of the first byte.
     position: u64,
     /// Bytes before the first whole block, once whole blocks were written.
@@ -160,10 +160,10 @@ pub(crate) struct Gathered {
 
 impl Gathered {
     /// No bytes yet; the first will have this `position`.
-    pub(crate) fn new(owner: Owner, way: Way, position: u64) -> Self {
+    pub(crate) fn new(owner: Owner, cache_mode: CacheMode, position: u64) -> Self {
         Self {
             owner,
-            way,
+            cache_mode,
             position,
             head: Bytes::new(),
             blocks: Vec::new(),
@@ -191,7 +191,7 @@ impl Gathered {
         Self {
             pending: std::mem::take(&mut self.pending),
             pending_bytes: std::mem::take(&mut self.pending_bytes),
-            ..Self::new(self.owner, self.way, self.pending_at)
+            ..Self::new(self.owner, self.cache_mode, self.pending_at)
         }
     }
 
@@ -241,12 +241,12 @@ impl Gathered {
         for run in self.allocate(engine, count as u32)? {
             let first = self.pending_at / BLOCK as u64;
             let pieces = self.take_pending(run.count as usize * BLOCK);
-            match self.way {
-                Way::Cached => {
+            match self.cache_mode {
+                CacheMode::Cached => {
                     engine.space.write_pieces(run.start, &pieces)?;
                     self.name(first, run, pieces.iter().map(|piece| &piece[..]));
                 }
-                Way::Past => with_sheet(|sheet| -> Result<()> {
+                CacheMode::DontCache => with_sheet(|sheet| -> Result<()> {
                     sheet.fill(run.count as usize * BLOCK, |out| {
                         pieces.iter().for_each(|piece| out.extend_from_slice(piece));
                     });

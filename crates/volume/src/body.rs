@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use cellar_wire::dir::PAGE_SIZE;
 use cellar_wire::ids::Fid;
 
-use crate::blocks::{self, Owner, Unread, Way};
+use crate::blocks::{self, CacheMode, Owner, Unread};
 use crate::cells::Loaded;
 use crate::dir::DirImage;
 use crate::engine::key::Key;
@@ -376,7 +376,15 @@ impl Volume {
     ) -> Result<()> {
         let owner = Owner::vnode(self.group.id.0, fid.vnode.0);
         let engine = &self.core.engine;
-        let read = blocks::read_blocks(engine, owner, pieces, base, first, buffer, Way::Cached);
+        let read = blocks::read_blocks(
+            engine,
+            owner,
+            pieces,
+            base,
+            first,
+            buffer,
+            CacheMode::Cached,
+        );
         read.map_err(|unread| match unread {
             Unread::WouldBlock => Error::WouldBlock,
             Unread::Damaged(cause) => self.damaged(fid, &cause),

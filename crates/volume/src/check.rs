@@ -89,10 +89,10 @@ impl CheckReport {
 }
 
 /// The records that one viewer of a group sees, by vnode number.
-type Seen = HashMap<u32, VnodeRecord>;
+type VisibleRecords = HashMap<u32, VnodeRecord>;
 
 /// The place to which a block belongs: group, vnode, body, block number in the file.
-type Place = (u32, u32, u32, u64);
+type BlockOwner = (u32, u32, u32, u64);
 
 impl Partition {
     /// Checks everything on the partition. Nothing may change it meanwhile.
@@ -107,7 +107,7 @@ impl Partition {
             let record = VolumeRecord::decode(&value)?;
             by_group.entry(record.group.0).or_default().push(record);
         }
-        let mut named: HashMap<u64, Place> = HashMap::new();
+        let mut named: HashMap<u64, BlockOwner> = HashMap::new();
         let prefix = Key::of_kind(Kind::Group);
         let mut scan = engine.scan(&prefix, &prefix)?;
         while let Some((key, value)) = scan.next()? {
@@ -129,7 +129,7 @@ impl Partition {
         group: GroupId,
         record: &GroupRecord,
         volumes: &[VolumeRecord],
-        named: &mut HashMap<u64, Place>,
+        named: &mut HashMap<u64, BlockOwner>,
         report: &mut CheckReport,
     ) -> Result<()> {
         let clones = record.clones.iter();
@@ -164,7 +164,7 @@ impl Partition {
         self.check_pieces(group, &seen, named, report)?;
         for volume in volumes {
             report.volumes += 1;
-            let empty = Seen::new();
+            let empty = VisibleRecords::new();
             let seen = seen.get(&view_of(volume)).unwrap_or(&empty);
             match self.core.volume(volume.info.id)? {
                 Some(open) => check_volume(&open, volume, seen, report)?,
@@ -228,10 +228,10 @@ impl Partition {
         group: GroupId,
         viewers: &[u64],
         report: &mut CheckReport,
-    ) -> Result<HashMap<u64, Seen>> {
-        let mut seen: HashMap<u64, Seen> = viewers
+    ) -> Result<HashMap<u64, VisibleRecords>> {
+        let mut seen: HashMap<u64, VisibleRecords> = viewers
             .iter()
-            .map(|&viewer| (viewer, Seen::new()))
+            .map(|&viewer| (viewer, VisibleRecords::new()))
             .collect();
         let engine = &self.core.engine;
         let mut versions = Versions::of_vnodes(engine, group, 0, viewers.to_vec());
@@ -267,8 +267,8 @@ impl Partition {
     fn check_pieces(
         &self,
         group: GroupId,
-        seen: &HashMap<u64, Seen>,
-        named: &mut HashMap<u64, Place>,
+        seen: &HashMap<u64, VisibleRecords>,
+        named: &mut HashMap<u64, BlockOwner>,
         report: &mut CheckReport,
     ) -> Result<()> {
         let prefix = Key::of_group(Kind::Body, group.0);
@@ -319,7 +319,7 @@ struct Links {
 fn check_volume(
     volume: &Arc<Volume>,
     record: &VolumeRecord,
-    seen: &Seen,
+    seen: &VisibleRecords,
     report: &mut CheckReport,
 ) -> Result<()> {
     let id = record.info.id;
@@ -382,7 +382,7 @@ fn check_directory(
     volume: &Volume,
     fid: Fid,
     known: &VnodeRecord,
-    seen: &Seen,
+    seen: &VisibleRecords,
     links: &mut HashMap<u32, Links>,
     report: &mut CheckReport,
 ) -> Result<()> {

@@ -13,13 +13,13 @@ use crate::engine::key::Key;
 use crate::error::{Error, Result};
 use crate::hold::{Held, Hold};
 use crate::partition::EPOCH_MAX;
+use crate::pending_changes::PendingChanges;
 use crate::pieces::Pieces;
 use crate::reap::Reaper;
 use crate::record::{CountersRecord, GroupRecord, VolumeRecord};
 use crate::reserve::Reserved;
 use crate::ticket::Ticket;
 use crate::types::VolumeInfo;
-use crate::unsettled::Unsettled;
 use crate::volume::Volume;
 
 /// If more volumes are open than this, unused ones are dropped.
@@ -250,7 +250,7 @@ impl Core {
         }
         let id = record.info.id;
         let mut volume = Volume::new(self, group, record, counters, view);
-        volume.unsettled = Unsettled::since(made);
+        volume.pending_changes = PendingChanges::since(made);
         let volume = Arc::new(volume);
         let mut attached = self.attached.write();
         self.make_room(&mut attached);
@@ -266,7 +266,7 @@ impl Core {
         attached.retain(|_, volume| {
             Arc::strong_count(volume) > 1
                 || volume.usage.is_unsaved()
-                || !volume.unsettled.is_quiet()
+                || !volume.pending_changes.is_quiet()
         });
         // Volumes with unsaved access counts can be dropped once these are saved.
         self.reaper.wake();

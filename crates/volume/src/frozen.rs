@@ -48,8 +48,8 @@ pub(crate) struct Inner {
     counters: CountersRecord,
     lineage: [u8; 16],
     received: Option<Received>,
-    /// Whether the state's name may be given out.
-    is_settled: bool,
+    /// Whether the state is durable, so that its name may be given out.
+    is_durable: bool,
     _hold: Hold,
 }
 
@@ -141,7 +141,7 @@ impl Volume {
                 reaping = stage_epochs(engine, &mut batch, group, view + 1, u64::MAX)?;
             }
         }
-        let settled = if room.is_some() {
+        let durable = if room.is_some() {
             batch.put(Key::group(group.id.0), record.encode());
             Some(engine.commit_durably(batch)?)
         } else {
@@ -158,7 +158,7 @@ impl Volume {
             received = head.record().read().received.or(received);
         }
         volume_record.epoch = view;
-        let is_settled = match settled {
+        let is_durable = match durable {
             Some(ticket) => ticket.wait().is_ok(),
             None => false,
         };
@@ -171,7 +171,7 @@ impl Volume {
                 counters,
                 lineage,
                 received,
-                is_settled,
+                is_durable,
                 _hold: hold,
             }),
         })
@@ -208,7 +208,7 @@ impl Frozen {
     /// The name of this state. `None` if it is not certain: on a partition that has stopped, the
     /// next start may find another state.
     pub fn state(&self) -> Option<StateId> {
-        self.inner.is_settled.then(|| StateId {
+        self.inner.is_durable.then(|| StateId {
             lineage: self.inner.lineage,
             epoch: self.view(),
         })

@@ -47,7 +47,7 @@ pub struct Holder {
 }
 
 /// The position of a walk over the files of one owner: it goes on behind this vnode.
-type Place = VnodeId;
+type WalkPosition = VnodeId;
 
 impl Partition {
     /// Lists the objects of the RW volume `owner` (0: of all volumes) that files here name. Begins
@@ -62,12 +62,13 @@ impl Partition {
     ) -> Result<(Vec<Referenced>, Option<VnodeId>)> {
         let mut found: BTreeSet<Referenced> = BTreeSet::new();
         // The lowest vnode up to which any group was read when its share was complete.
-        let mut end: Option<Place> = None;
+        let mut end: Option<WalkPosition> = None;
         for group in self.core.all_groups()? {
-            let range = Behind { after, limit, end };
-            let (named, share) = group.settled(&self.core, after.0.saturating_add(1), |seen| {
-                named(seen, owner, &range)
-            })?;
+            let range = WalkRange { after, limit, end };
+            let (named, share) =
+                group.consistent_walk(&self.core, after.0.saturating_add(1), |seen| {
+                    named(seen, owner, &range)
+                })?;
             found.extend(named);
             end = share;
         }
@@ -96,7 +97,7 @@ impl Partition {
                 continue;
             }
             let first = from.saturating_sub(number) as u32;
-            let part = group.settled(&self.core, first, |seen| {
+            let part = group.consistent_walk(&self.core, first, |seen| {
                 let mut part = Vec::new();
                 let mut left = left;
                 while let Some((vnode, record, viewers)) = seen.next()? {
@@ -130,7 +131,7 @@ impl Volume {
     /// The layouts of a file that any viewer here sees: this volume, its clones, and readers that
     /// hold an epoch.
     pub fn layouts_seen(&self, file: VnodeId) -> Result<Vec<Arc<Layout>>> {
-        self.group.settled(&self.core, file.0, |seen| {
+        self.group.consistent_walk(&self.core, file.0, |seen| {
             seen.end = file;
             let mut layouts = Vec::new();
             while let Some((_, record, _)) = seen.next()? {
@@ -142,7 +143,7 @@ impl Volume {
 
     /// The versions of a file in objects that this volume and its clones see.
     pub fn holders_of(&self, file: VnodeId) -> Result<Vec<Holder>> {
-        self.group.settled(&self.core, file.0, |seen| {
+        self.group.consistent_walk(&self.core, file.0, |seen| {
             seen.end = file;
             let mut holders = Vec::new();
             while let Some((vnode, record, viewers)) = seen.next()? {
@@ -156,26 +157,26 @@ impl Volume {
 }
 
 /// The requested range of vnodes.
-struct Behind {
+struct WalkRange {
     after: VnodeId,
     limit: usize,
     /// Other groups were read up to this vnode.
-    end: Option<Place>,
+    end: Option<WalkPosition>,
 }
 
 /// The objects that the files of one group name, and the vnode up to which the list is complete.
 fn named(
     seen: &mut Files,
     owner: VolumeId,
-    behind: &Behind,
-) -> Result<(BTreeSet<Referenced>, Option<Place>)> {
+    range: &WalkRange,
+) -> Result<(BTreeSet<Referenced>, Option<WalkPosition>)> {
     let mut found = BTreeSet::new();
-    let (mut own, mut last, mut end) = (0, behind.after, behind.end);
+    let (mut own, mut last, mut end) = (0, range.after, range.end);
     while let Some((vnode, record, _)) = seen.next()? {
         if end.is_some_and(|end| vnode > end) {
             break;
         }
-        if own >= behind.limit && vnode != last {
+        if own >= range.limit && vnode != last {
             end = Some(last);
             break;
         }
@@ -246,7 +247,7 @@ impl Group {
     /// Walks over the files from vnode `first` on. A clone that is made meanwhile may be the only
     /// viewer of a version that was overwritten before the walk came to it. Then the walk is
     /// repeated.
-    fn settled<T>(
+    fn consistent_walk<T>(
         &self,
         core: &Core,
         first: u32,

@@ -104,7 +104,7 @@ impl Volume {
             }
         }
         if named == 0 {
-            let durable = self.settled(file);
+            let durable = self.last_change(file);
             return Ok(Changed {
                 outcome: 0,
                 durable,
@@ -115,7 +115,7 @@ impl Volume {
             if let Some(loaded) = state.as_mut() {
                 edit(&mut loaded.record, uniquifier, replaced);
             }
-            volume.unsettled.note(&[file.0], &durable);
+            volume.pending_changes.note(&[file.0], &durable);
         }
         Ok(Changed {
             outcome: named,

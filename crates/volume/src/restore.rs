@@ -17,10 +17,10 @@
 
 mod body;
 mod directory;
-mod kept;
 mod stage;
 mod sweep;
 mod vnode;
+mod vnode_set;
 
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ use crate::types::{Changed, RestoreMode, RestoredInfo, VnodeImage, VolumeInfo};
 use crate::volume::{Volume, check_info};
 use body::FileBody;
 use directory::DirectoryBody;
-use kept::Kept;
 use stage::Stage;
+use vnode_set::VnodeSet;
 
 /// Bytes that the beginning and the end of a restore add to the table.
 const RECORDS_GROWTH: u64 = 4 << 10;
@@ -57,7 +57,7 @@ pub struct Restore {
     pin: u64,
     stage: Stage,
     current: Option<Current>,
-    kept: Kept,
+    kept: VnodeSet,
     base: CountersRecord,
     tally: Tally,
     parents: HashMap<u32, Uniquifier>,
@@ -151,7 +151,7 @@ impl Partition {
             mode,
             pin,
             current: None,
-            kept: Kept::default(),
+            kept: VnodeSet::default(),
             base,
             tally: Tally {
                 blocks: 0,

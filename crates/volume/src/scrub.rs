@@ -107,7 +107,7 @@ struct Scrub<'s> {
     tell: &'s mut dyn FnMut(&ScrubProgress) -> ControlFlow<()>,
     report: ScrubReport,
     begun: Instant,
-    told: u64,
+    reported: u64,
     /// Damaged vnodes by group, with the message to report. They have records in damaged blocks of
     /// the base table's file, or blocks that do not belong to them alone.
     lost: BTreeMap<u32, BTreeMap<u32, String>>,
@@ -117,7 +117,7 @@ struct Scrub<'s> {
 struct Ended;
 
 /// A version of a vnode and the viewers that see it.
-struct Look {
+struct VisibleVersion {
     record: VnodeRecord,
     /// A range of the viewers.
     seen_by: Range<usize>,
@@ -163,7 +163,7 @@ impl<'s> Scrub<'s> {
             tell,
             report: ScrubReport::default(),
             begun: Instant::now(),
-            told: 0,
+            reported: 0,
             lost: BTreeMap::new(),
         }
     }
@@ -272,8 +272,8 @@ impl<'s> Scrub<'s> {
                 rate => Duration::from_secs_f64(progress.bytes as f64 / rate as f64),
             };
             let early = due.saturating_sub(self.begun.elapsed());
-            if progress.bytes >= self.told + REPORT_BYTES || waited {
-                self.told = progress.bytes;
+            if progress.bytes >= self.reported + REPORT_BYTES || waited {
+                self.reported = progress.bytes;
                 if (self.tell)(&progress).is_break() || self.core.reaper.stopping() {
                     return ControlFlow::Break(Ended);
                 }
@@ -302,12 +302,12 @@ impl<'s> Scrub<'s> {
         };
         let mut count = self.begin_count(group, &viewers);
         let mut orphans = orphans::Orphans::default();
-        let told_before = self.report.damaged.len();
+        let reported_before = self.report.damaged.len();
         let mut ahead = None;
         let (mut last, mut unreadable) = (0, 0);
         loop {
             // All versions of one vnode that any viewer sees.
-            let mut looks: Vec<Look> = Vec::new();
+            let mut seen: Vec<VisibleVersion> = Vec::new();
             let mut vnode = None;
             loop {
                 let next = match ahead.take() {
@@ -335,28 +335,28 @@ impl<'s> Scrub<'s> {
                     break;
                 }
                 vnode = Some(of);
-                match self.look(&viewers, version) {
-                    Some(look) => looks.push(look),
+                match self.visible_version(&viewers, version) {
+                    Some(visible) => seen.push(visible),
                     // One of the unreadable vnodes may be a directory.
-                    None => orphans.unreadable_if(self.report.damaged.len() > told_before),
+                    None => orphans.unreadable_if(self.report.damaged.len() > reported_before),
                 }
             }
             let Some(vnode) = vnode else { break };
             last = vnode;
-            for look in &looks {
+            for visible in &seen {
                 if let Some(count) = &mut count {
-                    count.add(look);
+                    count.add(visible);
                 }
-                if look.seen_by.contains(&0) {
+                if visible.seen_by.contains(&0) {
                     orphans.is_there(vnode);
                 }
-                self.names(group, &viewers, vnode, look, &mut orphans);
+                self.names(group, &viewers, vnode, visible, &mut orphans);
             }
-            if self.bodies(group, &viewers, vnode, &looks)?.is_break() {
+            if self.bodies(group, &viewers, vnode, &seen)?.is_break() {
                 return Ok(ControlFlow::Break(Ended));
             }
         }
-        self.lost_vnodes(group, &viewers, told_before);
+        self.lost_vnodes(group, &viewers, reported_before);
         self.orphans(group, &viewers, &orphans);
         if let Some(count) = count {
             self.end_count(group, &viewers, &count);
@@ -366,11 +366,11 @@ impl<'s> Scrub<'s> {
     }
 
     /// Verifies the record of a vnode.
-    fn look(&mut self, viewers: &Viewers, version: Version) -> Option<Look> {
+    fn visible_version(&mut self, viewers: &Viewers, version: Version) -> Option<VisibleVersion> {
         self.report.progress.vnodes += 1;
         self.report.progress.bytes += version.value.len() as u64;
         match VnodeRecord::decode(&version.value) {
-            Ok(Ok(record)) => Some(Look {
+            Ok(Ok(record)) => Some(VisibleVersion {
                 record,
                 seen_by: version.seen_by,
             }),
@@ -416,14 +416,14 @@ impl<'s> Scrub<'s> {
         group: &Arc<Group>,
         viewers: &Viewers,
         vnode: u32,
-        looks: &[Look],
+        seen: &[VisibleVersion],
     ) -> Result<ControlFlow<Ended>> {
-        if looks.iter().all(|look| pieces_of(&look.record) == 0) {
+        if seen.iter().all(|visible| pieces_of(&visible.record) == 0) {
             return Ok(self.verified(0));
         }
         let engine = Arc::clone(&self.core.engine);
-        let mut found = Found::default();
-        let mut pages = vec![0u64; looks.len()];
+        let mut found = VnodeDamage::default();
+        let mut pages = vec![0u64; seen.len()];
         let epochs = viewers.epochs.clone();
         let mut pieces = Versions::of_bodies(&engine, group.id, VnodeId(vnode), epochs);
         let mut is_readable = true;
@@ -432,17 +432,17 @@ impl<'s> Scrub<'s> {
                 Ok(Some(version)) => version,
                 Ok(None) => break,
                 Err(_) => {
-                    self.pieces_alone(group, viewers, vnode, looks, &mut found)?;
+                    self.pieces_alone(group, viewers, vnode, seen, &mut found)?;
                     is_readable = false;
                     break;
                 }
             };
             let (body, number) = (version.key.body_number(), version.key.piece_number());
             let mut wanted = false;
-            for (index, look) in looks.iter().enumerate() {
-                let record = &look.record;
-                let sees = look.seen_by.start.max(version.seen_by.start)
-                    < look.seen_by.end.min(version.seen_by.end);
+            for (index, visible) in seen.iter().enumerate() {
+                let record = &visible.record;
+                let sees = visible.seen_by.start.max(version.seen_by.start)
+                    < visible.seen_by.end.min(version.seen_by.end);
                 if sees && record.body_number == body && number < pieces_of(record) {
                     wanted = true;
                     found.of(index);
@@ -463,7 +463,7 @@ impl<'s> Scrub<'s> {
                     // Read again: a change may have interfered, or the memory was faulty.
                     let again = engine.get(&version.key)?;
                     if again.is_some_and(|value| Piece::decode(&value).is_err()) {
-                        found.place(place_of(&looks[0].record, number), error.to_string());
+                        found.place(place_of(&seen[0].record, number), error.to_string());
                     }
                     version.value.len() as u64
                 }
@@ -473,36 +473,36 @@ impl<'s> Scrub<'s> {
                 return Ok(ControlFlow::Break(Ended));
             }
         }
-        for (index, look) in looks.iter().enumerate() {
-            let record = &look.record;
+        for (index, visible) in seen.iter().enumerate() {
+            let record = &visible.record;
             let has_all = match (record.kind, record.body) {
                 (FileType::Directory, Body::Pieces) => pages[index] == pieces_of(record),
                 (_, Body::Inline { .. }) => pages[index] == 1,
                 _ => true,
             };
-            if is_readable && !has_all && self.is_still(group, viewers, vnode, look)? {
+            if is_readable && !has_all && self.is_still(group, viewers, vnode, visible)? {
                 found.of(index);
                 found.place(0..record.length, "bytes are missing".into());
                 found.forget_last();
             }
         }
         for (index, (places, cause)) in found.damaged {
-            let look = &looks[index];
-            let volumes = viewers.volumes(&look.seen_by);
+            let visible = &seen[index];
+            let volumes = viewers.volumes(&visible.seen_by);
             let Some(&volume) = volumes.first() else {
                 continue;
             };
             let fid = Fid {
                 volume,
                 vnode: VnodeId(vnode),
-                uniquifier: look.record.uniquifier,
+                uniquifier: visible.record.uniquifier,
             };
             self.enter(Damage {
                 fid,
                 volumes,
                 path: self.core.path_of(fid),
-                data_version: look.record.data_version,
-                length: look.record.length,
+                data_version: visible.record.data_version,
+                length: visible.record.length,
                 places,
                 cause,
             });
@@ -516,12 +516,12 @@ impl<'s> Scrub<'s> {
         group: &Arc<Group>,
         viewers: &Viewers,
         vnode: u32,
-        looks: &[Look],
-        found: &mut Found,
+        seen: &[VisibleVersion],
+        found: &mut VnodeDamage,
     ) -> Result<()> {
         let engine = Arc::clone(&self.core.engine);
-        for (index, look) in looks.iter().enumerate() {
-            let (record, epoch) = (&look.record, viewers.epochs[look.seen_by.start]);
+        for (index, visible) in seen.iter().enumerate() {
+            let (record, epoch) = (&visible.record, viewers.epochs[visible.seen_by.start]);
             for number in 0..pieces_of(record) {
                 let body = record.body_number;
                 let prefix = Key::piece_prefix(group.id.0, vnode, body, number);
@@ -532,7 +532,7 @@ impl<'s> Scrub<'s> {
                         let version = Version {
                             key,
                             value,
-                            seen_by: look.seen_by.clone(),
+                            seen_by: visible.seen_by.clone(),
                         };
                         self.blocks(group, vnode, &version, found)?;
                     }
@@ -551,14 +551,14 @@ impl<'s> Scrub<'s> {
         group: &Arc<Group>,
         viewers: &Viewers,
         vnode: u32,
-        look: &Look,
+        visible: &VisibleVersion,
     ) -> Result<bool> {
-        let epoch = viewers.epochs[look.seen_by.start];
+        let epoch = viewers.epochs[visible.seen_by.start];
         let from = Key::vnode(group.id.0, vnode, epoch);
         let prefix = Key::vnode_prefix(group.id.0, vnode);
         let found = self.core.engine.first_version(&from, &prefix)?;
         Ok(found.is_some_and(|(_, value)| {
-            matches!(VnodeRecord::decode(&value), Ok(Ok(record)) if record == look.record)
+            matches!(VnodeRecord::decode(&value), Ok(Ok(record)) if record == visible.record)
         }))
     }
 
@@ -568,7 +568,7 @@ impl<'s> Scrub<'s> {
         group: &Arc<Group>,
         vnode: u32,
         version: &Version,
-        found: &mut Found,
+        found: &mut VnodeDamage,
     ) -> Result<u64> {
         let Ok(Piece::Blocks(blocks)) = Piece::decode(&version.value) else {
             return Ok(0);
@@ -704,7 +704,7 @@ fn place_of(record: &VnodeRecord, number: u64) -> Range<u64> {
 
 /// Damage of one vnode, by the versions that have it.
 #[derive(Default)]
-struct Found {
+struct VnodeDamage {
     damaged: std::collections::BTreeMap<usize, (Vec<Range<u64>>, String)>,
     /// The versions that see the present piece.
     these: Vec<usize>,
@@ -712,9 +712,9 @@ struct Found {
     sound: std::collections::VecDeque<u64>,
 }
 
-impl Found {
-    fn of(&mut self, look: usize) {
-        self.these.push(look);
+impl VnodeDamage {
+    fn of(&mut self, index: usize) {
+        self.these.push(index);
     }
 
     fn forget_last(&mut self) {
@@ -733,10 +733,10 @@ impl Found {
     }
 
     fn place(&mut self, place: Range<u64>, cause: String) {
-        for look in &self.these {
+        for index in &self.these {
             let (places, _) = self
                 .damaged
-                .entry(*look)
+                .entry(*index)
                 .or_insert_with(|| (Vec::new(), cause.clone()));
             let full = places.len() == PLACES_MAX;
             match places.last_mut() {

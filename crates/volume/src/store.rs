@@ -18,7 +18,7 @@ use bytes::Bytes;
 use cellar_wire::ids::Fid;
 
 use crate::attributes::set_attributes;
-use crate::blocks::{Gathered, Owner, Way};
+use crate::blocks::{CacheMode, Gathered, Owner};
 use crate::cells::Loaded;
 use crate::create::grown;
 use crate::engine::key::Key;
@@ -162,7 +162,7 @@ impl Volume {
             received: 0,
             gathered: Gathered::new(
                 Owner::vnode(self.group.id.0, fid.vnode.0),
-                Way::Cached,
+                CacheMode::Cached,
                 spec.position,
             ),
         })

@@ -371,7 +371,7 @@ impl<'v> Txn<'v> {
         let committed = self.commit();
         match &committed {
             Ok(ticket) => {
-                self.volume.unsettled.note(&self.changed, ticket);
+                self.volume.pending_changes.note(&self.changed, ticket);
                 if forgets {
                     self.volume
                         .core

@@ -19,11 +19,11 @@ use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
 use crate::hold::Hold;
 use crate::partition::EPOCH_MAX;
+use crate::pending_changes::PendingChanges;
 use crate::record::{CountersRecord, Piece, VnodeRecord, VolumeRecord};
 use crate::reserve::Reserved;
 use crate::ticket::{PATIENCE, Ticket, is_nonblocking};
 use crate::types::{Changed, DirEntry, FileType, StateId, VnodeStatus, VolumeInfo, VolumeKind};
-use crate::unsettled::Unsettled;
 use crate::usage::Usage;
 
 /// An open volume.
@@ -46,7 +46,7 @@ pub struct Volume {
     hold: Mutex<Option<Hold>>,
     /// Held during renames between directories.
     renames: Mutex<()>,
-    pub(crate) unsettled: Unsettled,
+    pub(crate) pending_changes: PendingChanges,
     pub(crate) usage: Usage,
 }
 
@@ -90,7 +90,7 @@ impl Volume {
             presence: AtomicU8::new(HERE),
             hold: Mutex::default(),
             renames: Mutex::new(()),
-            unsettled: Unsettled::default(),
+            pending_changes: PendingChanges::default(),
             usage: Usage::default(),
         }
     }
@@ -513,8 +513,8 @@ impl Volume {
     /// durable. A caller that passes read data on to others gets this ticket after the read, and
     /// waits for it first. It is ready at once unless a thread has just changed the vnode. It fails
     /// if the partition stopped before the change was durable.
-    pub fn settled(&self, vnode: VnodeId) -> Ticket {
-        self.unsettled.of(vnode.0)
+    pub fn last_change(&self, vnode: VnodeId) -> Ticket {
+        self.pending_changes.of(vnode.0)
     }
 
     /// The status of a vnode.

@@ -4,7 +4,7 @@
 //! devices.
 
 use cellar_objects::placement::{Degraded, LOCAL_DISK, Wish, choose, choose_degraded};
-use cellar_policy::{Facts, Form, Place, Policies, Reason, Verdict};
+use cellar_policy::{Facts, Form, Policies, Reason, StorageTarget, Verdict};
 use serde::Serialize;
 
 use super::Osds;
@@ -140,9 +140,9 @@ impl Osds<'_> {
             .find(|device| device.entry.id == LOCAL_DISK)
             .map_or(0, |local| local.entry.max_size);
         let in_objects = match verdict.place {
-            Place::Local => false,
-            Place::Objects => true,
-            Place::BySize => question.size > threshold,
+            StorageTarget::Local => false,
+            StorageTarget::Objects => true,
+            StorageTarget::BySize => question.size > threshold,
         };
         let shape = verdict.shape.unwrap_or_default();
         let wish = Wish {

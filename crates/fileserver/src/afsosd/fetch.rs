@@ -21,7 +21,7 @@ pub(super) async fn begin_fetch(server: &Arc<Server>, call: &mut IncomingCall) -
     let BeginFetch { fid, .. } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
-    let (layout, status, callback, sync, settled) = {
+    let (layout, status, callback, sync, durable) = {
         let (server, session) = (server.clone(), session.clone());
         run(&server.clone(), move || {
             let attached = server.volume_of(fid, Want::Read)?;
@@ -48,12 +48,12 @@ pub(super) async fn begin_fetch(server: &Arc<Server>, call: &mut IncomingCall) -
             let ((layout, status), callback) =
                 with_promise(&server, &session, volume, fid, false, read)?;
             volume.count_read(session.origin());
-            let settled = volume.settled(fid.vnode);
-            Ok((layout, status, callback, vol_sync(volume), settled))
+            let durable = volume.last_change(fid.vnode);
+            Ok((layout, status, callback, vol_sync(volume), durable))
         })
         .await?
     };
-    settled.await?;
+    durable.await?;
     let grant = Grant {
         rights: MAY_READ,
         version: 0,

@@ -31,10 +31,10 @@ use super::{Grant, NOT_IN_OBJECTS, access, store_rights};
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::{OBJECT_MOVE_MAX, STORE_SLACK_BLOCKS, UNMAKE_PATIENCE};
-use crate::objects::alive;
-use crate::objects::known::when_known;
 use crate::objects::layouts::{self, NewFile};
-use crate::objects::policies::{Place, Wanted};
+use crate::objects::liveness;
+use crate::objects::loaded_lists::retry_when_loaded;
+use crate::objects::policies::{ObjectSpec, StorageDecision};
 use crate::objects::store::{self, Storing};
 use crate::rxafs::common::{Touched, collect, finish, look, run};
 use crate::server::Server;
@@ -141,8 +141,9 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
         })
         .await
     };
-    let (allowed, old, serial, place) = when_known(&server.objects.known, look).await?;
-    let Place::Objects(wanted) = place else {
+    let (allowed, old, serial, place) =
+        retry_when_loaded(&server.objects.loaded_lists, look).await?;
+    let StorageDecision::Objects(wanted) = place else {
         return Err(NOT_IN_OBJECTS);
     };
     let volume = allowed.attached.volume.clone();
@@ -164,7 +165,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
                     serial,
                     borrowed: info.borrowed,
                 };
-                let fresh = alive::fresh(server, &file).await?;
+                let fresh = liveness::fresh(server, &file).await?;
                 fresh.ok_or(NOT_IN_OBJECTS)?
             }
         };
@@ -213,18 +214,18 @@ fn wanted(
     old: Option<&Layout>,
     length: u64,
     shape: Option<Shape>,
-) -> Result<Place, Refusal> {
+) -> Result<StorageDecision, Refusal> {
     if old.is_none()
         && let Some(shape) = shape
     {
-        return Ok(Place::Objects(Wanted {
+        return Ok(StorageDecision::Objects(ObjectSpec {
             shape,
             class: None,
             by_size: false,
         }));
     }
     if old.is_none() && status.length > OBJECT_MOVE_MAX {
-        return Ok(Place::Here);
+        return Ok(StorageDecision::Here);
     }
     store::place(
         server,

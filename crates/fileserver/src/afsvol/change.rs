@@ -75,7 +75,7 @@ async fn delete(
     };
     durable.await.map_err(code)?;
     info!(%volume, partition = %place, "volume deleted");
-    server.breaker.told(pending).await;
+    server.breaker.wait_for_delivery(pending).await;
     Ok(())
 }
 
@@ -177,7 +177,7 @@ pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall)
         })
         .await?
     };
-    server.breaker.told(pending).await;
+    server.breaker.wait_for_delivery(pending).await;
     call.reply(&SetIdsTypesReply {});
     Ok(())
 }
@@ -226,7 +226,7 @@ pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> An
         })
         .await?
     };
-    server.breaker.told(pending).await;
+    server.breaker.wait_for_delivery(pending).await;
     call.reply(&ConvertROtoRWvolumeReply {});
     Ok(())
 }

@@ -46,7 +46,7 @@ pub(super) async fn create_volume(server: &Arc<Server>, call: &mut IncomingCall)
     if volume.0 == 0 {
         return Err(AbortCode::E2BIG);
     }
-    let wanted = Wanted {
+    let wanted = NewVolume {
         volume,
         name,
         kind,
@@ -61,7 +61,7 @@ pub(super) async fn create_volume(server: &Arc<Server>, call: &mut IncomingCall)
 }
 
 /// The parameters of a new volume.
-struct Wanted {
+struct NewVolume {
     volume: VolumeId,
     name: String,
     kind: VolumeKind,
@@ -69,7 +69,7 @@ struct Wanted {
     root: bool,
 }
 
-fn create(server: &Arc<Server>, place: PartitionId, wanted: Wanted) -> Result<i32, AbortCode> {
+fn create(server: &Arc<Server>, place: PartitionId, wanted: NewVolume) -> Result<i32, AbortCode> {
     let volume = wanted.volume;
     let now = server.now();
     let begun = InUse::begin(
@@ -118,7 +118,7 @@ pub(super) fn check_elsewhere(
 fn make(
     server: &Server,
     place: PartitionId,
-    wanted: Wanted,
+    wanted: NewVolume,
     now: AfsTime,
 ) -> cellar_volume::Result<()> {
     // For a move between partitions of this server, the caller creates a volume that a restore will
@@ -186,7 +186,7 @@ pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) 
         })
         .await?
     };
-    server.breaker.told(pending).await;
+    server.breaker.wait_for_delivery(pending).await;
     call.reply(&CloneReply { new_volume });
     Ok(())
 }
@@ -284,7 +284,7 @@ pub(super) async fn re_clone(server: &Arc<Server>, call: &mut IncomingCall) -> A
         })
         .await?
     };
-    server.breaker.told(pending).await;
+    server.breaker.wait_for_delivery(pending).await;
     call.reply(&ReCloneReply {});
     Ok(())
 }

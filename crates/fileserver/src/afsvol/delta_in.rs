@@ -17,7 +17,7 @@ use cellar_wire::ids::VolumeId;
 use cellar_wire::object::Layout;
 
 use super::contents::{from_wire, image_of_delta, restored_from_delta, to_wire};
-use super::restore::{Refused, Target, finish};
+use super::restore::{Refused, RestoreTarget, finish};
 use super::stream::{Sink, Stream};
 use super::transaction::InUse;
 use super::{Answered, in_memory, on_disk, superuser};
@@ -86,10 +86,10 @@ pub(super) async fn restore_delta(server: &Arc<Server>, call: &mut IncomingCall)
 
 /// Receives a delta.
 pub(super) struct DeltaSink {
-    target: Target,
+    target: RestoreTarget,
     head: DeltaHead,
     reader: Reader,
-    body: Option<Place>,
+    body: Option<ContentPosition>,
     borrower: Borrower,
     /// Whether the delta comes from this server.
     is_local: bool,
@@ -103,7 +103,7 @@ pub(super) struct DeltaSink {
 
 /// The position in the contents of the last vnode.
 #[derive(Clone, Copy)]
-struct Place {
+struct ContentPosition {
     at: u64,
     /// Contents before this position that are not sent stay unchanged.
     kept: u64,
@@ -150,7 +150,7 @@ impl DeltaSink {
             _ => return Err(AbortCode::VOLSERREAD_DUMPERROR),
         };
         Ok(Self {
-            target: Target::begin(partition, volume, mode, cookie)?,
+            target: RestoreTarget::begin(partition, volume, mode, cookie)?,
             head,
             reader: Reader::new(),
             body: None,
@@ -178,7 +178,7 @@ impl DeltaSink {
                 if image.layout.is_some() {
                     return Ok(());
                 }
-                self.body = Some(Place {
+                self.body = Some(ContentPosition {
                     at: 0,
                     kept: vnode.kept.min(vnode.length),
                     length: vnode.length,
@@ -224,7 +224,7 @@ impl DeltaSink {
 
     /// Skips contents that are not sent: they stay, or become zeros.
     fn go_to(&mut self, offset: u64) -> Result<(), Refused> {
-        let Some(Place { at, kept, .. }) = self.body else {
+        let Some(ContentPosition { at, kept, .. }) = self.body else {
             return Ok(());
         };
         let stays = kept.min(offset).saturating_sub(at);
@@ -246,7 +246,7 @@ impl DeltaSink {
     }
 
     fn end_body(&mut self) -> Result<(), Refused> {
-        if let Some(Place { length, .. }) = self.body {
+        if let Some(ContentPosition { length, .. }) = self.body {
             self.go_to(length)?;
         }
         self.body = None;

@@ -130,7 +130,7 @@ enum Destination {
 }
 
 /// The answer of a destination about the state of its volume.
-enum Known {
+enum DestinationState {
     /// It is not a Cellar server.
     Nothing,
     State(VolumeState),
@@ -192,10 +192,12 @@ impl Outgoing {
         let (state, lends) = match to {
             Destination::Here(used) => (state_of(used).await?, true),
             Destination::There(connection, trans) => {
-                let asked = known(connection, *trans);
+                let asked = destination_state(connection, *trans);
                 match self.stream.within_patience(asked).await? {
-                    Known::State(state) => (state, self.is_of_the_cell(connection).await?),
-                    Known::Nothing => return self.send_dump(connection, *trans).await,
+                    DestinationState::State(state) => {
+                        (state, self.is_of_the_cell(connection).await?)
+                    }
+                    DestinationState::Nothing => return self.send_dump(connection, *trans).await,
                 }
             }
         };
@@ -309,13 +311,16 @@ fn failed(error: CallError) -> AbortCode {
 }
 
 /// Asks a destination for the state of its volume.
-async fn known(connection: &Connection, trans: i32) -> Result<Known, AbortCode> {
+async fn destination_state(
+    connection: &Connection,
+    trans: i32,
+) -> Result<DestinationState, AbortCode> {
     let options = CallOptions {
         timeout: Some(VOLUME_QUESTION_PATIENCE),
     };
     match connection.call_with(&GetState { trans }, options).await {
-        Ok(reply) if reply.version >= DELTA_VERSION => Ok(Known::State(reply.state)),
-        Ok(_) | Err(CallError::Aborted(AbortCode::RXGEN_OPCODE)) => Ok(Known::Nothing),
+        Ok(reply) if reply.version >= DELTA_VERSION => Ok(DestinationState::State(reply.state)),
+        Ok(_) | Err(CallError::Aborted(AbortCode::RXGEN_OPCODE)) => Ok(DestinationState::Nothing),
         Err(error) => Err(error.code()),
     }
 }

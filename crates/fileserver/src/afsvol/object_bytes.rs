@@ -43,7 +43,7 @@ pub(super) struct ObjectBytes {
     /// The end of the present part.
     end: u64,
     reader: Reader,
-    told: usize,
+    reported: usize,
     _reading: Reading,
 }
 
@@ -57,7 +57,7 @@ impl ObjectBytes {
             server: server.clone(),
             file,
             end,
-            told: 0,
+            reported: 0,
             _reading: reading,
         })
     }
@@ -68,11 +68,11 @@ impl ObjectBytes {
         if matches!(next, Ok(None)) && self.end < self.file.length {
             let end = self.file.length.min(self.end + PART_BYTES);
             self.reader = reader(&self.server, &self.file, self.end..end)?;
-            (self.end, self.told) = (end, 0);
+            (self.end, self.reported) = (end, 0);
             next = self.reader.next().await;
         }
         let problems = self.reader.problems();
-        for problem in problems.get(self.told..).unwrap_or_default() {
+        for problem in problems.get(self.reported..).unwrap_or_default() {
             ObjectFigures::count(&self.server.objects.figures.problems);
             let InObjects {
                 fid,
@@ -84,7 +84,7 @@ impl ObjectBytes {
             self.server
                 .repair_after_read(*fid, layout, *length, problem);
         }
-        self.told = problems.len();
+        self.reported = problems.len();
         match next {
             Ok(Some(bytes)) if !bytes.is_empty() => Ok(bytes),
             Ok(_) => Err(AbortCode::VOLSERDUMPERROR),

@@ -70,19 +70,19 @@ pub(super) async fn finish(
         })
         .await?
     };
-    server.breaker.told(pending).await;
+    server.breaker.wait_for_delivery(pending).await;
     Ok(())
 }
 
 /// The target volume of a restore from a dump or a delta.
-pub(super) struct Target {
+pub(super) struct RestoreTarget {
     restoring: Restoring,
     /// The header of the volume before the restore.
     before: VolumeInfo,
     cookie: RestoreCookie,
 }
 
-impl Target {
+impl RestoreTarget {
     /// Begins a restore into a volume.
     pub(super) fn begin(
         partition: &Partition,
@@ -169,7 +169,7 @@ impl From<Refused> for AbortCode {
 
 /// Receives a dump.
 struct DumpSink {
-    target: Target,
+    target: RestoreTarget,
     reader: Reader,
     header: Option<Box<VolumeHeader>>,
     borrower: Borrower,
@@ -181,7 +181,7 @@ impl DumpSink {
     fn new(server: &Arc<Server>, used: &InUse, cookie: RestoreCookie) -> Result<Self, AbortCode> {
         let partition = used.volume()?.partition;
         Ok(Self {
-            target: Target::begin(&partition, used.id(), RestoreMode::Incremental, cookie)?,
+            target: RestoreTarget::begin(&partition, used.id(), RestoreMode::Incremental, cookie)?,
             reader: Reader::new(),
             header: None,
             borrower: Borrower::new(server),

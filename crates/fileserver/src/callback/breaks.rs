@@ -2,7 +2,7 @@
 //!
 //! [`Breaker::collect`] removes the promises of the changed files from the table and puts the fids
 //! into the outboxes of their hosts. Separate tasks deliver them. The change then waits, with
-//! [`Breaker::told`], until every host has been notified, is down, or is *late*.
+//! [`Breaker::wait_for_delivery`], until every host has been notified, is down, or is *late*.
 //!
 //! **Late hosts.** A host answers a break without asking another machine, so a live host takes one
 //! round trip. A change waits for each host four times its usual response time, at least 250 ms and
@@ -70,11 +70,11 @@ pub struct Breaker {
 #[derive(Default)]
 #[must_use = "a change is answered only when its breaks were told"]
 pub struct Pending {
-    waiting: Vec<Told>,
+    waiting: Vec<QueuedBreak>,
 }
 
 /// A host, the number of the break in its outbox, and the time until which the change waits for it.
-struct Told {
+struct QueuedBreak {
     host: Arc<Host>,
     number: u64,
     deadline: Instant,
@@ -100,10 +100,10 @@ impl Breaker {
     /// `originator` made it, and keeps its promises.
     pub fn collect(&self, fids: &[Fid], originator: Option<HostSlot>, now: u32) -> Pending {
         let mut pending = Pending::default();
-        let mut told = Vec::new();
+        let mut hosts = Vec::new();
         for &fid in fids {
-            self.callbacks.collect(fid, originator, now, &mut told);
-            self.queue(fid, &mut told, &mut pending);
+            self.callbacks.collect(fid, originator, now, &mut hosts);
+            self.queue(fid, &mut hosts, &mut pending);
         }
         pending
     }
@@ -118,41 +118,41 @@ impl Breaker {
     /// host has no promise in the table. No other host has a promise for the directory.
     pub(crate) fn recall(&self, fid: Fid, holder: HostSlot, now: u32) -> Pending {
         let mut pending = Pending::default();
-        let mut told = Vec::new();
-        self.callbacks.collect(fid, None, now, &mut told);
-        if !told.contains(&holder) {
-            told.push(holder);
+        let mut hosts = Vec::new();
+        self.callbacks.collect(fid, None, now, &mut hosts);
+        if !hosts.contains(&holder) {
+            hosts.push(holder);
         }
-        self.queue(fid, &mut told, &mut pending);
+        self.queue(fid, &mut hosts, &mut pending);
         pending
     }
 
     /// Breaks the promises for everything in a volume that was replaced or removed.
     pub fn collect_volume(&self, volume: VolumeId, now: u32) -> Pending {
         let mut pending = Pending::default();
-        let mut told = Vec::new();
-        self.callbacks.collect_volume(volume, now, &mut told);
-        self.queue(Fid::whole_volume(volume), &mut told, &mut pending);
+        let mut hosts = Vec::new();
+        self.callbacks.collect_volume(volume, now, &mut hosts);
+        self.queue(Fid::whole_volume(volume), &mut hosts, &mut pending);
         pending
     }
 
-    fn queue(&self, fid: Fid, told: &mut Vec<HostSlot>, pending: &mut Pending) {
+    fn queue(&self, fid: Fid, hosts: &mut Vec<HostSlot>, pending: &mut Pending) {
         self.counters.collections.fetch_add(1, Ordering::Relaxed);
-        if told.is_empty() {
+        if hosts.is_empty() {
             return;
         }
         self.counters
             .broken
-            .fetch_add(told.len() as u64, Ordering::Relaxed);
-        debug!(%fid, hosts = told.len(), "breaking callbacks");
-        for slot in told.drain(..) {
+            .fetch_add(hosts.len() as u64, Ordering::Relaxed);
+        debug!(%fid, hosts = hosts.len(), "breaking callbacks");
+        for slot in hosts.drain(..) {
             let Some(host) = self.hosts.by_slot(slot) else {
                 continue;
             };
             match self.contacts.queue_break(&host, fid) {
                 Some(number) => {
                     let deadline = Instant::now() + host.break_wait();
-                    pending.waiting.push(Told {
+                    pending.waiting.push(QueuedBreak {
                         host,
                         number,
                         deadline,
@@ -167,18 +167,22 @@ impl Breaker {
 
     /// Waits until every host was notified, is down, or is late. Late hosts are marked down, and
     /// their breaks are still delivered.
-    pub async fn told(&self, pending: Pending) {
-        if pending.is_nobody() {
+    pub async fn wait_for_delivery(&self, pending: Pending) {
+        if pending.is_empty() {
             return;
         }
         let _breaking = Breaking::new(&self.counters.breaking);
-        for Told {
+        for QueuedBreak {
             host,
             number,
             deadline,
         } in pending.waiting
         {
-            if timeout_at(deadline, host.told(number)).await.is_err() && host.mark_late(number) {
+            if timeout_at(deadline, host.wait_for_delivery(number))
+                .await
+                .is_err()
+                && host.mark_late(number)
+            {
                 self.counters.late.fetch_add(1, Ordering::Relaxed);
                 debug!(host = %host.address(), "host is late to answer a break");
             }
@@ -194,7 +198,7 @@ impl Pending {
 
     /// Whether there is no host to wait for.
     #[must_use]
-    pub fn is_nobody(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 }

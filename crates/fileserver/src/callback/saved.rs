@@ -416,7 +416,7 @@ mod tests {
         assert_eq!(sample().restore(&hosts, &callbacks, &locks, 2500), 1);
         assert_eq!(callbacks.held(), 1);
         let host = hosts.by_uuid(AfsUuid([2; 16])).unwrap();
-        assert!(callbacks.holds_any(host.slot()) && !host.is_settled());
+        assert!(callbacks.holds_any(host.slot()) && !host.is_ready());
         assert_eq!(locks.held(), 0);
         let saved = SavedState::of(&hosts, &callbacks, &locks);
         assert_eq!(saved.hosts.len(), 2);

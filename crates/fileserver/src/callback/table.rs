@@ -218,11 +218,11 @@ impl CallbackTable {
         Ok(secs)
     }
 
-    /// Removes the promises of one changed file, and appends to `told` the hosts to notify. The
+    /// Removes the promises of one changed file, and appends to `hosts` the hosts to notify. The
     /// promise of `except`, which made the change, stays. Expired promises are dropped silently.
     ///
     /// Call this after readers can see the change, and before it is answered.
-    pub fn collect(&self, key: Fid, except: Option<HostSlot>, now: u32, told: &mut Vec<HostSlot>) {
+    pub fn collect(&self, key: Fid, except: Option<HostSlot>, now: u32, hosts: &mut Vec<HostSlot>) {
         let shard = self.shard(key);
         let hash = self.hash(key);
         let mut inner = shard.inner.lock();
@@ -236,7 +236,7 @@ impl CallbackTable {
             let entry = inner.promises[at as usize];
             if Some(HostSlot(entry.host)) != except {
                 if entry.expires > now {
-                    told.push(HostSlot(entry.host));
+                    hosts.push(HostSlot(entry.host));
                 }
                 inner.remove_promise(at);
                 gone += 1;
@@ -247,7 +247,7 @@ impl CallbackTable {
     }
 
     /// Removes all promises for anything in a volume, and appends each affected host once.
-    pub fn collect_volume(&self, volume: VolumeId, now: u32, told: &mut Vec<HostSlot>) {
+    pub fn collect_volume(&self, volume: VolumeId, now: u32, hosts: &mut Vec<HostSlot>) {
         for shard in &self.shards {
             let mut inner = shard.inner.lock();
             shard.stamp.fetch_add(1, Ordering::Release);
@@ -258,15 +258,15 @@ impl CallbackTable {
                     continue;
                 }
                 if entry.expires > now {
-                    told.push(HostSlot(entry.host));
+                    hosts.push(HostSlot(entry.host));
                 }
                 inner.remove_promise(at);
                 gone += 1;
             }
             self.held.fetch_sub(gone, Ordering::Relaxed);
         }
-        told.sort_unstable();
-        told.dedup();
+        hosts.sort_unstable();
+        hosts.dedup();
     }
 
     /// Removes a host's promise for a file. Returns whether it had one.

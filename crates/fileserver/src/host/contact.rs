@@ -43,7 +43,7 @@ use crate::limits::{
 
 /// Why a host cannot be served now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsettled {
+pub enum NotReady {
     /// Too many calls wait for it already, or the contact takes too long.
     Busy,
     /// It does not answer calls to its callback service.
@@ -116,44 +116,44 @@ impl Contacts {
     /// which the call belongs. It differs from `host` if a known host appeared at a new address.
     ///
     /// # Errors
-    /// [`Unsettled`]: the host may not be answered now.
-    pub async fn settle(
+    /// [`NotReady`]: the host may not be answered now.
+    pub async fn make_ready(
         &self,
         host: Arc<Host>,
         address: SocketAddr,
-    ) -> Result<Arc<Host>, Unsettled> {
-        let other = match self.settle_one(&host, address).await? {
+    ) -> Result<Arc<Host>, NotReady> {
+        let other = match self.make_one_ready(&host, address).await? {
             None => return Ok(host),
             Some(other) => other,
         };
-        match self.settle_one(&other, address).await? {
+        match self.make_one_ready(&other, address).await? {
             None => Ok(other),
             // The UUID belongs to a third record by now: the client retries.
-            Some(_) => Err(Unsettled::Busy),
+            Some(_) => Err(NotReady::Busy),
         }
     }
 
-    async fn settle_one(
+    async fn make_one_ready(
         &self,
         host: &Arc<Host>,
         address: SocketAddr,
-    ) -> Result<Option<Arc<Host>>, Unsettled> {
-        if host.is_settled() {
+    ) -> Result<Option<Arc<Host>>, NotReady> {
+        if host.is_ready() {
             return Ok(None);
         }
-        let place = host.wait_place().ok_or(Unsettled::Busy)?;
+        let place = host.wait_place().ok_or(NotReady::Busy)?;
         let arrived = Instant::now();
         let talk = timeout(CONTACT_PATIENCE, host.talk()).await;
-        let _talk = talk.map_err(|_| Unsettled::Busy)?;
+        let _talk = talk.map_err(|_| NotReady::Busy)?;
         drop(place);
         if host.has(GONE) {
-            return Err(Unsettled::Gone);
+            return Err(NotReady::Gone);
         }
-        if host.is_settled() {
+        if host.is_ready() {
             return Ok(None);
         }
         if host.failed_after(arrived) {
-            return Err(Unsettled::Silent);
+            return Err(NotReady::Silent);
         }
         if !host.has(KNOWN) || host.has(VERIFY) {
             let other = self.introduce(host, address).await?;
@@ -170,13 +170,13 @@ impl Contacts {
         &self,
         host: &Arc<Host>,
         address: SocketAddr,
-    ) -> Result<Option<Arc<Host>>, Unsettled> {
+    ) -> Result<Option<Arc<Host>>, NotReady> {
         self.counters.introductions.fetch_add(1, Ordering::Relaxed);
         // The client may be a new process, which does not know the pending creates of the earlier
         // one.
         self.leases.end_all(host.slot());
         let Some(connection) = self.connection(host) else {
-            return Err(Unsettled::Silent);
+            return Err(NotReady::Silent);
         };
         let begun = Instant::now();
         let asked = timeout(CONTACT_PATIENCE, questions::who_are_you(&connection)).await;
@@ -244,7 +244,7 @@ impl Contacts {
     }
 
     /// Delivers the pending reset and all breaks to the host. Its `talk` lock is held.
-    async fn catch_up(&self, host: &Arc<Host>) -> Result<(), Unsettled> {
+    async fn catch_up(&self, host: &Arc<Host>) -> Result<(), NotReady> {
         loop {
             if host.has(RESET) {
                 self.reset(host).await?;
@@ -257,7 +257,7 @@ impl Contacts {
                 Ok(()) => {
                     host.answered_in(begun.elapsed());
                     self.counters.breaks_told.fetch_add(1, Ordering::Relaxed);
-                    host.outbox_told(entries);
+                    host.remove_delivered(entries);
                 }
                 // The host answers and refuses the break, so it must forget everything.
                 Err(CallError::Aborted(code)) => {
@@ -271,7 +271,7 @@ impl Contacts {
     }
 
     /// Makes the host forget all promises of this server.
-    async fn reset(&self, host: &Arc<Host>) -> Result<(), Unsettled> {
+    async fn reset(&self, host: &Arc<Host>) -> Result<(), NotReady> {
         self.give_up_all(host);
         host.outbox_clear();
         let with_uuid = host.uuid().is_some();
@@ -441,11 +441,11 @@ impl Contacts {
         }
     }
 
-    fn silent(&self, host: &Host, asked: &str, cause: &CallError) -> Unsettled {
+    fn silent(&self, host: &Host, asked: &str, cause: &CallError) -> NotReady {
         self.counters.silences.fetch_add(1, Ordering::Relaxed);
         info!(host = %host.address(), asked, %cause, "host does not answer");
         host.mark_down();
-        Unsettled::Silent
+        NotReady::Silent
     }
 
     fn connection(&self, host: &Host) -> Option<Connection> {

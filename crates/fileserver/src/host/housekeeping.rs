@@ -20,7 +20,7 @@ impl Contacts {
     pub(crate) async fn tidy(self: &Arc<Self>, now: u32) {
         let mut work = JoinSet::new();
         for host in self.hosts.all() {
-            let silent = u64::from(now.saturating_sub(host.last_heard()));
+            let silent = u64::from(now.saturating_sub(host.last_call()));
             // A host that never identified itself holds no promises, so it expires sooner.
             let patience = if host.is_known() {
                 HOST_EXPIRES_AFTER
@@ -102,7 +102,7 @@ impl Contacts {
     /// Makes room for hosts: drops the tenth that has been silent longest.
     pub(crate) async fn make_room_for_hosts(self: &Arc<Self>) {
         let mut hosts = self.hosts.all();
-        hosts.sort_by_key(|host| host.last_heard());
+        hosts.sort_by_key(|host| host.last_call());
         let mut work = JoinSet::new();
         let tenth = hosts.len() / 10 + 1;
         for host in hosts.into_iter().take(tenth) {

@@ -70,7 +70,7 @@ struct Listed {
 type FileObjects = ((VnodeId, Uniquifier), Vec<(u32, ObjectInfo)>);
 
 /// The reason why the result is not certain.
-enum Doubt {
+enum Incomplete {
     Silent(Vec<IpAddr>),
     Failed(Refusal),
 }
@@ -112,8 +112,8 @@ impl Server {
             let round = self.ask_all(&servers, family.as_ref(), volume, range, &mut named);
             match round.await {
                 Ok(()) => {}
-                Err(Doubt::Failed(refusal)) => return Err(refusal),
-                Err(Doubt::Silent(silent)) => {
+                Err(Incomplete::Failed(refusal)) => return Err(refusal),
+                Err(Incomplete::Silent(silent)) => {
                     let silent = silent.into_iter().map(cellar_objects::words_of);
                     collected.silent = List::from_iter_cut(silent);
                     return Ok(collected);
@@ -185,7 +185,7 @@ impl Server {
         volume: VolumeId,
         range: (VnodeId, VnodeId),
         named: &mut References,
-    ) -> Result<(), Doubt> {
+    ) -> Result<(), Incomplete> {
         let sites = family.map(|family| &family.sites[..]).unwrap_or_default();
         let known = |address: &IpAddr| servers.iter().any(|s| s.addresses.contains(address));
         let mut silent: Vec<IpAddr> = sites
@@ -210,7 +210,7 @@ impl Server {
         }
         match silent.is_empty() {
             true => Ok(()),
-            false => Err(Doubt::Silent(silent)),
+            false => Err(Incomplete::Silent(silent)),
         }
     }
 
@@ -220,7 +220,7 @@ impl Server {
         volumes: &[VolumeId],
         range: (VnodeId, VnodeId),
         named: &mut References,
-    ) -> Result<bool, Doubt> {
+    ) -> Result<bool, Incomplete> {
         let (server, volumes) = (self.clone(), volumes.to_vec());
         let asked = blocking(move || {
             if server.have(&volumes)?.len() != volumes.len() {
@@ -228,7 +228,7 @@ impl Server {
             }
             server.references_in(volume, range).map(Some)
         });
-        let found = asked.await.map_err(Doubt::Failed)?;
+        let found = asked.await.map_err(Incomplete::Failed)?;
         let answered = found.is_some();
         for found in found.unwrap_or_default() {
             named.add((found.osd, found.object, found.version));
@@ -464,7 +464,7 @@ impl Server {
                     break;
                 };
                 volumes.insert(first.object.volume);
-                after = behind(first.object.volume, LAST);
+                after = after_vnode(first.object.volume, LAST);
             }
         }
         volumes.into_iter().collect()
@@ -506,7 +506,7 @@ fn in_use(storage: &Storage) -> Vec<u32> {
 }
 
 /// The position after all objects of a vnode.
-fn behind(volume: VolumeId, vnode: VnodeId) -> ObjectId {
+fn after_vnode(volume: VolumeId, vnode: VnodeId) -> ObjectId {
     ObjectId {
         volume,
         vnode,
@@ -546,7 +546,7 @@ async fn page(
 async fn list(storage: &Storage, volume: VolumeId, after: VnodeId) -> Listed {
     let mut listed = Listed::default();
     for osd in in_use(storage) {
-        let mut from = behind(volume, after);
+        let mut from = after_vnode(volume, after);
         let mut here = Vec::new();
         loop {
             let (found, more) = match page(storage, osd, volume, from, NAMED_MAX).await {

@@ -31,7 +31,7 @@ pub(crate) struct Fetching {
     whole: u64,
     length: u64,
     first: Option<Bytes>,
-    told: usize,
+    reported: usize,
     done: bool,
     _reading: Reading,
 }
@@ -63,7 +63,7 @@ impl Fetching {
             whole: status.length,
             length,
             first: None,
-            told: 0,
+            reported: 0,
             done: length == 0,
             _reading: reading,
         };
@@ -106,14 +106,14 @@ impl Fetching {
     /// Reports objects that could not be read.
     fn report(&mut self) {
         let problems = self.reader.problems();
-        for problem in problems.get(self.told..).unwrap_or_default() {
+        for problem in problems.get(self.reported..).unwrap_or_default() {
             ObjectFigures::count(&self.server.objects.figures.problems);
             tracing::info!(fid = %self.fid, osd = problem.placed.osd, cause = %problem.cause,
                 "an object could not be read, another one was read");
             self.server
                 .repair_after_read(self.fid, &self.layout, self.whole, problem);
         }
-        self.told = problems.len();
+        self.reported = problems.len();
     }
 }
 

@@ -17,7 +17,7 @@ use cellar_wire::osddb::OsdListed;
 use rand::rngs::ThreadRng;
 use tracing::info;
 
-use super::policies::Wanted;
+use super::policies::ObjectSpec;
 use super::{LOCAL_DISK, Objects, Storage};
 use crate::abort_map::Refusal;
 use crate::server::Server;
@@ -28,7 +28,7 @@ pub(crate) enum Lack {
     /// The cell has too few devices for such a file, or its devices are full.
     NoDevices,
     /// Devices are missing, and the database has not heard from some of them since its start.
-    Unheard,
+    NoReportYet,
     /// Devices are missing.
     Away,
 }
@@ -37,7 +37,7 @@ pub(crate) enum Lack {
 #[derive(Clone, Copy)]
 pub(crate) struct NewFile<'a> {
     pub(crate) volume: VolumeId,
-    pub(crate) wanted: &'a Wanted,
+    pub(crate) wanted: &'a ObjectSpec,
     pub(crate) size: u64,
     /// The last serial number that the file had.
     pub(crate) serial: u32,
@@ -108,8 +108,8 @@ fn lack(devices: &[OsdListed], wish: &Wish, none: &NoPlace) -> Lack {
     if none.usable + placement::away_count(devices, wish) < none.wanted {
         info!(cause = %none, size = wish.size, "no place for a file in objects");
         Lack::NoDevices
-    } else if devices.iter().any(not_heard_yet) {
-        Lack::Unheard
+    } else if devices.iter().any(has_no_report_yet) {
+        Lack::NoReportYet
     } else {
         Lack::Away
     }
@@ -133,7 +133,7 @@ fn layout_on(server: &Server, file: &NewFile<'_>, shape: Shape, devices: &[u32])
 }
 
 /// Whether the database has not heard from the device since it started recently.
-fn not_heard_yet(listed: &OsdListed) -> bool {
+fn has_no_report_yet(listed: &OsdListed) -> bool {
     listed.entry.id != LOCAL_DISK && !listed.dead && listed.state.silence == u32::MAX
 }
 
@@ -162,7 +162,7 @@ fn replace_missing(server: &Server, storage: &Storage, fid: Fid, layout: &mut La
     if !layout.objects.iter().any(unmade) {
         return;
     }
-    let wanted = Wanted {
+    let wanted = ObjectSpec {
         shape: layout.shape,
         class: None,
         by_size: false,
@@ -186,7 +186,7 @@ fn replace_missing(server: &Server, storage: &Storage, fid: Fid, layout: &mut La
 }
 
 /// The requirements for devices for a file of that size.
-pub(crate) fn wish(storage: &Storage, wanted: &Wanted, size: u64) -> Wish {
+pub(crate) fn wish(storage: &Storage, wanted: &ObjectSpec, size: u64) -> Wish {
     Wish {
         shape: wanted.shape,
         size,

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cellar_policy::{Facts, Place as Said, Policies};
+use cellar_policy::{Facts, Policies, StorageTarget};
 use cellar_volume::{FileType, Result, VnodeStatus, Volume};
 use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::object::Shape;
@@ -26,16 +26,16 @@ const DEPTH_MAX: usize = 256;
 
 /// The place for the bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum StorageDecision {
     /// On this server.
     Here,
     /// In objects.
-    Objects(Wanted),
+    Objects(ObjectSpec),
 }
 
 /// The properties wanted for the objects of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ObjectSpec {
     /// The distribution of the bytes.
     pub(crate) shape: Shape,
     /// If set, only devices of this class.
@@ -94,10 +94,10 @@ impl PolicyBook {
         length: u64,
         ids: &[ViceId],
         threshold: u64,
-    ) -> Result<Place> {
+    ) -> Result<StorageDecision> {
         let policy = volume.policy();
         if policy == 0 || status.kind != FileType::File {
-            return Ok(Place::Here);
+            return Ok(StorageDecision::Here);
         }
         let dir = Fid {
             volume: status.fid.volume,
@@ -138,16 +138,16 @@ impl PolicyBook {
             group: status.group.0,
         };
         let verdict = policies.evaluate(&asked, &facts);
-        let wanted = |by_size| Wanted {
+        let wanted = |by_size| ObjectSpec {
             shape: verdict.shape.unwrap_or_default(),
             class: verdict.class.clone(),
             by_size,
         };
         Ok(match verdict.place {
-            Said::Local => Place::Here,
-            Said::Objects => Place::Objects(wanted(false)),
-            Said::BySize if length > threshold => Place::Objects(wanted(true)),
-            Said::BySize => Place::Here,
+            StorageTarget::Local => StorageDecision::Here,
+            StorageTarget::Objects => StorageDecision::Objects(wanted(false)),
+            StorageTarget::BySize if length > threshold => StorageDecision::Objects(wanted(true)),
+            StorageTarget::BySize => StorageDecision::Here,
         })
     }
 

@@ -104,7 +104,7 @@ fn objects(layout: &Layout) -> Vec<(u32, u32)> {
 }
 
 /// The needed versions of an object, and whether other servers may need older ones.
-struct Wanted {
+struct NeededVersions {
     osd: u32,
     needed: Needed,
     /// Versions up to this one may be known to other servers.
@@ -267,7 +267,7 @@ impl Server {
     }
 
     /// The versions that are still needed, for the objects of layouts that a file had.
-    fn wanted_of(&self, fid: Fid, former: &Former) -> cellar_volume::Result<Vec<Wanted>> {
+    fn wanted_of(&self, fid: Fid, former: &Former) -> cellar_volume::Result<Vec<NeededVersions>> {
         let Some(volume) = self.still_here(fid, former)? else {
             return Ok(Vec::new());
         };
@@ -319,7 +319,7 @@ impl Server {
                     Some(present) => present.version.max(layout.version),
                     None => layout.version,
                 };
-                all.push(Wanted {
+                all.push(NeededVersions {
                     osd: placed.osd,
                     needed: Needed {
                         object: ObjectId {
@@ -355,7 +355,7 @@ fn present(volume: &Volume, fid: Fid) -> cellar_volume::Result<Option<Arc<Layout
 
 /// Adds the versions that other servers may need to those that stay. Returns `false` if they do not
 /// fit into the call.
-async fn keep_shared(storage: &Storage, wanted: &mut Wanted) -> Result<bool, CallError> {
+async fn keep_shared(storage: &Storage, wanted: &mut NeededVersions) -> Result<bool, CallError> {
     let connection = reachable(storage, wanted.osd).ok_or(CallError::Dead)?;
     let call = Examine {
         capability: storage.capability(wanted.osd),

@@ -34,10 +34,10 @@ use cellar_wire::object::Layout;
 use parking_lot::Mutex;
 
 use super::ObjectFigures;
-use super::alive;
 use super::layouts::{self, NewFile};
+use super::liveness;
 use super::making::Making;
-use super::policies::{Place, Wanted};
+use super::policies::{ObjectSpec, StorageDecision};
 use super::turns::Turn;
 use crate::abort_map::Refusal;
 use crate::limits::{FETCH_PIECE_BYTES, OBJECT_MOVE_MAX, OBJECT_PATIENCE, OBJECT_REPLAY_MAX};
@@ -136,31 +136,31 @@ pub(crate) fn place(
     identity: &crate::access::Identity,
     length: u64,
     kept: u64,
-) -> Result<Place, Refusal> {
+) -> Result<StorageDecision, Refusal> {
     let Some(storage) = server.objects.storage() else {
         // Shortly after the start, if object storage will be used.
         if volume.policy() != 0 {
-            server.objects.known.check()?;
+            server.objects.loaded_lists.check()?;
         }
-        return Ok(Place::Here);
+        return Ok(StorageDecision::Here);
     };
     let layout = volume.layout(status.fid)?;
     if layout.is_none() && (volume.policy() == 0 || length == 0 || status.length > OBJECT_MOVE_MAX)
     {
-        return Ok(Place::Here);
+        return Ok(StorageDecision::Here);
     }
     if let Some(layout) = &layout
         && kept > 0
     {
         // A file in objects stays there.
-        return Ok(Place::Objects(Wanted {
+        return Ok(StorageDecision::Objects(ObjectSpec {
             shape: layout.shape,
             class: None,
             by_size: false,
         }));
     }
     if volume.policy() != 0 {
-        server.objects.known.check()?;
+        server.objects.loaded_lists.check()?;
     }
     let (ids, threshold) = (identity.cps.ids(), storage.threshold());
     let place = &server.objects.policies;
@@ -174,7 +174,7 @@ impl Storing {
         server: &Arc<Server>,
         volume: &Arc<Volume>,
         fid: Fid,
-        wanted: &Wanted,
+        wanted: &ObjectSpec,
         spec: &StoreSpec,
         announced: u64,
     ) -> Result<Option<Self>, Refusal> {
@@ -197,7 +197,7 @@ impl Storing {
             serial,
             borrowed: info.borrowed,
         };
-        let fresh = || alive::fresh(server, &file);
+        let fresh = || liveness::fresh(server, &file);
         let anew = match kept {
             0 => Some(fresh().await),
             _ => None,
@@ -237,7 +237,7 @@ impl Storing {
         before: VnodeStatus,
         old: Option<Arc<Layout>>,
         turn: Turn,
-        wanted: &Wanted,
+        wanted: &ObjectSpec,
         serial: u32,
     ) -> Result<Option<Self>, Refusal> {
         let info = volume.info();
@@ -248,7 +248,7 @@ impl Storing {
             serial,
             borrowed: info.borrowed,
         };
-        let next = alive::fresh(server, &file).await?;
+        let next = liveness::fresh(server, &file).await?;
         still_taken(volume).await?;
         Ok(next.map(|next| Self {
             making: server.objects.makings.store(before.fid, &next),
@@ -298,7 +298,7 @@ impl Storing {
         let server = self.server.clone();
         let fid = self.fid;
         let outcome = self.written(spec, announced, source).await;
-        let outcome = outcome.map_err(|failure| self.told(failure));
+        let outcome = outcome.map_err(|failure| self.refusal_of(failure));
         let figures = &server.objects.figures;
         match outcome {
             Ok((written, length)) => {
@@ -325,7 +325,7 @@ impl Storing {
 
     /// The refusal of a failed store. A device that failed for a new file gets no new files for a
     /// while, whatever it answered. So the next attempt uses other devices.
-    fn told(&self, failure: Failure) -> Refusal {
+    fn refusal_of(&self, failure: Failure) -> Refusal {
         match failure {
             Failure::Other(refusal) => refusal,
             Failure::Writing(error) => {
@@ -364,7 +364,7 @@ impl Storing {
             writer.begin(spec.position, announced).await?;
             pass_on(&mut writer, source, announced).await?;
         } else {
-            let mut kept_bytes = Kept::of(self, kept).await?;
+            let mut kept_bytes = RetainedData::of(self, kept).await?;
             let (head, tail) = (kept.min(spec.position), kept.max(end));
             if spec.position <= kept {
                 // The kept and the new bytes are adjacent: one run.
@@ -419,7 +419,7 @@ impl Stored {
 
     /// After the change: queues the removal of old versions, and the repair of objects that lack
     /// the store.
-    pub(crate) fn settle(&self, server: &Arc<Server>) {
+    pub(crate) fn finish_store(&self, server: &Arc<Server>) {
         if let Some(old) = &self.old {
             server
                 .objects
@@ -497,13 +497,13 @@ async fn pass_on(
 }
 
 /// The bytes that a file keeps and that must be copied.
-enum Kept {
+enum RetainedData {
     Nothing,
     Here(Arc<Volume>, Fid),
     Objects(Arc<Server>, Fid, Arc<Layout>, u64),
 }
 
-impl Kept {
+impl RetainedData {
     async fn of(storing: &Storing, kept: u64) -> Result<Self, Refusal> {
         Ok(match &storing.old {
             _ if kept == 0 => Self::Nothing,

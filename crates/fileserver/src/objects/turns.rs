@@ -29,7 +29,7 @@ pub(crate) struct Turn {
 impl Turns {
     /// Waits for the turn. `None` if the other writers take too long.
     pub(crate) async fn wait(&self, fid: Fid) -> Option<Turn> {
-        let waiting = Waiting::new(self, fid);
+        let waiting = Waiter::new(self, fid);
         let lock = waiting.lock.clone();
         let guard = timeout(OBJECT_TURN_PATIENCE, lock.lock_owned()).await.ok();
         drop(waiting);
@@ -70,20 +70,20 @@ impl Drop for Turn {
 }
 
 /// A waiting writer, which may give up.
-struct Waiting<'a> {
+struct Waiter<'a> {
     turns: &'a Turns,
     fid: Fid,
     lock: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> Waiter<'a> {
     fn new(turns: &'a Turns, fid: Fid) -> Self {
         let lock = turns.0.lock().entry(fid).or_default().clone();
         Self { turns, fid, lock }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         // Drops its own reference first.
         self.lock = Arc::default();

@@ -20,7 +20,7 @@ use crate::server::Server;
 use crate::service::Answered;
 use crate::session::Session;
 
-type Found = (AfsFetchStatus, Callback, VolSync);
+type StatusReply = (AfsFetchStatus, Callback, VolSync);
 
 pub(super) async fn bulk_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let BulkStatus { fids } = call.arguments().await.map_err(Refusal::Call)?;
@@ -86,7 +86,7 @@ async fn statuses(
     server: &Arc<Server>,
     session: &Session,
     fids: &Fids,
-) -> Vec<Result<Found, Refusal>> {
+) -> Vec<Result<StatusReply, Refusal>> {
     let mut looked = Vec::with_capacity(fids.len());
     for (index, &fid) in fids.iter().enumerate() {
         let answer = {
@@ -115,8 +115,8 @@ async fn statuses(
             answer = run(server, move || status_of(&inner, &session, fid, true)).await;
         }
         found.push(match answer {
-            Ok((status, callback, sync, settled)) => {
-                settle((status, callback, sync), settled).await
+            Ok((status, callback, sync, durable)) => {
+                wait_until_durable((status, callback, sync), durable).await
             }
             Err(refusal) => Err(refusal),
         });
@@ -124,8 +124,8 @@ async fn statuses(
     found
 }
 
-async fn settle(found: Found, settled: Ticket) -> Result<Found, Refusal> {
-    settled.await?;
+async fn wait_until_durable(found: StatusReply, durable: Ticket) -> Result<StatusReply, Refusal> {
+    durable.await?;
     Ok(found)
 }
 
@@ -145,7 +145,7 @@ impl Results {
         }
     }
 
-    fn add(&mut self, (status, callback, sync): Found) {
+    fn add(&mut self, (status, callback, sync): StatusReply) {
         self.statuses.push(status);
         self.callbacks.push(callback);
         self.sync.get_or_insert(sync);

@@ -151,10 +151,10 @@ pub(crate) async fn finish<T>(
     pending: crate::callback::Pending,
 ) -> Result<T, Refusal> {
     let Changed { outcome, durable } = changed;
-    if pending.is_nobody() {
+    if pending.is_empty() {
         durable.await?;
     } else {
-        let ((), durable) = tokio::join!(server.breaker.told(pending), durable);
+        let ((), durable) = tokio::join!(server.breaker.wait_for_delivery(pending), durable);
         durable?;
     }
     Ok(outcome)

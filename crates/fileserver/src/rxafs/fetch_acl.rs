@@ -33,13 +33,13 @@ pub(super) async fn fetch_acl(server: &Arc<Server>, call: &mut IncomingCall) -> 
                 return Err(Refusal::NoRight);
             }
             let sync = vol_sync(&attached.volume);
-            let settled = attached.volume.settled(status.access_list_fid().vnode);
+            let durable = attached.volume.last_change(status.access_list_fid().vnode);
             let status = server.show(&session, &status, access);
-            Ok((list, status, sync, settled))
+            Ok((list, status, sync, durable))
         }
     };
-    let (list, status, sync, settled) = run(server, work).await?;
-    settled.await?;
+    let (list, status, sync, durable) = run(server, work).await?;
+    durable.await?;
     let text = as_text(server, &list).await?;
     let access_list = AfsOpaque::new(text).map_err(|_| Refusal::ListTooLong)?;
     call.reply(&FetchACLReply {

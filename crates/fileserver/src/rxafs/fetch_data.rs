@@ -131,7 +131,7 @@ async fn open(
 ) -> Result<Fetch, Refusal> {
     let asked = (position, length);
     let (here, session) = (server.clone(), session.clone());
-    let (opened, rest, settled) = run(&server.clone(), move || {
+    let (opened, rest, durable) = run(&server.clone(), move || {
         let server = &here;
         let attached = server.volume_of(fid, Want::Read)?;
         let volume = &attached.volume;
@@ -155,10 +155,10 @@ async fn open(
         }
         let ((opened, status), callback) = opened?;
         let rest = (status, callback, vol_sync(volume));
-        Ok((opened, rest, volume.settled(fid.vnode)))
+        Ok((opened, rest, volume.last_change(fid.vnode)))
     })
     .await?;
-    settled.await?;
+    durable.await?;
     let source = match opened {
         Opened::Here(reader) => Source::Here(reader),
         Opened::Objects(found, reading) => {

@@ -23,8 +23,8 @@ pub(super) async fn fetch_status(server: &Arc<Server>, call: &mut IncomingCall) 
         let server = server.clone();
         move || status_of(&server, &session, fid, false)
     };
-    let (status, callback, sync, settled) = run(server, work).await?;
-    settled.await?;
+    let (status, callback, sync, durable) = run(server, work).await?;
+    durable.await?;
     call.reply(&FetchStatusReply {
         status,
         callback,
@@ -53,6 +53,6 @@ pub(super) fn status_of(
         }
     };
     let (status, callback) = with_promise(server, session, volume, fid, bulk, read)?;
-    let settled = volume.settled(fid.vnode);
-    Ok((status, callback, vol_sync(volume), settled))
+    let durable = volume.last_change(fid.vnode);
+    Ok((status, callback, vol_sync(volume), durable))
 }

@@ -29,7 +29,7 @@ pub(super) async fn give_up_callbacks(server: &Arc<Server>, call: &mut IncomingC
 }
 
 /// A client sends this call last when it ends, and may be gone before it can answer. So a host that
-/// is unknown or not settled is not contacted.
+/// is unknown or not ready is not contacted.
 pub(super) async fn give_up_all_callbacks(
     server: &Arc<Server>,
     call: &mut IncomingCall,

@@ -16,7 +16,7 @@ use cellar_wire::rxafs::{
 use super::common::{Touched, change, collect, run};
 use super::fetch_status::status_of;
 use crate::abort_map::Refusal;
-use crate::leases::{Asked, Granting};
+use crate::leases::{Granting, LeaseOutcome};
 use crate::server::Server;
 use crate::service::Answered;
 use crate::session::Session;
@@ -70,9 +70,9 @@ pub(super) async fn lease_directory(server: &Arc<Server>, call: &mut IncomingCal
     let host = session.promise_to().ok_or(IN_USE)?;
     let term = server.config.lease;
     let granting = match server.leases.ask(dir_fid, host, term) {
-        Asked::Refused => return Err(IN_USE),
-        Asked::Renewed => None,
-        Asked::Begun(number) => {
+        LeaseOutcome::Refused => return Err(IN_USE),
+        LeaseOutcome::Renewed => None,
+        LeaseOutcome::Begun(number) => {
             let granting = Granting::new(&server.leases, dir_fid, number);
             if !server.leases.alone().await {
                 return Err(IN_USE);
@@ -81,18 +81,18 @@ pub(super) async fn lease_directory(server: &Arc<Server>, call: &mut IncomingCal
             // other host gets a promise.
             let touched = Touched::changed([dir_fid]);
             let others = collect(server, &touched, Some(host), session.now.0);
-            server.breaker.told(others).await;
+            server.breaker.wait_for_delivery(others).await;
             Some(granting)
         }
     };
-    let (status, callback, sync, settled) = {
+    let (status, callback, sync, durable) = {
         let (server, session) = (server.clone(), session.clone());
         run(&server.clone(), move || {
             status_of(&server, &session, dir_fid, false)
         })
         .await?
     };
-    settled.await?;
+    durable.await?;
     let kept = match granting {
         Some(granting) => callback.expires_in_secs > 0 && granting.keep(host, term),
         None => server.leases.extend(dir_fid, host, term),

@@ -172,7 +172,7 @@ async fn hold(
         })
         .await?
     };
-    server.breaker.told(pending).await;
+    server.breaker.wait_for_delivery(pending).await;
     Ok(sync)
 }
 
@@ -233,7 +233,7 @@ async fn release(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<Vo
         })
         .await?
     };
-    server.breaker.told(pending).await;
+    server.breaker.wait_for_delivery(pending).await;
     Ok(sync)
 }
 

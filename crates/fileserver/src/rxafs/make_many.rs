@@ -65,11 +65,11 @@ pub(super) async fn make_many(server: &Arc<Server>, call: &mut IncomingCall) -> 
     run(server, move || begins.begin()).await?;
     let makes = job.clone();
     run_there(server, move || makes.go_on(), aside).await?;
-    job.settle().await?;
+    job.wait_for_commit_and_breaks().await?;
     job.store_bytes().await?;
     let tells = job.clone();
-    let (reply, settled) = run(server, move || tells.reply()).await?;
-    for ticket in settled {
+    let (reply, durable) = run(server, move || tells.reply()).await?;
+    for ticket in durable {
         ticket.await?;
     }
     call.reply(&reply);
@@ -333,7 +333,7 @@ impl Job {
 
     /// Whether the bytes are stored after the creation, because they may have to become objects.
     fn bytes_later(&self, attached: &Attached) -> bool {
-        self.server.objects.known.is_expected() && attached.volume.policy() != 0
+        self.server.objects.loaded_lists.is_expected() && attached.volume.policy() != 0
     }
 
     /// Records why an entry was not created, or that it exists already.
@@ -359,8 +359,8 @@ impl Job {
         };
         match outcome {
             Ok(done) => {
-                state.tickets.push(volume.settled(making.vnode));
-                state.tickets.push(volume.settled(place.dir.vnode));
+                state.tickets.push(volume.last_change(making.vnode));
+                state.tickets.push(volume.last_change(place.dir.vnode));
                 state.done[index] = Some(Ok(done));
             }
             Err(refusal) if is_of_call(&refusal) => return Err(refusal),
@@ -475,7 +475,7 @@ impl Job {
     }
 
     /// Waits until all entries are durable, and all hosts were notified.
-    async fn settle(&self) -> Result<(), Refusal> {
+    async fn wait_for_commit_and_breaks(&self) -> Result<(), Refusal> {
         let (pending, tickets) = {
             let mut state = self.state.lock();
             let pending = std::mem::take(&mut state.pending);
@@ -487,7 +487,7 @@ impl Job {
             }
             Ok::<_, Refusal>(())
         };
-        let ((), durable) = tokio::join!(self.server.breaker.told(pending), durable);
+        let ((), durable) = tokio::join!(self.server.breaker.wait_for_delivery(pending), durable);
         durable
     }
 

@@ -36,8 +36,8 @@ use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::callback::Pending;
 use crate::limits::{OBJECT_BEGIN_BYTES, STORE_PIECE_BYTES, STORE_SLACK_BLOCKS};
-use crate::objects::known::when_known;
-use crate::objects::policies::Place;
+use crate::objects::loaded_lists::retry_when_loaded;
+use crate::objects::policies::StorageDecision;
 use crate::objects::store::{self, Replayed, Source, Storing};
 use crate::server::Server;
 use crate::service::Answered;
@@ -61,7 +61,7 @@ pub(super) async fn store_data(server: &Arc<Server>, call: &mut IncomingCall) ->
         length,
         file_length,
     } = call.arguments().await.map_err(Refusal::Call)?;
-    let asked = Asked {
+    let asked = StoreRequest {
         fid,
         in_status,
         position: position.into(),
@@ -84,7 +84,7 @@ pub(super) async fn store_data64(server: &Arc<Server>, call: &mut IncomingCall) 
         length,
         file_length,
     } = call.arguments().await.map_err(Refusal::Call)?;
-    let asked = Asked {
+    let asked = StoreRequest {
         fid,
         in_status,
         position,
@@ -98,7 +98,7 @@ pub(super) async fn store_data64(server: &Arc<Server>, call: &mut IncomingCall) 
 }
 
 #[derive(Clone, Copy)]
-struct Asked {
+struct StoreRequest {
     fid: Fid,
     in_status: AfsStoreStatus,
     position: u64,
@@ -106,7 +106,7 @@ struct Asked {
     file_length: u64,
 }
 
-impl Asked {
+impl StoreRequest {
     fn end(&self) -> Result<u64, Refusal> {
         let end = self
             .position
@@ -124,7 +124,7 @@ impl Asked {
 async fn store(
     server: &Arc<Server>,
     call: &mut IncomingCall,
-    asked: Asked,
+    asked: StoreRequest,
 ) -> Result<(AfsFetchStatus, VolSync), Refusal> {
     let session = server.session(call).await?;
     let begun = Instant::now();
@@ -149,12 +149,12 @@ async fn store(
 
 /// Logs one line for each store, to help the search for bytes that were not stored.
 fn trace(
-    asked: &Asked,
+    asked: &StoreRequest,
     missing: u64,
     outcome: &Result<(VnodeStatus, Access), Refusal>,
     begun: Instant,
 ) {
-    let Asked {
+    let StoreRequest {
         fid,
         position,
         length,
@@ -188,7 +188,12 @@ struct Allowed {
 
 impl Allowed {
     /// The place of the file after the store.
-    fn place(&self, server: &Server, session: &Session, asked: &Asked) -> Result<Place, Refusal> {
+    fn place(
+        &self,
+        server: &Server,
+        session: &Session,
+        asked: &StoreRequest,
+    ) -> Result<StorageDecision, Refusal> {
         let kept = self.before.length.min(asked.file_length);
         let length = kept.max(asked.position + asked.length);
         let volume = &self.attached.volume;
@@ -209,7 +214,7 @@ impl Allowed {
 }
 
 /// Whether the caller may store, and with which attributes.
-fn check(server: &Server, session: &Session, asked: &Asked) -> Result<Allowed, Refusal> {
+fn check(server: &Server, session: &Session, asked: &StoreRequest) -> Result<Allowed, Refusal> {
     let attached = server.volume_of(asked.fid, Want::Change)?;
     let (status, _, access) = look(server, session, &attached, asked.fid)?;
     if status.kind != FileType::File {
@@ -244,7 +249,7 @@ async fn small(
     server: &Arc<Server>,
     call: &mut IncomingCall,
     session: &Session,
-    asked: Asked,
+    asked: StoreRequest,
     left: &mut u64,
 ) -> Result<(VnodeStatus, Access), Refusal> {
     let data = {
@@ -275,7 +280,7 @@ pub(super) async fn store_gathered(
     data: Arc<[Bytes]>,
 ) -> Result<VnodeStatus, Refusal> {
     let length = data.iter().map(|bytes| bytes.len() as u64).sum();
-    let asked = Asked {
+    let asked = StoreRequest {
         fid,
         in_status: AfsStoreStatus {
             client_mod_time: time,
@@ -293,7 +298,7 @@ pub(super) async fn store_gathered(
 async fn gathered(
     server: &Arc<Server>,
     session: &Session,
-    asked: Asked,
+    asked: StoreRequest,
     data: Arc<[Bytes]>,
 ) -> Result<(VnodeStatus, Access), Refusal> {
     let store = async || {
@@ -303,7 +308,7 @@ async fn gathered(
             move || {
                 // Checked again: rights may have changed while the bytes arrived.
                 let allowed = check(&server, &session, &asked)?;
-                if let Place::Objects(_) = allowed.place(&server, &session, &asked)? {
+                if let StorageDecision::Objects(_) = allowed.place(&server, &session, &asked)? {
                     return Err(Refusal::Store(Error::InObjects(asked.fid)));
                 }
                 let Changed { outcome, durable } = allowed.attached.volume.store(
@@ -322,7 +327,7 @@ async fn gathered(
         };
         change(&server, &session, work).await
     };
-    match when_known(&server.objects.known, store).await {
+    match retry_when_loaded(&server.objects.loaded_lists, store).await {
         Err(Refusal::Store(Error::InObjects(_))) if server.objects.storage().is_some() => {}
         outcome => {
             let (status, allowed) = outcome?;
@@ -350,7 +355,7 @@ fn came_back(server: &Server, fid: Fid, allowed: &Allowed) {
 async fn into_objects(
     server: &Arc<Server>,
     session: &Session,
-    asked: Asked,
+    asked: StoreRequest,
     allowed: Allowed,
     bytes: &mut impl Source,
 ) -> Result<(VnodeStatus, Access), Refusal> {
@@ -363,7 +368,7 @@ async fn into_objects(
         .await?
     };
     // The file has moved back to this server in the meantime; the next attempt finds it there.
-    let Place::Objects(wanted) = place else {
+    let StorageDecision::Objects(wanted) = place else {
         return Err(Refusal::Busy);
     };
     let (volume, spec) = (&allowed.attached.volume, &allowed.spec);
@@ -402,7 +407,7 @@ async fn into_objects(
         stored.give_up(server);
     }
     let status = changed?;
-    stored.settle(server);
+    stored.finish_store(server);
     Ok((status, allowed.access))
 }
 
@@ -410,7 +415,7 @@ async fn into_objects(
 async fn here(
     server: &Arc<Server>,
     session: &Session,
-    asked: Asked,
+    asked: StoreRequest,
     allowed: &Allowed,
     bytes: &mut impl Source,
 ) -> Result<(VnodeStatus, Access), Refusal> {
@@ -456,14 +461,14 @@ async fn large(
     server: &Arc<Server>,
     call: &mut IncomingCall,
     session: &Session,
-    asked: Asked,
+    asked: StoreRequest,
     left: &mut u64,
 ) -> Result<(VnodeStatus, Access), Refusal> {
     let begin = async || {
         let (server, session) = (server.clone(), session.clone());
         run(&server.clone(), move || {
             let allowed = check(&server, &session, &asked)?;
-            if let Place::Objects(_) = allowed.place(&server, &session, &asked)? {
+            if let StorageDecision::Objects(_) = allowed.place(&server, &session, &asked)? {
                 return Ok((None, allowed));
             }
             let volume = &allowed.attached.volume;
@@ -472,7 +477,7 @@ async fn large(
         })
         .await
     };
-    let (store, allowed) = when_known(&server.objects.known, begin).await?;
+    let (store, allowed) = retry_when_loaded(&server.objects.loaded_lists, begin).await?;
     let Some(mut store) = store else {
         // The first bytes are gathered before the turn, so that a slow client does not block other
         // stores. A fast client does not wait for the end of its bytes either.

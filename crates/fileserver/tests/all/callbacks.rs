@@ -18,13 +18,13 @@ async fn until(mut so: impl FnMut() -> bool) {
         if so() {
             return;
         }
-        settle().await;
+        wait_for_background_answers().await;
     }
     panic!("it never came to be");
 }
 
 /// Waits for background answers to arrive.
-async fn settle() {
+async fn wait_for_background_answers() {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
@@ -53,13 +53,13 @@ fn everybody_but_the_originator_is_told_before_a_change_is_answered() {
         let see = async || {
             reader.status(root).await;
             reader.status(fid).await;
-            assert_eq!(reader.told(), [], "no change was made");
+            assert_eq!(reader.take_breaks(), [], "no change was made");
         };
         see().await;
         writer.store(fid, 0, b"x").await.unwrap();
-        assert_eq!(reader.told(), [fid]);
+        assert_eq!(reader.take_breaks(), [fid]);
         writer.store(fid, 0, b"y").await.unwrap();
-        assert_eq!(reader.told(), [], "one promise, one break");
+        assert_eq!(reader.take_breaks(), [], "one promise, one break");
         see().await;
         writer
             .ok(&rxafs::StoreStatus {
@@ -67,10 +67,10 @@ fn everybody_but_the_originator_is_told_before_a_change_is_answered() {
                 in_status: mode(0o600),
             })
             .await;
-        assert_eq!(reader.told(), [fid]);
+        assert_eq!(reader.take_breaks(), [fid]);
         see().await;
         let other = writer.create(root, "g").await;
-        assert_eq!(reader.told(), [root]);
+        assert_eq!(reader.take_breaks(), [root]);
         see().await;
         writer
             .ok(&rxafs::Link {
@@ -79,7 +79,7 @@ fn everybody_but_the_originator_is_told_before_a_change_is_answered() {
                 existing_fid: other,
             })
             .await;
-        assert_eq!(reader.told(), [root]);
+        assert_eq!(reader.take_breaks(), [root]);
         see().await;
         reader.status(other).await;
         writer
@@ -89,7 +89,7 @@ fn everybody_but_the_originator_is_told_before_a_change_is_answered() {
             })
             .await;
         assert_eq!(
-            reader.told(),
+            reader.take_breaks(),
             [root, other],
             "a file with a name left has a new status"
         );
@@ -102,11 +102,11 @@ fn everybody_but_the_originator_is_told_before_a_change_is_answered() {
             })
             .await;
         assert_eq!(
-            reader.told(),
+            reader.take_breaks(),
             [root],
             "one without is gone, as its directory shows"
         );
-        assert_eq!(writer.told(), [], "the originator has the answer");
+        assert_eq!(writer.take_breaks(), [], "the originator has the answer");
     });
 }
 
@@ -133,16 +133,19 @@ fn directories_and_lists_and_locks_break_too() {
             new_name: name(what),
         };
         writer.ok(&rename("inner")).await;
-        assert_eq!(reader.told(), [a, b, inner]);
+        assert_eq!(reader.take_breaks(), [a, b, inner]);
         assert_eq!(
-            writer.told(),
+            writer.take_breaks(),
             [inner],
             "no answer carries the moved directory's status"
         );
         reader.status(a).await;
         reader.status(b).await;
         writer.ok(&rename("file")).await;
-        assert_eq!(reader.told(), [a, file, b].map(|fid| fid).to_vec().sorted());
+        assert_eq!(
+            reader.take_breaks(),
+            [a, file, b].map(|fid| fid).to_vec().sorted()
+        );
         reader.status(b).await;
         let text = "1\n0\nsystem:anyuser\t127\n\0";
         let access_list = rxafs::AfsOpaque::try_from(text).unwrap();
@@ -152,7 +155,7 @@ fn directories_and_lists_and_locks_break_too() {
                 access_list,
             })
             .await;
-        assert_eq!(reader.told(), [b]);
+        assert_eq!(reader.take_breaks(), [b]);
         writer
             .ok(&rxafs::SetLock {
                 fid: file,
@@ -167,10 +170,10 @@ fn directories_and_lists_and_locks_break_too() {
             .await;
         assert_eq!(reader.status(file).await.status.lock_count, 2);
         writer.ok(&rxafs::ReleaseLock { fid: file }).await;
-        assert_eq!(reader.told(), []);
+        assert_eq!(reader.take_breaks(), []);
         writer.ok(&rxafs::ReleaseLock { fid: file }).await;
         assert_eq!(
-            reader.told(),
+            reader.take_breaks(),
             [file],
             "whoever waits for the lock looks again"
         );
@@ -201,12 +204,12 @@ fn what_is_given_up_is_not_broken() {
         let callbacks = rxafs::Callbacks::new();
         reader.ok(&rxafs::GiveUpCallBacks { fids, callbacks }).await;
         writer.store(fid, 0, b"x").await.unwrap();
-        assert_eq!(reader.told(), []);
+        assert_eq!(reader.take_breaks(), []);
         reader.status(fid).await;
         reader.ok(&rxafs::GiveUpAllCallBacks {}).await;
         writer.store(fid, 0, b"y").await.unwrap();
         writer.create(root, "g").await;
-        assert_eq!(reader.told(), []);
+        assert_eq!(reader.take_breaks(), []);
         let fids = rxafs::Fids::new();
         let callbacks = rxafs::Callbacks::from_iter_cut([rxafs::Callback::NONE]);
         assert_eq!(
@@ -240,7 +243,7 @@ fn a_silent_host_delays_one_change_a_moment_and_learns_it_on_return() {
         let waited = begun.elapsed();
         assert!(waited >= BREAK_WAIT_LEAST, "{waited:?}");
         assert!(waited < BREAK_WAIT_LEAST + SLACK, "{waited:?}");
-        assert_eq!(reader.told(), [one]);
+        assert_eq!(reader.take_breaks(), [one]);
         // The host is down now: no change waits for it any more.
         let begun = Instant::now();
         writer.store(two, 0, b"x").await.unwrap();
@@ -252,7 +255,7 @@ fn a_silent_host_delays_one_change_a_moment_and_learns_it_on_return() {
         // Before its next call is answered, it gets the breaks that it missed.
         silent.service.silent.store(false, Ordering::Relaxed);
         silent.status(root).await;
-        assert_eq!(silent.told(), [one, two]);
+        assert_eq!(silent.take_breaks(), [one, two]);
         assert_eq!(silent.forgot(), 0);
         assert_eq!(cell.server.figures().hosts.down, 0);
     });
@@ -266,7 +269,7 @@ async fn fall_silent(machine: &Machine) -> tokio::net::UdpSocket {
         if let Ok(socket) = tokio::net::UdpSocket::bind(address).await {
             return socket;
         }
-        settle().await;
+        wait_for_background_answers().await;
     }
     panic!("{address} is not free");
 }
@@ -294,7 +297,11 @@ fn machines_that_are_gone_delay_a_change_once_and_together() {
         println!("a store waits {waited:?} for four silent holders");
         assert!(waited >= BREAK_WAIT_LEAST, "{waited:?}");
         assert!(waited < BREAK_WAIT_LEAST + SLACK, "{waited:?}");
-        assert_eq!(reader.told(), [fid], "a live host is notified in time");
+        assert_eq!(
+            reader.take_breaks(),
+            [fid],
+            "a live host is notified in time"
+        );
         let begun = Instant::now();
         writer.store(other, 0, b"y").await.unwrap();
         assert!(begun.elapsed() < SLACK, "{:?}", begun.elapsed());
@@ -317,10 +324,14 @@ fn a_late_host_is_told_all_the_same_and_not_served_before() {
             .answers_after_millis
             .store(1000, Ordering::Relaxed);
         writer.store(fid, 0, b"x").await.unwrap();
-        assert_eq!(slow.told(), [], "it is late, and the change is answered");
+        assert_eq!(
+            slow.take_breaks(),
+            [],
+            "it is late, and the change is answered"
+        );
         // The call of the late host waits until it has received the break.
         slow.status(root).await;
-        assert_eq!(slow.told(), [fid]);
+        assert_eq!(slow.take_breaks(), [fid]);
         assert_eq!(slow.forgot(), 0);
         assert_eq!(cell.server.figures().hosts.down, 0);
         assert_eq!(cell.server.figures().contacts.silences, 0);
@@ -357,7 +368,7 @@ fn a_host_that_missed_too_much_forgets_everything() {
         silent.service.silent.store(false, Ordering::Relaxed);
         silent.status(root).await;
         assert_eq!(silent.forgot(), 1);
-        assert_eq!(silent.told(), []);
+        assert_eq!(silent.take_breaks(), []);
     });
 }
 
@@ -370,8 +381,8 @@ fn a_replaced_clone_is_broken_whole() {
         let status = reader.status(Fid::root(CLONE)).await;
         assert_eq!(status.callback.expires_in_secs, VOLUME_LIFETIME_SECS);
         cell.server.break_volume(CLONE).await;
-        assert_eq!(reader.told(), [Fid::whole_volume(CLONE)]);
-        assert_eq!(admin.told(), []);
+        assert_eq!(reader.take_breaks(), [Fid::whole_volume(CLONE)]);
+        assert_eq!(admin.take_breaks(), []);
     });
 }
 
@@ -394,7 +405,7 @@ fn a_full_table_makes_room_and_serves_on() {
             // A status is answered with or without a promise.
             new.status(fid).await;
         }
-        settle().await;
+        wait_for_background_answers().await;
         assert!(old.forgot() >= 1, "the least active host makes room");
         assert!(cell.server.figures().callbacks.held <= 20);
         let last = new.status(fids[29]).await;
@@ -419,7 +430,7 @@ fn nothing_is_promised_to_what_serves_no_callbacks() {
             in_status: status,
         })
         .await;
-        assert_eq!(writer.told(), [fid]);
+        assert_eq!(writer.take_breaks(), [fid]);
         assert_eq!(cell.server.figures().callbacks.held, 0);
         writer.status(fid).await;
         // Nor does the local administrator have an address for callbacks.
@@ -433,6 +444,6 @@ fn nothing_is_promised_to_what_serves_no_callbacks() {
             })
             .await
             .unwrap();
-        assert_eq!(writer.told(), [fid]);
+        assert_eq!(writer.take_breaks(), [fid]);
     });
 }

@@ -617,10 +617,10 @@ impl Machine {
     }
 
     /// The breaks received since the last call of this function.
-    pub(crate) fn told(&self) -> Vec<Fid> {
-        let mut told = std::mem::take(&mut *self.service.breaks.lock());
-        told.sort_unstable();
-        told
+    pub(crate) fn take_breaks(&self) -> Vec<Fid> {
+        let mut breaks = std::mem::take(&mut *self.service.breaks.lock());
+        breaks.sort_unstable();
+        breaks
     }
 
     pub(crate) fn forgot(&self) -> u32 {

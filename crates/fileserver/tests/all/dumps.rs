@@ -80,7 +80,7 @@ fn an_incremental_dump_brings_a_volume_up_to_date() {
             .unwrap();
         volser.flags(trans, 0).await;
         volser.end(trans).await;
-        assert_eq!(machine.told(), [Fid::whole_volume(NEW)]);
+        assert_eq!(machine.take_breaks(), [Fid::whole_volume(NEW)]);
         let new = machine.fetch(hello, 0, 100).await.unwrap();
         assert_eq!(new, b"hello world\nchanged\n");
         let now = contents(&volser.items(NEW).await);

@@ -99,7 +99,7 @@ fn a_release_sends_what_changed() {
                 assert_same(&contents(&new), &contents(&old), "later");
             }
         }
-        assert_eq!(reader.told(), [seen(Fid::whole_volume(RO))]);
+        assert_eq!(reader.take_breaks(), [seen(Fid::whole_volume(RO))]);
         let new = seen(client.lookup(root, "new").await);
         assert_eq!(reader.status(new).await.status.length, (1 << 33) + 3);
         assert_eq!(calls(&port, afsvol::Restore::OPCODE), 0);
@@ -281,10 +281,10 @@ fn clones_of_clones_and_conversion() {
         volser.end(trans).await;
         let site = volser.begin(RO, IT_OFFLINE).await;
         assert_eq!(client.fetch(seen, 0, 9).await.unwrap(), b"one");
-        client.told();
+        client.take_breaks();
         volser.restore(site, ids(), &dump, 1000).await.unwrap();
         assert_eq!(client.fetch(seen, 0, 9).await.unwrap(), b"two");
-        assert_eq!(client.told(), [Fid::whole_volume(RO)]);
+        assert_eq!(client.take_breaks(), [Fid::whole_volume(RO)]);
         volser.end(site).await;
         // It becomes the read-write volume.
         let convert = afsvol::ConvertROtoRWvolume {

@@ -31,7 +31,7 @@ fn a_host_that_moves_keeps_its_promises() {
         moved.status(Fid::root(OPEN)).await;
         assert_eq!(moved.forgot(), 0, "it is known, and forgets nothing");
         writer.store(fid, 0, b"x").await.unwrap();
-        assert_eq!(moved.told(), [fid]);
+        assert_eq!(moved.take_breaks(), [fid]);
         let figures = cell.server.figures();
         assert_eq!((figures.hosts.hosts, figures.contacts.moves), (2, 1));
     });
@@ -60,7 +60,7 @@ fn a_host_that_moved_while_it_was_told_is_not_waited_for_where_it_was() {
         moved.status(Fid::root(OPEN)).await;
         let took = begun.elapsed();
         assert!(took < Duration::from_millis(2500), "{took:?}");
-        assert_eq!((moved.told(), moved.forgot()), (vec![fid], 0));
+        assert_eq!((moved.take_breaks(), moved.forgot()), (vec![fid], 0));
         let figures = cell.server.figures();
         assert_eq!((figures.hosts.hosts, figures.contacts.moves), (2, 1));
     });
@@ -122,7 +122,10 @@ fn who_gets_a_port_that_a_host_has_left_is_another_host() {
         );
         assert_eq!((other.forgot(), moved.forgot()), (1, 0));
         writer.store(fid, 0, b"x").await.unwrap();
-        assert_eq!((moved.told(), other.told()), (vec![fid], vec![fid]));
+        assert_eq!(
+            (moved.take_breaks(), other.take_breaks()),
+            (vec![fid], vec![fid])
+        );
         let figures = cell.server.figures();
         assert_eq!((figures.hosts.hosts, figures.contacts.moves), (3, 1));
         // A client that is still the same keeps its record.
@@ -130,9 +133,9 @@ fn who_gets_a_port_that_a_host_has_left_is_another_host() {
         drop((moved, other));
         let back = Machine::at(cell.address(), left, service);
         back.status(fid).await;
-        assert_eq!(back.told(), [] as [Fid; 0]);
+        assert_eq!(back.take_breaks(), [] as [Fid; 0]);
         writer.store(fid, 0, b"y").await.unwrap();
-        assert_eq!(back.told(), [fid]);
+        assert_eq!(back.take_breaks(), [fid]);
     });
 }
 
@@ -146,7 +149,7 @@ fn an_old_client_without_uuid_is_served() {
         machine.status(fid).await;
         assert_eq!(machine.forgot(), 1);
         writer.store(fid, 0, b"x").await.unwrap();
-        assert_eq!(machine.told(), [fid]);
+        assert_eq!(machine.take_breaks(), [fid]);
     });
 }
 
@@ -250,14 +253,14 @@ fn a_clean_restart_keeps_promises_and_a_crash_forgets_them() {
         // It is notified of the change although it has made no call since, and it has not been
         // reset.
         writer.store(fid, 0, b"x").await.unwrap();
-        assert_eq!((reader.told(), reader.forgot()), (vec![fid], 0));
+        assert_eq!((reader.take_breaks(), reader.forgot()), (vec![fid], 0));
         assert_eq!(reader.status(fid).await.status.lock_count, -1);
         assert_eq!((reader.forgot(), writer.forgot()), (0, 0));
         cell = tokio::task::block_in_place(|| cell.restart(false));
         assert_eq!(cell.server.figures().callbacks.held, 0);
         writer.store(fid, 0, b"y").await.unwrap();
         assert_eq!(writer.forgot(), 1);
-        assert_eq!(reader.told(), [], "its promise is not known");
+        assert_eq!(reader.take_breaks(), [], "its promise is not known");
         reader.status(fid).await;
         assert_eq!(
             reader.forgot(),

@@ -56,7 +56,7 @@ fn one_machine_has_many_users() {
         };
         let made = alice.call(&new).await.unwrap();
         assert_eq!((made.status.owner.0, made.status.author.0), (ALICE, ALICE));
-        assert_eq!(machine.told(), [], "its host made the change");
+        assert_eq!(machine.take_breaks(), [], "its host made the change");
     });
 }
 
@@ -77,7 +77,7 @@ fn a_list_counts_at_once_and_other_machines_are_told() {
         };
         let reply = alice.call(&shut).await.unwrap();
         assert_eq!(reply.status.caller_access.to_string(), "r");
-        assert_eq!(other.told(), [root], "its cached rights are invalid");
+        assert_eq!(other.take_breaks(), [root], "its cached rights are invalid");
         assert_eq!(rights(&far, root).await, "r");
     });
 }

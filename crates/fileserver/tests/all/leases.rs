@@ -35,7 +35,7 @@ async fn waits<T>(holder: &Machine, dir: Fid, call: impl Future<Output = T>) -> 
     let mut call = std::pin::pin!(call);
     let waited = tokio::time::timeout(SOON, &mut call).await;
     assert!(waited.is_err(), "it did not wait");
-    assert_eq!(holder.told(), [dir]);
+    assert_eq!(holder.take_breaks(), [dir]);
     give_back(holder, dir).await;
     match tokio::time::timeout(Duration::from_secs(5), call).await {
         Ok(answer) => answer,
@@ -84,7 +84,7 @@ fn whoever_looks_at_or_changes_a_leased_directory_waits_until_it_is_given_back()
         macro_rules! each {
             ($($what:literal => |$dir:ident| $call:expr;)*) => {$(
                 let $dir = leased(&one, $what).await;
-                one.told();
+                one.take_breaks();
                 waits(&one, $dir, async { $call }).await;
                 assert_eq!(cell.server.figures().leases, 0, $what);
             )*};
@@ -150,7 +150,7 @@ fn what_was_made_under_a_lease_is_told_before_others_look() {
         let dir = leased(&one, "dir").await;
         let mut block = Block::reserve(&one, dir).await;
         let items = [block.file(dir, "f", b"bytes")];
-        one.told();
+        one.take_breaks();
         let call = create_f(dir);
         let mut create = std::pin::pin!(two.call(&call));
         assert!(tokio::time::timeout(SOON, &mut create).await.is_err());
@@ -181,7 +181,7 @@ fn the_holders_own_calls_pass_and_make_it_last_longer() {
             tokio::time::sleep(Duration::from_millis(700)).await;
         }
         assert_eq!(lease(&one, dir).await.lease_secs, 1, "a request extends it");
-        assert_eq!(one.told(), []);
+        assert_eq!(one.take_breaks(), []);
         // It expires.
         let begun = Instant::now();
         two.status(dir).await;
@@ -195,7 +195,7 @@ fn the_holders_own_calls_pass_and_make_it_last_longer() {
             "{:?}",
             begun.elapsed()
         );
-        assert_eq!(one.told(), [dir]);
+        assert_eq!(one.take_breaks(), [dir]);
         let reply = made(&one, &[block.file(dir, "late", b"x")]).await;
         assert_eq!(reply.directories[0].lease_secs, 0);
         // Other directories are not affected.
@@ -215,7 +215,7 @@ fn a_directory_that_others_want_is_not_leased() {
         let root = Fid::root(OPEN);
         let dir = leased(&one, "dir").await;
         refused(&two, dir).await;
-        assert_eq!(one.told(), [], "asking for it recalls nothing");
+        assert_eq!(one.take_breaks(), [], "asking for it recalls nothing");
         give_back(&one, dir).await;
         for machine in [&one, &two] {
             refused(machine, dir).await;
@@ -260,8 +260,8 @@ fn others_are_told_before_a_lease_is_granted() {
         let dir = one.make_dir(Fid::root(OPEN), "dir").await;
         two.status(dir).await;
         lease(&one, dir).await;
-        assert_eq!(two.told(), [dir]);
-        assert_eq!(one.told(), []);
+        assert_eq!(two.take_breaks(), [dir]);
+        assert_eq!(one.take_breaks(), []);
     });
 }
 
@@ -322,7 +322,7 @@ fn directories_that_are_made_are_leased_from_birth() {
             1,
             "no lease without a directory"
         );
-        one.told();
+        one.take_breaks();
         waits(&one, dir.fid, two.status(dir.fid)).await;
         // A host that gets no promises gets no leases.
         let deaf = Machine::new(&cell, 4);

@@ -88,7 +88,7 @@ fn a_tree_is_made_as_by_single_calls() {
         }
         items.push(block.file(root, "last", b"bytes"));
         let reply = made(&one, &items).await;
-        assert_eq!(two.told(), [root], "once, and before the answer");
+        assert_eq!(two.take_breaks(), [root], "once, and before the answer");
         for (item, made) in items.iter().zip(&reply.made) {
             let now = one.status(item.fid).await;
             assert_eq!(now.status, made.status);
@@ -116,9 +116,9 @@ fn a_tree_is_made_as_by_single_calls() {
             assert_eq!(one.status(*dir).await.status, shown.status);
         }
         // The promises are valid.
-        one.told();
+        one.take_breaks();
         two.store(items[5].fid, 0, b"other").await.unwrap();
-        assert_eq!(one.told(), [items[5].fid]);
+        assert_eq!(one.take_breaks(), [items[5].fid]);
         let report = cell.partition.check().unwrap();
         assert!(report.faults.is_empty(), "{:#?}", report.faults);
         let figures = cell.server.figures();

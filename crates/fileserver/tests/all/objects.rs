@@ -55,7 +55,7 @@ fn a_file_goes_to_objects_by_its_size_and_changes_there() {
         bytes.extend_from_slice(&more);
         assert_eq!(status.length, 80_000);
         assert_eq!(status.data_version, before + 1);
-        assert_eq!(other.told(), [fid]);
+        assert_eq!(other.take_breaks(), [fid]);
         let first = layout(&cell, fid).unwrap();
         assert_eq!((first.objects.len(), osds.objects()), (1, 1));
         assert_eq!(read(&other, fid).await, bytes);

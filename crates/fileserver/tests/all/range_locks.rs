@@ -123,11 +123,11 @@ fn an_owner_releases_only_what_is_his() {
         assert_eq!(said(one, hold(fid, 1, 1, &[])).await, 22);
         assert_eq!(seen(two, fid, mine).await, Some(mine));
         // The release of the last range notifies the waiting clients.
-        two.told();
+        two.take_breaks();
         assert_eq!(said(two, hold(fid, 2, 10, &[])).await, 0);
-        assert!(two.told().is_empty());
+        assert!(two.take_breaks().is_empty());
         assert_eq!(said(one, hold(fid, 1, 3, &[])).await, 0);
-        assert_eq!(two.told(), [fid]);
+        assert_eq!(two.take_breaks(), [fid]);
         two.ok(&set).await;
     });
 }

@@ -111,7 +111,7 @@ fn a_volume_is_created_used_and_removed_as_vos_does_it() {
         assert_eq!(machine.code(&root).await, 106);
         admin.call(&SetFlags { trans, flags: 3 }).await.unwrap();
         admin.call(&DeleteVolume { trans }).await.unwrap();
-        assert_eq!(machine.told(), [Fid::whole_volume(NEW)]);
+        assert_eq!(machine.take_breaks(), [Fid::whole_volume(NEW)]);
         admin.call(&EndTrans { trans }).await.unwrap();
         assert_eq!(machine.code(&root).await, 103);
         assert_eq!(admin.call(&one).await.unwrap_err().code().0, 19);
@@ -292,7 +292,7 @@ fn a_backup_clone_is_made_and_made_anew() {
         };
         volser.0.call(&again).await.unwrap();
         volser.end(trans).await;
-        assert_eq!(machine.told(), [Fid::whole_volume(CLONE)]);
+        assert_eq!(machine.take_breaks(), [Fid::whole_volume(CLONE)]);
         assert_eq!(machine.fetch(copy, 0, 100).await.unwrap(), b"two");
         let one = ListOneVolume {
             partition: 0,
@@ -417,14 +417,14 @@ fn what_an_earlier_run_left_unfinished_goes() {
             flags: IT_OFFLINE,
         };
         let trans = admin.call(&again).await.unwrap().trans;
-        cell.server.remove_leftovers().await;
+        cell.server.remove_unfinished_volumes().await;
         assert_eq!(ids(&cell), [OPEN, SHUT, NEW]);
         admin.call(&EndTrans { trans }).await.unwrap();
-        cell.server.remove_leftovers().await;
+        cell.server.remove_unfinished_volumes().await;
         assert_eq!(ids(&cell), [OPEN, SHUT]);
         // Volumes that this run creates stay.
         begin(&admin).await;
-        cell.server.remove_leftovers().await;
+        cell.server.remove_unfinished_volumes().await;
         assert_eq!(ids(&cell), [OPEN, SHUT, NEW]);
     });
 }

@@ -1,6 +1,6 @@
 //! The evaluation of policies for files.
 
-use cellar_policy::{Facts, Place, Policies, PolicyError, Reason, Verdict};
+use cellar_policy::{Facts, Policies, PolicyError, Reason, StorageTarget, Verdict};
 use cellar_wire::object::{Scheme, Shape};
 use cellar_wire::osddb::PolicyEntry;
 use cellar_xdr::AfsString;
@@ -42,7 +42,7 @@ fn named(name: &str) -> Facts<'_> {
 }
 
 fn holds(condition: &str, facts: &Facts<'_>) -> bool {
-    verdict(&format!("{condition} => osd;"), facts).place == Place::Objects
+    verdict(&format!("{condition} => osd;"), facts).place == StorageTarget::Objects
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn names_need_not_be_text() {
 fn later_rules_overwrite_what_they_name() {
     let text = "=> osd, stripes=4, copies=2; >1m => stripe_size=64k; >1g => local; => class=fast;";
     let said = verdict(text, &named("a"));
-    assert_eq!(said.place, Place::Objects);
+    assert_eq!(said.place, StorageTarget::Objects);
     assert_eq!(
         said.shape,
         Some(Shape {
@@ -167,7 +167,7 @@ fn later_rules_overwrite_what_they_name() {
     let said = verdict("=> class=fast; => class='';", &named("a"));
     assert_eq!(
         (said.class, said.shape, said.place),
-        (None, None, Place::BySize)
+        (None, None, StorageTarget::BySize)
     );
 }
 
@@ -178,11 +178,11 @@ fn steps_are_taken_by_size() {
         let said = verdict(text, &Facts { size, ..named("a") });
         (said.place, said.shape.map_or(0, |shape| shape.stripes))
     };
-    assert_eq!(at((1 << 20) - 1), (Place::BySize, 0));
-    assert_eq!(at(1 << 20), (Place::Objects, 0));
-    assert_eq!(at((64 << 20) - 1), (Place::Objects, 0));
-    assert_eq!(at(64 << 20), (Place::Objects, 2));
-    assert_eq!(at(u64::MAX), (Place::Objects, 4));
+    assert_eq!(at((1 << 20) - 1), (StorageTarget::BySize, 0));
+    assert_eq!(at(1 << 20), (StorageTarget::Objects, 0));
+    assert_eq!(at((64 << 20) - 1), (StorageTarget::Objects, 0));
+    assert_eq!(at(64 << 20), (StorageTarget::Objects, 2));
+    assert_eq!(at(u64::MAX), (StorageTarget::Objects, 4));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn stop_ends_the_policy_and_who_uses_it() {
         (4, "=> class=slow;"),
     ]);
     let said = policies.evaluate(&[2, 4], &named("a.log"));
-    assert_eq!((said.place, said.shape), (Place::Local, None));
+    assert_eq!((said.place, said.shape), (StorageTarget::Local, None));
     // The directory's policy runs all the same.
     assert_eq!(said.class.as_deref(), Some("slow"));
     assert_eq!(
@@ -214,7 +214,7 @@ fn stop_ends_the_policy_and_who_uses_it() {
     let said = policies.evaluate(&[2], &named("a.root"));
     assert_eq!(
         (said.place, said.shape.map(|shape| shape.copies)),
-        (Place::Objects, Some(2))
+        (StorageTarget::Objects, Some(2))
     );
     let unrolled = policies.unrolled(2).expect("it is there");
     assert_eq!(
@@ -230,13 +230,13 @@ fn volume_and_directory() {
     let policies = compiled(&[(2, "=> osd, copies=2;"), (3, "=> local;")]);
     let facts = named("a");
     let place = |ids: &[u32]| policies.evaluate(ids, &facts).place;
-    assert_eq!(place(&[]), Place::BySize);
-    assert_eq!(place(&[0, 2]), Place::Local);
-    assert_eq!(place(&[1]), Place::BySize);
-    assert_eq!(place(&[1, 0]), Place::BySize);
-    assert_eq!(place(&[1, 2]), Place::Objects);
-    assert_eq!(place(&[2, 3]), Place::Local);
-    assert_eq!(place(&[3, 2]), Place::Objects);
+    assert_eq!(place(&[]), StorageTarget::BySize);
+    assert_eq!(place(&[0, 2]), StorageTarget::Local);
+    assert_eq!(place(&[1]), StorageTarget::BySize);
+    assert_eq!(place(&[1, 0]), StorageTarget::BySize);
+    assert_eq!(place(&[1, 2]), StorageTarget::Objects);
+    assert_eq!(place(&[2, 3]), StorageTarget::Local);
+    assert_eq!(place(&[3, 2]), StorageTarget::Objects);
     assert_eq!(
         policies.evaluate(&[0], &facts).why,
         [Reason::VolumeUsesNone]

@@ -1,6 +1,8 @@
 //! The language: what is accepted, what it means, and what is said of what is not.
 
-use cellar_policy::{Condition, Form, Kind, Outcome, Pattern, Place, Policy, Rule, Said, Spread};
+use cellar_policy::{
+    Condition, Form, Kind, Outcome, Pattern, Policy, Rule, Said, Spread, StorageTarget,
+};
 
 fn parsed(text: &str) -> Policy {
     Policy::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -110,7 +112,7 @@ fn means_what_it_says() {
                 Condition::AtLeast(8 << 20),
             ])),
             verdict: Said::Plain(Outcome {
-                place: Some(Place::Objects),
+                place: Some(StorageTarget::Objects),
                 spread: Spread::Striped {
                     stripes: Some(2),
                     copies: None,

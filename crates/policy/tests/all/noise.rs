@@ -2,7 +2,8 @@
 //! than by saying what is wrong. The seeds are fixed: a run that fails fails again.
 
 use cellar_policy::{
-    Condition, Facts, Form, Kind, Outcome, Pattern, Place, Policies, Policy, Rule, Said, Spread,
+    Condition, Facts, Form, Kind, Outcome, Pattern, Policies, Policy, Rule, Said, Spread,
+    StorageTarget,
 };
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -68,9 +69,9 @@ fn outcome(rng: &mut StdRng) -> Outcome {
     };
     let places = [
         None,
-        Some(Place::Local),
-        Some(Place::Objects),
-        Some(Place::BySize),
+        Some(StorageTarget::Local),
+        Some(StorageTarget::Objects),
+        Some(StorageTarget::BySize),
     ];
     let classes = [
         None,

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use super::base::{Applied, Base, Mark, View};
-use super::found::{self, Found};
 use super::journal::{self, JournalFile};
+use super::journal_scan::{self, JournalScan};
 use super::room::Room;
 use super::space::Space;
 use super::table::Table;
@@ -58,13 +58,13 @@ impl Opened {
         let mut view = base.view()?;
         let (mut files, files_lost) = open_journal(disk.as_ref(), &names, options, &view)?;
         let journal = view.mark.map_or(0, |mark| mark.journal);
-        let found = found::find(&files, journal, view.applied)?;
+        let found = journal_scan::find(&files, journal, view.applied)?;
         let mut last = view.applied + found.groups.len() as u64;
         let opening = Opening {
             files_lost,
             ..describe(&found, &files, &view)
         };
-        if !found.behind.is_empty() {
+        if !found.after_gap.is_empty() {
             give_up(&found, &files, &opening, options)?;
         }
         if view.partial > last {
@@ -142,7 +142,7 @@ fn open_base(disk: &dyn Disk, names: &[String], options: &Options) -> Result<Bas
     }
     for number in journal_numbers(names) {
         let file = JournalFile::open(disk, number, 0).map_err(failed)?;
-        if found::is_used(&file)? {
+        if journal_scan::is_used(&file)? {
             let state = if is_there { "empty" } else { "missing" };
             return Err(Error::Damaged(format!(
                 "its file '{BASE_FILE}' is {state}, and {} is in use: restore that file, or the \
@@ -205,7 +205,7 @@ fn open_journal(
     disk.sync_names()
         .map_err(|error| failed("the journal", &error))?;
     if let Some(mark) = mark {
-        (files.iter()).try_for_each(|file| found::check_owner(file, mark.journal))?;
+        (files.iter()).try_for_each(|file| journal_scan::check_owner(file, mark.journal))?;
     }
     Ok((files, lost))
 }
@@ -225,7 +225,7 @@ fn check_unmarked(
         || match (has_first, has_second) {
             (true, false) => {
                 let file = JournalFile::open(disk, 0, 0);
-                found::is_used(&file.map_err(|error| failed("the journal", &error))?)?
+                journal_scan::is_used(&file.map_err(|error| failed("the journal", &error))?)?
             }
             (false, there) => there,
             (true, true) => false,
@@ -282,7 +282,7 @@ fn check_file(
 
 /// Refuses the groups behind a gap, or drops them if the options say so.
 fn give_up(
-    found: &Found,
+    found: &JournalScan,
     files: &[JournalFile],
     opening: &Opening,
     options: &Options,
@@ -310,7 +310,7 @@ fn give_up(
 
 /// Describes an opening for the caller. Logs the place at which a kill may have cut the journal
 /// off.
-fn describe(found: &Found, files: &[JournalFile], view: &View) -> Opening {
+fn describe(found: &JournalScan, files: &[JournalFile], view: &View) -> Opening {
     let named = |(file, offset): (usize, u64)| (files[file].name.clone(), offset);
     let opening = Opening {
         was_stopped_cleanly: found.was_clean,
@@ -321,8 +321,8 @@ fn describe(found: &Found, files: &[JournalFile], view: &View) -> Opening {
             .count() as u64,
         end: found.end.map(named),
         is_torn: found.is_torn,
-        groups_behind: found.behind.len() as u64,
-        bytes_behind: found.behind.iter().map(found::Group::bytes).sum(),
+        groups_behind: found.after_gap.len() as u64,
+        bytes_behind: found.after_gap.iter().map(journal_scan::Group::bytes).sum(),
         files_lost: Vec::new(),
     };
     let (file, offset) = opening.end.clone().unwrap_or_default();
@@ -333,7 +333,7 @@ fn describe(found: &Found, files: &[JournalFile], view: &View) -> Opening {
             "dropped the journal's last group, which is not whole: the partition was not stopped \
              cleanly while it was written"
         );
-    } else if !opening.was_stopped_cleanly && view.mark.is_some() && found.behind.is_empty() {
+    } else if !opening.was_stopped_cleanly && view.mark.is_some() && found.after_gap.is_empty() {
         let groups = opening.replayed;
         match opening.end {
             Some(_) => tracing::info!(groups, file, offset, "{UNCLEAN}: the journal ends here"),

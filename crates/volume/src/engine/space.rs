@@ -125,7 +125,7 @@ impl Drop for Pin {
             *count -= 1;
             if *count == 0 {
                 inner.readers.remove(&self.moment);
-                inner.settle();
+                inner.free_released();
             }
         }
     }
@@ -346,7 +346,7 @@ impl Space {
         let moment = inner.moment;
         inner.waiting.push_back((moment, runs));
         inner.moment += 1;
-        inner.settle();
+        inner.free_released();
     }
 
     /// Keeps every block that is in use now until the pin is dropped.
@@ -580,7 +580,7 @@ impl Inner {
     }
 
     /// Frees the blocks that were released before the oldest reader began.
-    fn settle(&mut self) {
+    fn free_released(&mut self) {
         let oldest = self.readers.keys().next().copied().unwrap_or(u64::MAX);
         while self
             .waiting

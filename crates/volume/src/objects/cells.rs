@@ -19,17 +19,17 @@ const CELLS_MAX: usize = 2048;
 /// An object in memory.
 pub(super) struct ObjectCell {
     pub(super) id: ObjectId,
-    state: RwLock<Known>,
+    state: RwLock<CachedRecord>,
 }
 
-enum Known {
+enum CachedRecord {
     /// Not read yet.
     Unread,
     /// As it is in the table.
     Is(Option<ObjectRecord>),
 }
 
-impl Known {
+impl CachedRecord {
     fn any(&self) -> Option<&ObjectRecord> {
         match self {
             Self::Is(record) => record.as_ref(),
@@ -65,7 +65,7 @@ impl ObjectCells {
         }
         let cell = Arc::new(ObjectCell {
             id,
-            state: RwLock::new(Known::Unread),
+            state: RwLock::new(CachedRecord::Unread),
         });
         shard.insert(id, Arc::clone(&cell));
         cell
@@ -73,20 +73,20 @@ impl ObjectCells {
 }
 
 /// The object's record, locked for reading.
-pub(super) struct Read<'c>(RwLockReadGuard<'c, Known>);
+pub(super) struct Read<'c>(RwLockReadGuard<'c, CachedRecord>);
 
 /// The object's record, locked for a change.
-pub(super) struct Write<'c>(RwLockWriteGuard<'c, Known>);
+pub(super) struct Write<'c>(RwLockWriteGuard<'c, CachedRecord>);
 
 impl ObjectCell {
-    fn load(&self, shared: &Shared, known: &mut Known) -> Result<()> {
-        if matches!(known, Known::Unread) {
+    fn load(&self, shared: &Shared, known: &mut CachedRecord) -> Result<()> {
+        if matches!(known, CachedRecord::Unread) {
             let value = shared.engine.get(&key_of(self.id))?;
             let record = match value.map(|value| ObjectRecord::decode(&value)).transpose() {
                 Ok(record) => record,
                 Err(error) => return Err(shared.damaged(self.id, &error.to_string())),
             };
-            *known = Known::Is(record);
+            *known = CachedRecord::Is(record);
         }
         Ok(())
     }
@@ -98,7 +98,7 @@ impl ObjectCell {
                 false => Some(self.state.read()),
             };
             let state = state.ok_or(Error::WouldBlock)?;
-            if matches!(*state, Known::Is(_)) {
+            if matches!(*state, CachedRecord::Is(_)) {
                 return Ok(Read(state));
             }
         }
@@ -107,7 +107,7 @@ impl ObjectCell {
         Ok(Read(RwLockWriteGuard::downgrade(state)))
     }
 
-    fn lock(&self) -> Result<RwLockWriteGuard<'_, Known>> {
+    fn lock(&self) -> Result<RwLockWriteGuard<'_, CachedRecord>> {
         match is_nonblocking() {
             true => self.state.try_write_for(PATIENCE).ok_or(Error::WouldBlock),
             false => Ok(self.state.write()),
@@ -155,6 +155,6 @@ impl Write<'_> {
 
     /// Enters the result of a change.
     pub(super) fn set(&mut self, record: Option<ObjectRecord>) {
-        *self.0 = Known::Is(record);
+        *self.0 = CachedRecord::Is(record);
     }
 }

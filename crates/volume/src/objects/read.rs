@@ -7,7 +7,7 @@ use cellar_wire::object::ObjectId;
 
 use super::cells::ObjectCell;
 use super::{CACHED_MAX, ObjectStore, STREAM_BYTES, Shared, key_of};
-use crate::blocks::{self, Owner, Unread, Way};
+use crate::blocks::{self, CacheMode, Owner, Unread};
 use crate::clock;
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
@@ -29,7 +29,7 @@ pub struct ObjectReader {
     version: u64,
     position: u64,
     end: u64,
-    way: Way,
+    cache_mode: CacheMode,
 }
 
 impl std::fmt::Debug for ObjectReader {
@@ -60,7 +60,7 @@ impl ObjectReader {
             version: self.version,
             position: begin,
             end: self.position,
-            way: self.way,
+            cache_mode: self.cache_mode,
         }
     }
 
@@ -71,7 +71,8 @@ impl ObjectReader {
             return Ok(None);
         }
         let (shared, cell) = (&self.shared, &self.cell);
-        let bytes = shared.read_range(cell, self.version, self.position, length, self.way)?;
+        let bytes =
+            shared.read_range(cell, self.version, self.position, length, self.cache_mode)?;
         self.position += length as u64;
         Ok(Some(bytes))
     }
@@ -98,13 +99,13 @@ impl ObjectStore {
             (known.length, record.accessed)
         };
         shared.note_access(&cell, accessed)?;
-        let way = match end >= CACHED_MAX && length >= STREAM_BYTES {
-            true => Way::Past,
-            false => Way::Cached,
+        let cache_mode = match end >= CACHED_MAX && length >= STREAM_BYTES {
+            true => CacheMode::DontCache,
+            false => CacheMode::Cached,
         };
         let position = position.min(end);
         Ok(ObjectReader {
-            way,
+            cache_mode,
             shared,
             cell,
             version,
@@ -154,7 +155,7 @@ impl Shared {
         version: u64,
         position: u64,
         length: usize,
-        way: Way,
+        cache_mode: CacheMode,
     ) -> Result<Bytes> {
         // Taken before the pieces are looked up: from now on the blocks that they name are not
         // reused.
@@ -186,7 +187,15 @@ impl Shared {
         let buffer = memory.bytes_mut();
         for (number, blocks) in &pieces {
             let base = number * PIECE_BLOCKS as u64;
-            self.read_blocks(cell.id, owner, blocks, base, first_block, buffer, way)?;
+            self.read_blocks(
+                cell.id,
+                owner,
+                blocks,
+                base,
+                first_block,
+                buffer,
+                cache_mode,
+            )?;
         }
         let skip = (position - first_block * BLOCK as u64) as usize;
         Ok(memory.freeze(skip..skip + length))
@@ -201,9 +210,10 @@ impl Shared {
         base: u64,
         first: u64,
         buffer: &mut [u8],
-        way: Way,
+        cache_mode: CacheMode,
     ) -> Result<()> {
-        let read = blocks::read_blocks(&self.engine, owner, pieces, base, first, buffer, way);
+        let read =
+            blocks::read_blocks(&self.engine, owner, pieces, base, first, buffer, cache_mode);
         read.map_err(|unread| match unread {
             Unread::WouldBlock => Error::WouldBlock,
             Unread::Damaged(cause) => self.damaged(id, &cause),

@@ -144,7 +144,7 @@ impl ObjectStore {
 }
 
 /// The new record of an object after a change, and the change's ticket.
-type Left = (Option<ObjectRecord>, Ticket);
+type ChangedObject = (Option<ObjectRecord>, Ticket);
 
 impl Shared {
     /// Runs `change` on each of these objects that exists, in any state, with its record locked.
@@ -152,7 +152,7 @@ impl Shared {
     fn each(
         &self,
         ids: &[ObjectId],
-        mut change: impl FnMut(ObjectId, &ObjectRecord) -> Result<Option<Left>>,
+        mut change: impl FnMut(ObjectId, &ObjectRecord) -> Result<Option<ChangedObject>>,
     ) -> Result<(u32, Ticket)> {
         let (mut changed, mut last) = (0, Ticket::ready());
         for &id in ids {
@@ -162,8 +162,8 @@ impl Shared {
                 continue;
             };
             let Some(record) = state.any() else { continue };
-            if let Some((left, ticket)) = change(id, record)? {
-                state.set(left);
+            if let Some((changed_record, ticket)) = change(id, record)? {
+                state.set(changed_record);
                 changed += 1;
                 last = ticket;
             }
@@ -178,7 +178,7 @@ impl Shared {
         record: ObjectRecord,
         objects: i64,
         removed: i64,
-    ) -> Result<Left> {
+    ) -> Result<ChangedObject> {
         let mut batch = Batch::new();
         batch.put(key_of(id), record.encode());
         let ticket = self.commit_counted(batch, objects, removed)?;
@@ -186,7 +186,7 @@ impl Shared {
     }
 
     /// Removes an object permanently, with its record locked.
-    pub(super) fn remove(&self, id: ObjectId, record: &ObjectRecord) -> Result<Left> {
+    pub(super) fn remove(&self, id: ObjectId, record: &ObjectRecord) -> Result<ChangedObject> {
         let mut batch = Batch::new();
         batch.delete(key_of(id));
         batch.put(Key::reap_object(record.number), bytes::Bytes::new());

@@ -14,7 +14,7 @@ use cellar_wire::osd::VERSIONS_MAX;
 
 use super::cells::{ObjectCell, Write};
 use super::{CACHED_MAX, ObjectStore, STREAM_BYTES, Shared, key_of};
-use crate::blocks::{Gathered, Owner, Way};
+use crate::blocks::{CacheMode, Gathered, Owner};
 use crate::clock;
 use crate::engine::batch::{Batch, Run};
 use crate::engine::key::Key;
@@ -78,9 +78,9 @@ impl ObjectStore {
     ) -> Result<ObjectWriter> {
         let shared = Arc::clone(self.shared());
         let (room, end) = shared.admit_write(position, length, 0)?;
-        let way = match end > CACHED_MAX && length >= STREAM_BYTES {
-            true => Way::Past,
-            false => Way::Cached,
+        let cache_mode = match end > CACHED_MAX && length >= STREAM_BYTES {
+            true => CacheMode::DontCache,
+            false => CacheMode::Cached,
         };
         let cell = shared.cells.of(id);
         let (number, ticket) = {
@@ -88,7 +88,7 @@ impl ObjectStore {
             shared.make_version(id, &mut state, base, version)?
         };
         Ok(ObjectWriter {
-            gathered: Gathered::new(Owner::object(number), way, position),
+            gathered: Gathered::new(Owner::object(number), cache_mode, position),
             shared,
             cell,
             version,
@@ -138,7 +138,7 @@ impl ObjectStore {
         let mut state = cell.write(shared)?;
         let made = shared.prepare_version(id, &mut state, base, version)?;
         let owner = Owner::object(made.record.number);
-        let mut gathered = Gathered::new(owner, Way::Cached, position);
+        let mut gathered = Gathered::new(owner, CacheMode::Cached, position);
         for bytes in data {
             gathered.push(&shared.engine, bytes.clone())?;
         }
@@ -485,7 +485,7 @@ impl Shared {
             let mut bytes = change.old_block(index)?;
             bytes[inside % BLOCK..].fill(0);
             let owner = Owner::object(change.record.number);
-            let mut written = Gathered::new(owner, Way::Cached, 0);
+            let mut written = Gathered::new(owner, CacheMode::Cached, 0);
             for (_, block) in written.write_edges(&self.engine, [(index, bytes)].into())? {
                 *slot = Some(BlockRef {
                     epoch: change.version,
@@ -577,7 +577,7 @@ impl<'s> Change<'s> {
             base,
             index,
             &mut bytes,
-            Way::Cached,
+            CacheMode::Cached,
         )?;
         Ok(bytes)
     }

@@ -27,7 +27,7 @@ impl Restore {
             _ => return Err(Error::Unsound("it has no root directory".into())),
         }
         if self.parents_open {
-            self.settle_parents()?;
+            self.fill_parent_uniquifiers()?;
         }
         Ok(())
     }
@@ -67,7 +67,7 @@ impl Restore {
     /// Enters the uniquifiers of directories into vnodes that came before them.
     ///
     /// In dumps, a vnode has only the number of its directory.
-    fn settle_parents(&mut self) -> Result<()> {
+    fn fill_parent_uniquifiers(&mut self) -> Result<()> {
         self.parents.clear();
         let (group, now) = (self.volume.group.id.0, self.stage.now());
         let prefix = Key::change_prefix(group, now);

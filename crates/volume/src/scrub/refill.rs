@@ -101,7 +101,7 @@ impl Volume {
 }
 
 /// A version of a piece, with its decoded record if that can be read.
-struct Known {
+struct PieceVersion {
     key: Key,
     value: Bytes,
     piece: Option<Piece>,
@@ -177,14 +177,14 @@ impl Refill<'_> {
         }
     }
 
-    fn versions(&self, number: u64) -> Result<Vec<Known>> {
+    fn versions(&self, number: u64) -> Result<Vec<PieceVersion>> {
         let (group, vnode) = (self.volume.group.id.0, self.fid.vnode.0);
         let prefix = Key::piece_prefix(group, vnode, self.record.body_number, number);
         let mut versions = Vec::new();
         let mut scan = self.volume.core.engine.scan(&prefix, &prefix)?;
         while let Some((key, value)) = scan.next()? {
             let piece = Piece::decode(&value).ok();
-            versions.push(Known { key, value, piece });
+            versions.push(PieceVersion { key, value, piece });
         }
         Ok(versions)
     }
@@ -290,7 +290,7 @@ impl Refill<'_> {
         &mut self,
         number: u64,
         blocks: &PieceBlocks,
-        versions: &[Known],
+        versions: &[PieceVersion],
         allocation: &mut Option<Allocation>,
     ) -> Result<Option<Mending>> {
         let core = Arc::clone(&self.volume.core);
@@ -354,7 +354,7 @@ impl Refill<'_> {
         number: u64,
         place: usize,
         slot: &BlockRef,
-        versions: &[Known],
+        versions: &[PieceVersion],
     ) -> Option<Vec<u8>> {
         let others = versions.iter().filter_map(|version| version.piece.as_ref());
         let mut others = others
@@ -371,7 +371,7 @@ impl Refill<'_> {
 
 /// Rewrites the versions that are newer than any of those in the batch. For entries in memory,
 /// readers take the first visible version and search no further (`Engine::first_version`).
-fn bring_along_newer(versions: &[Known], batch: &mut Batch) {
+fn bring_along_newer(versions: &[PieceVersion], batch: &mut Batch) {
     let put: Vec<Key> = batch.entries.iter().map(|(key, _)| *key).collect();
     let newer = |key: &Key| !put.contains(key) && put.iter().any(|put| key < put);
     for version in versions.iter().filter(|version| newer(&version.key)) {
@@ -381,7 +381,11 @@ fn bring_along_newer(versions: &[Known], batch: &mut Batch) {
 
 /// Lets every version of a piece name the new block where it named the damaged one. Returns whether
 /// all of the damaged blocks were named.
-fn replace_blocks(versions: &[Known], right: &[(usize, BlockRef, u64)], batch: &mut Batch) -> bool {
+fn replace_blocks(
+    versions: &[PieceVersion],
+    right: &[(usize, BlockRef, u64)],
+    batch: &mut Batch,
+) -> bool {
     let mut replaced = vec![false; right.len()];
     for version in versions {
         let Some(Piece::Blocks(blocks)) = &version.piece else {

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 
 use super::orphans::Orphans;
-use super::{Damage, Ended, Look, Scrub, Viewers};
+use super::{Damage, Ended, Scrub, Viewers, VisibleVersion};
 use crate::block_map;
 use crate::core::Group;
 use crate::engine::key::{Key, Kind};
@@ -91,8 +91,8 @@ impl Scrub<'_> {
     }
 
     /// Reports vnodes of a group with records that are damaged on the disk, or with blocks that do
-    /// not belong to them alone. Skips those that were reported since `told_before`.
-    pub(super) fn lost_vnodes(&mut self, group: &Group, viewers: &Viewers, told_before: usize) {
+    /// not belong to them alone. Skips those that were reported since `reported_before`.
+    pub(super) fn lost_vnodes(&mut self, group: &Group, viewers: &Viewers, reported_before: usize) {
         let Some(vnodes) = self.lost.remove(&group.id.0) else {
             return;
         };
@@ -100,8 +100,11 @@ impl Scrub<'_> {
             return;
         };
         for (vnode, cause) in vnodes {
-            let told = self.report.damaged.iter().skip(told_before);
-            if told.into_iter().any(|damage| damage.fid.vnode.0 == vnode) {
+            let reported = self.report.damaged.iter().skip(reported_before);
+            if reported
+                .into_iter()
+                .any(|damage| damage.fid.vnode.0 == vnode)
+            {
                 continue;
             }
             let prefix = Key::vnode_prefix(group.id.0, vnode);
@@ -167,21 +170,21 @@ impl Scrub<'_> {
         group: &Group,
         viewers: &Viewers,
         vnode: u32,
-        look: &Look,
+        visible: &VisibleVersion,
         orphans: &mut Orphans,
     ) {
-        if look.record.kind != FileType::Directory {
+        if visible.record.kind != FileType::Directory {
             return;
         }
-        let epoch = viewers.epochs[look.seen_by.start];
-        let volumes = viewers.volumes(&(look.seen_by.start..look.seen_by.start + 1));
+        let epoch = viewers.epochs[visible.seen_by.start];
+        let volumes = viewers.volumes(&(visible.seen_by.start..visible.seen_by.start + 1));
         let Some(&id) = volumes.first() else {
             return;
         };
         let dir = Fid {
             volume: id,
             vnode: VnodeId(vnode),
-            uniquifier: look.record.uniquifier,
+            uniquifier: visible.record.uniquifier,
         };
         // An unreadable directory is reported where it is read.
         let Ok(Some(volume)) = self.core.volume(id) else {
@@ -194,7 +197,7 @@ impl Scrub<'_> {
         };
         for entry in entries {
             let child = entry.vnode.0;
-            if look.seen_by.contains(&0) && entry.name != "." && entry.name != ".." {
+            if visible.seen_by.contains(&0) && entry.name != "." && entry.name != ".." {
                 orphans.is_named(entry.vnode);
             }
             if self.has_vnode(group, child, entry.uniquifier, epoch) {
@@ -248,10 +251,10 @@ impl Scrub<'_> {
 
 impl Count {
     /// Counts a version if the head sees it.
-    pub(super) fn add(&mut self, look: &Look) {
-        if look.seen_by.contains(&0) {
+    pub(super) fn add(&mut self, visible: &VisibleVersion) {
+        if visible.seen_by.contains(&0) {
             self.files += 1;
-            self.blocks += look.record.blocks();
+            self.blocks += visible.record.blocks();
         }
     }
 }
@@ -331,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vnode_without_a_name_is_told() {
+    fn a_vnode_without_a_name_is_reported() {
         let disk = SimDisk::new(64 << 20);
         let options = Options {
             journal_bytes: 1 << 20,
@@ -379,7 +382,7 @@ mod tests {
 
     /// A key behind greater keys, under a checksum that is right.
     #[test]
-    fn keys_out_of_order_are_told() {
+    fn keys_out_of_order_are_reported() {
         let disk = SimDisk::new(64 << 20);
         let options = Options {
             journal_bytes: 1 << 20,

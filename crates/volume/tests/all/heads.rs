@@ -361,8 +361,8 @@ fn what_was_kept_for_a_reader_goes_with_him() {
         restore.unwrap().abort().unwrap();
         Box::new(open)
     };
-    type Way = fn(&World) -> Box<dyn Any>;
-    let ways: [Way; 4] = [restored, given_up, converted, cloned_anew];
+    type HeadMaker = fn(&World) -> Box<dyn Any>;
+    let ways: [HeadMaker; 4] = [restored, given_up, converted, cloned_anew];
     for way in ways {
         let world = World::new();
         write(&world.volume(), "a", 1);

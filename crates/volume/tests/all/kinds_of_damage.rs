@@ -24,7 +24,7 @@ use cellar_wire::ids::{Fid, ViceId, VolumeId};
 
 const CLONE: VolumeId = VolumeId(12);
 /// The observed contents under the names of a volume: `Err` is an I/O error.
-type Seen = BTreeMap<(VolumeId, Vec<&'static str>), Result<String, String>>;
+type ReadResults = BTreeMap<(VolumeId, Vec<&'static str>), Result<String, String>>;
 
 const NAMES: [&str; 8] = [
     "a", "small", "medium", "large", "holes", "link", "private", "last",
@@ -137,8 +137,8 @@ fn describe(volume: &Volume, path: &[&str]) -> cellar_volume::Result<Option<Stri
 }
 
 /// An error of the volume or the partition counts as an error of everything below it.
-fn observe(partition: &Partition) -> Result<Seen, String> {
-    let mut seen = Seen::new();
+fn observe(partition: &Partition) -> Result<ReadResults, String> {
+    let mut seen = ReadResults::new();
     for id in [VOLUME, CLONE] {
         let volume = match partition.volume(id) {
             Ok(Some(volume)) => Ok(volume),
@@ -164,7 +164,7 @@ fn observe(partition: &Partition) -> Result<Seen, String> {
 }
 
 /// The first difference of `seen` from `right`, apart from I/O errors.
-fn fault(seen: &Seen, right: &Seen) -> Option<String> {
+fn fault(seen: &ReadResults, right: &ReadResults) -> Option<String> {
     for (path, text) in right {
         match seen.get(path) {
             None => return Some(format!("{path:?} is gone")),
@@ -197,8 +197,8 @@ struct Tally {
 struct Start {
     what: &'static str,
     disk: SimDisk,
-    right: Seen,
-    before: Option<Seen>,
+    right: ReadResults,
+    before: Option<ReadResults>,
 }
 
 fn starts() -> [Start; 2] {

@@ -94,10 +94,14 @@ fn fill(store: &ObjectStore) {
 }
 
 /// The observed state of an object or a list: `Err` is an I/O error.
-type Seen = BTreeMap<String, Result<String, String>>;
+type ReadResults = BTreeMap<String, Result<String, String>>;
 
 /// Records an observation. An error other than an I/O error fails the case.
-fn note(seen: &mut Seen, what: String, found: cellar_volume::Result<String>) -> Result<(), String> {
+fn note(
+    seen: &mut ReadResults,
+    what: String,
+    found: cellar_volume::Result<String>,
+) -> Result<(), String> {
     let found = match found {
         Ok(text) => Ok(text),
         Err(error @ (Error::ObjectIo { .. } | Error::Partition(_) | Error::Format(_))) => {
@@ -110,8 +114,8 @@ fn note(seen: &mut Seen, what: String, found: cellar_volume::Result<String>) -> 
 }
 
 /// All versions of all objects, and the lists from which file servers collect.
-fn observe(store: &ObjectStore) -> Result<Seen, String> {
-    let mut seen = Seen::new();
+fn observe(store: &ObjectStore) -> Result<ReadResults, String> {
+    let mut seen = ReadResults::new();
     for serial in 1..=OBJECTS {
         let info = store.examine(id(serial));
         let versions = match serial {
@@ -143,7 +147,7 @@ fn observe(store: &ObjectStore) -> Result<Seen, String> {
     Ok(seen)
 }
 
-fn fault(seen: &Seen, right: &Seen) -> Option<String> {
+fn fault(seen: &ReadResults, right: &ReadResults) -> Option<String> {
     let is_other = |(what, found): &(&String, &Result<String, String>)| {
         found.is_ok()
             && seen
@@ -158,8 +162,8 @@ fn fault(seen: &Seen, right: &Seen) -> Option<String> {
 struct Start {
     what: &'static str,
     disk: SimDisk,
-    right: Seen,
-    before: Option<Seen>,
+    right: ReadResults,
+    before: Option<ReadResults>,
 }
 
 fn starts() -> [Start; 2] {

@@ -9,11 +9,11 @@ fn key(vnode: u32) -> Fid {
 const SHARED: Lifetime = Lifetime::Shared { extra_holders: 0 };
 
 fn collect(table: &CallbackTable, key: Fid, except: Option<u32>, now: u32) -> Vec<u32> {
-    let mut told = Vec::new();
-    table.collect(key, except.map(HostSlot), now, &mut told);
-    let mut told: Vec<u32> = told.into_iter().map(|slot| slot.0).collect();
-    told.sort_unstable();
-    told
+    let mut hosts = Vec::new();
+    table.collect(key, except.map(HostSlot), now, &mut hosts);
+    let mut hosts: Vec<u32> = hosts.into_iter().map(|slot| slot.0).collect();
+    hosts.sort_unstable();
+    hosts
 }
 
 #[test]
@@ -125,9 +125,9 @@ fn a_volume_is_collected_whole_and_each_host_told_once() {
     }
     let other = Fid::new(1, 0, 0);
     assert!(table.promise(other, HostSlot(9), 0, SHARED, None).is_ok());
-    let mut told = Vec::new();
-    table.collect_volume(VolumeId(536_870_912), 1, &mut told);
-    assert_eq!(told, [HostSlot(0), HostSlot(1), HostSlot(2)]);
+    let mut hosts = Vec::new();
+    table.collect_volume(VolumeId(536_870_912), 1, &mut hosts);
+    assert_eq!(hosts, [HostSlot(0), HostSlot(1), HostSlot(2)]);
     assert_eq!(table.held(), 1);
     assert!(table.holds_any(HostSlot(9)) && !table.holds_any(HostSlot(0)));
 }

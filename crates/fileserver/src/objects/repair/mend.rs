@@ -17,7 +17,7 @@ use cellar_wire::object::{Layout, Placed};
 use cellar_wire::osd::REMOVE_HARD;
 use tracing::{debug, info, warn};
 
-use super::super::policies::Wanted;
+use super::super::policies::ObjectSpec;
 use super::super::prune::remove;
 use super::super::{Storage, layouts};
 use super::queue::{Broken, Outcome};
@@ -45,7 +45,7 @@ struct Work {
 }
 
 /// The volume of a file, and the needed work.
-type Found = (Arc<Volume>, Vec<Work>);
+type RepairWork = (Arc<Volume>, Vec<Work>);
 
 impl Server {
     /// Rebuilds an object as far as needed, in all versions of the file. Returns the device that
@@ -167,7 +167,7 @@ impl Server {
     }
 
     /// The versions of an object, with the volume and the layouts from which they can be rebuilt.
-    fn versions_with(&self, broken: Broken) -> Result<Option<Found>, Refusal> {
+    fn versions_with(&self, broken: Broken) -> Result<Option<RepairWork>, Refusal> {
         let Some((_, attached)) = self.volumes.find(broken.volume)? else {
             return Ok(None);
         };
@@ -286,7 +286,7 @@ fn target(
     if wish == Wish::IfBroken && (work.placed.stale || damaged) && takes(here) {
         return Some(Target { osd: here, serial });
     }
-    let wanted = Wanted {
+    let wanted = ObjectSpec {
         shape: work.layout.shape,
         class: None,
         by_size: false,

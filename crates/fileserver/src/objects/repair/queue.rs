@@ -36,7 +36,7 @@ impl Broken {
 
 /// A waiting repair.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct QueuedRepair {
     not_before: Instant,
     tries: u32,
     bytes: u64,
@@ -59,7 +59,7 @@ pub(crate) enum Outcome {
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: BTreeMap<Broken, Waiting>,
+    waiting: BTreeMap<Broken, QueuedRepair>,
     /// The files in work, each once: two objects of a file are not rebuilt at the same time.
     running: HashSet<(VolumeId, VnodeId)>,
     /// More repairs were found than the queue holds.
@@ -215,7 +215,7 @@ impl Repairs {
             state.overflowed = true;
             return;
         }
-        state.waiting.entry(broken).or_insert(Waiting {
+        state.waiting.entry(broken).or_insert(QueuedRepair {
             not_before: Instant::now(),
             tries: 0,
             bytes,
@@ -228,7 +228,7 @@ impl Repairs {
     pub(super) fn next(&self) -> Result<(Broken, u32), Duration> {
         let mut state = self.state.lock();
         let now = Instant::now();
-        let due = |(broken, waiting): &(&Broken, &Waiting)| {
+        let due = |(broken, waiting): &(&Broken, &QueuedRepair)| {
             waiting.not_before <= now && !state.running.contains(&broken.file())
         };
         let found = state.waiting.iter().find(due);
@@ -262,7 +262,7 @@ impl Repairs {
                 self.count(&mut state, bytes, healed);
                 // Checked once more, because a store may have come in between.
                 if let Some(waiting) = state.waiting.get_mut(broken) {
-                    *waiting = Waiting {
+                    *waiting = QueuedRepair {
                         not_before: now,
                         tries: 0,
                         bytes: 0,

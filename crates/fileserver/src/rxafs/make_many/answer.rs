@@ -21,11 +21,11 @@ impl Job {
     /// The reply, and the tickets that must be ready before it is sent.
     pub(super) fn reply(&self) -> Result<(MakeManyReply, Vec<Ticket>), Refusal> {
         let attached = self.server.volume_changed(Fid::root(self.volume))?;
-        let mut settled = Vec::new();
+        let mut durable = Vec::new();
         let mut directories = Vec::new();
         for dir in self.dirs() {
             directories.push(self.show_dir(&attached, dir)?);
-            settled.push(attached.volume.settled(dir.vnode));
+            durable.push(attached.volume.last_change(dir.vnode));
         }
         let state = self.state.lock();
         let made = state.done.iter().flatten().map(|done| match done {
@@ -37,7 +37,7 @@ impl Job {
             directories: List::from_iter_cut(directories),
             sync: vol_sync(&attached.volume),
         };
-        Ok((reply, settled))
+        Ok((reply, durable))
     }
 
     fn show(&self, attached: &Attached, done: &Done) -> Made {

@@ -28,15 +28,15 @@ const TRIES: usize = 4;
 
 /// The time of each device's last answer.
 #[derive(Debug, Default)]
-pub(crate) struct Alive(Mutex<HashMap<u32, Instant>>);
+pub(crate) struct DeviceLiveness(Mutex<HashMap<u32, Instant>>);
 
-impl Alive {
-    fn was_there(&self, osd: u32) -> bool {
-        let heard = self.0.lock().get(&osd).copied();
-        heard.is_some_and(|heard| heard.elapsed() < ALIVE_TIME)
+impl DeviceLiveness {
+    fn answered_recently(&self, osd: u32) -> bool {
+        let answered = self.0.lock().get(&osd).copied();
+        answered.is_some_and(|answered| answered.elapsed() < ALIVE_TIME)
     }
 
-    fn is_there(&self, osd: u32) {
+    fn note_answer(&self, osd: u32) {
         self.0.lock().insert(osd, Instant::now());
     }
 }
@@ -62,7 +62,7 @@ pub(crate) async fn fresh(server: &Server, file: &NewFile<'_>) -> Result<Option<
             Ok(_) => break,
             Err(Lack::NoDevices) if looked && wanted.by_size => return Ok(None),
             Err(Lack::NoDevices) if looked => return Err(NO_PLACE),
-            Err(Lack::Unheard) if Instant::now() < deadline => {
+            Err(Lack::NoReportYet) if Instant::now() < deadline => {
                 tokio::time::sleep(STATES_INTERVAL).await;
                 storage.look().await;
             }
@@ -89,10 +89,10 @@ pub(crate) async fn fresh(server: &Server, file: &NewFile<'_>) -> Result<Option<
 /// Asks the devices of a layout. Devices that do not answer, or take no changes, are suspect from
 /// then on and not chosen again.
 async fn all_answer(server: &Server, storage: &Storage, layout: &Layout) -> bool {
-    let alive = &server.objects.alive;
+    let liveness = &server.objects.liveness;
     let mut all = true;
     for osd in layout.objects.iter().map(|placed| placed.osd) {
-        if alive.was_there(osd) {
+        if liveness.answered_recently(osd) {
             continue;
         }
         let options = CallOptions {
@@ -111,7 +111,7 @@ async fn all_answer(server: &Server, storage: &Storage, layout: &Layout) -> bool
                 storage.devices.suspect(osd);
                 all = false;
             }
-            Ok(_) | Err(CallError::Aborted(_)) => alive.is_there(osd),
+            Ok(_) | Err(CallError::Aborted(_)) => liveness.note_answer(osd),
             Err(cause) => {
                 tracing::info!(osd, %cause, "a device does not answer: a new file goes to another device");
                 storage.devices.failed(osd, &cause);

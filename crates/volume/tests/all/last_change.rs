@@ -5,24 +5,24 @@ use crate::common::{World, at, new};
 use cellar_volume::disk::Fault;
 
 #[test]
-fn what_the_journal_never_got_is_never_settled() {
+fn what_the_journal_never_got_is_never_durable() {
     let world = World::new();
     let volume = world.volume();
     let root = volume.root();
     let created = volume.create_file(root, b"kept", &new(), at(2)).unwrap();
     created.durable.wait().unwrap();
     let kept = created.outcome.status.fid;
-    volume.settled(kept.vnode).wait().unwrap();
-    volume.settled(root.vnode).wait().unwrap();
+    volume.last_change(kept.vnode).wait().unwrap();
+    volume.last_change(root.vnode).wait().unwrap();
 
     world.disk.set_fault(Fault::Dead(1));
     let lost = volume.create_file(root, b"lost", &new(), at(3)).unwrap();
     lost.durable.wait().unwrap_err();
     // The directory shows the name; a caller that would answer with it gets the failure instead.
-    volume.settled(root.vnode).wait().unwrap_err();
+    volume.last_change(root.vnode).wait().unwrap_err();
     volume
-        .settled(lost.outcome.status.fid.vnode)
+        .last_change(lost.outcome.status.fid.vnode)
         .wait()
         .unwrap_err();
-    volume.settled(kept.vnode).wait().unwrap();
+    volume.last_change(kept.vnode).wait().unwrap();
 }

@@ -23,16 +23,16 @@ use crate::limits::{STATES_DEADLINE, STATES_INTERVAL, STATES_PATIENCE};
 
 /// The lists that were loaded since the start.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct LoadedLists {
     /// Object storage is used, or will be soon.
     expected: AtomicBool,
     devices: AtomicBool,
     policies: AtomicBool,
     since: Mutex<Option<Instant>>,
-    heard: Notify,
+    loaded: Notify,
 }
 
-impl Known {
+impl LoadedLists {
     /// Makes stores under a policy wait, from now on, until devices and policies are known.
     pub(crate) fn expect(&self) {
         self.expected.store(true, Ordering::Release);
@@ -45,35 +45,36 @@ impl Known {
     }
 
     /// Notes that the list of devices was loaded.
-    pub(crate) fn has_devices(&self) {
+    pub(crate) fn note_devices(&self) {
         self.devices.store(true, Ordering::Release);
-        self.heard.notify_waiters();
+        self.loaded.notify_waiters();
     }
 
     /// Notes that the policies were loaded.
-    pub(crate) fn has_policies(&self) {
+    pub(crate) fn note_policies(&self) {
         self.policies.store(true, Ordering::Release);
-        self.heard.notify_waiters();
+        self.loaded.notify_waiters();
     }
 
     /// The time before the list or the policies are loaded again; `usual` if both are known.
     pub(crate) fn pause(&self, usual: Duration) -> Duration {
-        match self.is_all() {
+        match self.is_complete() {
             true => usual,
             false => STATES_INTERVAL.min(usual),
         }
     }
 
-    fn is_all(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.devices.load(Ordering::Acquire) && self.policies.load(Ordering::Acquire)
     }
 
     /// Checks that devices and policies are known, so that a file can be placed.
     ///
     /// # Errors
-    /// [`Refusal::NotKnownYet`], for which [`when_known`] waits. EIO if that has lasted too long.
+    /// [`Refusal::NotKnownYet`], for which [`retry_when_loaded`] waits. EIO if that has lasted too
+    /// long.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
-        if !self.is_expected() || self.is_all() {
+        if !self.is_expected() || self.is_complete() {
             return Ok(());
         }
         let since = *self.since.lock();
@@ -86,8 +87,8 @@ impl Known {
     async fn wait(&self) {
         let deadline = Instant::now() + STATES_PATIENCE;
         loop {
-            let heard = self.heard.notified();
-            if self.is_all() || timeout_at(deadline, heard).await.is_err() {
+            let loaded = self.loaded.notified();
+            if self.is_complete() || timeout_at(deadline, loaded).await.is_err() {
                 return;
             }
         }
@@ -95,15 +96,15 @@ impl Known {
 }
 
 /// Makes an attempt. If devices or policies are not known yet, waits for them and tries once more.
-pub(crate) async fn when_known<T>(
-    known: &Known,
+pub(crate) async fn retry_when_loaded<T>(
+    lists: &LoadedLists,
     attempt: impl AsyncFn() -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
     match attempt().await {
         Err(Refusal::NotKnownYet) => {}
         outcome => return outcome,
     }
-    known.wait().await;
+    lists.wait().await;
     attempt().await
 }
 
@@ -119,43 +120,43 @@ pub(crate) fn has_none(cause: &CallError) -> bool {
 mod tests {
     use super::*;
 
-    fn code(known: &Known) -> i32 {
-        known
+    fn code(lists: &LoadedLists) -> i32 {
+        lists
             .check()
             .map_or_else(|refusal| refusal.code(false).0, |()| 0)
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_not_known_is_waited_for_then_busy_then_a_failure() {
-        let known = Known::default();
-        assert_eq!(code(&known), 0, "a server without object storage");
-        known.expect();
+        let lists = LoadedLists::default();
+        assert_eq!(code(&lists), 0, "a server without object storage");
+        lists.expect();
         let begun = Instant::now();
-        let attempt = async || known.check();
-        let told = when_known(&known, attempt).await;
+        let attempt = async || lists.check();
+        let told = retry_when_loaded(&lists, attempt).await;
         assert_eq!(told.unwrap_err().code(false), AbortCode::VBUSY);
         assert_eq!(begun.elapsed(), STATES_PATIENCE);
-        known.has_devices();
-        let waits = when_known(&known, async || known.check());
-        let heard = async {
+        lists.note_devices();
+        let waits = retry_when_loaded(&lists, async || lists.check());
+        let loaded = async {
             tokio::time::sleep(STATES_PATIENCE / 2).await;
-            known.has_policies();
+            lists.note_policies();
         };
-        let (told, ()) = tokio::join!(waits, heard);
+        let (told, ()) = tokio::join!(waits, loaded);
         told.unwrap();
         assert_eq!(begun.elapsed(), STATES_PATIENCE + STATES_PATIENCE / 2);
         // Known lists stay known.
         tokio::time::advance(STATES_DEADLINE).await;
-        assert_eq!(code(&known), 0);
+        assert_eq!(code(&lists), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_database_that_never_answers_is_an_error_in_the_end() {
-        let known = Known::default();
-        known.expect();
+        let lists = LoadedLists::default();
+        lists.expect();
         tokio::time::advance(STATES_DEADLINE - Duration::from_secs(1)).await;
-        assert_eq!(code(&known), AbortCode::VBUSY.0);
+        assert_eq!(code(&lists), AbortCode::VBUSY.0);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(code(&known), AbortCode::EIO.0);
+        assert_eq!(code(&lists), AbortCode::EIO.0);
     }
 }

@@ -22,20 +22,20 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 impl Server {
     /// Removes unfinished volumes of earlier runs of this server, after a while.
-    pub(crate) async fn remove_leftovers_later(self: Arc<Self>) {
+    pub(crate) async fn remove_unfinished_volumes_later(self: Arc<Self>) {
         tokio::time::sleep(VOLUME_TRANSACTION_IDLE).await;
-        self.remove_leftovers().await;
+        self.remove_unfinished_volumes().await;
     }
 
     /// Removes unfinished volumes of earlier runs of this server.
-    pub(crate) async fn remove_leftovers(self: &Arc<Self>) {
+    pub(crate) async fn remove_unfinished_volumes(self: &Arc<Self>) {
         let started = AfsTime::after_1970(self.started);
         for (place, partition) in self.volumes.partitions() {
             let mut after = None;
             while !self.is_stopping() {
                 let (server, partition) = (self.clone(), partition.clone());
                 let page = cellar_rpc::blocking(move || {
-                    server.remove_leftovers_of(place, &partition, after, started)
+                    server.remove_unfinished_of(place, &partition, after, started)
                 });
                 match page.await {
                     Ok(Some(last)) => after = Some(last),
@@ -51,7 +51,7 @@ impl Server {
     }
 
     /// Examines one page of volumes. Returns the last of them, if there are more.
-    pub(super) fn remove_leftovers_of(
+    pub(super) fn remove_unfinished_of(
         &self,
         place: PartitionId,
         partition: &Partition,
@@ -61,8 +61,8 @@ impl Server {
         let page = partition.volumes(after, PAGE)?;
         for volume in &page {
             let id = volume.id;
-            let left = volume.destroy_me && volume.copied < started;
-            if left && !self.transactions.is_busy(place, id) {
+            let is_unfinished = volume.destroy_me && volume.copied < started;
+            if is_unfinished && !self.transactions.is_busy(place, id) {
                 info!(volume = %id, partition = %place, "unfinished volume of an earlier run removed");
                 partition.delete_volume(id)?.wait()?;
                 self.volumes.forget(id);

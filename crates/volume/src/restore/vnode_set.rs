@@ -8,9 +8,9 @@ const PART: u32 = 1024;
 
 /// A set of vnode numbers. Only existing vnodes are inserted, so it is smaller than their records.
 #[derive(Debug, Default)]
-pub(super) struct Kept(BTreeMap<u32, Box<[u64; PART as usize / 64]>>);
+pub(super) struct VnodeSet(BTreeMap<u32, Box<[u64; PART as usize / 64]>>);
 
-impl Kept {
+impl VnodeSet {
     pub(super) fn insert(&mut self, vnode: u32) {
         let (word, bit) = place(vnode);
         let part = self.0.entry(vnode / PART).or_default();
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn what_was_put_in_is_there_and_nothing_else() {
-        let mut kept = Kept::default();
+        let mut kept = VnodeSet::default();
         let numbers = [1, 63, 64, 1023, 1024, 77_777, u32::MAX];
         for vnode in numbers {
             kept.insert(vnode);

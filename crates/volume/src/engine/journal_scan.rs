@@ -48,7 +48,7 @@ struct Broken {
 }
 
 /// The groups that the base lacks.
-pub(super) struct Found {
+pub(super) struct JournalScan {
     /// The groups that follow the base without a gap.
     pub(super) groups: Vec<Group>,
     /// File and offset where the next group would be, if anything shows that.
@@ -56,16 +56,16 @@ pub(super) struct Found {
     /// The last group was begun and is not whole; it lies at `end`.
     pub(super) is_torn: bool,
     /// Whole groups that lie behind a gap.
-    pub(super) behind: Vec<Group>,
-    /// File and offset of everything that must not be taken for part of the journal if `behind` is
-    /// given up.
+    pub(super) after_gap: Vec<Group>,
+    /// File and offset of everything that must not be taken for part of the journal if `after_gap`
+    /// is given up.
     rejected: Vec<(usize, u64)>,
     /// The last group is the one of a clean stop.
     pub(super) was_clean: bool,
 }
 
 /// Reads the groups of a journal that follow number `applied`.
-pub(super) fn find(files: &[JournalFile], journal: u64, applied: u64) -> Result<Found> {
+pub(super) fn find(files: &[JournalFile], journal: u64, applied: u64) -> Result<JournalScan> {
     if let Some(found) = clean_stop(files, journal, applied)? {
         return Ok(found);
     }
@@ -78,28 +78,28 @@ pub(super) fn find(files: &[JournalFile], journal: u64, applied: u64) -> Result<
     let follow = (applied + 1..).zip(&groups);
     let chain = follow.take_while(|(number, group)| group.header.number == *number);
     let count = chain.count();
-    let behind = groups.split_off(count);
+    let after_gap = groups.split_off(count);
     let last = applied + count as u64;
     broken.retain(|broken: &Broken| broken.number > last);
-    let rejected = behind.iter().map(|group| (group.file, group.offset));
+    let rejected = after_gap.iter().map(|group| (group.file, group.offset));
     let rejected = rejected.chain(broken.iter().map(|at| (at.file, at.offset)));
     let rejected = rejected.collect();
     let torn = broken.iter().find(|broken| broken.number == last + 1);
     let mut torn = torn.map(|broken| (broken.file, broken.offset));
     let after = groups.last().map(|group| (group.file, group.end()));
-    if torn.is_none() && behind.is_empty() {
+    if torn.is_none() && after_gap.is_empty() {
         torn = resembling(files, journal, last + 1, after)?;
     }
-    let end = match (torn, behind.first()) {
+    let end = match (torn, after_gap.first()) {
         (Some(torn), _) => Some(torn),
         (None, Some(next)) => Some(gap_before(next, after)),
         (None, None) => after,
     };
-    Ok(Found {
+    Ok(JournalScan {
         groups,
         end,
-        is_torn: torn.is_some() && behind.is_empty(),
-        behind,
+        is_torn: torn.is_some() && after_gap.is_empty(),
+        after_gap,
         rejected,
         was_clean: false,
     })
@@ -142,18 +142,18 @@ fn gap_before(next: &Group, after: Option<(usize, u64)>) -> (usize, u64) {
 }
 
 /// Returns the group of a clean stop, if there is one. Nothing was written after it.
-fn clean_stop(files: &[JournalFile], journal: u64, applied: u64) -> Result<Option<Found>> {
+fn clean_stop(files: &[JournalFile], journal: u64, applied: u64) -> Result<Option<JournalScan>> {
     for (index, file) in files.iter().enumerate() {
         if let Ok(group) = read_group(file, index, 0)?
             && group.header.journal == journal
             && group.header.number == applied + 1
             && group.header.ends
         {
-            return Ok(Some(Found {
+            return Ok(Some(JournalScan {
                 end: Some((index, group.end())),
                 groups: vec![group],
                 is_torn: false,
-                behind: Vec::new(),
+                after_gap: Vec::new(),
                 rejected: Vec::new(),
                 was_clean: true,
             }));
@@ -250,7 +250,7 @@ fn read_group(file: &JournalFile, index: usize, offset: u64) -> Result<Result<Gr
     }))
 }
 
-impl Found {
+impl JournalScan {
     /// Overwrites the starts of all groups behind the gap. Otherwise they would be taken for part
     /// of the journal once the journal has reached their numbers.
     pub(super) fn erase_rejected(&self, files: &[JournalFile]) -> Result<()> {
@@ -310,7 +310,7 @@ mod tests {
         groups.iter().map(|group| group.header.number).collect()
     }
 
-    fn found(files: &[JournalFile], applied: u64) -> Found {
+    fn found(files: &[JournalFile], applied: u64) -> JournalScan {
         find(files, JOURNAL, applied).unwrap()
     }
 
@@ -333,7 +333,7 @@ mod tests {
         disk.flip_bit("journal.1", 401 * BLOCK + 40, 3);
         let torn = found(&files, 6);
         assert_eq!(numbers(&torn.groups), [7, 8]);
-        assert!(torn.is_torn && torn.behind.is_empty());
+        assert!(torn.is_torn && torn.after_gap.is_empty());
         assert_eq!(torn.end, Some((1, 400 * BLOCK)));
     }
 
@@ -344,15 +344,15 @@ mod tests {
         disk.flip_bit("journal.0", 2 * BLOCK + 20, 0);
         let gap = found(&both, 6);
         assert_eq!(numbers(&gap.groups), [7, 8]);
-        assert_eq!(numbers(&gap.behind), [10]);
+        assert_eq!(numbers(&gap.after_gap), [10]);
         // The id is damaged; the place follows from the groups around it.
         assert_eq!((gap.end, gap.is_torn), (Some((0, 2 * BLOCK)), false));
         gap.erase_rejected(&both).unwrap();
-        assert!(found(&both, 6).behind.is_empty());
+        assert!(found(&both, 6).after_gap.is_empty());
 
         let elsewhere = |blocks: [&[(u64, Vec<u8>)]; 2]| {
             let gap = found(&files(blocks).1, 6);
-            (numbers(&gap.behind), gap.end)
+            (numbers(&gap.after_gap), gap.end)
         };
         let end = Some((0, 2 * BLOCK));
         let next = [(0, group(10))];
@@ -371,10 +371,13 @@ mod tests {
         assert!(Header::parse(&outer[BLOCK as usize..]).is_some());
         let (_, both) = files([&[(0, outer.clone())], &[]]);
         let sound = found(&both, 6);
-        assert_eq!((numbers(&sound.groups), sound.behind.len()), (vec![7], 0));
+        assert_eq!(
+            (numbers(&sound.groups), sound.after_gap.len()),
+            (vec![7], 0)
+        );
         outer[50] ^= 1;
         let (_, both) = files([&[(0, outer)], &[]]);
         let torn = found(&both, 6);
-        assert!(torn.groups.is_empty() && torn.behind.is_empty() && torn.is_torn);
+        assert!(torn.groups.is_empty() && torn.after_gap.is_empty() && torn.is_torn);
     }
 }

@@ -4,7 +4,7 @@
 //! the server at once, and then the power failed. The vnode would come back with its former data
 //! version, and the next change would give the new number to other bytes. A cache that trusts the
 //! number would keep bytes that never existed. So an answer about a vnode waits for the vnode's
-//! last change ([`crate::Volume::settled`]). This costs something only while the vnode is being
+//! last change ([`crate::Volume::last_change`]). This costs something only while the vnode is being
 //! written.
 //!
 //! 1. A change enters its vnodes here while it holds their locks. So a reader that sees its result,
@@ -25,39 +25,39 @@ const SWEEP: usize = 256;
 
 /// The last change of each vnode of a volume that changed recently.
 #[derive(Debug, Default)]
-pub(crate) struct Unsettled {
+pub(crate) struct PendingChanges {
     any: AtomicBool,
     tickets: Mutex<HashMap<u32, Ticket>>,
     /// The change that made the volume.
     made: Option<Ticket>,
 }
 
-impl Unsettled {
+impl PendingChanges {
     /// For a volume that the change `made` has made: nothing of the volume is durable before that
     /// change.
     pub(crate) fn since(made: &Ticket) -> Self {
         Self {
-            made: (!is_settled(made)).then(|| made.clone()),
+            made: (!is_durable(made)).then(|| made.clone()),
             ..Self::default()
         }
     }
 
     /// Returns whether there is no entry that is not durable, so that this can be dropped.
     pub(crate) fn is_quiet(&self) -> bool {
-        if !self.made.as_ref().is_none_or(is_settled) {
+        if !self.made.as_ref().is_none_or(is_durable) {
             return false;
         }
-        !self.any.load(Ordering::Acquire) || self.tickets.lock().values().all(is_settled)
+        !self.any.load(Ordering::Acquire) || self.tickets.lock().values().all(is_durable)
     }
 
     /// Enters a change of `vnodes`, whose locks the caller holds.
     pub(crate) fn note(&self, vnodes: &[u32], ticket: &Ticket) {
-        if is_settled(ticket) {
+        if is_durable(ticket) {
             return;
         }
         let mut tickets = self.tickets.lock();
         if tickets.len() >= SWEEP {
-            tickets.retain(|_, ticket| !is_settled(ticket));
+            tickets.retain(|_, ticket| !is_durable(ticket));
         }
         for &vnode in vnodes {
             tickets.insert(vnode, ticket.clone());
@@ -74,7 +74,7 @@ impl Unsettled {
         }
         let mut tickets = self.tickets.lock();
         match tickets.get(&vnode) {
-            Some(ticket) if !is_settled(ticket) => return ticket.clone(),
+            Some(ticket) if !is_durable(ticket) => return ticket.clone(),
             Some(_) => {
                 tickets.remove(&vnode);
             }
@@ -88,7 +88,7 @@ impl Unsettled {
 }
 
 /// Returns whether a change is durable; false also if it has failed.
-fn is_settled(ticket: &Ticket) -> bool {
+fn is_durable(ticket: &Ticket) -> bool {
     ticket.is_ready() && ticket.wait().is_ok()
 }
 
@@ -96,56 +96,56 @@ fn is_settled(ticket: &Ticket) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use super::Unsettled;
+    use super::PendingChanges;
     use crate::error::Error;
     use crate::ticket::{Flight, Ticket};
 
     #[test]
-    fn a_vnode_is_settled_when_its_last_change_is_durable() {
-        let unsettled = Unsettled::default();
+    fn a_vnode_is_durable_when_its_last_change_is_durable() {
+        let pending_changes = PendingChanges::default();
         let (first, second): (Arc<Flight>, Arc<Flight>) = Default::default();
-        unsettled.note(&[1, 2], &Ticket::of(first.clone()));
-        unsettled.note(&[2], &Ticket::of(second.clone()));
+        pending_changes.note(&[1, 2], &Ticket::of(first.clone()));
+        pending_changes.note(&[2], &Ticket::of(second.clone()));
         first.land(Ok(()));
-        assert!(unsettled.of(1).is_ready() && !unsettled.is_quiet());
-        assert!(unsettled.of(3).is_ready());
-        assert!(!unsettled.of(2).is_ready());
+        assert!(pending_changes.of(1).is_ready() && !pending_changes.is_quiet());
+        assert!(pending_changes.of(3).is_ready());
+        assert!(!pending_changes.of(2).is_ready());
         second.land(Ok(()));
-        assert!(unsettled.is_quiet() && unsettled.of(2).is_ready());
+        assert!(pending_changes.is_quiet() && pending_changes.of(2).is_ready());
     }
 
     #[test]
-    fn nothing_of_a_volume_is_settled_before_it_is_made() {
+    fn nothing_of_a_volume_is_durable_before_it_is_made() {
         let (made, changed): (Arc<Flight>, Arc<Flight>) = Default::default();
-        let unsettled = Unsettled::since(&Ticket::of(made.clone()));
-        unsettled.note(&[1], &Ticket::of(changed.clone()));
-        assert!(!unsettled.of(1).is_ready() && !unsettled.of(2).is_ready());
+        let pending_changes = PendingChanges::since(&Ticket::of(made.clone()));
+        pending_changes.note(&[1], &Ticket::of(changed.clone()));
+        assert!(!pending_changes.of(1).is_ready() && !pending_changes.of(2).is_ready());
         made.land(Ok(()));
-        assert!(!unsettled.of(1).is_ready() && unsettled.of(2).is_ready());
+        assert!(!pending_changes.of(1).is_ready() && pending_changes.of(2).is_ready());
         changed.land(Ok(()));
-        assert!(unsettled.of(1).is_ready());
+        assert!(pending_changes.of(1).is_ready());
     }
 
     #[test]
-    fn a_change_that_failed_is_never_settled() {
-        let unsettled = Unsettled::default();
+    fn a_change_that_failed_is_never_durable() {
+        let pending_changes = PendingChanges::default();
         let flight: Arc<Flight> = Arc::default();
-        unsettled.note(&[1], &Ticket::of(flight.clone()));
+        pending_changes.note(&[1], &Ticket::of(flight.clone()));
         flight.land(Err(Error::Stopped("no disk".into())));
         for vnode in 10..2000 {
-            unsettled.note(&[vnode], &Ticket::of(Arc::default()));
+            pending_changes.note(&[vnode], &Ticket::of(Arc::default()));
         }
-        assert!(unsettled.of(1).wait().is_err());
+        assert!(pending_changes.of(1).wait().is_err());
     }
 
     #[test]
     fn what_has_landed_is_swept() {
-        let unsettled = Unsettled::default();
+        let pending_changes = PendingChanges::default();
         for vnode in 0..10_000 {
             let flight: Arc<Flight> = Arc::default();
-            unsettled.note(&[vnode], &Ticket::of(flight.clone()));
+            pending_changes.note(&[vnode], &Ticket::of(flight.clone()));
             flight.land(Ok(()));
         }
-        assert!(unsettled.tickets.lock().len() <= super::SWEEP);
+        assert!(pending_changes.tickets.lock().len() <= super::SWEEP);
     }
 }
