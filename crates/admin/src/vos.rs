@@ -52,7 +52,7 @@ pub use scrub::{Damage, Scrubbed};
 pub use servers::Fields;
 pub use sync::{Repair, SyncReport};
 pub use traverse::{PlaceUsage, Scope, SizeClass, Traversable, Traversed};
-pub use volume_info::{Place, Traffic, VolumeInfo, VolumeState, VolumeType};
+pub use volume_info::{NamedLocation, Traffic, VolumeInfo, VolumeState, VolumeType};
 
 use crate::error::{Error, Result};
 

@@ -100,15 +100,15 @@ pub struct Device {
 impl Device {
     /// Converts a device from the wire.
     pub fn of(listed: &OsdListed) -> Self {
-        let (entry, heard) = (&listed.entry, &listed.state);
+        let (entry, reported) = (&listed.entry, &listed.state);
         let has = |flag| entry.flags & flag != 0;
         let state = match () {
             () if entry.id == 1 => State::Local,
             () if has(OSD_OBSOLETE) => State::Obsolete,
             () if listed.dead => State::Down,
             () if has(OSD_DRAINING) => State::Draining,
-            () if heard.silence == u32::MAX => State::Down,
-            () if !heard.writable => State::Readonly,
+            () if reported.silence == u32::MAX => State::Down,
+            () if !reported.writable => State::Readonly,
             () => State::Up,
         };
         let partition = i32::try_from(entry.partition)
@@ -125,10 +125,10 @@ impl Device {
                 Some(partition) => partition.to_string(),
                 None => entry.partition.to_string(),
             },
-            total: heard.total,
-            free: heard.free,
-            objects: heard.objects,
-            silent_seconds: (heard.silence != u32::MAX).then_some(heard.silence),
+            total: reported.total,
+            free: reported.free,
+            objects: reported.objects,
+            silent_seconds: (reported.silence != u32::MAX).then_some(reported.silence),
             min_size: entry.min_size,
             max_size: entry.max_size,
             write_priority: entry.allocation_priority,
@@ -190,7 +190,7 @@ impl Device {
 
     /// All fields, one per line.
     pub fn examined(&self) -> String {
-        let heard = match self.silent_seconds {
+        let reported = match self.silent_seconds {
             _ if self.state == State::Local => "the file servers' own disks".to_owned(),
             Some(seconds) => format!("{}, last heartbeat {seconds} s ago", self.state.word()),
             None => format!("{}, no heartbeat yet", self.state.word()),
@@ -215,7 +215,7 @@ impl Device {
             ),
         };
         let lines = [
-            ("State", heard),
+            ("State", reported),
             ("Space", space),
             ("Server", or_dash(&others.join(", "))),
             ("Port", self.port.to_string()),
@@ -288,7 +288,7 @@ const LONG: usize = HEAD.len() + HEAD_LONG.len();
 
 impl Device {
     fn cells(&self) -> [String; HEAD.len()] {
-        let heard = |text: String| match self.total {
+        let reported = |text: String| match self.total {
             0 => "-".to_owned(),
             _ => text,
         };
@@ -296,9 +296,9 @@ impl Device {
             self.id.to_string(),
             self.name.clone(),
             self.state.word().to_owned(),
-            heard(short_size(self.total)),
+            reported(short_size(self.total)),
             self.used(),
-            heard(self.objects.to_string()),
+            reported(self.objects.to_string()),
             self.write_priority.to_string(),
             self.read_priority.to_string(),
             self.sizes(),

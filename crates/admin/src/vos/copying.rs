@@ -12,7 +12,7 @@ use cellar_wire::ids::VolumeId;
 use cellar_wire::vl::{Site, VLF_ROEXISTS, VLF_RWEXISTS, VLSF_ROVOL, VLSF_RWVOL};
 
 use super::draft::Draft;
-use super::job::Course;
+use super::job::JobContext;
 use super::transaction::{Trans, name_record, with_margin};
 use super::{Location, NEW_NAME, Volumes, check_volume_name};
 use crate::error::{Error, Result};
@@ -58,7 +58,7 @@ pub struct ShadowOptions {
 }
 
 /// The volume to fill at the destination.
-struct Target<'a> {
+struct CopyTarget<'a> {
     at: Location,
     volume: VolumeId,
     name: &'a str,
@@ -79,21 +79,21 @@ impl Volumes<'_> {
         to: Location,
         name: &str,
         options: CopyOptions,
-        course: Course<'_>,
+        context: JobContext<'_>,
     ) -> Result<VolumeId> {
         self.check_new_name(name).await?;
         self.check_partition(from).await?;
         self.check_partition(to).await?;
         self.needed(from, volume).await?;
         let copy = self.new_volume_ids(1).await?;
-        let target = Target {
+        let target = CopyTarget {
             at: to,
             volume: copy,
             name,
             options,
             incremental: false,
         };
-        self.send_copy(volume, from, &target, course).await?;
+        self.send_copy(volume, from, &target, context).await?;
         let (flags, site) = if options.read_only {
             (VLF_ROEXISTS, VLSF_ROVOL)
         } else {
@@ -130,7 +130,7 @@ impl Volumes<'_> {
         from: Location,
         to: Location,
         options: &ShadowOptions,
-        course: Course<'_>,
+        context: JobContext<'_>,
     ) -> Result<VolumeId> {
         self.check_partition(from).await?;
         self.check_partition(to).await?;
@@ -148,14 +148,14 @@ impl Volumes<'_> {
                 "a shadow of volume {volume} beside it needs an id of its own: -toid"
             )));
         }
-        let target = Target {
+        let target = CopyTarget {
             at: to,
             volume: shadow,
             name: &name,
             options: options.copy,
             incremental: options.incremental,
         };
-        self.send_copy(volume, from, &target, course).await?;
+        self.send_copy(volume, from, &target, context).await?;
         Ok(shadow)
     }
 
@@ -163,8 +163,8 @@ impl Volumes<'_> {
         &self,
         volume: VolumeId,
         from: Location,
-        target: &Target<'_>,
-        course: Course<'_>,
+        target: &CopyTarget<'_>,
+        context: JobContext<'_>,
     ) -> Result<()> {
         let clone = if target.options.live {
             None
@@ -175,7 +175,7 @@ impl Volumes<'_> {
             source.finish(cloned).await?;
             Some(clone)
         };
-        let sent = self.fill_copy(volume, from, clone, target, course).await;
+        let sent = self.fill_copy(volume, from, clone, target, context).await;
         if let Some(clone) = clone {
             let removed = self.delete_from(from, clone).await;
             return sent.and(removed.map(|_| ()));
@@ -188,8 +188,8 @@ impl Volumes<'_> {
         volume: VolumeId,
         from: Location,
         clone: Option<VolumeId>,
-        target: &Target<'_>,
-        course: Course<'_>,
+        target: &CopyTarget<'_>,
+        context: JobContext<'_>,
     ) -> Result<()> {
         let (destination, base) = self.open_copy(target).await?;
         let made = base == 0;
@@ -205,7 +205,7 @@ impl Volumes<'_> {
                 let image = self.begin(from, clone, afsvol::IT_OFFLINE).await?;
                 let sent = async {
                     since = with_margin(image.status().await?.creation_date);
-                    course
+                    context
                         .or_stop(image.forward(base, &destination, &cookie))
                         .await
                 }
@@ -213,7 +213,7 @@ impl Volumes<'_> {
                 image.finish(sent).await?;
             }
             let source = self.begin(from, volume, afsvol::IT_BUSY).await?;
-            let sent = course
+            let sent = context
                 .or_stop(source.forward(since, &destination, &cookie))
                 .await;
             source.finish(sent).await?;
@@ -234,7 +234,7 @@ impl Volumes<'_> {
 
     /// Opens the destination. The date is that of its oldest missing change; 0 stands for
     /// everything.
-    async fn open_copy(&self, target: &Target<'_>) -> Result<(Trans<'_>, u32)> {
+    async fn open_copy(&self, target: &CopyTarget<'_>) -> Result<(Trans<'_>, u32)> {
         let existing = self
             .begin_if_there(target.at, target.volume, afsvol::IT_OFFLINE)
             .await?;

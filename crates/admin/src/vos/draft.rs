@@ -126,7 +126,7 @@ impl Draft {
     }
 
     /// Sets ROEXISTS if there is a read-only site that clients may use, else clears it.
-    pub(super) fn settle_read_only(&mut self) {
+    pub(super) fn update_ro_exists(&mut self) {
         let usable = self
             .read_only_sites()
             .any(|(_, site)| site.flags & VLSF_DONTUSE == 0);

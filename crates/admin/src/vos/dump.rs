@@ -8,7 +8,7 @@ use cellar_rpc::OutgoingCall;
 use cellar_wire::ids::{AfsTime, VolumeId};
 use cellar_wire::{AbortCode, afsvol};
 
-use super::job::Course;
+use super::job::JobContext;
 use super::transaction::Trans;
 use super::{Location, Volumes};
 use crate::error::{Error, Result};
@@ -48,12 +48,12 @@ impl Volumes<'_> {
         at: Location,
         volume: VolumeId,
         options: DumpOptions,
-        course: Course<'_>,
+        context: JobContext<'_>,
         sink: impl AsyncFnMut(Bytes) -> std::io::Result<()>,
     ) -> Result<()> {
         if !options.clone {
             let trans = self.begin(at, volume, afsvol::IT_BUSY).await?;
-            let dumped = self.read_dump(&trans, options, course, sink).await;
+            let dumped = self.read_dump(&trans, options, context, sink).await;
             return trans.finish(dumped).await;
         }
         let clone = self.new_volume_ids(1).await?;
@@ -62,7 +62,7 @@ impl Volumes<'_> {
         trans.finish(cloned).await?;
         let dumped = async {
             let trans = self.begin(at, clone, afsvol::IT_OFFLINE).await?;
-            let dumped = self.read_dump(&trans, options, course, sink).await;
+            let dumped = self.read_dump(&trans, options, context, sink).await;
             trans.finish(dumped).await
         }
         .await;
@@ -74,7 +74,7 @@ impl Volumes<'_> {
         &self,
         trans: &Trans<'_>,
         options: DumpOptions,
-        course: Course<'_>,
+        context: JobContext<'_>,
         mut sink: impl AsyncFnMut(Bytes) -> std::io::Result<()>,
     ) -> Result<()> {
         let what = format!("Failed to dump volume {}", trans.volume);
@@ -101,7 +101,7 @@ impl Volumes<'_> {
         call.finish();
         let mut begun = false;
         loop {
-            let chunk = course
+            let chunk = context
                 .or_stop(async { call.read_chunk().await.map_err(refused) })
                 .await;
             match chunk {
@@ -121,7 +121,7 @@ impl Volumes<'_> {
                         omit_directories: false,
                         ..options
                     };
-                    return Box::pin(self.read_dump(trans, plain, course, sink)).await;
+                    return Box::pin(self.read_dump(trans, plain, context, sink)).await;
                 }
                 Err(error) => return Err(error),
             }

@@ -50,7 +50,7 @@ impl Watcher for Unwatched {}
 
 /// A job under way: its watcher, and its stop flag.
 #[derive(Clone, Copy)]
-pub struct Course<'a> {
+pub struct JobContext<'a> {
     watcher: &'a dyn Watcher,
     stop: &'a Stop,
     /// The idle time after which another client's transaction counts as abandoned.
@@ -60,7 +60,7 @@ pub struct Course<'a> {
 /// Longer than a living job is ever idle: it retries for 6 s to get a busy volume.
 const STILLNESS: Duration = Duration::from_secs(10);
 
-impl<'a> Course<'a> {
+impl<'a> JobContext<'a> {
     /// A job watched by `watcher`, which `stop` may end.
     pub fn new(watcher: &'a dyn Watcher, stop: &'a Stop) -> Self {
         Self {

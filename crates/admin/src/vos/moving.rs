@@ -26,7 +26,7 @@ use cellar_wire::vl::{VLF_BACKEXISTS, VLOP_MOVE};
 use serde::Serialize;
 
 use super::draft::{Draft, UNLOCK};
-use super::job::Course;
+use super::job::JobContext;
 use super::release::MOVE_TEMPORARY;
 use super::transaction::{Trans, name_record, with_margin};
 use super::{Location, VolumeState, VolumeType, Volumes};
@@ -72,18 +72,18 @@ impl<'a> Volumes<'a> {
         from: Location,
         to: Location,
         options: MoveOptions,
-        course: Course<'_>,
+        context: JobContext<'_>,
     ) -> Result<Moved> {
         let draft = self.draft_of(volume).await?;
         let read_write = draft.read_write;
         self.check_move(&draft, from, to).await?;
         let why = format!("move to {to}");
-        self.lock_or_take_over(&draft, VLOP_MOVE, &why, &[from, to], course)
+        self.lock_or_take_over(&draft, VLOP_MOVE, &why, &[from, to], context)
             .await?;
         let draft = self.draft(read_write).await;
         let job = Job {
             volumes: *self,
-            course,
+            context,
             options,
             draft: self.unlock_after(read_write, &why, draft).await?,
             from,
@@ -149,7 +149,7 @@ impl Volumes<'_> {
 
 struct Job<'a> {
     volumes: Volumes<'a>,
-    course: Course<'a>,
+    context: JobContext<'a>,
     options: MoveOptions,
     draft: Draft,
     from: Location,
@@ -201,7 +201,7 @@ impl Job<'_> {
             return Err(self.back(error, clone).await);
         }
         match self.commit().await {
-            Ok(()) => self.course.passed("committed", None).await,
+            Ok(()) => self.context.passed("committed", None).await,
             Err(error) => {
                 let _ended = copies.destination.end().await;
                 let _ended = copies.source.end().await;
@@ -214,7 +214,7 @@ impl Job<'_> {
                 return Err(self.back(error, clone).await);
             }
         }
-        self.settle(copies, clone)
+        self.finish_move(copies, clone)
             .await
             .map_err(|error| Error::Partial {
                 what: format!("Move of volume {volume} to {}", self.to),
@@ -229,7 +229,7 @@ impl Job<'_> {
 
     /// Steps 1 and 2. Returns the id for the clone, if one is needed.
     async fn prepare(&mut self) -> Result<Option<VolumeId>> {
-        self.course.done("locked").await?;
+        self.context.done("locked").await?;
         let (volume, from, to) = (self.draft.read_write, self.from, self.to);
         let (info, space, stray) = tokio::join!(
             self.volumes
@@ -253,7 +253,7 @@ impl Job<'_> {
         self.volumes
             .remove_temporaries(&self.draft, from, info.clone)
             .await?;
-        self.course.done("cleaned").await?;
+        self.context.done("cleaned").await?;
         if self.options.live || info.size_kib <= SMALL_KIB {
             return Ok(None);
         }
@@ -284,7 +284,7 @@ impl Job<'_> {
                 destination,
             };
             let sent = async {
-                self.course.done("created").await?;
+                self.context.done("created").await?;
                 self.send(&copies, 0, &cookie).await
             }
             .await;
@@ -295,7 +295,7 @@ impl Job<'_> {
             .clone_to(afsvol::READONLY, MOVE_TEMPORARY, clone)
             .await;
         source.finish(cloned).await?;
-        self.course.done("cloned").await?;
+        self.context.done("cloned").await?;
         let image = self.volumes.begin(from, clone, afsvol::IT_OFFLINE).await?;
         let created = async {
             let since = with_margin(image.status().await?.creation_date);
@@ -307,10 +307,10 @@ impl Job<'_> {
             Err(error) => return image.finish(Err(error)).await,
         };
         let copied = async {
-            self.course.done("created").await?;
+            self.context.done("created").await?;
             let sent = image.forward(0, &destination, &cookie);
-            self.course.or_stop(sent).await?;
-            self.course.done("copied").await
+            self.context.or_stop(sent).await?;
+            self.context.done("copied").await
         }
         .await;
         let source = match image.finish(copied).await {
@@ -331,8 +331,8 @@ impl Job<'_> {
 
     async fn send(&self, copies: &Copies<'_>, since: u32, cookie: &RestoreCookie) -> Result<()> {
         let sent = copies.source.forward(since, &copies.destination, cookie);
-        self.course.or_stop(sent).await?;
-        self.course.done("sent").await
+        self.context.or_stop(sent).await?;
+        self.context.done("sent").await
     }
 
     async fn opened<'c>(&self, copies: Copies<'c>, sent: Result<()>) -> Result<Copies<'c>> {
@@ -352,7 +352,7 @@ impl Job<'_> {
             copies.source.set_flags(afsvol::VT_OUT_OF_SERVICE),
         );
         destination.and(source)?;
-        self.course.done("closed").await
+        self.context.done("closed").await
     }
 
     /// Step 6. If the call fails, the entry that the VLDB now has decides.
@@ -375,7 +375,7 @@ impl Job<'_> {
     }
 
     /// Steps 7 and 8.
-    async fn settle(&self, copies: Copies<'_>, clone: Option<VolumeId>) -> Result<()> {
+    async fn finish_move(&self, copies: Copies<'_>, clone: Option<VolumeId>) -> Result<()> {
         let Copies {
             source,
             destination,
@@ -384,7 +384,7 @@ impl Job<'_> {
         let open = async {
             let on_line = destination.set_flags(0).await;
             destination.finish(on_line).await?;
-            self.course.passed("opened", None).await;
+            self.context.passed("opened", None).await;
             Ok(())
         };
         // The old volume is deleted last, because its header names the other volumes to delete.
@@ -399,7 +399,7 @@ impl Job<'_> {
             }
             .await;
             source.finish(deleted).await?;
-            self.course.passed("deleted", None).await;
+            self.context.passed("deleted", None).await;
             Ok(())
         };
         let (opened, deleted) = tokio::join!(open, delete);
@@ -451,7 +451,7 @@ impl Job<'_> {
     async fn finish_earlier(&self) -> Result<Moved> {
         let volume = self.draft.read_write;
         let finished = async {
-            self.course.done("locked").await?;
+            self.context.done("locked").await?;
             let there = self
                 .volumes
                 .volume_on(self.to.server.into(), self.to.partition, volume, false)
@@ -461,12 +461,12 @@ impl Job<'_> {
             // ended its last transaction would otherwise block the volume for minutes.
             let both = [self.from, self.to];
             self.volumes
-                .end_orphans(&self.draft, &both, self.course)
+                .end_orphans(&self.draft, &both, self.context)
                 .await?;
             if !there.in_use {
                 self.volumes.set_service(self.to, volume, true).await?;
             }
-            self.course.passed("opened", None).await;
+            self.context.passed("opened", None).await;
             let clone = old.as_ref().map_or(VolumeId(0), |old| old.clone);
             self.volumes
                 .remove_temporaries(&self.draft, self.from, clone)
@@ -476,7 +476,7 @@ impl Job<'_> {
             if old.is_some() {
                 self.volumes.remove_stray(self.from, volume).await?;
             }
-            self.course.passed("deleted", None).await;
+            self.context.passed("deleted", None).await;
             Ok(())
         }
         .await;

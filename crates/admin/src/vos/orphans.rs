@@ -15,7 +15,7 @@ use cellar_wire::ids::VolumeId;
 use tokio::time::Instant;
 
 use super::draft::Draft;
-use super::job::Course;
+use super::job::JobContext;
 use super::{Location, Volumes};
 use crate::error::{Error, Result};
 
@@ -25,13 +25,13 @@ const UNSAID: Duration = Duration::from_secs(2);
 /// transactions; these are shorter.
 const BETWEEN: Duration = Duration::from_secs(1);
 /// The interval between polls.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The time after which the job gives up on a group with activity.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The state of a transaction at a poll. It changes with each use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+struct TransactionState {
     volume: VolumeId,
     used: u32,
     procedure: String,
@@ -51,13 +51,13 @@ impl Volumes<'_> {
         operation: u32,
         why: &str,
         also: &[Location],
-        course: Course<'_>,
+        context: JobContext<'_>,
     ) -> Result<()> {
         match self.lock_for(draft.read_write, operation, why).await {
             Err(Error::Locked {
                 operation: held, ..
             }) if held & operation != 0 => {
-                self.end_orphans(draft, also, course).await?;
+                self.end_orphans(draft, also, context).await?;
                 self.unlock(draft.read_write).await?;
                 self.lock_for(draft.read_write, operation, why).await
             }
@@ -75,7 +75,7 @@ impl Volumes<'_> {
         &self,
         draft: &Draft,
         also: &[Location],
-        course: Course<'_>,
+        context: JobContext<'_>,
     ) -> Result<()> {
         let mut volumes = vec![draft.read_write, draft.read_only, draft.backup, draft.clone];
         // The header of the read-write volume names a temporary clone of it.
@@ -97,7 +97,7 @@ impl Volumes<'_> {
             let now = self.transactions_of(&servers, &volumes).await;
             let enough = match now.is_empty() {
                 true => BETWEEN,
-                false => course.stillness,
+                false => context.stillness,
             };
             if now != seen {
                 (seen, since) = (now, Instant::now());
@@ -119,21 +119,21 @@ impl Volumes<'_> {
                 )));
             }
             if !said && began.elapsed() > UNSAID {
-                course.say(&format!(
+                context.say(&format!(
                     "waiting for transactions of an earlier vos on volume {}",
                     draft.name
                 ));
                 said = true;
             }
-            course
+            context
                 .or_stop(async {
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                     Ok(())
                 })
                 .await?;
         }
         for ((server, number), seen) in seen {
-            course.say(&format!(
+            context.say(&format!(
                 "ending transaction {number} on {server}, which an earlier vos left on volume {}",
                 seen.volume
             ));
@@ -157,7 +157,7 @@ impl Volumes<'_> {
         &self,
         servers: &[Ipv4Addr],
         volumes: &[VolumeId],
-    ) -> BTreeMap<(Ipv4Addr, i32), Seen> {
+    ) -> BTreeMap<(Ipv4Addr, i32), TransactionState> {
         let mut found = BTreeMap::new();
         for server in servers {
             let Ok(reply) = self
@@ -168,7 +168,7 @@ impl Volumes<'_> {
             };
             for info in reply.entries.iter() {
                 if volumes.contains(&info.volume) {
-                    let seen = Seen {
+                    let seen = TransactionState {
                         volume: info.volume,
                         used: info.time.0,
                         procedure: info.last_procedure.to_string(),

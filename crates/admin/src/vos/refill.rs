@@ -15,7 +15,7 @@ use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 use cellar_wire::{List, rxafs};
 use serde::Serialize;
 
-use super::job::Course;
+use super::job::JobContext;
 use super::{Damage, Entry, Location, Volumes, site_flags};
 use crate::error::{Error, Result};
 
@@ -54,7 +54,7 @@ impl Volumes<'_> {
         &self,
         at: Location,
         damage: &Damage,
-        course: Course<'_>,
+        context: JobContext<'_>,
     ) -> Result<Refilled> {
         let fid = Fid {
             volume: VolumeId(damage.volume),
@@ -73,18 +73,18 @@ impl Volumes<'_> {
         };
         let mut refilled = Refilled::default();
         // First the server repairs what it can from its own disk, without another copy.
-        course
-            .or_stop(self.stream(at, fid, damage, None, &mut refilled, course))
+        context
+            .or_stop(self.stream(at, fid, damage, None, &mut refilled, context))
             .await?;
         for (site, volume) in candidates {
             if refilled.missing == 0 {
                 break;
             }
-            let copy = self.copy_at(site, Fid { volume, ..fid }, damage, course);
-            let copy = course.or_stop(async { Ok(copy.await) }).await?;
+            let copy = self.copy_at(site, Fid { volume, ..fid }, damage, context);
+            let copy = context.or_stop(async { Ok(copy.await) }).await?;
             if copy.is_some() {
-                let stream = self.stream(at, fid, damage, copy.as_ref(), &mut refilled, course);
-                course.or_stop(stream).await?;
+                let stream = self.stream(at, fid, damage, copy.as_ref(), &mut refilled, context);
+                context.or_stop(stream).await?;
             }
         }
         Ok(refilled)
@@ -96,7 +96,7 @@ impl Volumes<'_> {
         at: Location,
         fid: Fid,
         damage: &Damage,
-        course: Course<'_>,
+        context: JobContext<'_>,
     ) -> Option<Copy> {
         let peer = SocketAddr::new(at.server.into(), self.cell.ports.fileserver);
         let servers = self.client.servers();
@@ -115,7 +115,7 @@ impl Volumes<'_> {
             }
             Err(error) => error.to_string(),
         };
-        course.say(&format!("{at} has no copy of {}: {why}", damage.name()));
+        context.say(&format!("{at} has no copy of {}: {why}", damage.name()));
         None
     }
 
@@ -127,7 +127,7 @@ impl Volumes<'_> {
         damage: &Damage,
         copy: Option<&Copy>,
         refilled: &mut Refilled,
-        course: Course<'_>,
+        context: JobContext<'_>,
     ) -> Result<()> {
         let refused = |cause| Error::refused(format!("Failed to refill {}", damage.name()), cause);
         let mut places: Vec<ScrubPlace> = match copy {
@@ -150,7 +150,7 @@ impl Volumes<'_> {
                 if let Some(copy) = copy
                     && let Err(error) = copy.send(place, &mut call).await
                 {
-                    course.say(&format!("{} of {}: {error}", copy.at, damage.name()));
+                    context.say(&format!("{} of {}: {error}", copy.at, damage.name()));
                     break;
                 }
             }

@@ -32,7 +32,7 @@ use cellar_wire::vl::{VLF_ROEXISTS, VLOP_RELEASE, VLSF_DONTUSE, VLSF_NEWREPSITE}
 use serde::Serialize;
 
 use super::draft::{Draft, UNLOCK};
-use super::job::Course;
+use super::job::JobContext;
 use super::{Entry, Location, VOLUME_NAME_BYTES_MAX, Volumes};
 use crate::error::{Error, Result};
 use image::Image;
@@ -88,7 +88,7 @@ impl Volumes<'_> {
         &self,
         volume: &str,
         options: ReleaseOptions,
-        course: Course<'_>,
+        context: JobContext<'_>,
     ) -> Result<Released> {
         let draft = self.draft_of(volume).await?;
         check(&draft)?;
@@ -102,7 +102,7 @@ impl Volumes<'_> {
         }
         let read_write = draft.read_write;
         if options.resume {
-            self.lock_or_take_over(&draft, VLOP_RELEASE, "release --resume", &[], course)
+            self.lock_or_take_over(&draft, VLOP_RELEASE, "release --resume", &[], context)
                 .await?;
         } else {
             self.lock_for(read_write, VLOP_RELEASE, "release").await?;
@@ -114,7 +114,7 @@ impl Volumes<'_> {
         let draft = self.unlock_after(read_write, "release", draft).await?;
         let mut job = Job {
             volumes: *self,
-            course,
+            context,
             options,
             before: draft.clone(),
             draft,
@@ -170,7 +170,7 @@ fn needs_resuming(draft: &Draft) -> bool {
 /// A release under way.
 struct Job<'a> {
     volumes: Volumes<'a>,
-    course: Course<'a>,
+    context: JobContext<'a>,
     options: ReleaseOptions,
     /// The entry before this run.
     before: Draft,
@@ -201,13 +201,13 @@ impl Job<'_> {
         let name = self.draft.name.clone();
         let tidy = self.volumes.dismiss(&plan.image).await;
         if let Err(error) = &tidy {
-            self.course.say(&format!(
+            self.context.say(&format!(
                 "the temporary clone {} could not be removed: {error}. 'vos release {name} --resume' \
                  removes it",
                 plan.image.volume
             ));
         }
-        self.course.passed("tidied", None).await;
+        self.context.passed("tidied", None).await;
         match self.finish(&plan, tidy.is_ok()).await {
             Ok(()) => Ok(Released {
                 name,
@@ -231,7 +231,7 @@ impl Job<'_> {
 
     /// Steps 1 to 4.
     async fn prepare(&mut self) -> Result<Plan> {
-        self.course.done("locked").await?;
+        self.context.done("locked").await?;
         if self.options.resume
             && let Some(plan) = self.plan_to_resume().await?
         {
@@ -239,7 +239,7 @@ impl Job<'_> {
         }
         let image = self
             .volumes
-            .make_image(&mut self.draft, self.course)
+            .make_image(&mut self.draft, self.context)
             .await?;
         let rest = self.mark(&image).await;
         match rest {
@@ -279,13 +279,13 @@ impl Job<'_> {
             self.draft.set(index, VLSF_NEWREPSITE, VLSF_DONTUSE);
             self.draft.clone = image.volume;
             self.write().await?;
-            self.course.done("marked").await?;
+            self.context.done("marked").await?;
         }
         Ok(())
     }
 
     async fn write(&mut self) -> Result<()> {
-        self.draft.settle_read_only();
+        self.draft.update_ro_exists();
         self.written = true;
         self.volumes.replace(&self.draft, 0).await
     }
@@ -306,7 +306,7 @@ impl Job<'_> {
                 return outcomes.collect();
             }
         };
-        let target = site::Target::new(self, plan);
+        let target = site::ReleaseTarget::new(self, plan);
         let (sender, mut finished) = tokio::sync::mpsc::channel(plan.sites.len().max(1));
         let updates = plan.sites.iter().map(|index| {
             let (sender, target, source) = (sender.clone(), &target, &source);
@@ -337,11 +337,11 @@ impl Job<'_> {
                 }
                 if any {
                     if let Err(error) = self.write().await {
-                        self.course.say(&format!(
+                        self.context.say(&format!(
                             "the VLDB does not know yet which sites have the release: {error}"
                         ));
                     }
-                    self.course.passed("recorded", None).await;
+                    self.context.passed("recorded", None).await;
                 }
             }
         };
@@ -392,7 +392,7 @@ impl Job<'_> {
             None if !tidy => plan.image.volume,
             _ => VolumeId(0),
         };
-        self.draft.settle_read_only();
+        self.draft.update_ro_exists();
         self.volumes.replace(&self.draft, UNLOCK).await
     }
 

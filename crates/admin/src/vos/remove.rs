@@ -78,7 +78,7 @@ impl Volumes<'_> {
                 };
                 self.delete_from(at, volume).await?;
                 draft.sites.remove(index);
-                draft.settle_read_only();
+                draft.update_ro_exists();
             } else {
                 self.delete_from(at, volume).await?.ok_or_else(missing)?;
                 draft.flags &= !VLF_BACKEXISTS;

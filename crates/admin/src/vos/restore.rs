@@ -22,7 +22,7 @@ use cellar_wire::vl::{Site, VLF_ROEXISTS, VLF_RWEXISTS, VLOP_DUMP, VLSF_ROVOL, V
 use serde::Serialize;
 
 use super::draft::Draft;
-use super::job::Course;
+use super::job::JobContext;
 use super::servers::unchanged;
 use super::transaction::{Trans, name_record};
 use super::{Location, VOLUME_NAME_BYTES_MAX, Volumes, has_suffix};
@@ -81,7 +81,7 @@ pub struct Restored {
 }
 
 /// The destination of a restore.
-struct Target {
+struct RestoreTarget {
     at: Location,
     volume: VolumeId,
     parent: VolumeId,
@@ -98,13 +98,13 @@ struct Beginning {
 
 impl Beginning {
     async fn read(
-        course: Course<'_>,
+        context: JobContext<'_>,
         source: &mut impl AsyncFnMut() -> std::io::Result<Option<Bytes>>,
     ) -> Result<Self> {
         let no_dump = |why: &str| Error::Usage(format!("This is no dump of a volume: {why}"));
         let mut reader = Reader::new();
         let mut pieces = Vec::new();
-        while let Some(piece) = next(course, source).await? {
+        while let Some(piece) = next(context, source).await? {
             reader.feed(&piece);
             pieces.push(piece);
             match reader.next_item() {
@@ -143,10 +143,10 @@ pub fn check_restored_name(name: &str) -> Result<()> {
 
 /// The next piece of a stream.
 async fn next(
-    course: Course<'_>,
+    context: JobContext<'_>,
     source: &mut impl AsyncFnMut() -> std::io::Result<Option<Bytes>>,
 ) -> Result<Option<Bytes>> {
-    course
+    context
         .or_stop(async { source().await.map_err(Error::Local) })
         .await
 }
@@ -232,11 +232,11 @@ impl Volumes<'_> {
         at: Location,
         plan: &(Restored, VolumeId),
         options: RestoreOptions,
-        course: Course<'_>,
+        context: JobContext<'_>,
         mut source: impl AsyncFnMut() -> std::io::Result<Option<Bytes>>,
     ) -> Result<()> {
         let (Restored { name, volume }, parent) = plan;
-        let target = Target {
+        let target = RestoreTarget {
             at,
             volume: *volume,
             parent: *parent,
@@ -247,7 +247,7 @@ impl Volumes<'_> {
                 afsvol::READWRITE
             },
         };
-        let beginning = Beginning::read(course, &mut source).await?;
+        let beginning = Beginning::read(context, &mut source).await?;
         let since = beginning.since();
         if since.0 != 0 && !options.incremental && self.is_there(at, *volume).await?.is_some() {
             return Err(Error::Usage(format!(
@@ -263,7 +263,7 @@ impl Volumes<'_> {
             None => source().await,
         };
         let restored = self
-            .fill(&trans, &target, &old, options, course, whole)
+            .fill(&trans, &target, &old, options, context, whole)
             .await;
         if restored.is_err() && old.volume.0 == 0 {
             let _deleted = trans.delete().await;
@@ -276,7 +276,7 @@ impl Volumes<'_> {
     /// means that the opened volume is new.
     async fn open_target(
         &self,
-        target: &Target,
+        target: &RestoreTarget,
         options: RestoreOptions,
     ) -> Result<(Trans<'_>, VolserStatus)> {
         let mut old = VolserStatus::default();
@@ -316,10 +316,10 @@ impl Volumes<'_> {
     async fn fill(
         &self,
         trans: &Trans<'_>,
-        target: &Target,
+        target: &RestoreTarget,
         old: &VolserStatus,
         options: RestoreOptions,
-        course: Course<'_>,
+        context: JobContext<'_>,
         mut source: impl AsyncFnMut() -> std::io::Result<Option<Bytes>>,
     ) -> Result<()> {
         let what = format!("Failed to restore volume {}", target.volume);
@@ -343,8 +343,8 @@ impl Volumes<'_> {
         };
         let connection = self.connection(target.at.server.into());
         let mut call = connection.open(&arguments).await.map_err(refused)?;
-        while let Some(bytes) = next(course, &mut source).await? {
-            let written = course
+        while let Some(bytes) = next(context, &mut source).await? {
+            let written = context
                 .or_stop(async { call.write(bytes).await.map_err(refused) })
                 .await;
             match written {
@@ -358,7 +358,7 @@ impl Volumes<'_> {
             }
         }
         call.finish();
-        let _reply: afsvol::RestoreReply = course
+        let _reply: afsvol::RestoreReply = context
             .or_stop(async { call.results().await.map_err(refused) })
             .await?;
         let status = trans.status().await?;
@@ -402,7 +402,7 @@ impl Volumes<'_> {
     }
 
     /// Step 5.
-    async fn list_restored(&self, target: &Target, options: RestoreOptions) -> Result<()> {
+    async fn list_restored(&self, target: &RestoreTarget, options: RestoreOptions) -> Result<()> {
         let (exists, site) = if options.read_only {
             (VLF_ROEXISTS, VLSF_ROVOL)
         } else {

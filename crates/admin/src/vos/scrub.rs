@@ -10,7 +10,7 @@ use cellar_wire::afsvol::{
 use cellar_wire::ids::VolumeId;
 use serde::Serialize;
 
-use super::job::Course;
+use super::job::JobContext;
 use super::{Location, Volumes};
 use crate::error::{Error, Result};
 
@@ -67,7 +67,7 @@ impl Volumes<'_> {
         at: Location,
         volume: VolumeId,
         rate_kib: u32,
-        course: Course<'_>,
+        context: JobContext<'_>,
         mut seen: impl FnMut(u64),
     ) -> Result<Scrubbed> {
         let what = match volume {
@@ -86,7 +86,7 @@ impl Volumes<'_> {
         let mut scrubbed = Scrubbed::default();
         loop {
             let next = async { call.read::<u32>().await.map_err(refused) };
-            match course.or_stop(next).await? {
+            match context.or_stop(next).await? {
                 SCRUB_PROGRESS => {
                     let progress: ScrubProgress = call.read().await.map_err(refused)?;
                     scrubbed.volumes = progress.volumes;

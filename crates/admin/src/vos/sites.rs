@@ -96,7 +96,7 @@ impl Volumes<'_> {
                 ))
             })?;
             draft.sites.remove(index);
-            draft.settle_read_only();
+            draft.update_ro_exists();
             Ok(())
         })
         .await?;

@@ -13,7 +13,7 @@ use cellar_wire::afsvol::{self, Amount, Usage};
 use cellar_wire::ids::VolumeId;
 use serde::Serialize;
 
-use super::job::Course;
+use super::job::JobContext;
 use super::{Entry, EntryFilter, Location, Volumes, site_flags};
 use crate::error::{Error, Result};
 
@@ -145,7 +145,7 @@ impl Volumes<'_> {
     pub async fn traverse(
         &self,
         volumes: &[Traversable],
-        course: Course<'_>,
+        context: JobContext<'_>,
         mut seen: impl FnMut(&Traversable),
     ) -> Result<Traversed> {
         let mut sum = Sum::default();
@@ -157,7 +157,7 @@ impl Volumes<'_> {
                 volume: volume.id,
             };
             let asked = self.server(volume.at.server.into(), &asked, &what);
-            match course.or_stop(asked).await {
+            match context.or_stop(asked).await {
                 Ok(reply) => sum.add(&reply.usage, volume.is_replicated),
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(error) if error.code() == Some(AbortCode::VOLSERBAD_ACCESS) => {

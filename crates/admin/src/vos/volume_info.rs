@@ -145,7 +145,7 @@ pub struct VolumeInfo {
 
 /// The place of a volume.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct NamedLocation<'a> {
     /// The server.
     pub server: IpAddr,
     /// The partition.
@@ -197,7 +197,7 @@ impl VolumeInfo {
     }
 
     /// The block of `vos examine` and `vos listvol -long`.
-    pub fn block(&self, place: Place<'_>) -> String {
+    pub fn block(&self, place: NamedLocation<'_>) -> String {
         if let Some(text) = self.unusable() {
             return text;
         }
@@ -208,7 +208,7 @@ impl VolumeInfo {
     }
 
     /// The block of `-extended`, with its tables.
-    pub fn extended_block(&self, place: Place<'_>) -> String {
+    pub fn extended_block(&self, place: NamedLocation<'_>) -> String {
         if let Some(text) = self.unusable() {
             return text;
         }
@@ -219,7 +219,7 @@ impl VolumeInfo {
         text
     }
 
-    fn details(&self, text: &mut String, place: Place<'_>, last_access: bool) {
+    fn details(&self, text: &mut String, place: NamedLocation<'_>, last_access: bool) {
         let _ = writeln!(
             text,
             "    {} {} ",
@@ -247,7 +247,7 @@ impl VolumeInfo {
     }
 
     /// The lines of `-format`, one `key<TAB>value` each, without `BEGIN_OF_ENTRY`.
-    pub fn formatted(&self, place: Place<'_>) -> String {
+    pub fn formatted(&self, place: NamedLocation<'_>) -> String {
         let mut text = String::new();
         let mut line = |key: &str, value: String| {
             let tabs = if key.len() < 8 { "\t\t" } else { "\t" };
@@ -432,9 +432,9 @@ mod tests {
         }
     }
 
-    fn place(hosts: &HostNames) -> Place<'_> {
+    fn place(hosts: &HostNames) -> NamedLocation<'_> {
         let partition = PartitionId::new(0).expect("vicepa");
-        Place {
+        NamedLocation {
             server: IpAddr::from([10, 93, 0, 4]),
             partition,
             hosts,

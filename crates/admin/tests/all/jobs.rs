@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::paper::{World, settled};
+use crate::paper::{World, is_finished};
 use cellar_admin::Error;
-use cellar_admin::vos::job::{Course, Step, Stop, Unwatched, Watched, Watcher};
+use cellar_admin::vos::job::{JobContext, Step, Stop, Unwatched, Watched, Watcher};
 use cellar_admin::vos::{MoveOptions, ReleaseOptions, Released, site_flags};
 use cellar_wire::{VolumeId, afsvol};
 use tokio::sync::Notify;
@@ -97,10 +97,10 @@ impl Watcher for Killer<'_> {
     }
 }
 
-/// The course of a job without a watcher, with a short idle time before it takes over from a dead
+/// The context of a job without a watcher, with a short idle time before it takes over from a dead
 /// job.
-fn quiet(stop: &Stop) -> Course<'_> {
-    Course::new(&Unwatched, stop).taking_over_after(Duration::from_millis(1500))
+fn quiet(stop: &Stop) -> JobContext<'_> {
+    JobContext::new(&Unwatched, stop).taking_over_after(Duration::from_millis(1500))
 }
 
 /// Runs a job until it ends or its client dies; `None` if it died.
@@ -178,7 +178,7 @@ async fn moved(party: Party, at: usize, to: (usize, i32), cellar: bool, kib: u32
     let stop = Stop::default();
     let killer = Killer::new(&world, &stop, party, at);
     let volumes = world.volumes();
-    let job = volumes.move_volume("vol", from, to, options, Course::new(&killer, &stop));
+    let job = volumes.move_volume("vol", from, to, options, JobContext::new(&killer, &stop));
     let first = until_killed(&killer, job).await;
     let killed = killer.has_killed();
     check_single(&world, id, &case);
@@ -202,7 +202,7 @@ async fn moved(party: Party, at: usize, to: (usize, i32), cellar: bool, kib: u32
     };
     assert!(done, "{case}: first {first:?}, then {again:?}; {steps:?}");
     let entry = world.entry("vol").await;
-    assert!(settled(&entry), "{case}: {entry:?}");
+    assert!(is_finished(&entry), "{case}: {entry:?}");
     assert_eq!(entry.sites.len(), 1, "{case}");
     let site = &entry.sites[0];
     assert_eq!(
@@ -341,8 +341,8 @@ async fn released(party: Party, at: usize, cellar: bool, local_site: bool) -> bo
 
     let asked = Stop::default();
     let killer = Killer::new(&world, &asked, party, at);
-    let course = Course::new(&killer, &asked);
-    let job = volumes.release("vol", ReleaseOptions::default(), course);
+    let context = JobContext::new(&killer, &asked);
+    let job = volumes.release("vol", ReleaseOptions::default(), context);
     let outcome = until_killed(&killer, job).await;
     let killed = killer.has_killed();
     let steps = killer.steps.lock().clone();
@@ -357,7 +357,7 @@ async fn released(party: Party, at: usize, cellar: bool, local_site: bool) -> bo
     assert!(second.is_complete(), "{case}: {second:?}");
     let entry = world.entry("vol").await;
     assert!(
-        settled(&entry),
+        is_finished(&entry),
         "{case}: {entry:?}; {outcome:?}; {second:?}; {steps:?}"
     );
     // A release that no site received was undone; another plain release makes it.
@@ -480,7 +480,7 @@ fn a_site_that_is_down_holds_up_nobody_and_is_resumed() {
             "{second:?}"
         );
         let entry = world.entry("vol").await;
-        assert!(settled(&entry), "{entry:?}");
+        assert!(is_finished(&entry), "{entry:?}");
         for server in [1, 2] {
             let there = world.servers[server].volumes();
             let (_, site) = there.first_key_value().unwrap();
@@ -543,7 +543,7 @@ fn a_living_job_is_not_taken_for_a_dead_one() {
             asked.ask();
         };
         let to = world.place(1, 0);
-        let course = Course::new(&Unwatched, &stop).taking_over_after(Duration::from_secs(4));
+        let context = JobContext::new(&Unwatched, &stop).taking_over_after(Duration::from_secs(4));
         let trans = afsvol::TransCreate {
             volume: id,
             partition: 0,
@@ -570,8 +570,13 @@ fn a_living_job_is_not_taken_for_a_dead_one() {
                 }
             }
         };
-        let moving =
-            volumes.move_volume("vol", world.place(0, 0), to, MoveOptions::default(), course);
+        let moving = volumes.move_volume(
+            "vol",
+            world.place(0, 0),
+            to,
+            MoveOptions::default(),
+            context,
+        );
         let moved = tokio::select! {
             (moved, ()) = async { tokio::join!(moving, busy) } => moved,
             () = use_it => unreachable!("it goes on for ever"),

@@ -679,7 +679,7 @@ impl World {
 }
 
 /// Whether an entry has no mark of an unfinished operation.
-pub(crate) fn settled(entry: &cellar_admin::vos::Entry) -> bool {
+pub(crate) fn is_finished(entry: &cellar_admin::vos::Entry) -> bool {
     let marks = vl::VLSF_NEWREPSITE | vl::VLSF_DONTUSE;
     !entry.is_locked()
         && entry.clone == VolumeId(0)

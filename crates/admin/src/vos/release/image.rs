@@ -5,7 +5,7 @@ use cellar_wire::ids::{AfsTime, VolumeId};
 use cellar_wire::vl::VLSF_NEWREPSITE;
 
 use super::super::draft::Draft;
-use super::super::job::Course;
+use super::super::job::JobContext;
 use super::super::transaction::Trans;
 use super::super::{Location, VolumeInfo, VolumeState, Volumes};
 use super::{Job, Plan};
@@ -34,7 +34,11 @@ pub(super) struct Image {
 
 impl Volumes<'_> {
     /// Steps 2 and 3: clones the read-write volume.
-    pub(super) async fn make_image(&self, draft: &mut Draft, course: Course<'_>) -> Result<Image> {
+    pub(super) async fn make_image(
+        &self,
+        draft: &mut Draft,
+        context: JobContext<'_>,
+    ) -> Result<Image> {
         let at = draft
             .read_write_at()
             .ok_or_else(|| Error::Usage(format!("Volume {} has no read-write site", draft.name)))?;
@@ -48,7 +52,7 @@ impl Volumes<'_> {
             .await?
             .map_or(VolumeId(0), |info| info.clone);
         self.remove_temporaries(draft, at, of_header).await?;
-        course.done("cleaned").await?;
+        context.done("cleaned").await?;
         // A temporary clone can use the read-only id, unless the server has the read-only volume on
         // another partition.
         let same_server = |(_, site): (usize, &cellar_wire::vl::Site)| {
@@ -88,7 +92,7 @@ impl Volumes<'_> {
             if site.is_some() {
                 self.set_service(at, volume, true).await?;
             }
-            course.done("cloned").await
+            context.done("cloned").await
         }
         .await;
         match next {
@@ -256,7 +260,7 @@ impl Job<'_> {
                 .remove_temporaries(&self.draft, there, of_header)
                 .await
             {
-                self.course
+                self.context
                     .say(&format!("temporary clones were not removed: {error}"));
             }
         }

@@ -7,16 +7,16 @@ use cellar_wire::afsvol::{self, RestoreCookie};
 use cellar_wire::ids::{AfsTime, VolumeId};
 use cellar_wire::vl::{Site, VLSF_DONTUSE};
 
-use super::super::job::Course;
+use super::super::job::JobContext;
 use super::super::transaction::{Trans, is_missing, name_record, with_margin};
 use super::super::{Location, Volumes};
 use super::{Job, Plan};
 use crate::error::{Error, Result};
 
 /// The state that every site should reach.
-pub(super) struct Target<'a> {
+pub(super) struct ReleaseTarget<'a> {
     volumes: Volumes<'a>,
-    course: Course<'a>,
+    context: JobContext<'a>,
     name: String,
     volume: VolumeId,
     parent: VolumeId,
@@ -30,11 +30,11 @@ pub(super) struct Target<'a> {
     pub(super) spoilt: Mutex<Vec<usize>>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> ReleaseTarget<'a> {
     pub(super) fn new(job: &Job<'a>, plan: &Plan) -> Self {
         Self {
             volumes: job.volumes,
-            course: job.course,
+            context: job.context,
             name: format!("{}.readonly", job.draft.name),
             volume: job.draft.read_only,
             parent: job.draft.read_write,
@@ -55,7 +55,7 @@ impl<'a> Target<'a> {
         let cellar = self.volumes.is_cellar(at.server).await;
         // The call that opens the transaction is not interrupted: that would leave a transaction
         // whose number is unknown.
-        self.course.check()?;
+        self.context.check()?;
         let opened = self.open(at, cellar).await?;
         let (trans, from_date) = match opened {
             None => (self.create(at).await?, None),
@@ -68,7 +68,7 @@ impl<'a> Target<'a> {
         match (filled, from_date) {
             (Ok(()), _) => self.finished(trans, at).await,
             (Err(error), Some(_)) if is_wrong_base(&error) => {
-                self.course.say(&format!(
+                self.context.say(&format!(
                     "the volume on {at} cannot be brought up to date and is replaced: {error}"
                 ));
                 let deleted = trans.delete().await;
@@ -98,7 +98,7 @@ impl<'a> Target<'a> {
 
     async fn finished(&self, trans: Trans<'_>, at: Location) -> Result<()> {
         trans.end().await?;
-        self.course.passed("finished", Some(at)).await;
+        self.context.passed("finished", Some(at)).await;
         Ok(())
     }
 
@@ -156,7 +156,7 @@ impl<'a> Target<'a> {
             // If the client or a server dies now, no client must read an incomplete volume.
             trans.set_flags(afsvol::VT_OUT_OF_SERVICE).await?;
         }
-        self.course.done_at("opened", Some(at)).await?;
+        self.context.done_at("opened", Some(at)).await?;
         let cookie = RestoreCookie {
             name: name_record(&self.name)?,
             volume_type: afsvol::READONLY,
@@ -164,8 +164,8 @@ impl<'a> Target<'a> {
             parent: self.parent,
         };
         let sent = source.forward(from_date.unwrap_or(0), trans, &cookie);
-        self.course.or_stop(sent).await?;
-        self.course.done_at("sent", Some(at)).await?;
+        self.context.or_stop(sent).await?;
+        self.context.done_at("sent", Some(at)).await?;
         trans
             .set_ids(
                 &self.name,

@@ -6,7 +6,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use cellar_admin::vos::job::{Course, Stop, Watcher};
+use cellar_admin::vos::job::{JobContext, Stop, Watcher};
 use cellar_admin::vos::{
     CopyOptions, Location, MoveOptions, NEW_NAME, ReleaseOptions, Released, ShadowOptions,
 };
@@ -27,10 +27,10 @@ const PACKET: u64 = 1412;
 /// Runs a job to its end, or until Ctrl-C has been pressed twice.
 pub(super) async fn run<T>(
     watcher: &dyn Watcher,
-    job: impl AsyncFnOnce(Course<'_>) -> cellar_admin::Result<T>,
+    job: impl AsyncFnOnce(JobContext<'_>) -> cellar_admin::Result<T>,
 ) -> Outcome<T> {
     let stop = Stop::default();
-    let mut job = pin!(job(Course::new(watcher, &stop)));
+    let mut job = pin!(job(JobContext::new(watcher, &stop)));
     loop {
         tokio::select! {
             done = &mut job => {
@@ -83,7 +83,7 @@ impl Vos<'_> {
         &self,
         name: &str,
         from: Option<(Location, VolumeId)>,
-        job: impl AsyncFnOnce(Course<'_>) -> cellar_admin::Result<T>,
+        job: impl AsyncFnOnce(JobContext<'_>) -> cellar_admin::Result<T>,
     ) -> Outcome<T> {
         let whole = match from {
             Some((at, id)) => self
@@ -173,8 +173,8 @@ impl Vos<'_> {
             Some(site) => Some((Location::new(site.server, site.partition)?, entry.read_only)),
             None => None,
         };
-        self.show(&entry.name, from, async |course| {
-            self.volumes.release(&entry.name, options, course).await
+        self.show(&entry.name, from, async |context| {
+            self.volumes.release(&entry.name, options, context).await
         })
         .await
     }
@@ -220,9 +220,9 @@ impl Vos<'_> {
         let (from, to) = self.ends().await?;
         let options = self.copy_options();
         let copy = self
-            .show(volume, Some((from, id)), async |course| {
+            .show(volume, Some((from, id)), async |context| {
                 self.volumes
-                    .copy_volume(id, from, to, name, options, course)
+                    .copy_volume(id, from, to, name, options, context)
                     .await
             })
             .await?;
@@ -252,9 +252,9 @@ impl Vos<'_> {
             incremental: self.invocation.has("incremental"),
         };
         let shadow = self
-            .show(volume, Some((from, id)), async |course| {
+            .show(volume, Some((from, id)), async |context| {
                 self.volumes
-                    .shadow_volume(id, from, to, &options, course)
+                    .shadow_volume(id, from, to, &options, context)
                     .await
             })
             .await?;
@@ -299,9 +299,9 @@ impl Vos<'_> {
     ) -> Outcome {
         let id = self.volume(volume).await?;
         let moved = self
-            .show(volume, Some((from, id)), async |course| {
+            .show(volume, Some((from, id)), async |context| {
                 self.volumes
-                    .move_volume(volume, from, to, options, course)
+                    .move_volume(volume, from, to, options, context)
                     .await
             })
             .await?;

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use cellar_admin::vos::{EntryFilter, Location, Place, VolumeInfo, VolumeState, entry_flags};
+use cellar_admin::vos::{
+    EntryFilter, Location, NamedLocation, VolumeInfo, VolumeState, entry_flags,
+};
 use cellar_wire::AbortCode;
 use cellar_wire::ids::PartitionId;
 use serde_json::json;
@@ -37,7 +39,7 @@ impl Vos<'_> {
                 .await;
             match info {
                 Ok(info) => {
-                    let place = Place {
+                    let place = NamedLocation {
                         server: site.server,
                         partition: site.partition,
                         hosts: &self.hosts,
@@ -85,7 +87,7 @@ impl Vos<'_> {
         Failure::if_any(failed)
     }
 
-    fn shown(&self, info: &VolumeInfo, place: Place<'_>) -> String {
+    fn shown(&self, info: &VolumeInfo, place: NamedLocation<'_>) -> String {
         match (
             self.invocation.has("format"),
             self.invocation.has("extended"),
@@ -109,7 +111,7 @@ impl Vos<'_> {
                 listed.insert(partition.to_string(), volumes);
                 continue;
             }
-            let place = Place {
+            let place = NamedLocation {
                 server,
                 partition,
                 hosts: &self.hosts,
@@ -134,7 +136,7 @@ impl Vos<'_> {
         Ok(vec![partition])
     }
 
-    fn print_partition(&self, named: &str, place: Place<'_>, volumes: &[VolumeInfo]) {
+    fn print_partition(&self, named: &str, place: NamedLocation<'_>, volumes: &[VolumeInfo]) {
         let quiet = self.invocation.has("quiet");
         if !quiet {
             outln!(

@@ -3,7 +3,7 @@
 //! Several volumes are in work at the same time, up to a bound. A volume that fails is reported at
 //! once and does not delay the others.
 
-use cellar_admin::vos::job::{Course, Stop, Unwatched};
+use cellar_admin::vos::job::{JobContext, Stop, Unwatched};
 use cellar_admin::vos::{Entry, EntryFilter, Location, MoveOptions, site_flags};
 use cellar_dbserver::vl::Pattern as NamePattern;
 use futures_util::StreamExt;
@@ -164,11 +164,11 @@ impl Vos<'_> {
         let work = async {
             let (mut moved, mut failed) = (Vec::new(), Vec::new());
             let jobs = volumes.iter().map(|(name, from)| {
-                let course = Course::new(&Unwatched, &stop);
+                let context = JobContext::new(&Unwatched, &stop);
                 async move {
                     let done = self
                         .volumes
-                        .move_volume(name, *from, to, options, course)
+                        .move_volume(name, *from, to, options, context)
                         .await;
                     (name, done)
                 }

@@ -1,6 +1,6 @@
 //! scrub: verifies the stored data of a server, and restores damaged files from other copies.
 
-use cellar_admin::vos::job::Course;
+use cellar_admin::vos::job::JobContext;
 use cellar_admin::vos::{Damage, Location, Refilled};
 use cellar_wire::ids::VolumeId;
 use serde_json::json;
@@ -26,9 +26,9 @@ impl Vos<'_> {
         let progress = Progress::bytes(None);
         progress.name(&at.to_string());
         let speaker = Speaker(&progress);
-        let scrubbed = super::jobs::run(&speaker, async |course: Course<'_>| {
+        let scrubbed = super::jobs::run(&speaker, async |context: JobContext<'_>| {
             let seen = |bytes| progress.at(bytes);
-            self.volumes.scrub(at, volume, rate, course, seen).await
+            self.volumes.scrub(at, volume, rate, context, seen).await
         })
         .await;
         progress.finish();
@@ -83,8 +83,8 @@ impl Vos<'_> {
     async fn refill(&self, at: Location, damage: &Damage) -> Outcome<Result<Refilled, String>> {
         let progress = Progress::bytes(None);
         let speaker = Speaker(&progress);
-        let done = super::jobs::run(&speaker, async |course: Course<'_>| {
-            match self.volumes.refill(at, damage, course).await {
+        let done = super::jobs::run(&speaker, async |context: JobContext<'_>| {
+            match self.volumes.refill(at, damage, context).await {
                 Err(cellar_admin::Error::Interrupted) => Err(cellar_admin::Error::Interrupted),
                 done => Ok(done.map_err(|error| error.to_string())),
             }

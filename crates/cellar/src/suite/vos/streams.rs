@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use bytes::{Bytes, BytesMut};
-use cellar_admin::vos::job::{Course, Watcher};
+use cellar_admin::vos::job::{JobContext, Watcher};
 use cellar_admin::vos::{DateChoice, DumpOptions, Location, RestoreOptions, site_flags};
 use cellar_wire::AbortCode;
 use serde_json::json;
@@ -89,13 +89,13 @@ impl Vos<'_> {
         progress.name(volume);
         let speaker = Speaker(&progress);
         let volumes = self.volumes;
-        let dumped = super::jobs::run(&speaker, async |course: Course<'_>| {
+        let dumped = super::jobs::run(&speaker, async |context: JobContext<'_>| {
             let sink = async |bytes: Bytes| {
                 target.write_all(&bytes).await?;
                 progress.add(bytes.len() as u64);
                 Ok(())
             };
-            volumes.dump(at, id, options, course, sink).await?;
+            volumes.dump(at, id, options, context, sink).await?;
             target.flush().await.map_err(cellar_admin::Error::Local)
         })
         .await;
@@ -177,7 +177,7 @@ impl Vos<'_> {
         let mut refused = None;
         // Only a dump from a pipe is checked while it passes. A file can be read again afterwards.
         let mut check = file.is_none().then(dump_fault::Check::default);
-        let restored = super::jobs::run(&speaker, async |course: Course<'_>| {
+        let restored = super::jobs::run(&speaker, async |context: JobContext<'_>| {
             let read = async || {
                 let mut piece = BytesMut::with_capacity(PIECE);
                 let count = source.read_buf(&mut piece).await?;
@@ -187,7 +187,7 @@ impl Vos<'_> {
                 }
                 Ok((count > 0).then(|| piece.freeze()))
             };
-            let restored = volumes.restore(at, &plan, options, course, read).await;
+            let restored = volumes.restore(at, &plan, options, context, read).await;
             restored.inspect_err(|error| refused = error.code())
         })
         .await;

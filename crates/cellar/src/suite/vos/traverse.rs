@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use cellar_admin::osd::Osds;
 use cellar_admin::table::{Side, Table, short_size};
-use cellar_admin::vos::job::Course;
+use cellar_admin::vos::job::JobContext;
 use cellar_admin::vos::{PlaceUsage, Scope, SizeClass, Traversed};
 use serde_json::json;
 
@@ -29,7 +29,7 @@ impl Vos<'_> {
         let volumes = self.volumes.traversable(&scope).await?;
         let progress = Progress::count(volumes.len() as u64);
         let speaker = Speaker(&progress);
-        let found = super::jobs::run(&speaker, async |course: Course<'_>| {
+        let found = super::jobs::run(&speaker, async |context: JobContext<'_>| {
             let mut begun = false;
             let seen = |volume: &cellar_admin::vos::Traversable| {
                 if std::mem::replace(&mut begun, true) {
@@ -37,7 +37,7 @@ impl Vos<'_> {
                 }
                 progress.name(volume.name());
             };
-            self.volumes.traverse(&volumes, course, seen).await
+            self.volumes.traverse(&volumes, context, seen).await
         })
         .await;
         progress.finish();
