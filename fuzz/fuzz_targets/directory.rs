@@ -2,11 +2,11 @@
 
 #![no_main]
 
-use cellar_wire::dir::{Directory, Page, Target};
+use cellar_wire::dir::{Directory, Page, VnodeRef};
 use cellar_wire::{Uniquifier, VnodeId};
 use libfuzzer_sys::fuzz_target;
 
-const TARGET: Target = Target {
+const TARGET: VnodeRef = VnodeRef {
     vnode: VnodeId(2),
     uniquifier: Uniquifier(2),
 };

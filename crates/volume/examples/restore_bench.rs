@@ -19,7 +19,7 @@ use cellar_volume::{
     AccessList, FileType, Options, Partition, Restore, RestoreMode, RestoredInfo, SnapshotSpec,
     VnodeImage, Volume, VolumeKind, VolumeSpec,
 };
-use cellar_wire::dir::{Directory, Target};
+use cellar_wire::dir::{Directory, VnodeRef};
 use cellar_wire::ids::{AfsTime, Uniquifier, ViceId, VnodeId, VolumeId};
 
 const NOW: AfsTime = AfsTime(1_700_000_000);
@@ -60,8 +60,8 @@ fn image(vnode: u32, kind: FileType, parent: u32, length: u64) -> VnodeImage {
     }
 }
 
-fn target(vnode: u32) -> Target {
-    Target {
+fn target(vnode: u32) -> VnodeRef {
+    VnodeRef {
         vnode: VnodeId(vnode),
         uniquifier: Uniquifier(vnode),
     }

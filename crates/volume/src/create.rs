@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_wire::acl::AccessList;
-use cellar_wire::dir::{PAGE_SIZE, Page, Target};
+use cellar_wire::dir::{PAGE_SIZE, Page, VnodeRef};
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
 
 use crate::cells::Loaded;
@@ -125,7 +125,7 @@ impl Volume {
                 return Err(Error::TooManyLinks);
             }
             let (vnode, uniquifier) = self.new_vnode(is_directory)?;
-            let target = Target {
+            let target = VnodeRef {
                 vnode,
                 uniquifier: Uniquifier(uniquifier),
             };
@@ -151,11 +151,11 @@ impl Volume {
         };
         let mut pages = Vec::new();
         if is_directory {
-            let this = Target {
+            let this = VnodeRef {
                 vnode,
                 uniquifier: record.uniquifier,
             };
-            let parent = Target {
+            let parent = VnodeRef {
                 vnode: dir.vnode,
                 uniquifier: dir.uniquifier,
             };
@@ -239,7 +239,7 @@ impl Volume {
         record.link_count += 1;
         record.author = context.author;
         record.server_time = context.now;
-        let entry = Target {
+        let entry = VnodeRef {
             vnode: target.vnode,
             uniquifier: target.uniquifier,
         };
@@ -318,7 +318,7 @@ pub(crate) fn grown(old: &VnodeRecord, new: &VnodeRecord) -> i64 {
 pub(crate) fn new_record(
     parent: &VnodeRecord,
     dir: Fid,
-    this: Target,
+    this: VnodeRef,
     making: &Making<'_>,
     new: &NewVnode,
     context: Context,

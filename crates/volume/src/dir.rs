@@ -4,7 +4,7 @@
 //! overlay ([`DirEdit`]). It is merged into the image only after the batch with the changed pages
 //! was accepted, so a refused change leaves no trace.
 
-use cellar_wire::dir::{DirError, Directory, PAGE_SIZE, Page, ReadPages, Target, WritePages};
+use cellar_wire::dir::{DirError, Directory, PAGE_SIZE, Page, ReadPages, VnodeRef, WritePages};
 use cellar_wire::ids::Fid;
 
 use crate::error::{Error, Result};
@@ -158,7 +158,7 @@ impl WritePages for DirEdit<'_> {
 }
 
 /// The pages of a new directory, all of them changed.
-pub(crate) fn new_directory(this: Target, parent: Target) -> Result<Vec<Page>> {
+pub(crate) fn new_directory(this: VnodeRef, parent: VnodeRef) -> Result<Vec<Page>> {
     Directory::create(Vec::new(), this, parent)
         .map(Directory::into_pages)
         .map_err(|error| Error::Partition(format!("making a directory: {error}")))

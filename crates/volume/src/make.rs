@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cellar_wire::dir::{Page, Target};
+use cellar_wire::dir::{Page, VnodeRef};
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
 use parking_lot::RwLockWriteGuard;
 
@@ -123,7 +123,7 @@ impl Volume {
         let mut parent_record = loaded.record.clone();
         let mut coming = Vec::with_capacity(makes.len());
         for (make, body) in makes.iter().zip(&mut bodies) {
-            let target = Target {
+            let target = VnodeRef {
                 vnode: make.vnode,
                 uniquifier: make.uniquifier,
             };
@@ -219,7 +219,7 @@ impl Volume {
         body: &mut Option<Incoming>,
         context: Context,
     ) -> Result<Coming> {
-        let this = Target {
+        let this = VnodeRef {
             vnode: make.vnode,
             uniquifier: make.uniquifier,
         };
@@ -236,7 +236,7 @@ impl Volume {
                 return Err(Error::TooManyLinks);
             }
             parent.link_count += 1;
-            let above = Target {
+            let above = VnodeRef {
                 vnode: dir.vnode,
                 uniquifier: dir.uniquifier,
             };

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use cellar_wire::dir::Target;
+use cellar_wire::dir::VnodeRef;
 use cellar_wire::ids::{AfsTime, Uniquifier, VnodeId, VolumeId};
 use parking_lot::Mutex;
 
@@ -177,7 +177,7 @@ impl Partition {
                 Key::vnode(id, 1, 1),
                 root_record(spec.owner, context).encode(),
             );
-            let root = Target {
+            let root = VnodeRef {
                 vnode: VnodeId::ROOT,
                 uniquifier: Uniquifier::ROOT,
             };

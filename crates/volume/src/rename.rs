@@ -6,7 +6,7 @@
 //!    again. If one has changed meanwhile, this step is repeated.
 //! 3. One batch has both directories, the moved vnode and the replaced one.
 
-use cellar_wire::dir::Target;
+use cellar_wire::dir::VnodeRef;
 use cellar_wire::ids::Fid;
 
 use crate::create::{Pages, apply_dir, check_new_name, check_old_name};
@@ -245,7 +245,7 @@ impl Volume {
             new_dir,
             new,
         } = names;
-        let entry = Target {
+        let entry = VnodeRef {
             vnode: source.vnode,
             uniquifier: source.uniquifier,
         };
@@ -294,7 +294,7 @@ impl Volume {
                 .as_ref()
                 .ok_or(Error::NotDirectory)?;
             let mut edit = image.edit();
-            let parent = Target {
+            let parent = VnodeRef {
                 vnode: new_dir.vnode,
                 uniquifier: new_dir.uniquifier,
             };

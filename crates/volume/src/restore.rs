@@ -88,7 +88,7 @@ struct Current {
 enum Content {
     File(FileBody),
     Directory(DirectoryBody),
-    Target(Vec<u8>),
+    VnodeRef(Vec<u8>),
     /// The bytes are in objects elsewhere.
     Objects,
 }
@@ -202,7 +202,7 @@ impl Restore {
     pub fn push(&mut self, bytes: Bytes) -> Result<()> {
         let current = self.current_mut()?;
         match &mut current.content {
-            Content::Target(target) => {
+            Content::VnodeRef(target) => {
                 if target.len() as u64 + bytes.len() as u64 > current.record.length {
                     return Err(Error::Invalid("more bytes than the link's target has"));
                 }
@@ -219,7 +219,7 @@ impl Restore {
     /// none; in a new vnode they are a hole.
     pub fn skip(&mut self, length: u64) -> Result<()> {
         match &mut self.current_mut()?.content {
-            Content::Target(_) => Err(Error::Invalid("a link's target has no holes")),
+            Content::VnodeRef(_) => Err(Error::Invalid("a link's target has no holes")),
             Content::Directory(directory) => directory.skip(length),
             Content::Objects => Err(NO_BYTES),
             Content::File(_) => self.with_file(|file, stage| file.skip(stage, length)),
@@ -229,7 +229,7 @@ impl Restore {
     /// The next bytes are zeros: a hole.
     pub fn zeros(&mut self, length: u64) -> Result<()> {
         match &mut self.current_mut()?.content {
-            Content::Target(_) => Err(Error::Invalid("a link's target has no holes")),
+            Content::VnodeRef(_) => Err(Error::Invalid("a link's target has no holes")),
             Content::Directory(directory) => directory.zeros(length),
             Content::Objects => Err(NO_BYTES),
             Content::File(_) => self.with_file(|file, stage| file.zeros(stage, length)),

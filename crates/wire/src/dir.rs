@@ -155,7 +155,7 @@ pub struct Entry<'a> {
 
 /// The vnode that a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Target {
+pub struct VnodeRef {
     /// The vnode.
     pub vnode: VnodeId,
     /// The vnode's uniquifier.
@@ -163,7 +163,7 @@ pub struct Target {
 }
 
 /// Names with their vnodes.
-pub type NamedTargets = Vec<(Vec<u8>, Target)>;
+pub type NamedVnodes = Vec<(Vec<u8>, VnodeRef)>;
 
 /// A directory over the pages of an owner.
 #[derive(Clone, Debug)]
@@ -172,12 +172,12 @@ pub struct Directory<P> {
 }
 
 /// The position of an entry that was found.
-struct Found {
+struct EntryPosition {
     slot: u32,
     /// The entry before it in its chain; 0 if the chain's head leads to it.
     previous: u32,
     next: u32,
-    target: Target,
+    target: VnodeRef,
 }
 
 /// The chain of a name, 0 to 127.
@@ -288,7 +288,7 @@ impl<P: ReadPages> Directory<P> {
         ))
     }
 
-    fn find(&self, name: &[u8]) -> Result<Option<Found>, DirError<P::Error>> {
+    fn find(&self, name: &[u8]) -> Result<Option<EntryPosition>, DirError<P::Error>> {
         let chain = hash(name);
         let (mut previous, mut slot) = (0, head(&*self.page(0)?, chain));
         // A chain cannot hold more entries than there are slots.
@@ -301,12 +301,12 @@ impl<P: ReadPages> Directory<P> {
                     vnode, uniquifier, ..
                 } = entry;
                 (
-                    (entry.name == name).then_some(Target { vnode, uniquifier }),
+                    (entry.name == name).then_some(VnodeRef { vnode, uniquifier }),
                     next,
                 )
             })?;
             if let Some(target) = target {
-                return Ok(Some(Found {
+                return Ok(Some(EntryPosition {
                     slot,
                     previous,
                     next,
@@ -322,7 +322,7 @@ impl<P: ReadPages> Directory<P> {
     ///
     /// # Errors
     /// [`DirError::Corrupt`], or the owner's error.
-    pub fn lookup(&self, name: &[u8]) -> Result<Option<Target>, DirError<P::Error>> {
+    pub fn lookup(&self, name: &[u8]) -> Result<Option<VnodeRef>, DirError<P::Error>> {
         Ok(self.find(name)?.map(|found| found.target))
     }
 
@@ -373,7 +373,7 @@ impl<P: ReadPages> Directory<P> {
     ///
     /// # Errors
     /// Those of [`Directory::for_each`].
-    pub fn entries(&self) -> Result<NamedTargets, DirError<P::Error>> {
+    pub fn entries(&self) -> Result<NamedVnodes, DirError<P::Error>> {
         let mut entries = Vec::new();
         self.for_each(
             0,
@@ -383,7 +383,7 @@ impl<P: ReadPages> Directory<P> {
                  uniquifier,
                  ..
              }| {
-                entries.push((name.to_vec(), Target { vnode, uniquifier }));
+                entries.push((name.to_vec(), VnodeRef { vnode, uniquifier }));
                 ControlFlow::<()>::Continue(())
             },
         )?;
@@ -409,7 +409,11 @@ impl<P: WritePages> Directory<P> {
     ///
     /// # Errors
     /// The owner's error; [`DirError::Corrupt`] if there are pages.
-    pub fn create(mut pages: P, this: Target, parent: Target) -> Result<Self, DirError<P::Error>> {
+    pub fn create(
+        mut pages: P,
+        this: VnodeRef,
+        parent: VnodeRef,
+    ) -> Result<Self, DirError<P::Error>> {
         if pages.count() != 0 {
             return Err(Corruption::Size(pages.count()).into());
         }
@@ -426,7 +430,7 @@ impl<P: WritePages> Directory<P> {
     /// [`DirError::Exists`], [`DirError::Full`], [`DirError::BadName`], [`DirError::NameTooLong`],
     /// [`DirError::Corrupt`], or the owner's error. Nothing has changed after an error, except
     /// after the owner's.
-    pub fn insert(&mut self, name: &[u8], target: Target) -> Result<u32, DirError<P::Error>> {
+    pub fn insert(&mut self, name: &[u8], target: VnodeRef) -> Result<u32, DirError<P::Error>> {
         check_name(name)?;
         self.count()?;
         if self.find(name)?.is_some() {
@@ -444,7 +448,7 @@ impl<P: WritePages> Directory<P> {
     pub fn insert_missing(
         &mut self,
         name: &[u8],
-        target: Target,
+        target: VnodeRef,
     ) -> Result<u32, DirError<P::Error>> {
         check_name(name)?;
         self.count()?;
@@ -452,7 +456,7 @@ impl<P: WritePages> Directory<P> {
     }
 
     /// Inserts a name that is valid and not in the directory.
-    fn add(&mut self, name: &[u8], target: Target) -> Result<u32, DirError<P::Error>> {
+    fn add(&mut self, name: &[u8], target: VnodeRef) -> Result<u32, DirError<P::Error>> {
         let needed = slots(name.len());
         let (index, place) = self.room(needed)?;
         let slot = (index * PAGE_SLOTS + place) as u32;
@@ -504,14 +508,14 @@ impl<P: WritePages> Directory<P> {
     /// # Errors
     /// [`DirError::NotFound`]; [`DirError::BadName`] for `.` and `..`; [`DirError::Corrupt`], or
     /// the owner's error.
-    pub fn remove(&mut self, name: &[u8]) -> Result<Target, DirError<P::Error>> {
+    pub fn remove(&mut self, name: &[u8]) -> Result<VnodeRef, DirError<P::Error>> {
         if matches!(name, b"" | b"." | b"..") {
             return Err(DirError::BadName);
         }
         self.take_out(name)
     }
 
-    fn take_out(&mut self, name: &[u8]) -> Result<Target, DirError<P::Error>> {
+    fn take_out(&mut self, name: &[u8]) -> Result<VnodeRef, DirError<P::Error>> {
         self.count()?;
         let found = self.find(name)?.ok_or(DirError::NotFound)?;
         let (index, place) = (
@@ -552,7 +556,7 @@ impl<P: WritePages> Directory<P> {
     ///
     /// # Errors
     /// [`DirError::Corrupt`], also if there is no `..`; or the owner's error.
-    pub fn set_parent(&mut self, parent: Target) -> Result<(), DirError<P::Error>> {
+    pub fn set_parent(&mut self, parent: VnodeRef) -> Result<(), DirError<P::Error>> {
         match self.take_out(b"..") {
             Err(DirError::NotFound) => return Err(Corruption::Dots.into()),
             result => result?,

@@ -3,7 +3,7 @@
 //! Pages that the store could not read as a directory are refused: they may come from a damaged
 //! volume, or from an attacker.
 
-use cellar_wire::dir::{Directory, PAGE_SIZE, PAGES_MAX, Page, Target};
+use cellar_wire::dir::{Directory, PAGE_SIZE, PAGES_MAX, Page, VnodeRef};
 
 use super::stage::Stage;
 use crate::dir::trimmed;
@@ -62,7 +62,7 @@ impl DirectoryBody {
     }
 
     /// Checks the directory and stages the pages that are new. Returns the target of `..`.
-    pub(super) fn stage(self, stage: &mut Stage, vnode: u32, body: u32) -> Result<Target> {
+    pub(super) fn stage(self, stage: &mut Stage, vnode: u32, body: u32) -> Result<VnodeRef> {
         if self.position != self.bytes.len() {
             return Err(Error::Invalid("pages of a directory are missing"));
         }

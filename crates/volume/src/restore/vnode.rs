@@ -47,7 +47,7 @@ impl Restore {
         };
         let fid = self.fid(image.vnode, image.uniquifier);
         let content = match image.kind {
-            FileType::Symlink => Content::Target(Vec::new()),
+            FileType::Symlink => Content::VnodeRef(Vec::new()),
             FileType::Directory => {
                 record.acl.clone_from(&image.acl);
                 let base = match &patched {
@@ -106,7 +106,7 @@ impl Restore {
             content,
         } = current;
         match content {
-            Content::Target(target) => {
+            Content::VnodeRef(target) => {
                 if target.len() as u64 != record.length {
                     return Err(Error::Invalid("bytes of a link's target are missing"));
                 }

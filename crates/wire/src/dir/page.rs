@@ -7,7 +7,7 @@
     reason = "places are below 64 and heads below 128: each lies within a page of 2,048 bytes"
 )]
 
-use super::{NAME_MAX, PAGE_SIZE, Page, Target};
+use super::{NAME_MAX, PAGE_SIZE, Page, VnodeRef};
 use crate::ids::{Uniquifier, VnodeId};
 
 /// Slots of a page.
@@ -180,7 +180,7 @@ pub(super) fn entry(page: &Page, place: usize) -> Option<RawEntry<'_>> {
 
 /// Writes an entry into slots reserved for it. The caller guarantees that the name ends inside the
 /// page.
-pub(super) fn write_entry(page: &mut Page, place: usize, name: &[u8], target: Target, next: u32) {
+pub(super) fn write_entry(page: &mut Page, place: usize, name: &[u8], target: VnodeRef, next: u32) {
     zero(page, place, super::slots(name.len()));
     let at = place * SLOT_SIZE;
     page[at] = FIRST;

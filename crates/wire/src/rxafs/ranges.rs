@@ -87,7 +87,7 @@ impl HeldRanges {
     }
 
     /// The ranges that overlap `range`.
-    fn meeting(&self, range: LockRange) -> impl Iterator<Item = &LockRange> {
+    fn overlapping(&self, range: LockRange) -> impl Iterator<Item = &LockRange> {
         let first = self.0.partition_point(|held| held.last < range.first);
         let all = self.0.iter().skip(first);
         all.take_while(move |held| held.first <= range.last)
@@ -95,14 +95,14 @@ impl HeldRanges {
 
     /// The first range that conflicts with a lock that another client wants.
     pub fn hinders(&self, wanted: LockRange) -> Option<LockRange> {
-        let mut met = self.meeting(wanted);
-        met.find(|held| held.alone || wanted.alone).copied()
+        let mut overlaps = self.overlapping(wanted);
+        overlaps.find(|held| held.alone || wanted.alone).copied()
     }
 
     /// Whether every byte of `range` is held, in that kind or exclusively.
     pub fn has(&self, range: LockRange) -> bool {
         let mut at = u128::from(range.first);
-        for held in self.meeting(range) {
+        for held in self.overlapping(range) {
             if u128::from(held.first) > at || (range.alone && !held.alone) {
                 return false;
             }
@@ -186,7 +186,7 @@ mod tests {
                 at.map(|r| r.alone).max()
             };
             for byte in 0..24 {
-                let found = held.meeting(range(byte, byte, true)).next();
+                let found = held.overlapping(range(byte, byte, true)).next();
                 assert_eq!(found.map(|r| r.alone), kind(byte));
             }
             let bytes = || wanted.first..=wanted.last;

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use cellar_wire::dir::{
-    Corruption, DirError, Directory, Entry, NAME_MAX, PAGES_MAX, Page, Target, hash, slots,
+    Corruption, DirError, Directory, Entry, NAME_MAX, PAGES_MAX, Page, VnodeRef, hash, slots,
 };
 use cellar_wire::{Uniquifier, VnodeId};
 
 use crate::seeded;
 use crate::seeded::Random;
 
-fn target(vnode: u32, uniquifier: u32) -> Target {
-    Target {
+fn target(vnode: u32, uniquifier: u32) -> VnodeRef {
+    VnodeRef {
         vnode: VnodeId(vnode),
         uniquifier: Uniquifier(uniquifier),
     }
@@ -29,7 +29,7 @@ fn sample(name: &str) -> Vec<Page> {
     pages.to_vec()
 }
 
-fn create(this: Target, parent: Target) -> Directory<Vec<Page>> {
+fn create(this: VnodeRef, parent: VnodeRef) -> Directory<Vec<Page>> {
     Directory::create(Vec::new(), this, parent).expect("an empty directory")
 }
 

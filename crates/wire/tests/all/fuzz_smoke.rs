@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cellar_wire::acl::text::AclText;
 use cellar_wire::acl::{ACL_SIZE, AccessList, ByteOrder};
-use cellar_wire::dir::{Directory, Page, Target};
+use cellar_wire::dir::{Directory, Page, VnodeRef};
 use cellar_wire::{Uniquifier, VnodeId};
 
 use crate::seeded;
@@ -115,7 +115,7 @@ fn directory(bytes: &[u8]) {
     let mut directory = Directory::new(pages);
     let sound = directory.check();
     let entries = directory.entries();
-    let target = Target {
+    let target = VnodeRef {
         vnode: VnodeId(2),
         uniquifier: Uniquifier(2),
     };
