@@ -41,7 +41,7 @@ use crate::shared::{Held, Shared};
 use crate::statistics::Statistics;
 use crate::table::{SeededHash, Slots};
 use crate::time::Time;
-use crate::timers::{Target, Timers};
+use crate::timers::{TimerOwner, Timers};
 
 /// Result of `read`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,7 +206,7 @@ impl Endpoint {
         let shared = config.shared.take();
         let counts = Held::new(shared.unwrap_or_else(|| Shared::new(&config.limits)));
         let mut timers = Timers::default();
-        timers.push(Time::ZERO + SWEEP_INTERVAL, Target::Sweep);
+        timers.push(Time::ZERO + SWEEP_INTERVAL, TimerOwner::Sweep);
         Self {
             config,
             random,

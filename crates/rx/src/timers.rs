@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 use crate::time::Time;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Target {
+pub(crate) enum TimerOwner {
     Call(u32),
     Connection(u32),
     Sweep,
@@ -19,19 +19,19 @@ pub(crate) enum Target {
 
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(Time, Target)>>,
+    heap: BinaryHeap<Reverse<(Time, TimerOwner)>>,
 }
 
 impl Timers {
-    pub(crate) fn push(&mut self, at: Time, target: Target) {
+    pub(crate) fn push(&mut self, at: Time, target: TimerOwner) {
         self.heap.push(Reverse((at, target)));
     }
 
-    pub(crate) fn peek(&self) -> Option<(Time, Target)> {
+    pub(crate) fn peek(&self) -> Option<(Time, TimerOwner)> {
         self.heap.peek().map(|entry| entry.0)
     }
 
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Time, Target)> {
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Time, TimerOwner)> {
         if self.peek()?.0 > now {
             return None;
         }

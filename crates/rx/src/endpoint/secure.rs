@@ -18,7 +18,7 @@ use crate::event::Event;
 use crate::id::ConnectionId;
 use crate::packet::{Header, PacketType};
 use crate::time::Time;
-use crate::timers::Target;
+use crate::timers::TimerOwner;
 
 /// Interval of challenges, microseconds.
 const CHALLENGE_REPEAT: u64 = 2_000_000;
@@ -207,7 +207,7 @@ impl Endpoint {
         let deadline = challenge.min(connection.abort_at.unwrap_or(Time::NEVER));
         if deadline < connection.armed {
             connection.armed = deadline;
-            self.timers.push(deadline, Target::Connection(slot));
+            self.timers.push(deadline, TimerOwner::Connection(slot));
         }
     }
 

@@ -27,7 +27,7 @@ use crate::packet::{AckReason, HEADER_SIZE};
 use crate::peer::Peer;
 use crate::rtt::MAX_RTO;
 use crate::time::Time;
-use crate::timers::Target;
+use crate::timers::TimerOwner;
 
 /// Added to two round trips before the newest packet is retransmitted, microseconds.
 const TAIL_MARGIN: u64 = 20_000;
@@ -62,9 +62,9 @@ impl Endpoint {
     pub fn poll_timeout(&mut self) -> Option<Time> {
         while let Some((at, target)) = self.timers.peek() {
             let valid = match target {
-                Target::Sweep => true,
-                Target::Call(slot) => self.calls.get(slot).is_some_and(|call| call.armed == at),
-                Target::Connection(slot) => self
+                TimerOwner::Sweep => true,
+                TimerOwner::Call(slot) => self.calls.get(slot).is_some_and(|call| call.armed == at),
+                TimerOwner::Connection(slot) => self
                     .connections
                     .get(slot)
                     .is_some_and(|connection| connection.armed == at),
@@ -82,11 +82,12 @@ impl Endpoint {
         let now = self.advance(now);
         while let Some((at, target)) = self.timers.pop_due(now) {
             match target {
-                Target::Call(slot) => self.call_due(now, slot, at),
-                Target::Connection(slot) => self.connection_due(now, slot, at),
-                Target::Sweep => {
+                TimerOwner::Call(slot) => self.call_due(now, slot, at),
+                TimerOwner::Connection(slot) => self.connection_due(now, slot, at),
+                TimerOwner::Sweep => {
                     self.sweep(now);
-                    self.timers.push(now + super::SWEEP_INTERVAL, Target::Sweep);
+                    self.timers
+                        .push(now + super::SWEEP_INTERVAL, TimerOwner::Sweep);
                 }
             }
         }
@@ -136,7 +137,7 @@ impl Endpoint {
         };
         if deadline < call.armed {
             call.armed = deadline;
-            self.timers.push(deadline, Target::Call(slot));
+            self.timers.push(deadline, TimerOwner::Call(slot));
         }
     }
 

@@ -335,7 +335,7 @@ impl World {
     }
 
     /// Processes everything that is due at the current time.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn run_due(&mut self) {
         loop {
             for i in 0..self.nodes.len() {
                 self.nodes[i].work_all(self.now);
@@ -391,7 +391,7 @@ impl World {
     pub(crate) fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&Self) -> bool) {
         let end = self.now + limit;
         loop {
-            self.settle();
+            self.run_due();
             if done(self) {
                 return;
             }
@@ -408,7 +408,7 @@ impl World {
     pub(crate) fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
-            self.settle();
+            self.run_due();
             let Some(next) = self.next().filter(|next| *next <= end) else {
                 break;
             };
@@ -418,7 +418,7 @@ impl World {
             }
         }
         self.now = end;
-        self.settle();
+        self.run_due();
     }
 
     /// Runs a call to its end.

@@ -27,13 +27,13 @@ pub(super) struct Desk {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct SentPacket {
     pub(super) to: SocketAddr,
     pub(super) header: Header,
     pub(super) payload: Vec<u8>,
 }
 
-impl Seen {
+impl SentPacket {
     pub(super) fn ack(&self) -> Ack<'_> {
         assert_eq!(self.header.packet_type, PacketType::ACK, "{self:?}");
         Ack::decode(&self.payload).unwrap()
@@ -93,7 +93,7 @@ impl Desk {
         }
     }
 
-    pub(super) fn put(&mut self, header: Header, payload: &[u8]) -> Vec<Seen> {
+    pub(super) fn put(&mut self, header: Header, payload: &[u8]) -> Vec<SentPacket> {
         let mut bytes = header.encode().to_vec();
         bytes.extend_from_slice(payload);
         self.endpoint
@@ -101,7 +101,7 @@ impl Desk {
         self.seen()
     }
 
-    pub(super) fn data(&mut self, call: u32, seq: u32, serial: u32, flags: u8) -> Vec<Seen> {
+    pub(super) fn data(&mut self, call: u32, seq: u32, serial: u32, flags: u8) -> Vec<SentPacket> {
         let mut header = Self::header(PacketType::DATA, call, seq, serial);
         header.flags.0 |= flags;
         self.put(header, b"data")
@@ -114,7 +114,13 @@ impl Desk {
         assert!(self.ack(1, 1, &answer, 0).is_empty());
     }
 
-    pub(super) fn ack(&mut self, call: u32, serial: u32, ack: &Ack<'_>, flags: u8) -> Vec<Seen> {
+    pub(super) fn ack(
+        &mut self,
+        call: u32,
+        serial: u32,
+        ack: &Ack<'_>,
+        flags: u8,
+    ) -> Vec<SentPacket> {
         let mut header = Self::header(PacketType::ACK, call, 0, serial);
         header.flags.0 |= flags;
         // The stale bytes that OpenAFS leaves there.
@@ -124,7 +130,7 @@ impl Desk {
         self.put(header, &payload)
     }
 
-    pub(super) fn seen(&mut self) -> Vec<Seen> {
+    pub(super) fn seen(&mut self) -> Vec<SentPacket> {
         let mut seen = Vec::new();
         let mut out = TransmitBuffer::new(64);
         while let Some(event) = self.endpoint.poll_event() {
@@ -133,7 +139,7 @@ impl Desk {
         while self.endpoint.poll_transmit(self.now, &mut out) {
             for bytes in out.segments() {
                 let header = Header::decode(bytes).unwrap();
-                seen.push(Seen {
+                seen.push(SentPacket {
                     to: out.destination(),
                     header,
                     payload: bytes[28..].to_vec(),
@@ -144,7 +150,7 @@ impl Desk {
     }
 
     /// Advances the time, from timer to timer.
-    pub(super) fn pass(&mut self, time: Duration) -> Vec<Seen> {
+    pub(super) fn pass(&mut self, time: Duration) -> Vec<SentPacket> {
         let end = self.now + time;
         let mut seen = Vec::new();
         while let Some(at) = self.endpoint.poll_timeout().filter(|at| *at <= end) {
@@ -168,7 +174,7 @@ impl Desk {
     }
 
     /// Reads everything and answers.
-    pub(super) fn answer(&mut self, call: CallId, reply: &[u8]) -> Vec<Seen> {
+    pub(super) fn answer(&mut self, call: CallId, reply: &[u8]) -> Vec<SentPacket> {
         while let ReadOutcome::Chunk(_) = self.endpoint.read(self.now, call) {}
         let reply = Bytes::copy_from_slice(reply);
         self.endpoint.write(self.now, call, reply).unwrap();
@@ -419,7 +425,7 @@ fn t08_the_last_packet_of_a_reply_never_asks_for_an_ack() {
     let call = desk.new_call();
     let mut seen = desk.answer(call, &[7; 3000]);
     seen.extend(desk.pass(Duration::from_secs(20)));
-    let data: Vec<&Seen> = seen
+    let data: Vec<&SentPacket> = seen
         .iter()
         .filter(|s| s.header.packet_type == PacketType::DATA)
         .collect();

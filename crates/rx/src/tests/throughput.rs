@@ -167,13 +167,13 @@ fn a_near_path_is_filled() {
 }
 
 /// Transfers of MiBs over one path, one after the other.
-struct Known {
+struct WarmPath {
     world: World,
     connections: Vec<ConnectionId>,
     round_trip: f64,
 }
 
-impl Known {
+impl WarmPath {
     fn new(seed: u64, link: Link) -> Self {
         Self::with(seed, link, &Config::default())
     }
@@ -228,7 +228,7 @@ fn calls_on_a_known_path_start_with_their_share() {
         queue: 2_000_000,
         ..long_path(0)
     };
-    let mut path = Known::new(seed.0, fast);
+    let mut path = WarmPath::new(seed.0, fast);
     // The first calls measure the path. 16 MiB are 3.4 round trips of its capacity.
     for (calls, most) in [(1, 4.0), (4, 6.0), (16, 9.0)] {
         path.fetch(calls);
@@ -258,7 +258,7 @@ fn calls_that_share_nothing_look_for_the_rate_alone() {
             path_share,
             ..Config::default()
         };
-        let mut path = Known::with(seed.0, fast(), &config);
+        let mut path = WarmPath::with(seed.0, fast(), &config);
         path.fetch(1);
         path.fetch(1);
         path.fetch(1).0
@@ -272,7 +272,7 @@ fn calls_that_share_nothing_look_for_the_rate_alone() {
 #[test]
 fn calls_side_by_side_do_not_overrun_a_known_path() {
     let seed = Seed::from_environment(20);
-    let mut path = Known::new(seed.0, long_path(0));
+    let mut path = WarmPath::new(seed.0, long_path(0));
     for _ in 0..3 {
         path.fetch(4);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::harness::{Answer, Link, Seed, World, address, null_service, pattern};
-use super::stock::{Desk, Seen, plain_ack};
+use super::stock::{Desk, SentPacket, plain_ack};
 use crate::packet::{AckReason, Flags, Header, PacketType};
 use crate::random::Random;
 use crate::*;
@@ -13,12 +13,12 @@ use crate::*;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns everything that is sent within ten minutes in response to the input so far.
-fn all(desk: &mut Desk, mut seen: Vec<Seen>) -> Vec<Seen> {
+fn all(desk: &mut Desk, mut seen: Vec<SentPacket>) -> Vec<SentPacket> {
     seen.extend(desk.pass(Duration::from_secs(600)));
     seen
 }
 
-fn data_of(seen: &[Seen]) -> Vec<u32> {
+fn data_of(seen: &[SentPacket]) -> Vec<u32> {
     let data = seen
         .iter()
         .filter(|seen| seen.header.packet_type == PacketType::DATA);
@@ -189,7 +189,7 @@ fn storms_of_forged_datagrams_are_not_multiplied() {
         desk.from = victim;
         let (mut came, mut came_bytes) = (0, 0);
         let (mut left, mut extra_bytes, mut replies) = (0, 0, 0);
-        let mut count = |seen: Vec<Seen>| {
+        let mut count = |seen: Vec<SentPacket>| {
             for seen in seen {
                 assert_eq!(seen.to, victim);
                 left += 1;
