@@ -36,7 +36,7 @@ pub(crate) fn answer(
     let port = driver.port_inner();
     if port.shards.len() == 1 || !concerns_all(query.question) {
         let payload = match ask_here(&driver, &port, query.question, 0) {
-            Found::Answer(payload) | Found::End { payload, .. } => payload,
+            ShardAnswer::Answer(payload) | ShardAnswer::End { payload, .. } => payload,
         };
         driver.answer_debug(from, local, &query, payload);
         return;
@@ -49,7 +49,7 @@ pub(crate) fn answer(
 }
 
 /// Answer of one shard.
-enum Found {
+enum ShardAnswer {
     /// The answer, or this shard's part of a sum.
     Answer(Vec<u8>),
     /// The list of this shard has only `count` entries; `payload` ends the whole list.
@@ -61,23 +61,28 @@ fn concerns_all(question: DebugQuestion) -> bool {
 }
 
 /// Queries one shard, on its thread. `skipped` list entries belong to earlier shards.
-fn ask_here(driver: &Driver, port: &PortInner, question: DebugQuestion, skipped: u32) -> Found {
+fn ask_here(
+    driver: &Driver,
+    port: &PortInner,
+    question: DebugQuestion,
+    skipped: u32,
+) -> ShardAnswer {
     let list =
         |index: u32, count: usize, record: &dyn Fn(usize) -> Option<Vec<u8>>, end: Vec<u8>| {
             let index = index.saturating_sub(skipped) as usize;
             match record(index).filter(|_| index < count) {
-                Some(payload) => Found::Answer(payload),
-                None => Found::End {
+                Some(payload) => ShardAnswer::Answer(payload),
+                None => ShardAnswer::End {
                     count: u32::try_from(count).unwrap_or(u32::MAX),
                     payload: end,
                 },
             }
         };
     driver.with_endpoint(|endpoint| match question {
-        DebugQuestion::Version => Found::Answer(version_answer(driver.version())),
-        DebugQuestion::Unknown => Found::Answer(bad_debug_type()),
-        DebugQuestion::Basic => Found::Answer(basic(driver, port).encode()),
-        DebugQuestion::Statistics => Found::Answer(endpoint.statistics().encode()),
+        DebugQuestion::Version => ShardAnswer::Answer(version_answer(driver.version())),
+        DebugQuestion::Unknown => ShardAnswer::Answer(bad_debug_type()),
+        DebugQuestion::Basic => ShardAnswer::Answer(basic(driver, port).encode()),
+        DebugQuestion::Statistics => ShardAnswer::Answer(endpoint.statistics().encode()),
         DebugQuestion::Connection(index) | DebugQuestion::AnyConnection(index) => {
             let interesting = matches!(question, DebugQuestion::Connection(_));
             let count = endpoint.debug_connection_count(interesting);
@@ -141,8 +146,8 @@ async fn ask_all(port: &Arc<PortInner>, question: DebugQuestion) -> Option<Vec<u
                 let inner = port.clone();
                 let ask = move |driver: &Driver| ask_here(driver, &inner, question, skipped);
                 match on_shard(port, shard, ask).await? {
-                    Found::Answer(payload) => return Some(payload),
-                    Found::End { count, payload } => {
+                    ShardAnswer::Answer(payload) => return Some(payload),
+                    ShardAnswer::End { count, payload } => {
                         skipped = skipped.saturating_add(count);
                         end = Some(payload);
                     }
