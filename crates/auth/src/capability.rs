@@ -121,7 +121,7 @@ pub enum Act {
 
 /// A request that a capability must allow.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct CapabilityRequest {
     /// The device.
     pub osd: u32,
     /// The object. Ignored for [`Act::All`].
@@ -270,7 +270,11 @@ impl CapabilityKeys {
     ///
     /// # Errors
     /// The first reason to refuse.
-    pub fn admit(&self, capability: &Capability, asked: &Asked) -> Result<CapabilityBody, Refused> {
+    pub fn admit(
+        &self,
+        capability: &Capability,
+        asked: &CapabilityRequest,
+    ) -> Result<CapabilityBody, Refused> {
         let opened = self.unseal(capability, asked.osd);
         let admitted = opened.and_then(|body| check(&body, asked).map(|()| body));
         if let Err(refused) = &admitted {
@@ -338,7 +342,7 @@ pub fn address_words(address: IpAddr) -> [u32; 4] {
 }
 
 /// Checks whether a capability allows the request.
-fn check(body: &CapabilityBody, asked: &Asked) -> Result<(), Refused> {
+fn check(body: &CapabilityBody, asked: &CapabilityRequest) -> Result<(), Refused> {
     if asked.now > body.expires.saturating_add(SKEW) {
         return Err(Refused::Expired);
     }

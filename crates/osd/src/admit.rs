@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use cellar_auth::capability::{Act, Asked, device_of};
+use cellar_auth::capability::{Act, CapabilityRequest, device_of};
 use cellar_rpc::IncomingCall;
 use cellar_wire::object::{Capability, ObjectId, named_device};
 
@@ -29,7 +29,7 @@ impl Server {
         }
         // A capability for a foreign device is also refused with the reason, and counted.
         let named = device_of(capability).and_then(|id| self.device(id));
-        let asked = Asked {
+        let asked = CapabilityRequest {
             osd: named.as_ref().map_or(0, |device| device.id),
             object,
             act,

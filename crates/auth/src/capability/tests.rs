@@ -48,8 +48,8 @@ fn body(rights: u32) -> CapabilityBody {
     }
 }
 
-fn asked(act: Act) -> Asked {
-    Asked {
+fn asked(act: Act) -> CapabilityRequest {
+    CapabilityRequest {
         osd: 3,
         object: object(1),
         act,
@@ -183,15 +183,15 @@ fn it_allows_what_it_says_and_refusals_are_counted() {
     ] {
         assert_eq!(admit(capability, act), Err(why), "{act:?}");
     }
-    let other_object = Asked {
+    let other_object = CapabilityRequest {
         object: object(2),
         ..asked(whole)
     };
-    let other_client = Asked {
+    let other_client = CapabilityRequest {
         client: IpAddr::from([192, 0, 2, 8]),
         ..asked(whole)
     };
-    let at = |now| Asked {
+    let at = |now| CapabilityRequest {
         now,
         ..asked(whole)
     };
@@ -203,7 +203,7 @@ fn it_allows_what_it_says_and_refusals_are_counted() {
     ] {
         assert_eq!(keys.admit(&reader, &asked).map(drop), Err(why));
     }
-    let elsewhere = Asked {
+    let elsewhere = CapabilityRequest {
         osd: 4,
         ..asked(whole)
     };

@@ -245,7 +245,7 @@ impl Network {
     pub(crate) fn run(&mut self, seconds: u64, mut done: impl FnMut(&Self) -> bool) {
         let end = self.now.as_micros() + seconds * 1_000_000;
         loop {
-            self.settle();
+            self.run_until_idle();
             if done(self) {
                 return;
             }
@@ -286,7 +286,7 @@ impl Network {
     }
 
     /// Works through events and sends until nothing is left to do at this moment.
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         let mut buffer = TransmitBuffer::new(16);
         let mut busy = true;
         while busy {
