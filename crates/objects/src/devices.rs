@@ -46,7 +46,7 @@ pub const DEAD_TIME: Duration = Duration::from_secs(10);
 pub const IDLE_TIME: Duration = Duration::from_secs(30);
 
 /// The `silence` of a device from which the database has received nothing since its start.
-const NEVER_HEARD: u32 = u32::MAX;
+const NEVER_REPORTED: u32 = u32::MAX;
 
 /// Most calls in progress to one device from one shard.
 const CALLS_MAX: usize = 128;
@@ -354,7 +354,7 @@ impl Devices {
     }
 
     /// Records that a device sent something: it may be slow, but is not silent.
-    pub(crate) fn heard(&self, osd: u32) {
+    pub(crate) fn clear_silence(&self, osd: u32) {
         let counts_as_silent = {
             let devices = self.0.devices.read();
             devices.get(&osd).is_some_and(Device::is_silent)
@@ -404,10 +404,12 @@ fn put(devices: &mut HashMap<u32, Device>, listed: &OsdListed) {
                 device.connections.clear();
                 device.clear();
             }
-            let is_heard = |listed: &OsdListed| !listed.dead && listed.state.silence != NEVER_HEARD;
+            let has_reported =
+                |listed: &OsdListed| !listed.dead && listed.state.silence != NEVER_REPORTED;
             // The database was just started. The earlier state counts until the database has heard
             // from the device again, or marks it as dead.
-            let state = match !listed.dead && !is_heard(listed) && is_heard(&device.listed) {
+            let state = match !listed.dead && !has_reported(listed) && has_reported(&device.listed)
+            {
                 true => device.listed.state,
                 false => listed.state,
             };

@@ -46,7 +46,7 @@ const WORK_TIME_MAX: Duration = Duration::from_secs(2 * 86_400);
 
 /// Destination of a rebuilt object.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct RebuildTarget {
     /// Device number.
     pub osd: u32,
     /// Serial number of the object, which the file has never used.
@@ -62,7 +62,7 @@ pub async fn rebuild(
     devices: &Devices,
     set: &ObjectSet,
     place: usize,
-    target: Target,
+    target: RebuildTarget,
     length: u64,
     pace: &Pace,
 ) -> Result<Placed> {

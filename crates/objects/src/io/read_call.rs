@@ -30,7 +30,7 @@ pub(crate) struct ReadCall {
     /// Bytes of the range that were not returned yet.
     left: u64,
     /// Time of the last received data.
-    heard: Instant,
+    last_data: Instant,
     /// Time without listening after which the end of the call is no fault of the device.
     patient: Duration,
     left_alone: bool,
@@ -56,7 +56,7 @@ impl ReadCall {
             coming: Some(0),
             asked,
             left,
-            heard: Instant::now(),
+            last_data: Instant::now(),
             patient: devices.idle_time() / 4,
             left_alone: false,
         };
@@ -89,11 +89,11 @@ impl ReadCall {
         max: u64,
         patience: Option<Duration>,
     ) -> Result<Bytes, CallError> {
-        self.left_alone |= self.heard.elapsed() >= self.patient;
+        self.left_alone |= self.last_data.elapsed() >= self.patient;
         let Some(patience) = patience else {
             return self.take(max).await;
         };
-        let deadline = (self.heard + patience).max(Instant::now() + GRACE);
+        let deadline = (self.last_data + patience).max(Instant::now() + GRACE);
         match timeout_at(deadline, self.take(max)).await {
             Ok(result) => result,
             Err(_) => Err(CallError::Timeout),
@@ -115,14 +115,14 @@ impl ReadCall {
                     let surplus = DecodeError::Invalid("more bytes than requested");
                     return Err(CallError::BadReply(surplus));
                 }
-                self.heard = Instant::now();
+                self.last_data = Instant::now();
                 *self.coming.insert(coming)
             }
         };
         let mut bytes = Bytes::new();
         if coming > 0 {
             bytes = call.read_some(coming.min(max)).await?;
-            self.heard = Instant::now();
+            self.last_data = Instant::now();
             self.left -= bytes.len() as u64;
             self.coming = Some(coming - bytes.len() as u64);
         }
@@ -149,7 +149,7 @@ impl ReadCall {
     /// different moments. Invalidates the call.
     pub(crate) fn is_silent(&mut self, patience: Duration) -> bool {
         self.call.is_some()
-            && self.heard + patience / 2 <= Instant::now()
+            && self.last_data + patience / 2 <= Instant::now()
             && self.take(u64::MAX).now_or_never().is_none()
     }
 
@@ -163,7 +163,9 @@ impl ReadCall {
                 Err(cause @ (CallError::Dead | CallError::Gone)) if devices.is_passed_over(osd) => {
                     devices.failed(osd, &cause);
                 }
-                Ok(_) | Err(CallError::Aborted(_) | CallError::BadReply(_)) => devices.heard(osd),
+                Ok(_) | Err(CallError::Aborted(_) | CallError::BadReply(_)) => {
+                    devices.clear_silence(osd)
+                }
                 Err(_) => {}
             }
         });

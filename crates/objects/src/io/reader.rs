@@ -397,7 +397,7 @@ impl Reader {
             }
         }
         for (place, _) in &have {
-            self.heard(*place);
+            self.clear_silence(*place);
         }
         self.went_on();
         self.spans.pop_front();
@@ -408,7 +408,7 @@ impl Reader {
     fn end_span(&mut self) {
         let calls = self.spans.pop_front().map(|span| span.calls);
         for call in calls.into_iter().flatten().flatten() {
-            self.heard(call.place);
+            self.clear_silence(call.place);
         }
         self.went_on();
     }
@@ -420,11 +420,11 @@ impl Reader {
 
     /// Records that the object at a place returned all requested data, even if others pass its
     /// device over.
-    fn heard(&self, place: usize) {
+    fn clear_silence(&self, place: usize) {
         if self.silence.is_some()
             && let Some(placed) = self.set.layout.objects.get(place)
         {
-            self.devices.heard(placed.osd);
+            self.devices.clear_silence(placed.osd);
         }
     }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cellar_auth::capability::CapabilityKeys;
 use cellar_auth::{Authority, Enctype, SecretKey};
 use cellar_objects::arithmetic::length_at;
-use cellar_objects::repair::{Pace, Target, rebuild};
+use cellar_objects::repair::{Pace, RebuildTarget, rebuild};
 use cellar_objects::{
     Capabilities, Devices, ObjectSet, ReadOptions, Reader, Result, WriteOptions, Writer, words_of,
 };
@@ -245,7 +245,7 @@ async fn files_on_real_devices_are_files() {
         assert!(file.layout.objects[1].stale);
         file.compare().await;
         let set = cell.set(&file.layout, file.vnode);
-        let target = Target { osd: 8, serial: 77 };
+        let target = RebuildTarget { osd: 8, serial: 77 };
         let (length, pace) = (file.model.len() as u64, Pace::new(0));
         let made = rebuild(&cell.devices, &set, 1, target, length, &pace).await;
         file.layout.objects.as_mut_slice()[1] = made.unwrap();

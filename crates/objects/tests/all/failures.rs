@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::cell::{Cell, File, erasure, striped};
 use cellar_objects::fake::Fault;
 use cellar_objects::placement::{Wish, choose, choose_degraded};
-use cellar_objects::repair::{Pace, Target, rebuild};
+use cellar_objects::repair::{Pace, RebuildTarget, rebuild};
 use cellar_objects::{Condition, DEAD_TIME, Error, ReadOptions, Reader};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::object::{Scheme, Shape};
@@ -317,7 +317,7 @@ async fn stores_go_on_without_a_device_and_say_so() {
         assert!(file.read(&cell, 0..100_000).await.unwrap() == bytes);
         // A repair restores the redundancy: then other objects may be lost.
         let set = file.set(file.layout.clone());
-        let target = Target { osd: 9, serial: 99 };
+        let target = RebuildTarget { osd: 9, serial: 99 };
         let pace = Pace::new(0);
         let made = rebuild(&cell.devices, &set, 0, target, file.length, &pace)
             .await
@@ -401,7 +401,7 @@ async fn a_copy_may_take_longer_than_a_device_may_be_silent() {
     cell.devices.set_idle_time(Duration::from_millis(100));
     cell.osd(4).set_fault(Fault::Slow(Duration::from_secs(2)));
     let set = file.set(file.layout.clone());
-    let (target, pace) = (Target { osd: 4, serial: 9 }, Pace::new(0));
+    let (target, pace) = (RebuildTarget { osd: 4, serial: 9 }, Pace::new(0));
     let made = rebuild(&cell.devices, &set, 0, target, file.length, &pace).await;
     file.layout.objects.as_mut_slice()[0] = made.unwrap();
     cell.osd(4).set_fault(Fault::None);
@@ -489,7 +489,7 @@ async fn a_new_file_is_stored_without_a_dead_device_and_repaired_later() {
             cell.devices.update(&listed);
             let set = file.set(file.layout.clone());
             let (target, pace) = (
-                Target {
+                RebuildTarget {
                     osd: dead,
                     serial: 99,
                 },

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::cell::{Cell, File, erasure, striped};
 use bytes::Bytes;
 use cellar_objects::fake::Fault;
-use cellar_objects::repair::{Pace, Target, rebuild};
+use cellar_objects::repair::{Pace, RebuildTarget, rebuild};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::object::Shape;
 use rand::rngs::StdRng;
@@ -207,7 +207,7 @@ impl Run<'_> {
         let osd = self.rng.random_range(0..DEVICES) + 2;
         let serial = self.file.layout.serial + 1;
         let set = self.file.set(self.file.layout.clone());
-        let target = Target { osd, serial };
+        let target = RebuildTarget { osd, serial };
         let well = self.fault()(osd) == Fault::None;
         let length = self.file.length;
         let pace = Pace::new(0);

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use cellar_objects::repair::{Pace, Target, rebuild};
+use cellar_objects::repair::{Pace, RebuildTarget, rebuild};
 use cellar_objects::{Condition, placement};
 use cellar_rpc::blocking;
 use cellar_volume::{Holder, Referenced, Replaced, Volume};
@@ -254,7 +254,7 @@ fn target(
     work: &Work,
     damaged: bool,
     wish: Wish,
-) -> Option<Target> {
+) -> Option<RebuildTarget> {
     let devices = storage.devices.list();
     let taken = |serial: u32| {
         work.layout
@@ -281,10 +281,10 @@ fn target(
         .collect();
     if let Wish::On(osd @ 1..) = wish {
         let free = !present.contains(&osd) || osd == here;
-        return (free && takes(osd)).then_some(Target { osd, serial });
+        return (free && takes(osd)).then_some(RebuildTarget { osd, serial });
     }
     if wish == Wish::IfBroken && (work.placed.stale || damaged) && takes(here) {
-        return Some(Target { osd: here, serial });
+        return Some(RebuildTarget { osd: here, serial });
     }
     let wanted = ObjectSpec {
         shape: work.layout.shape,
@@ -303,5 +303,5 @@ fn target(
         placement::choose_one(&devices, &wish, work.place, &present, &mut rng)
     });
     let osd = chosen.ok()?;
-    Some(Target { osd, serial })
+    Some(RebuildTarget { osd, serial })
 }
