@@ -60,11 +60,11 @@ pub(crate) trait Server: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        self.settle(P::OPCODE, who, || arguments.answer(self, who))
+        self.admit_and_count(P::OPCODE, who, || arguments.answer(self, who))
     }
 
     /// Admits a call, runs `work` and counts the call.
-    fn settle<T>(
+    fn admit_and_count<T>(
         &self,
         opcode: u32,
         who: Identity,

@@ -1,8 +1,8 @@
 //! OSDDB: the object storage devices of a cell, and its policies. Port 7003, service 13.
 //!
 //! 1. Settings (entries, policies) are in the database. Reports of devices (their free space, their
-//!    presence) are only in memory, see `heard`. They are seconds old at most, and arrive again
-//!    after a restart.
+//!    presence) are only in memory, see `device_reports`. They are seconds old at most, and arrive
+//!    again after a restart.
 //! 2. Both tables have a revision that rises with each change. File servers ask for the two numbers
 //!    every few seconds, and for a table only when its revision has changed.
 //! 3. The number of a deleted device or policy is never used again, because objects and volumes
@@ -24,7 +24,7 @@ use crate::{Clock, Error, Identity};
 
 mod check;
 mod device;
-mod heard;
+mod device_reports;
 mod heartbeat;
 mod model;
 mod policy;
@@ -33,7 +33,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use heard::DEAD_AFTER;
+pub use device_reports::DEAD_AFTER;
 pub use service::OsdDbService;
 
 /// The monotonic clock of [`OsdDb`], for durations.
@@ -42,7 +42,7 @@ pub type Stopwatch = Arc<dyn Fn() -> Instant + Send + Sync>;
 /// The OSD database of a cell.
 pub struct OsdDb {
     replica: Replica<model::Model>,
-    heard: heard::Heard,
+    reports: device_reports::DeviceReports,
     clock: Clock,
 }
 
@@ -67,10 +67,10 @@ impl OsdDb {
         let replica = Replica::open(db, |transaction| {
             tables::Tables(transaction).prepare().map_err(Error::from)
         })?;
-        let heard = heard::Heard::new(stopwatch);
+        let reports = device_reports::DeviceReports::new(stopwatch);
         Ok(Self {
             replica,
-            heard,
+            reports,
             clock,
         })
     }

@@ -19,7 +19,7 @@ impl Answer<OsdDb> for ListOsds {
         let listed = model
             .devices
             .values()
-            .map(|entry| osddb.heard.listed(entry));
+            .map(|entry| osddb.reports.listed(entry));
         Ok(ListOsdsReply {
             revision: model.revisions.devices,
             osds: List::from_iter_cut(listed),
@@ -38,7 +38,7 @@ impl Answer<OsdDb> for GetOsd {
         };
         let entry = found.ok_or(AbortCode::ENOENT)?;
         Ok(GetOsdReply {
-            osd: osddb.heard.listed(entry),
+            osd: osddb.reports.listed(entry),
         })
     }
 }

@@ -26,7 +26,7 @@ impl Answer<OsdDb> for Heartbeat {
             let model = osddb.replica.read();
             for state in &self.states {
                 match model.devices.contains_key(&state.id) && state.id != LOCAL_DISK {
-                    true => osddb.heard.hear(*state),
+                    true => osddb.reports.record(*state),
                     false => missing = true,
                 }
             }

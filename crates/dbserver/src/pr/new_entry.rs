@@ -36,7 +36,7 @@ impl Pr {
     /// As for other callers; PRPERM if the cell is restricted, or if the call has more than a name.
     pub(super) fn register(&self, who: Identity, asked: &NewEntry) -> Result<ViceId, AbortCode> {
         let creator = Identity::User(who.id());
-        self.settle(NewEntry::OPCODE, creator, || {
+        self.admit_and_count(NewEntry::OPCODE, creator, || {
             if asked.owner.0 != 0 || asked.flag != 0 {
                 return Err(AbortCode::PRPERM.into());
             }

@@ -6,7 +6,9 @@ use cellar_wire::vl::{
 };
 
 use super::Vl;
-use super::entry::{Entry, Place, check_new_name, check_partition, check_site_flags, check_sites};
+use super::entry::{
+    Entry, EntrySite, check_new_name, check_partition, check_site_flags, check_sites,
+};
 use super::tables::Tables;
 use crate::{Answer, Error, Identity};
 
@@ -51,9 +53,12 @@ impl Vl {
 }
 
 /// Converts sites to the form with server numbers; a new server gets a number.
-pub(super) fn places(tables: &mut Tables<'_, '_>, sites: &[Site]) -> Result<Box<[Place]>, Error> {
+pub(super) fn places(
+    tables: &mut Tables<'_, '_>,
+    sites: &[Site],
+) -> Result<Box<[EntrySite]>, Error> {
     let mut place = |site: &Site| {
-        Ok(Place {
+        Ok(EntrySite {
             server: tables.server_for(site.server)?,
             partition: check_partition(site.partition)?,
             flags: check_site_flags(site.flags)?,

@@ -11,7 +11,7 @@ use super::limits::SITE_FLAGS_MAX;
 
 /// The place of a volume: a server, by its number in the table of servers, and a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct EntrySite {
     pub(crate) server: u8,
     pub(crate) partition: u8,
     pub(crate) flags: u8,
@@ -32,7 +32,7 @@ pub(crate) struct Entry {
     /// Time of locking; 0 if it is not locked. Locks do not expire.
     pub(crate) lock_time: AfsTime,
     pub(crate) lock_id: i32,
-    pub(crate) places: Box<[Place]>,
+    pub(crate) places: Box<[EntrySite]>,
 }
 
 xdr_struct! {
@@ -65,7 +65,7 @@ xdr_struct! {
 
 impl Entry {
     pub(crate) fn to_row(&self) -> EntryRow {
-        let word = |p: &Place| u32::from_be_bytes([0, p.server, p.partition, p.flags]);
+        let word = |p: &EntrySite| u32::from_be_bytes([0, p.server, p.partition, p.flags]);
         EntryRow {
             name: self.name.clone(),
             ids: self.ids,
@@ -80,7 +80,7 @@ impl Entry {
     pub(crate) fn from_row(number: u32, row: EntryRow) -> Self {
         let place = |word: &u32| {
             let [_, server, partition, flags] = word.to_be_bytes();
-            Place {
+            EntrySite {
                 server,
                 partition,
                 flags,

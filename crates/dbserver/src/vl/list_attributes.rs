@@ -17,7 +17,7 @@ use cellar_wire::vl::{
 use cellar_wire::{AbortCode, List};
 
 use super::Vl;
-use super::entry::{Entry, Place};
+use super::entry::{Entry, EntrySite};
 use super::limits::{PAGE_ENTRIES, SCAN_ENTRIES};
 use super::model::Locations;
 use super::pattern::Pattern;
@@ -42,7 +42,7 @@ impl Choice {
         }
     }
 
-    fn takes_site(&self, place: &Place) -> bool {
+    fn takes_site(&self, place: &EntrySite) -> bool {
         self.server
             .is_none_or(|server| server == Some(place.server))
             && self

@@ -15,7 +15,7 @@ use cellar_wire::vl::{
 };
 use cellar_wire::{AbortCode, AfsUuid, List, VolumeId};
 
-use super::entry::{Entry, EntryRow, Place, base_name, check_name, check_type, name_as_id};
+use super::entry::{Entry, EntryRow, EntrySite, base_name, check_name, check_type, name_as_id};
 use super::limits::{FIRST_VOLUME_ID, SERVERS_MAX};
 use super::server::Server;
 use super::tables;
@@ -197,7 +197,7 @@ impl Locations {
         found.map(|(number, _)| number as u8)
     }
 
-    fn site(&self, place: &Place) -> Site {
+    fn site(&self, place: &EntrySite) -> Site {
         let server = self.server(usize::from(place.server));
         Site {
             server: server.map_or(0, Server::address),
@@ -236,7 +236,7 @@ impl Locations {
 
     /// An entry in the form that names servers by UUID.
     pub(crate) fn to_u(&self, entry: &Entry) -> UvldbEntry {
-        let site = |place: &Place| {
+        let site = |place: &EntrySite| {
             let (partition, flags) = (i32::from(place.partition), u32::from(place.flags));
             match self.server(usize::from(place.server)) {
                 Some(server) if server.is_registered() => UuidSite {

@@ -16,7 +16,7 @@ const REPEAT_MAX: u32 = 255;
 const DEPTH_MAX: usize = 16;
 
 /// A set of positions in a text, as bits.
-type Places = u128;
+type PositionSet = u128;
 
 /// A parsed expression.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Pattern {
     }
 }
 
-fn step_any(alternatives: &Alternatives, text: &[u8], from: Places) -> Places {
+fn step_any(alternatives: &Alternatives, text: &[u8], from: PositionSet) -> PositionSet {
     alternatives.iter().fold(0, |reached, sequence| {
         reached
             | sequence
@@ -79,7 +79,7 @@ fn step_any(alternatives: &Alternatives, text: &[u8], from: Places) -> Places {
 }
 
 impl Repeated {
-    fn step(&self, text: &[u8], from: Places) -> Places {
+    fn step(&self, text: &[u8], from: PositionSet) -> PositionSet {
         let mut places = from;
         for _ in 0..self.min {
             places = self.element.step(text, places);
@@ -98,7 +98,7 @@ impl Repeated {
 }
 
 impl Element {
-    fn step(&self, text: &[u8], from: Places) -> Places {
+    fn step(&self, text: &[u8], from: PositionSet) -> PositionSet {
         match self {
             Self::OneOf(set) => {
                 let here = text

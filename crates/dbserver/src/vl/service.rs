@@ -101,7 +101,7 @@ async fn locked<P: Locking>(
         ..Holder::default()
     };
     respond::<P, Vl>(vl, guard, call, true, move |vl, identity, arguments: P| {
-        vl.settle(P::OPCODE, identity, || arguments.lock(vl, identity, by))
+        vl.admit_and_count(P::OPCODE, identity, || arguments.lock(vl, identity, by))
     })
     .await
 }
@@ -146,7 +146,7 @@ async fn stream<P: Listing>(
     let who = vl.identify(call.caller(), guard);
     let server = Arc::clone(vl);
     let gathered = cellar_rpc::blocking(move || {
-        server.settle(P::OPCODE, who, || server.gather(arguments.attributes()))
+        server.admit_and_count(P::OPCODE, who, || server.gather(arguments.attributes()))
     });
     let gathered = gathered.await?;
     call.reply(&(gathered.len() as u32));

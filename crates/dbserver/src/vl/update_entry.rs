@@ -11,7 +11,7 @@ use cellar_wire::vl::{
 
 use super::Vl;
 use super::entry::{
-    Entry, Place, check_name, check_new_name, check_partition, check_release_type,
+    Entry, EntrySite, check_name, check_new_name, check_partition, check_release_type,
     check_site_flags, check_type,
 };
 use super::tables::Tables;
@@ -91,19 +91,19 @@ fn update(
 
 fn update_site(
     tables: &mut Tables<'_, '_>,
-    places: &mut Vec<Place>,
+    places: &mut Vec<EntrySite>,
     change: &SiteUpdate,
 ) -> Result<(), Error> {
     let target_partition = check_partition(change.target_partition)?;
     let asked = |bit| change.mask & bit != 0;
-    let find = |tables: &mut Tables<'_, '_>, places: &[Place], address, partition| {
+    let find = |tables: &mut Tables<'_, '_>, places: &[EntrySite], address, partition| {
         let server = tables.server_for(address)?;
         let found = places
             .iter()
             .position(|p| p.server == server && p.partition == partition);
         Ok::<_, Error>(found)
     };
-    let target = |tables: &mut Tables<'_, '_>, places: &[Place]| {
+    let target = |tables: &mut Tables<'_, '_>, places: &[EntrySite]| {
         let found = find(tables, places, change.target_server, target_partition)?;
         found.ok_or(Error::Refused(AbortCode::VL_NOREPSERVER))
     };
@@ -120,7 +120,7 @@ fn update_site(
         }
         let flags = check_site_flags(change.new_flags)?;
         let server = tables.server_for(change.new_server)?;
-        places.push(Place {
+        places.push(EntrySite {
             server,
             partition,
             flags,

@@ -130,7 +130,7 @@ fn long_listings_come_in_pages() {
         let server = tables.server_for(A)?;
         for n in 0..1250 {
             let new = volume(&format!("v{n}"), 10 + 10 * n);
-            let places = [entry::Place {
+            let places = [entry::EntrySite {
                 server,
                 partition: 0,
                 flags: VLSF_RWVOL as u8,

@@ -21,13 +21,13 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(8);
 /// The `silence` of a device that has never reported.
 const NEVER: u32 = u32::MAX;
 
-pub(super) struct Heard {
+pub(super) struct DeviceReports {
     stopwatch: Stopwatch,
     started: Instant,
     devices: Mutex<HashMap<u32, (OsdState, Instant)>>,
 }
 
-impl Heard {
+impl DeviceReports {
     pub(super) fn new(stopwatch: Stopwatch) -> Self {
         let started = stopwatch();
         Self {
@@ -38,7 +38,7 @@ impl Heard {
     }
 
     /// Stores a report.
-    pub(super) fn hear(&self, state: OsdState) {
+    pub(super) fn record(&self, state: OsdState) {
         let now = (self.stopwatch)();
         self.devices.lock().insert(state.id, (state, now));
     }
@@ -46,8 +46,8 @@ impl Heard {
     /// The entry of a device with its last report.
     pub(super) fn listed(&self, entry: &OsdEntry) -> OsdListed {
         let now = (self.stopwatch)();
-        let heard = self.devices.lock().get(&entry.id).copied();
-        let (silence, state) = match heard {
+        let last = self.devices.lock().get(&entry.id).copied();
+        let (silence, state) = match last {
             Some((state, at)) => (Some(now.saturating_duration_since(at)), state),
             None => (None, OsdState::default()),
         };
