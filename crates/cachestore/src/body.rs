@@ -31,7 +31,7 @@ use crate::backing_store::Backing;
 use crate::byte_ranges::Ranges;
 use crate::cache_index::Index;
 use crate::index_entry::MadeHere;
-use crate::recovery_notes::{Kept, LeftOver};
+use crate::recovery_notes::{BodyNotes, RecoveredChanges};
 
 mod fill;
 mod loan;
@@ -87,11 +87,11 @@ pub struct Body {
     /// Attributes that our own programs set and no server has.
     set: AfsStoreStatus,
     /// The notes in the index; `None` in memory.
-    kept: Option<Kept>,
+    notes: Option<BodyNotes>,
     /// The last writer, as in the index.
     writer: u32,
     /// The dirty bytes are of an earlier process, and the server was not asked about them yet.
-    left_over: Option<LeftOver>,
+    recovered: Option<RecoveredChanges>,
     /// Whether the file of the bytes is lent.
     lent: loan::Lent,
 }
@@ -146,9 +146,9 @@ impl Body {
             modified: None,
             touched: AfsTime(0),
             set: AfsStoreStatus::default(),
-            kept: None,
+            notes: None,
             writer: u32::MAX,
-            left_over: None,
+            recovered: None,
             lent: loan::Lent::new(),
         }
     }
@@ -166,21 +166,21 @@ impl Body {
     /// The local create of the file, if no server knows the file and the note of it outlives the
     /// process.
     pub fn made(&self) -> Option<&MadeHere> {
-        self.kept.as_ref()?.made()
+        self.notes.as_ref()?.made()
     }
 
     /// Notes that the file is a local create, which no server knows.
     pub fn is_made(&mut self, made: impl FnOnce() -> MadeHere) {
-        if let Some(kept) = &mut self.kept {
-            kept.is_made(made());
+        if let Some(notes) = &mut self.notes {
+            notes.is_made(made());
         }
     }
 
     /// Notes that the server knows the file.
     pub fn created(&mut self) {
         let changed = self.is_changed();
-        if let Some(kept) = &mut self.kept {
-            kept.created(changed);
+        if let Some(notes) = &mut self.notes {
+            notes.created(changed);
         }
     }
 
@@ -188,8 +188,8 @@ impl Body {
     /// process.
     pub fn note_made(&mut self, writer: u32, now: AfsTime) {
         let over = (self.version, writer);
-        if let Some(kept) = &mut self.kept {
-            kept.note_made(over, now);
+        if let Some(notes) = &mut self.notes {
+            notes.note_made(over, now);
         }
     }
 
@@ -199,8 +199,8 @@ impl Body {
     /// # Errors
     /// The file of the bytes cannot be opened.
     pub fn unsynced(&mut self) -> io::Result<Option<(std::fs::File, Arc<Index>, u64)>> {
-        let kept = self.kept.as_ref().filter(|_| self.is_changed());
-        let Some((index, changes)) = kept.and_then(Kept::to_sync) else {
+        let notes = self.notes.as_ref().filter(|_| self.is_changed());
+        let Some((index, changes)) = notes.and_then(BodyNotes::to_sync) else {
             return Ok(None);
         };
         let file = self.backing.synced_file()?;
@@ -210,8 +210,8 @@ impl Body {
     /// Notes that the changes up to this number of [`Body::unsynced`] are on the disk.
     pub fn synced(&mut self, changes: u64) {
         let is_changed = self.is_changed();
-        if let Some(kept) = self.kept.as_mut().filter(|_| is_changed) {
-            kept.synced(changes);
+        if let Some(notes) = self.notes.as_mut().filter(|_| is_changed) {
+            notes.synced(changes);
         }
     }
 
@@ -228,7 +228,7 @@ impl Body {
 
     /// The number of the file in the index.
     pub fn number(&self) -> Option<u64> {
-        self.kept.as_ref().map(Kept::number)
+        self.notes.as_ref().map(BodyNotes::number)
     }
 
     /// The length of the file, as programs of this machine see it, in bytes.
@@ -291,10 +291,10 @@ impl Body {
 
     /// Compares bytes of an earlier process with their checksums, before their first use.
     fn check(&mut self, start: u64, end: u64) {
-        let Some(kept) = &mut self.kept else {
+        let Some(notes) = &mut self.notes else {
             return;
         };
-        for (from, to) in kept.damaged(start, end, &mut self.backing) {
+        for (from, to) in notes.damaged(start, end, &mut self.backing) {
             self.account(|body| body.valid.remove(from, to));
         }
     }
@@ -333,7 +333,7 @@ impl Body {
             }
             return false;
         }
-        if self.left_over.as_ref().is_some_and(|left| left.postponed) {
+        if self.recovered.as_ref().is_some_and(|left| left.postponed) {
             return false;
         }
         self.decide(status);
@@ -387,8 +387,8 @@ impl Body {
         }
         let own = self.own();
         self.account(|body| body.valid = own);
-        if let Some(kept) = &mut self.kept {
-            kept.void(0, u64::MAX);
+        if let Some(notes) = &mut self.notes {
+            notes.void(0, u64::MAX);
         }
         if self.valid.is_empty() && !self.changed {
             self.remove();
@@ -400,8 +400,8 @@ impl Body {
         self.leave_lent();
         self.backing.remove();
         let is_changed = self.is_changed();
-        if let Some(kept) = self.kept.as_mut().filter(|_| !is_changed) {
-            kept.gone();
+        if let Some(notes) = self.notes.as_mut().filter(|_| !is_changed) {
+            notes.gone();
         }
     }
 
@@ -422,8 +422,8 @@ impl Body {
         };
         for (start, end) in clean {
             self.account(|body| body.valid.remove(start, end));
-            if let Some(kept) = &mut self.kept {
-                for (from, to) in kept.void(start, end) {
+            if let Some(notes) = &mut self.notes {
+                for (from, to) in notes.void(start, end) {
                     self.account(|body| body.valid.remove(from, to));
                 }
             }
@@ -469,17 +469,17 @@ impl Body {
         self.set = AfsStoreStatus::default();
         self.cut = None;
         self.meanwhile = None;
-        self.left_over = None;
+        self.recovered = None;
         self.remove();
         self.version = NO_VERSION;
     }
 
     /// Moves the bytes to a file of their own if a slot is too short for bytes up to `end`.
     fn make_fit(&mut self, end: u64) -> io::Result<()> {
-        let synced = self.kept.as_ref().is_some_and(Kept::was_synced);
+        let synced = self.notes.as_ref().is_some_and(BodyNotes::was_synced);
         let moved = self.backing.make_fit(end, self.length, synced)?;
-        if let Some(kept) = self.kept.as_mut().filter(|_| moved) {
-            kept.moved();
+        if let Some(notes) = self.notes.as_mut().filter(|_| moved) {
+            notes.moved();
         }
         Ok(())
     }
@@ -497,7 +497,7 @@ impl Drop for Body {
             body.dirty.clear();
             body.storing.clear();
         });
-        if !(self.kept.as_mut()).is_some_and(|kept| kept.rest(&self.backing)) {
+        if !(self.notes.as_mut()).is_some_and(|notes| notes.rest(&self.backing)) {
             self.backing.remove();
         }
     }

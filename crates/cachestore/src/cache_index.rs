@@ -36,7 +36,7 @@ use parking_lot::Mutex;
 
 use crate::backing_store::{Backing, alive, syncs};
 use crate::body::Space;
-use crate::index_entry::{Dirty, Entry, MAGIC, MadeHere, Place, Replayed, Sums, overlapping};
+use crate::index_entry::{Dirty, Entry, FileKey, MAGIC, MadeHere, Replayed, Sums, overlapping};
 use crate::index_record::{NONE, Record, encode};
 use crate::pack_slots::Slots;
 
@@ -64,7 +64,7 @@ const ASIDE: &str = "aside";
 
 /// The state of a file that is taken into use.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct IndexedFile {
     pub(crate) number: u64,
     pub(crate) version: u64,
     pub(crate) sums: Sums,
@@ -101,7 +101,7 @@ struct State {
     /// Records until the next attempt to rewrite a log that failed.
     failing: Option<u64>,
     entries: HashMap<u64, Entry>,
-    numbers: HashMap<Place, u64>,
+    numbers: HashMap<FileKey, u64>,
     resting: BTreeMap<u64, u64>,
     ticks: u64,
     next: u64,
@@ -226,7 +226,7 @@ impl Index {
     }
 
     /// Takes a file at rest into use; `None` if the index does not have it.
-    pub(crate) fn take(&self, place: &Place) -> Option<Left> {
+    pub(crate) fn take(&self, place: &FileKey) -> Option<IndexedFile> {
         let mut state = self.state.lock();
         let number = *state.numbers.get(place)?;
         let entry = state.entries.get_mut(&number)?;
@@ -235,7 +235,7 @@ impl Index {
         }
         let rests = std::mem::take(&mut entry.rests);
         self.space.used.fetch_sub(entry.bytes(), Ordering::Relaxed);
-        let left = Left {
+        let left = IndexedFile {
             number,
             version: entry.version,
             sums: entry.sums.clone(),
@@ -438,7 +438,7 @@ impl Index {
     }
 
     /// The files at rest with unstored changes.
-    pub fn left_dirty(&self) -> Vec<Place> {
+    pub fn left_dirty(&self) -> Vec<FileKey> {
         if !self.left.load(Ordering::Relaxed) {
             return Vec::new();
         }

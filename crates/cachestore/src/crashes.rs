@@ -13,11 +13,11 @@ use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus, FileType};
 use crate::backing_store::WRITES_LEFT;
 use crate::body::{Body, STORE_BYTES, Space};
 use crate::cache_index::{Index, unstored_in};
-use crate::index_entry::Place;
+use crate::index_entry::FileKey;
 use crate::pack_slots::{SLOT, Slots};
 use crate::recovery_notes::checksums;
 
-mod left_over;
+mod recovery;
 mod synced;
 
 const NOW: AfsTime = AfsTime(7);
@@ -25,7 +25,7 @@ const BOOT: [u8; 16] = [1; 16];
 /// Lengths are below this.
 const LENGTHS: u64 = 6_000;
 
-fn place(number: u32) -> Place {
+fn place(number: u32) -> FileKey {
     let fid = Fid {
         volume: VolumeId(5),
         vnode: VnodeId(2 * number),
@@ -104,11 +104,11 @@ impl World {
         }
     }
 
-    /// The file's body; what was left of it is settled as `recovery.rs` of the client does.
+    /// The file's body; what was left of it is recovered as `recovery.rs` of the client does.
     fn take(&mut self) -> &mut Body {
         if self.body.is_none() {
             let mut body = Body::of_disk(&self.index, place(1), self.space.clone());
-            if let Some((start, end, cut)) = body.left_over().and_then(|left| left.in_doubt) {
+            if let Some((start, end, cut)) = body.recovered().and_then(|left| left.in_doubt) {
                 let has = self.server.bytes.get(start as usize..end as usize);
                 if self.server.version == body.version() + 1
                     && start < end
@@ -117,7 +117,7 @@ impl World {
                     && self.server.bytes.len() as u64 <= body.length()
                     && has == Some(&body.read(start, end).expect("reads")[..])
                 {
-                    body.settle(self.server.version);
+                    body.confirm_stored_piece(self.server.version);
                 }
             }
             body.apply_status(&self.server.status());

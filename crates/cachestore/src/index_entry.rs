@@ -13,7 +13,7 @@ use crate::index_record::{Damaged, NONE, Record, decode, may_begin};
 pub(crate) const MAGIC: &[u8] = b"cellar cache index 1\n";
 
 /// The identity of a cached file: the name of the cell, and the fid.
-pub type Place = (Arc<str>, Fid);
+pub type FileKey = (Arc<str>, Fid);
 
 /// Parts with checksums: end and sum by start.
 pub(crate) type Sums = BTreeMap<u64, (u64, u32)>;
@@ -78,7 +78,7 @@ impl MadeHere {
 /// The state of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    pub(crate) place: Place,
+    pub(crate) place: FileKey,
     pub(crate) version: u64,
     pub(crate) sums: Sums,
     pub(crate) dirty: Option<Dirty>,
@@ -265,7 +265,7 @@ impl Dirty {
 
 /// The bytes from the next valid record on. Each offset is tried, but a checksum is computed only
 /// where a record may begin. So this takes no longer than to read an undamaged log.
-fn behind_damage(bytes: &[u8]) -> &[u8] {
+fn after_damage(bytes: &[u8]) -> &[u8] {
     let starts = (1..bytes.len()).map(|at| &bytes[at..]);
     let mut starts = starts.filter(|rest| may_begin(rest));
     starts
@@ -288,7 +288,7 @@ impl Replayed {
         let mut replayed = Self::default();
         let mut rest = bytes.strip_prefix(MAGIC).unwrap_or_else(|| {
             replayed.damaged = !bytes.is_empty();
-            behind_damage(bytes)
+            after_damage(bytes)
         });
         loop {
             match decode(rest) {
@@ -297,7 +297,7 @@ impl Replayed {
                     replayed.take(&record);
                 }
                 cut_short @ (Ok(None) | Err(Damaged)) => {
-                    rest = behind_damage(rest);
+                    rest = after_damage(rest);
                     // Nothing can follow a truncated record. If something follows, its length is
                     // damaged.
                     if cut_short.is_ok() && rest.is_empty() {

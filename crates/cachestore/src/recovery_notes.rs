@@ -8,8 +8,8 @@ use cellar_wire::rxafs::AfsStoreStatus;
 
 use crate::backing_store::Backing;
 use crate::byte_ranges::Ranges;
-use crate::cache_index::{Index, Left};
-use crate::index_entry::{MadeHere, Place, Sums, overlapping};
+use crate::cache_index::{Index, IndexedFile};
+use crate::index_entry::{FileKey, MadeHere, Sums, overlapping};
 use crate::index_record::{NONE, Record};
 
 /// The most bytes under one checksum: all of them are read before any of them is used.
@@ -17,7 +17,7 @@ const PART: usize = 1 << 20;
 
 /// Unstored changes of an earlier process, about which the server was not asked yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOver {
+pub struct RecoveredChanges {
     /// The bytes may be damaged by a crash of the machine.
     pub torn: bool,
     /// The piece that was being stored (start, end, cut), which the server may have.
@@ -28,9 +28,9 @@ pub struct LeftOver {
 
 /// The notes of one body.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct BodyNotes {
     index: Arc<Index>,
-    place: Place,
+    place: FileKey,
     number: u64,
     /// Whether the index has the record with the identity of the file.
     named: bool,
@@ -42,9 +42,13 @@ pub(crate) struct Kept {
     made: Option<MadeHere>,
 }
 
-impl Kept {
+impl BodyNotes {
     /// The notes of a body, and the clean bytes that an earlier process left.
-    pub(crate) fn new(index: &Arc<Index>, place: Place, left: Option<&Left>) -> (Self, Ranges) {
+    pub(crate) fn new(
+        index: &Arc<Index>,
+        place: FileKey,
+        left: Option<&IndexedFile>,
+    ) -> (Self, Ranges) {
         let mut clean = Ranges::default();
         let mut unchecked = Sums::new();
         if let Some(left) = left {
@@ -57,7 +61,7 @@ impl Kept {
             clean.insert(*start, *end);
         }
         let dirty = left.and_then(|left| left.dirty.as_ref());
-        let kept = Self {
+        let notes = Self {
             number: left.map_or_else(|| index.new_number(), |left| left.number),
             named: left.is_some(),
             index: index.clone(),
@@ -68,7 +72,7 @@ impl Kept {
             unchecked,
             made: left.and_then(|left| left.made.clone()),
         };
-        (kept, clean)
+        (notes, clean)
     }
 
     /// The local create, if no server knows it.
@@ -275,7 +279,7 @@ impl Kept {
         self.note([stored].into_iter().chain(valid));
     }
 
-    /// As [`Kept::stored`], for a piece that the replayed log has as dirty.
+    /// As [`BodyNotes::stored`], for a piece that the replayed log has as dirty.
     pub(crate) fn stored_after_all(
         &mut self,
         (start, end, cut): (u64, u64, Option<u64>),

@@ -35,7 +35,7 @@ impl Body {
             // Nothing of it is here: as every file is read the first time.
             self.backing.write_all(at, pieces)?;
             self.account(|body| body.valid.insert(at, coming));
-            for piece in pieces.iter().filter(|_| self.kept.is_some()) {
+            for piece in pieces.iter().filter(|_| self.notes.is_some()) {
                 filled.add(at, piece);
                 at += piece.len() as u64;
             }
@@ -50,8 +50,8 @@ impl Body {
             let zeros = vec![0; (range.end - at) as usize];
             self.fill_one(at, &zeros, &mut Filled::default())?;
         }
-        if let Some(kept) = &mut self.kept {
-            kept.valid(status.data_version, filled.parts());
+        if let Some(notes) = &mut self.notes {
+            notes.valid(status.data_version, filled.parts());
         }
         Ok(true)
     }
@@ -62,7 +62,7 @@ impl Body {
             let part = &piece[(from - at) as usize..(to - at) as usize];
             self.backing.write(from, part)?;
             self.account(|body| body.valid.insert(from, to));
-            if self.kept.is_some() {
+            if self.notes.is_some() {
                 filled.add(from, part);
             }
         }

@@ -16,9 +16,9 @@ impl Body {
     /// as lent as long as the `Arc` lives. Bytes of another version, or after all bytes were
     /// dropped, go into another file.
     pub fn lend(&mut self) -> Option<(File, Arc<()>)> {
-        let kept = self.kept.as_ref()?;
-        let is_clean = !self.is_changed() && !self.in_flight && self.left_over.is_none();
-        if !is_clean || kept.unchecked_bytes() > COMPARED_MAX {
+        let notes = self.notes.as_ref()?;
+        let is_clean = !self.is_changed() && !self.in_flight && self.recovered.is_none();
+        if !is_clean || notes.unchecked_bytes() > COMPARED_MAX {
             return None;
         }
         if !self.gaps(0, self.length).is_empty() {

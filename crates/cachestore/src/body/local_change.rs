@@ -21,9 +21,9 @@ impl Body {
             self.half_written(position, end, now);
             return Err(cause);
         }
-        if let Some(kept) = &mut self.kept {
+        if let Some(notes) = &mut self.notes {
             let length = self.length.max(end);
-            kept.written(self.version, self.writer, (position, end), length, now);
+            notes.written(self.version, self.writer, (position, end), length, now);
         }
         self.account(|body| {
             // A hole: zeros, here and, once stored, there.
@@ -48,8 +48,8 @@ impl Body {
         let being_stored = being_stored.map(|(from, to)| (from.max(position), to.min(end)));
         let mixed: Vec<_> = being_stored.filter(|(from, to)| from < to).collect();
         for (from, to) in mixed {
-            if let Some(kept) = &mut self.kept {
-                kept.written(self.version, self.writer, (from, to), self.length, now);
+            if let Some(notes) = &mut self.notes {
+                notes.written(self.version, self.writer, (from, to), self.length, now);
             }
             self.account(|body| body.dirty.insert(from, to));
             self.changed_contents(now);
@@ -76,8 +76,8 @@ impl Body {
             cut => Some(cut.map_or(length, |cut| cut.min(length))),
         };
         self.check(length, length.saturating_add(1));
-        if let Some(kept) = &mut self.kept {
-            kept.length(self.version, self.writer, length, cut, now);
+        if let Some(notes) = &mut self.notes {
+            notes.length(self.version, self.writer, length, cut, now);
         }
         if length < self.length {
             self.backing.cut(length)?;
@@ -121,9 +121,9 @@ impl Body {
 
     fn note_attributes(&mut self) {
         let modified = self.modified.unwrap_or_default();
-        if let Some(kept) = &mut self.kept {
+        if let Some(notes) = &mut self.notes {
             let over = (self.version, self.writer);
-            kept.attributes(over, self.length, modified, &self.set);
+            notes.attributes(over, self.length, modified, &self.set);
         }
     }
 
@@ -134,21 +134,21 @@ impl Body {
         if *sent == AfsStoreStatus::default() {
             return;
         }
-        fn settle<T: PartialEq>(set: &mut Option<T>, sent: Option<T>, shown: Option<T>) {
+        fn clear_if_applied<T: PartialEq>(set: &mut Option<T>, sent: Option<T>, shown: Option<T>) {
             if *set == sent && (shown.is_none() || shown == sent) {
                 *set = None;
             }
         }
         let set = &mut self.set;
         let mode = shown.map(|status| status.unix_mode & 0o7777);
-        settle(&mut set.unix_mode, sent.unix_mode, mode);
-        settle(&mut set.owner, sent.owner, shown.map(|status| status.owner));
-        settle(&mut set.group, sent.group, shown.map(|status| status.group));
+        clear_if_applied(&mut set.unix_mode, sent.unix_mode, mode);
+        clear_if_applied(&mut set.owner, sent.owner, shown.map(|status| status.owner));
+        clear_if_applied(&mut set.group, sent.group, shown.map(|status| status.group));
         let time = shown.map(|status| status.client_mod_time);
-        settle(&mut set.client_mod_time, sent.client_mod_time, time);
+        clear_if_applied(&mut set.client_mod_time, sent.client_mod_time, time);
         if !self.is_changed() {
-            if let Some(kept) = &mut self.kept {
-                kept.clean();
+            if let Some(notes) = &mut self.notes {
+                notes.clean();
             }
         } else if !self.changed || self.lacks_a_piece() {
             // Else it is noted next that nothing is left.
@@ -165,8 +165,8 @@ impl Body {
         if *set != before {
             if self.is_changed() {
                 self.note_attributes();
-            } else if let Some(kept) = &mut self.kept {
-                kept.clean();
+            } else if let Some(notes) = &mut self.notes {
+                notes.clean();
             }
         }
     }

@@ -6,17 +6,17 @@ use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus};
 
 use super::{Body, Space};
 use crate::cache_index::Index;
-use crate::index_entry::Place;
-use crate::recovery_notes::{Kept, LeftOver};
+use crate::index_entry::FileKey;
+use crate::recovery_notes::{BodyNotes, RecoveredChanges};
 
 impl Body {
     /// A body in the cache directory, with the bytes that an earlier process left of it.
-    pub fn of_disk(index: &Arc<Index>, place: Place, space: Arc<Space>) -> Self {
+    pub fn of_disk(index: &Arc<Index>, place: FileKey, space: Arc<Space>) -> Self {
         let left = index.take(&place);
-        let (kept, clean) = Kept::new(index, place, left.as_ref());
-        let backing = kept.backing(left.as_ref().is_some_and(|left| left.own_file));
+        let (notes, clean) = BodyNotes::new(index, place, left.as_ref());
+        let backing = notes.backing(left.as_ref().is_some_and(|left| left.own_file));
         let mut body = Self::new(backing, space);
-        body.kept = Some(kept);
+        body.notes = Some(notes);
         let Some(left) = left else {
             return body;
         };
@@ -36,7 +36,7 @@ impl Body {
             body.touched = dirty.modified;
             body.set = dirty.set;
             if !dirty.contents {
-                body.left_over = Some(LeftOver {
+                body.recovered = Some(RecoveredChanges {
                     torn: dirty.torn,
                     in_doubt: None,
                     postponed: false,
@@ -49,7 +49,7 @@ impl Body {
             body.changed = true;
             // A shortening that was noted may not have been done.
             let torn = body.backing.cut(dirty.length).is_err() || dirty.torn;
-            body.left_over = Some(LeftOver {
+            body.recovered = Some(RecoveredChanges {
                 torn,
                 in_doubt: dirty.storing,
                 postponed: false,
@@ -63,21 +63,21 @@ impl Body {
     }
 
     /// The unstored changes of an earlier process, as long as the server was not asked about them.
-    pub fn left_over(&self) -> Option<&LeftOver> {
-        self.left_over.as_ref()
+    pub fn recovered(&self) -> Option<&RecoveredChanges> {
+        self.recovered.as_ref()
     }
 
     /// While postponed, a status from the server does not decide about the unstored changes.
     pub fn postpone(&mut self, postponed: bool) {
-        if let Some(left) = &mut self.left_over {
+        if let Some(left) = &mut self.recovered {
             left.postponed = postponed;
         }
     }
 
     /// Notes that the server has the piece that was being stored when the earlier process ended.
     /// That store made `version`.
-    pub fn settle(&mut self, version: u64) {
-        let Some(left) = &mut self.left_over else {
+    pub fn confirm_stored_piece(&mut self, version: u64) {
+        let Some(left) = &mut self.recovered else {
             return;
         };
         let Some(piece) = left.in_doubt.take() else {
@@ -88,15 +88,15 @@ impl Body {
         let before = std::mem::replace(&mut self.version, version);
         // If another client stored the same bytes here, the rest of the file is that client's.
         self.account(|body| body.valid = body.dirty.clone());
-        if let Some(kept) = &mut self.kept {
-            kept.stored_after_all(piece, before, version);
-            kept.void(0, u64::MAX);
+        if let Some(notes) = &mut self.notes {
+            notes.stored_after_all(piece, before, version);
+            notes.void(0, u64::MAX);
         }
     }
 
     /// Decides about the unstored changes: they can be stored, or are put aside.
     pub(super) fn decide(&mut self, status: &AfsFetchStatus) {
-        let Some(left) = self.left_over.take() else {
+        let Some(left) = self.recovered.take() else {
             return;
         };
         if !self.changed {
@@ -104,8 +104,8 @@ impl Body {
             // since.
             if left.torn {
                 self.set = AfsStoreStatus::default();
-                if let Some(kept) = &mut self.kept {
-                    kept.clean();
+                if let Some(notes) = &mut self.notes {
+                    notes.clean();
                 }
             }
             return;
@@ -121,9 +121,9 @@ impl Body {
             self.server_length = status.length;
             let own = self.own();
             self.account(|body| body.valid.insert_all(&own));
-            if let Some(kept) = self.kept.as_mut().filter(|_| left.in_doubt.is_some()) {
+            if let Some(notes) = self.notes.as_mut().filter(|_| left.in_doubt.is_some()) {
                 // The store in progress did not reach the server.
-                kept.not_stored();
+                notes.not_stored();
             }
             return;
         };
@@ -136,9 +136,9 @@ impl Body {
         if !self.changed && self.made().is_none() {
             return self.abandon();
         }
-        self.left_over = None;
+        self.recovered = None;
         self.backing.close();
-        let Some(kept) = &mut self.kept else {
+        let Some(notes) = &mut self.notes else {
             // In memory there is nothing beside the cache.
             return self.abandon();
         };
@@ -146,7 +146,7 @@ impl Body {
         // be on the disk.
         let own = self.backing.make_fit(u64::MAX, self.length, true);
         let own = own.and_then(|_| self.backing.leave_slot());
-        self.backing = kept.put_aside(why, own);
+        self.backing = notes.put_aside(why, own);
         self.abandon();
         self.length = self.server_length;
     }

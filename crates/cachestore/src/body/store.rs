@@ -22,8 +22,8 @@ impl Body {
                 if self.dirty.is_empty() && self.cut.is_none() && piece.file_length >= self.length {
                     piece.set = self.set;
                 }
-                if let Some(kept) = &mut self.kept {
-                    kept.storing(piece.start, piece.end, piece.cut);
+                if let Some(notes) = &mut self.notes {
+                    notes.storing(piece.start, piece.end, piece.cut);
                 }
             }
             None => {
@@ -31,10 +31,10 @@ impl Body {
                 let left = (self.set != AfsStoreStatus::default()).then_some(self.set);
                 let (over, length) = ((self.version, self.writer), self.length);
                 let modified = self.modified.unwrap_or_default();
-                if let Some(kept) = self.kept.as_mut().filter(|_| was_changed) {
+                if let Some(notes) = self.notes.as_mut().filter(|_| was_changed) {
                     match left {
-                        Some(set) => kept.clean_but(over, length, modified, &set),
-                        None => kept.clean(),
+                        Some(set) => notes.clean_but(over, length, modified, &set),
+                        None => notes.clean(),
                     }
                 }
             }
@@ -91,7 +91,7 @@ impl Body {
         self.cutting = false;
         let ours_alone = status.data_version == self.version.wrapping_add(1);
         self.account(|body| body.storing.remove(piece.start, piece.end));
-        if let Some(kept) = &mut self.kept {
+        if let Some(notes) = &mut self.notes {
             // Bytes that were overwritten or cut meanwhile differ from the stored ones.
             let whole = sums.iter().filter(|(start, end, _)| {
                 ours_alone
@@ -99,7 +99,7 @@ impl Body {
                     && self.dirty.gaps(*start, *end) == [(*start, *end)]
             });
             let whole: Vec<_> = whole.copied().collect();
-            kept.stored(self.version, status.data_version, &whole);
+            notes.stored(self.version, status.data_version, &whole);
         }
         self.version = status.data_version;
         self.met = status.data_version;
@@ -138,8 +138,8 @@ impl Body {
             self.cut = Some(self.cut.map_or(cut, |later| later.min(cut)));
         }
         // Unless it was given up meanwhile.
-        if let Some(kept) = self.kept.as_mut().filter(|_| self.changed) {
-            kept.not_stored();
+        if let Some(notes) = self.notes.as_mut().filter(|_| self.changed) {
+            notes.not_stored();
         }
         let met = self.meanwhile.take();
         met.is_some_and(|met| self.apply_status(&met))

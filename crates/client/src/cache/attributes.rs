@@ -144,7 +144,7 @@ impl Cache {
         (state.opens > 0 || is_stored_now || vnode.waits.load(Ordering::Acquire))
             && (state.made || body.is_changed())
             && state.writer.as_ref().is_none_or(by_user)
-            && body.left_over().is_none()
+            && body.recovered().is_none()
     }
 
     /// Stores attributes if nothing else is dirty. Returns whether there were any.

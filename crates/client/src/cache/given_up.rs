@@ -80,7 +80,7 @@ impl Cache {
     fn give_up(&self, vnode: &Arc<Vnode>, by_us: bool, why: &str) {
         let lost = {
             let mut body = vnode.body.lock();
-            let lost = body.left_over().is_some() || (body.is_changed() && !by_us);
+            let lost = body.recovered().is_some() || (body.is_changed() && !by_us);
             match lost {
                 true => body.put_aside(why),
                 false => body.abandon(),

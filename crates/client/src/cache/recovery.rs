@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use cellar_cachestore::{LeftOver, Place};
+use cellar_cachestore::{FileKey, RecoveredChanges};
 use cellar_wire::abort::AbortCode;
 
 use super::Cache;
@@ -79,7 +79,7 @@ impl Cache {
         }
     }
 
-    async fn vnode_of(&self, (cell, fid): &Place) -> Result<Arc<Vnode>> {
+    async fn vnode_of(&self, (cell, fid): &FileKey) -> Result<Arc<Vnode>> {
         let unknown = || refused(format!("cell {cell}"), AbortCode::ENOENT);
         let name = CellName::new(cell).map_err(|_| unknown())?;
         let known = self.known_cells().find(&name).await;
@@ -118,7 +118,7 @@ impl Cache {
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
-        left_over: &LeftOver,
+        left_over: &RecoveredChanges,
     ) -> Result<()> {
         // The answer to the create has a version, too, perhaps one that contains our bytes.
         let postponed = left_over.in_doubt.map(|_| Postponed::of(vnode));
@@ -161,10 +161,10 @@ impl Cache {
         let mut body = vnode.body.lock();
         let next = body.version().wrapping_add(1) == status.data_version && start < end;
         let like_ours = body.cut() == cut && end <= status.length && status.length <= body.length();
-        if next && like_ours && body.left_over().is_some() {
+        if next && like_ours && body.recovered().is_some() {
             let ours = body.read(start, end).map_err(|cause| local(vnode, cause))?;
             if pieces.concat() == ours {
-                body.settle(status.data_version);
+                body.confirm_stored_piece(status.data_version);
             }
         }
         Ok(())

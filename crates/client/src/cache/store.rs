@@ -142,7 +142,7 @@ impl Cache {
             return Ok(true);
         }
         let user = self.writer(vnode).await?;
-        let left_over = vnode.body.lock().left_over().cloned();
+        let left_over = vnode.body.lock().recovered().cloned();
         if let Some(left_over) = left_over {
             self.ask_about(&user, vnode, &left_over).await?;
         }
