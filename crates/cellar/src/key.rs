@@ -33,7 +33,7 @@ pub(crate) struct Options {
 }
 
 #[derive(Debug, clap::Args)]
-struct Place {
+struct KeyDirectory {
     /// Directory of the cell on this machine. Default: ./cell-data.
     #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
     dir: Option<PathBuf>,
@@ -56,7 +56,7 @@ enum What {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        place: Place,
+        place: KeyDirectory,
     },
     /// Add a key, read in hexadecimal from standard input.
     #[command(after_help = "Example:
@@ -69,7 +69,7 @@ enum What {
         #[arg(long, value_name = "TYPE", value_parser = enctype, default_value = "aes256-cts-hmac-sha1-96")]
         enctype: Enctype,
         #[command(flatten)]
-        place: Place,
+        place: KeyDirectory,
     },
     /// Add the cell's keys from a keytab: those of afs/CELL and afs, or of --principal.
     #[command(after_help = "Examples:
@@ -82,7 +82,7 @@ enum What {
         #[arg(long, value_name = "NAME@REALM")]
         principal: Option<String>,
         #[command(flatten)]
-        place: Place,
+        place: KeyDirectory,
     },
     /// Write all keys to a file that only its owner can read.
     #[command(after_help = "Examples:
@@ -95,7 +95,7 @@ enum What {
         #[arg(long, value_name = "NAME@REALM")]
         keytab_principal: Option<String>,
         #[command(flatten)]
-        place: Place,
+        place: KeyDirectory,
     },
     /// Remove all keys of a version. Tickets sealed with them stop working at once.
     #[command(after_help = "Example:
@@ -107,7 +107,7 @@ enum What {
         #[arg(long)]
         last: bool,
         #[command(flatten)]
-        place: Place,
+        place: KeyDirectory,
     },
     /// Make a random key with the next version number, for a cell without a KDC.
     #[command(after_help = "Example:
@@ -117,11 +117,11 @@ enum What {
         #[arg(long, value_name = "TYPE", value_parser = enctype, default_value = "aes256-cts-hmac-sha1-96")]
         enctype: Enctype,
         #[command(flatten)]
-        place: Place,
+        place: KeyDirectory,
     },
 }
 
-impl Place {
+impl KeyDirectory {
     fn authority(&self) -> Outcome<Authority> {
         if let (Some(directory), Some(cell)) = (&self.server_dir, &self.cell) {
             return Ok(Authority::open(directory, cell)?);

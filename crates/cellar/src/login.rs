@@ -5,8 +5,8 @@
 //! commands take it from there ([`crate::identity`]). If the kernel has an AFS client, it gets the
 //! token too.
 
+mod database_entry;
 mod keep;
-mod known;
 mod obtain;
 
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use cellar_client::CellName;
 use cellar_kerberos::CacheName;
-use cellar_kerberos::keyring::Place;
+use cellar_kerberos::keyring::KeyringKind;
 use cellar_wire::ids::AfsTime;
 use serde_json::json;
 
@@ -182,8 +182,8 @@ async fn request(options: &Options) -> Outcome<Request> {
             Kernel::Never => None,
         },
         place: match options.keyring {
-            KeyringName::Session => Place::Session,
-            KeyringName::User => Place::User,
+            KeyringName::Session => KeyringKind::Session,
+            KeyringName::User => KeyringKind::User,
         },
         register: !options.no_register,
     })

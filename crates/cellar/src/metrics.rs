@@ -36,14 +36,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The address of the metrics server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum MetricsAddress {
     /// A TCP port.
     Port(SocketAddr),
     /// The path of a Unix socket.
     Socket(PathBuf),
 }
 
-impl FromStr for Place {
+impl FromStr for MetricsAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -59,7 +59,7 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MetricsAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Port(address) => address.fmt(f),
@@ -78,7 +78,7 @@ pub(crate) struct Metrics {
     task: tokio::task::JoinHandle<()>,
     socket: Option<PathBuf>,
     #[cfg(test)]
-    place: Place,
+    place: MetricsAddress,
 }
 
 impl Drop for Metrics {
@@ -92,10 +92,10 @@ impl Drop for Metrics {
 
 impl Metrics {
     /// Serves the metrics of `registry` at `place`.
-    pub(crate) async fn start(place: &Place, registry: Registry) -> Result<Self, Failure> {
+    pub(crate) async fn start(place: &MetricsAddress, registry: Registry) -> Result<Self, Failure> {
         let listener = match place {
-            Place::Port(address) => TcpListener::bind(address).await.map(Listener::Port),
-            Place::Socket(path) => cellar_private::socket(path)
+            MetricsAddress::Port(address) => TcpListener::bind(address).await.map(Listener::Port),
+            MetricsAddress::Socket(path) => cellar_private::socket(path)
                 .and_then(UnixListener::from_std)
                 .map(Listener::Socket),
         };
@@ -104,13 +104,13 @@ impl Metrics {
         Ok(Self {
             #[cfg(test)]
             place: match &listener {
-                Listener::Port(listener) => listener.local_addr().map(Place::Port)?,
+                Listener::Port(listener) => listener.local_addr().map(MetricsAddress::Port)?,
                 Listener::Socket(_) => place.clone(),
             },
             task: tokio::spawn(accept(listener, registry)),
             socket: match place {
-                Place::Port(_) => None,
-                Place::Socket(path) => Some(path.clone()),
+                MetricsAddress::Port(_) => None,
+                MetricsAddress::Socket(path) => Some(path.clone()),
             },
         })
     }
@@ -222,7 +222,7 @@ mod tests {
     async fn on_a_port() -> (Metrics, SocketAddr) {
         let place = "127.0.0.1:0".parse().expect("place");
         let metrics = Metrics::start(&place, registry()).await.expect("start");
-        let Place::Port(address) = metrics.place else {
+        let MetricsAddress::Port(address) = metrics.place else {
             panic!("{}", metrics.place)
         };
         (metrics, address)
@@ -230,12 +230,15 @@ mod tests {
 
     #[test]
     fn places() {
-        let port = |address: &str| Ok(Place::Port(address.parse().expect("address")));
+        let port = |address: &str| Ok(MetricsAddress::Port(address.parse().expect("address")));
         assert_eq!("9107".parse(), port("127.0.0.1:9107"));
         assert_eq!("192.0.2.1:9107".parse(), port("192.0.2.1:9107"));
-        assert_eq!("/run/m".parse(), Ok(Place::Socket("/run/m".into())));
+        assert_eq!(
+            "/run/m".parse(),
+            Ok(MetricsAddress::Socket("/run/m".into()))
+        );
         for wrong in ["", "m", "70000", "192.0.2.1"] {
-            assert!(wrong.parse::<Place>().is_err(), "{wrong}");
+            assert!(wrong.parse::<MetricsAddress>().is_err(), "{wrong}");
         }
     }
 
@@ -293,7 +296,7 @@ mod tests {
     async fn a_socket_is_for_its_owner() {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("metrics");
-        let place = Place::Socket(path.clone());
+        let place = MetricsAddress::Socket(path.clone());
         let metrics = Metrics::start(&place, registry()).await.expect("start");
         let about = std::fs::metadata(&path).expect("socket");
         assert_eq!(about.permissions().mode() & 0o777, 0o600);

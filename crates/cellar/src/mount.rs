@@ -16,7 +16,7 @@ mod watch;
 
 use crate::failure::{Failure, Outcome};
 use crate::files::now;
-use crate::metrics::{Metrics, Place};
+use crate::metrics::{Metrics, MetricsAddress};
 use crate::quantities;
 use crate::session::{CellOptions, cell_aliases};
 use tokens::Tokens;
@@ -91,7 +91,7 @@ pub(crate) struct Options {
     /// Serve metrics for Prometheus over HTTP: on a port of this machine, an address and port, or a
     /// Unix socket's path.
     #[arg(long, value_name = "PLACE")]
-    metrics: Option<Place>,
+    metrics: Option<MetricsAddress>,
     /// Give access only to programs of the mounting user. Default: to every user if root mounts.
     #[arg(long)]
     only_me: bool,

@@ -38,7 +38,7 @@ const NO_KEYS: [i32; 3] = [19, 38, 1];
 
 /// The keyring into which a token is put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum KeyringKind {
     /// The session keyring: of this shell or service, and of the processes that it starts.
     #[default]
     Session,
@@ -95,7 +95,7 @@ pub struct KernelToken {
 /// # Errors
 /// [`Error::NoKernelClient`] on machines without kAFS; [`Error::TooLong`]; [`Error::Kernel`], for
 /// instance if the user's quota of keys is used up.
-pub fn add(place: Place, cell: &str, token: &cellar_auth::Token) -> Result<(), Error> {
+pub fn add(place: KeyringKind, cell: &str, token: &cellar_auth::Token) -> Result<(), Error> {
     let payload = Payload::new(token).ok_or(Error::TooLong)?;
     let mut keyring = keyring(place)?;
     keyring
@@ -171,10 +171,10 @@ fn description(cell: &str) -> String {
     format!("{PREFIX}{cell}")
 }
 
-fn keyring(place: Place) -> Result<Keyring, Error> {
+fn keyring(place: KeyringKind) -> Result<Keyring, Error> {
     let id = match place {
-        Place::Session => SpecialKeyring::Session,
-        Place::User => SpecialKeyring::User,
+        KeyringKind::Session => SpecialKeyring::Session,
+        KeyringKind::User => SpecialKeyring::User,
     };
     Keyring::attach(id).map_err(Error::of)
 }
@@ -185,7 +185,7 @@ fn keys() -> Result<Vec<(Keyring, Key, String)>, Error> {
     let mut found = Vec::new();
     let mut looked_into = 0;
     let mut to_look_into = Vec::new();
-    for place in [Place::User, Place::Session] {
+    for place in [KeyringKind::User, KeyringKind::Session] {
         match keyring(place) {
             Ok(keyring) => to_look_into.push((keyring, 0)),
             Err(Error::NoKernelClient) => {}

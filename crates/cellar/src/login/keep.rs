@@ -26,7 +26,7 @@ use std::io::IsTerminal as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use cellar_kerberos::keyring::{self, Place};
+use cellar_kerberos::keyring::{self, KeyringKind};
 use cellar_kerberos::{self as kerberos, CacheName, PrivateFile, programs};
 use cellar_wire::ids::AfsTime;
 use rustix::process::{Pid, Signal};
@@ -63,7 +63,7 @@ pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsSt
     }
     if !command.is_empty()
         && request.kernel.is_some()
-        && request.place == Place::Session
+        && request.place == KeyringKind::Session
         && keyring::kernel_has_client()
     {
         keyring::join_new_session()?;

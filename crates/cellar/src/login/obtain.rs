@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use cellar_admin::HostNames;
 use cellar_client::{Cell, CellName};
-use cellar_kerberos::keyring::{self, Place};
+use cellar_kerberos::keyring::{self, KeyringKind};
 use cellar_kerberos::{
     self as kerberos, CacheName, DomainRealm, KerberosPrincipal, RealmHints, Ticket, candidates,
     programs,
 };
 
-use super::known;
+use super::database_entry;
 use crate::failure::{Failure, Outcome};
 use crate::identity::now;
 
@@ -37,7 +37,7 @@ pub(super) struct Request {
     /// Whether the kernel gets the tokens. `Some(true)`: yes, otherwise fail. `Some(false)`: if it
     /// has an AFS client.
     pub(super) kernel: Option<bool>,
-    pub(super) place: Place,
+    pub(super) place: KeyringKind,
     /// Whether to make an entry in the protection databases of other realms' cells.
     pub(super) register: bool,
 }
@@ -137,7 +137,7 @@ impl Request {
             let token = ticket.token(cell.as_str())?;
             let details = self.cells.iter().find(|(name, _)| *name == cell);
             if let Some((_, Some(details))) = details {
-                known::check(details, &ticket, &token, self.register).await;
+                database_entry::check(details, &ticket, &token, self.register).await;
             }
             let in_kernel = match self.kernel.map(|must| (must, self.place)) {
                 None => false,

@@ -155,7 +155,7 @@ fn word<const MAX: usize>(text: &str) -> Result<String, String> {
 }
 
 /// A device's directory.
-struct Place {
+struct DeviceDirectory {
     path: PathBuf,
     /// 1 for `osd1`.
     index: u32,
@@ -183,7 +183,7 @@ pub(crate) fn open(
     for index in (1..=wanted).chain(used) {
         if !places.iter().any(|place| place.index == index) {
             let path = directory.join(format!("osd{index}"));
-            places.push(Place { path, index });
+            places.push(DeviceDirectory { path, index });
         }
     }
     if places.is_empty() {
@@ -383,7 +383,11 @@ pub(crate) fn set_number(path: &Path, number: u32) -> Outcome {
 }
 
 /// Makes the entry of a new device in the cell's database, or finds an entry made before.
-fn enter(place: &Place, identity: &Identity, table: &dyn OsdTable) -> Result<u32, String> {
+fn enter(
+    place: &DeviceDirectory,
+    identity: &Identity,
+    table: &dyn OsdTable,
+) -> Result<u32, String> {
     let host = identity.address;
     let name = format!("osd{}@{host}", place.index);
     let name = OsdName::new(name).map_err(|_| "its name is too long".to_owned())?;
@@ -416,7 +420,7 @@ fn index_of(name: &str) -> Option<u32> {
 }
 
 /// The existing devices.
-fn find(directory: &Path) -> Outcome<Vec<Place>> {
+fn find(directory: &Path) -> Outcome<Vec<DeviceDirectory>> {
     let unreadable =
         |cause: std::io::Error| Failure::new(format!("{}: {cause}", directory.display()));
     let mut found = Vec::new();
@@ -428,7 +432,7 @@ fn find(directory: &Path) -> Outcome<Vec<Place>> {
         };
         if entry.path().is_dir() {
             let path = entry.path();
-            found.push(Place { path, index });
+            found.push(DeviceDirectory { path, index });
         }
     }
     Ok(found)

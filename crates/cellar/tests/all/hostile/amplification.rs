@@ -41,13 +41,13 @@ const VARIES: &str = "BOZO.GetInstanceParm";
 const HEADING: &str = "## 6. The factor of each procedure\n";
 
 /// A package, with a check whether bytes are the arguments of one of its procedures.
-struct Asked {
+struct PackageParser {
     package: &'static Package,
     parses: fn(u32, &[u8]) -> bool,
 }
 
-fn asked<R: AnyRequest>() -> Asked {
-    Asked {
+fn parser_of<R: AnyRequest>() -> PackageParser {
+    PackageParser {
         package: R::package(),
         parses: |opcode, arguments| {
             let mut decoder = Decoder::new(arguments);
@@ -56,7 +56,7 @@ fn asked<R: AnyRequest>() -> Asked {
     }
 }
 
-impl Asked {
+impl PackageParser {
     /// The fewest zeros that parse as arguments.
     fn shortest(&self, opcode: u32) -> Option<Vec<u8>> {
         let zeros = (0..4000).map(|words| vec![0; 4 * words]);
@@ -68,22 +68,25 @@ impl Asked {
 }
 
 /// The services at a port.
-fn services(port: &str) -> Vec<Asked> {
+fn services(port: &str) -> Vec<PackageParser> {
     let own = match port {
-        "files" => vec![asked::<rxafs::Request>(), asked::<afsosd::Request>()],
-        "users" => vec![asked::<pr::Request>()],
-        "locations" => vec![asked::<vl::Request>(), asked::<osddb::Request>()],
-        "volumes" => vec![asked::<afsvol::Request>()],
-        "objects" => vec![asked::<osd::Request>()],
-        "overseer" => vec![asked::<bozo::Request>()],
-        "callbacks" => vec![asked::<rxafscb::Request>()],
+        "files" => vec![
+            parser_of::<rxafs::Request>(),
+            parser_of::<afsosd::Request>(),
+        ],
+        "users" => vec![parser_of::<pr::Request>()],
+        "locations" => vec![parser_of::<vl::Request>(), parser_of::<osddb::Request>()],
+        "volumes" => vec![parser_of::<afsvol::Request>()],
+        "objects" => vec![parser_of::<osd::Request>()],
+        "overseer" => vec![parser_of::<bozo::Request>()],
+        "callbacks" => vec![parser_of::<rxafscb::Request>()],
         other => panic!("services of the port {other:?} belong here"),
     };
     let everywhere = [
-        asked::<vote::Request>(),
-        asked::<disk::Request>(),
-        asked::<rxstats::Request>(),
-        asked::<rxperf::Request>(),
+        parser_of::<vote::Request>(),
+        parser_of::<disk::Request>(),
+        parser_of::<rxstats::Request>(),
+        parser_of::<rxperf::Request>(),
     ];
     own.into_iter().chain(everywhere).collect()
 }

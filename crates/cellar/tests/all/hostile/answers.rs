@@ -12,7 +12,7 @@ use cellar_wire::ids::Fid;
 use cellar_wire::package::{Package, Procedure};
 use cellar_wire::{rxafs, rxafscb};
 
-use crate::hostile::cell::{Cell, Target, code_of, mode, name, run, within};
+use crate::hostile::cell::{Cell, TestedServer, code_of, mode, name, run, within};
 
 pub(crate) mod table;
 
@@ -25,7 +25,7 @@ enum Whose {
     OpenAfs = 1,
 }
 
-async fn make_objects(target: &Target, client: &Runtime) -> Objects {
+async fn make_objects(target: &TestedServer, client: &Runtime) -> Objects {
     let files = target.connect(client, 0, &rxafs::PACKAGE);
     let make_dir = async |dir_fid: Fid, title: String| {
         let call = rxafs::MakeDir {
@@ -60,7 +60,12 @@ async fn make_objects(target: &Target, client: &Runtime) -> Objects {
 }
 
 /// Makes all requests. Returns those whose code differs from the expected one.
-async fn surprises(target: &Target, client: &Runtime, cases: &[Case], whose: Whose) -> Vec<String> {
+async fn surprises(
+    target: &TestedServer,
+    client: &Runtime,
+    cases: &[Case],
+    whose: Whose,
+) -> Vec<String> {
     let mut surprises = Vec::new();
     for case in cases {
         let connection: Connection = target.connect(client, case.offset, case.package);
@@ -144,7 +149,7 @@ impl Service for Callbacks {
 
 /// Their volume `scratch` gives every user `rlidwka`.
 async fn openafs_answers(address: std::net::IpAddr) {
-    let peer = Target {
+    let peer = TestedServer {
         address,
         base: 7000,
         volume: "scratch".to_owned(),

@@ -29,13 +29,13 @@ pub(crate) const PORTS: [(&str, u16, &Package); 5] = [
 
 /// A server to call: the cell of this test, or another AFS server.
 #[derive(Clone)]
-pub(crate) struct Target {
+pub(crate) struct TestedServer {
     pub(crate) address: IpAddr,
     pub(crate) base: u16,
     pub(crate) volume: String,
 }
 
-impl Target {
+impl TestedServer {
     pub(crate) fn port(&self, offset: u16) -> SocketAddr {
         SocketAddr::new(self.address, self.base + offset)
     }
@@ -70,7 +70,7 @@ pub(crate) async fn begin() -> (Cell, Runtime, Connection, Fid) {
 
 /// A cell of its own, which ends when it is dropped.
 pub(crate) struct Cell {
-    pub(crate) target: Target,
+    pub(crate) target: TestedServer,
     server: Child,
     home: tempfile::TempDir,
     _ports: Ports,
@@ -104,7 +104,7 @@ impl Cell {
             .stderr(file("log"))
             .spawn()
             .expect("the program starts");
-        let target = Target {
+        let target = TestedServer {
             address: Ipv4Addr::LOCALHOST.into(),
             base,
             volume: "scratch".to_owned(),

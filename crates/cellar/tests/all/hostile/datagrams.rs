@@ -18,7 +18,7 @@ fn send(socket: &UdpSocket, bytes: &[u8], to: SocketAddr) {
 }
 
 /// Waits until the server has processed all packets: it answers in the order of arrival.
-async fn settle(cell: &mut Cell, client: &Runtime) {
+async fn wait_until_processed(cell: &mut Cell, client: &Runtime) {
     tokio::time::sleep(Duration::from_millis(200)).await;
     cell.assert_well(client).await;
 }
@@ -93,7 +93,7 @@ fn garbage_on_every_port() {
                     );
                 }
             }
-            settle(&mut cell, &client).await;
+            wait_until_processed(&mut cell, &client).await;
             if round == 1 {
                 before = cell.resident();
             }
@@ -156,7 +156,7 @@ fn floods_of_connections() {
                 }
             }
         }
-        settle(&mut cell, &client).await;
+        wait_until_processed(&mut cell, &client).await;
         let grown = cell.resident().saturating_sub(before);
         let statistics = cell.statistics();
         let connections = transport(&statistics, "server_connections");
@@ -313,6 +313,6 @@ fn forged_packets_change_nothing() {
         let reply: Vec<u8> = packets.into_values().flatten().collect();
         assert_eq!(reply[..8], 200_000u64.to_be_bytes());
         assert!(reply[8..200_008].iter().all(|byte| *byte == 5));
-        settle(&mut cell, &client).await;
+        wait_until_processed(&mut cell, &client).await;
     });
 }
