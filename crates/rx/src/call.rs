@@ -42,7 +42,7 @@ pub(crate) struct PendingAck {
 
 impl PendingAck {
     /// Requests an ACK at once. If several are requested, the most informative reason wins.
-    pub(crate) fn want(&mut self, reason: AckReason, serial: u32) {
+    pub(crate) fn request(&mut self, reason: AckReason, serial: u32) {
         let rank = |reason: AckReason| match reason {
             AckReason::REQUESTED => 5,
             AckReason::OUT_OF_SEQUENCE => 4,
@@ -252,7 +252,7 @@ impl Call {
     }
 
     /// Whether the peer is expected to answer.
-    pub(crate) const fn alive(&self) -> bool {
+    pub(crate) const fn expects_answer(&self) -> bool {
         !matches!(self.state, CallState::Dally)
     }
 

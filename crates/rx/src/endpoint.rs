@@ -37,7 +37,7 @@ use crate::packet::{HEADER_SIZE, Header};
 use crate::peer::Peer;
 use crate::random::Random;
 use crate::ready::Ready;
-use crate::shared::{Held, Shared};
+use crate::shared::{EndpointShare, Shared};
 use crate::statistics::Statistics;
 use crate::table::{SeededHash, Slots};
 use crate::time::Time;
@@ -165,7 +165,7 @@ pub struct Endpoint {
     now: Time,
     buffered: Buffered,
     /// This endpoint's use of the bounds of the process.
-    counts: Held,
+    counts: EndpointShare,
     /// Server connections of unverified addresses, the oldest first.
     unverified: Aging,
     /// Whether a sweep released much memory.
@@ -204,7 +204,7 @@ impl Endpoint {
         let hash = SeededHash(random.next());
         let next_connection = (random.next() as u32) & CONNECTION_NUMBERS;
         let shared = config.shared.take();
-        let counts = Held::new(shared.unwrap_or_else(|| Shared::new(&config.limits)));
+        let counts = EndpointShare::new(shared.unwrap_or_else(|| Shared::new(&config.limits)));
         let mut timers = Timers::default();
         timers.push(Time::ZERO + SWEEP_INTERVAL, TimerOwner::Sweep);
         Self {

@@ -57,7 +57,7 @@ impl PathMtu {
     }
 
     /// Returns the size to probe now, if any, for a peer that accepts `limit`.
-    pub(crate) fn wanted(&mut self, now: Time, limit: u16, rto: u64) -> Option<u16> {
+    pub(crate) fn next_probe(&mut self, now: Time, limit: u16, rto: u64) -> Option<u16> {
         if let Some(probe) = self.probe {
             if now.micros_since(probe.sent_at) < rto {
                 return None;

@@ -30,7 +30,7 @@ const LIMITED: u8 = 16;
 
 /// One packet that is not hard-acknowledged.
 #[derive(Clone, Copy, Debug)]
-struct Sent {
+struct UnackedPacket {
     offset: u64,
     sent_at: Time,
     delivered: u64,
@@ -70,7 +70,7 @@ pub(crate) struct SendWindow {
     offset: u64,
     first: u32,
     next: u32,
-    sent: VecDeque<Sent>,
+    sent: VecDeque<UnackedPacket>,
     order: VecDeque<(u32, u32)>,
     lost: VecDeque<u32>,
     finished: bool,
@@ -204,7 +204,7 @@ impl SendWindow {
             if let Some(sent) = self.get(seq)
                 && sent.flags & (LOST | ACKED) == LOST
             {
-                let Sent {
+                let UnackedPacket {
                     offset,
                     length,
                     flags,
@@ -264,7 +264,7 @@ impl SendWindow {
             self.first_sent_at = now;
             self.delivered_at = now;
         }
-        let mut record = Sent {
+        let mut record = UnackedPacket {
             offset: packet.offset,
             sent_at: now,
             delivered: self.delivered,
@@ -296,7 +296,7 @@ impl SendWindow {
 
     /// Whether the next packet should request an acknowledgement; records the request. About eight
     /// are requested per window, and always one if none is pending.
-    pub(crate) fn ask(&mut self) -> bool {
+    pub(crate) fn request_ack(&mut self) -> bool {
         let share = (self.in_flight_packets / 8).clamp(1, MAX_UNASKED);
         let out =
             self.asked >= self.first && self.get(self.asked).is_some_and(|s| s.flags & ACKED == 0);
@@ -313,11 +313,11 @@ impl SendWindow {
         self.limited_until = self.delivered + self.in_flight + 1;
     }
 
-    fn get(&self, seq: u32) -> Option<&Sent> {
+    fn get(&self, seq: u32) -> Option<&UnackedPacket> {
         self.sent.get(seq.checked_sub(self.first)? as usize)
     }
 
-    fn get_mut(&mut self, seq: u32) -> Option<&mut Sent> {
+    fn get_mut(&mut self, seq: u32) -> Option<&mut UnackedPacket> {
         self.sent.get_mut(seq.checked_sub(self.first)? as usize)
     }
 
@@ -415,7 +415,7 @@ impl SendWindow {
     }
 
     /// Counts a packet as delivered.
-    fn account(&mut self, sent: &Sent, step: &mut AckStep) {
+    fn account(&mut self, sent: &UnackedPacket, step: &mut AckStep) {
         let size = wire_size(sent.length);
         step.outcome.progress = true;
         step.outcome.sample.acked += size;
@@ -526,7 +526,8 @@ impl SendWindow {
     /// Marks the first unacknowledged packet as lost if it was sent at least `age` ago; the peer
     /// shows that it lacks it.
     pub(crate) fn mark_first_lost(&mut self, now: Time, age: u64) {
-        let due = |s: &Sent| s.flags & (ACKED | LOST) == 0 && now.micros_since(s.sent_at) >= age;
+        let due =
+            |s: &UnackedPacket| s.flags & (ACKED | LOST) == 0 && now.micros_since(s.sent_at) >= age;
         if let Some(at) = self.sent.iter().position(|s| s.flags & ACKED == 0)
             && self.sent.get(at).is_some_and(due)
         {
@@ -559,7 +560,7 @@ impl SendWindow {
 
 struct AckStep {
     outcome: AckOutcome,
-    newest: Option<Sent>,
+    newest: Option<UnackedPacket>,
     now: Time,
     /// Serial of the packet for which a round trip may be measured.
     ack_serial: u32,

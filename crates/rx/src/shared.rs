@@ -81,7 +81,7 @@ impl Holding {
     }
 
     /// Number held by this endpoint.
-    pub(crate) const fn own(&self) -> usize {
+    pub(crate) const fn own_count(&self) -> usize {
         self.own
     }
 
@@ -116,7 +116,7 @@ impl Drop for Holding {
 
 /// The use that one endpoint makes of all bounds.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct EndpointShare {
     shared: Arc<Shared>,
     pub(crate) connections: Holding,
     pub(crate) peers: Holding,
@@ -127,7 +127,7 @@ pub(crate) struct Held {
     pub(crate) early_calls: Holding,
 }
 
-impl Held {
+impl EndpointShare {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         shared.endpoints.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -151,7 +151,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for EndpointShare {
     fn drop(&mut self) {
         self.shared.endpoints.fetch_sub(1, Ordering::Relaxed);
     }
@@ -177,7 +177,8 @@ mod tests {
             ..Limits::default()
         };
         let shared = Shared::new(&limits);
-        let mut endpoints: Vec<Held> = (0..4).map(|_| Held::new(shared.clone())).collect();
+        let mut endpoints: Vec<EndpointShare> =
+            (0..4).map(|_| EndpointShare::new(shared.clone())).collect();
         let taken: Vec<usize> = endpoints
             .iter_mut()
             .map(|held| fill(&mut held.connections))
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(taken, [40, 10, 10, 10]);
         assert!(taken.iter().sum::<usize>() <= 80);
         endpoints.clear();
-        let mut alone = Held::new(shared.clone());
+        let mut alone = EndpointShare::new(shared.clone());
         assert_eq!(fill(&mut alone.connections), 80);
         alone.connections.sub(1000);
         assert!(alone.connections.has_room());

@@ -31,7 +31,7 @@ impl Aging {
     }
 
     /// Records that one connection was removed.
-    pub(super) fn left(&mut self) {
+    pub(super) fn note_removed(&mut self) {
         self.count = self.count.saturating_sub(1);
         if self.count == 0 {
             self.queue = VecDeque::new();
@@ -71,7 +71,7 @@ mod tests {
             // Only every tenth stays.
             if slot % 10 != 0 {
                 there.remove(&slot);
-                aging.left();
+                aging.note_removed();
             }
         }
         assert_eq!(aging.count(), 1_000);
@@ -80,7 +80,7 @@ mod tests {
             let oldest = aging.oldest(|slot, _| there.contains(&slot)).unwrap();
             assert_eq!(oldest, expected);
             there.remove(&oldest);
-            aging.left();
+            aging.note_removed();
         }
         assert_eq!((aging.count(), aging.queue.capacity()), (0, 0));
     }

@@ -310,7 +310,7 @@ impl Endpoint {
             self.end_call(now, slot);
             if let Some(call) = self.calls.get_mut(slot) {
                 if packets > SHORT_REPLY {
-                    call.ack.want(AckReason::DELAY, 0);
+                    call.ack.request(AckReason::DELAY, 0);
                 } else {
                     call.ack.deadline = None;
                     call.ack.want_by(now.plus_micros(FINAL_ACK_DELAY));
@@ -342,7 +342,7 @@ impl Endpoint {
             STOCK_CONSUMED
         };
         if call.ack.consumed >= threshold {
-            call.ack.want(AckReason::DELAY, 0);
+            call.ack.request(AckReason::DELAY, 0);
             self.queue(slot);
         } else if call.ack.deadline.is_none() {
             call.ack.want_by(now.plus_micros(CONSUMED_DELAY));

@@ -342,7 +342,7 @@ impl Endpoint {
             return;
         }
         let waiting = |call: &crate::call::Call| {
-            call.alive() && call.sent_at >= call.heard_at && call.started_at < now
+            call.expects_answer() && call.sent_at >= call.heard_at && call.started_at < now
         };
         let failing: Vec<u32> = self
             .calls
@@ -373,7 +373,9 @@ impl Endpoint {
             let connection = self.connections.get(call.connection);
             connection.is_some_and(|connection| connection.peer == peer)
         };
-        let out = |call: &crate::call::Call| call.alive() && !call.server && call.started_at < now;
+        let out = |call: &crate::call::Call| {
+            call.expects_answer() && !call.server && call.started_at < now
+        };
         let calls = self.calls.iter();
         let failing: Vec<u32> = calls
             .filter(|(_, call)| out(call) && call.send.packets() > 0 && is_to(call))
@@ -394,7 +396,7 @@ impl Endpoint {
             .calls
             .iter()
             .filter(|(_, call)| {
-                call.alive()
+                call.expects_answer()
                     && call.started_at < since
                     && self
                         .connections

@@ -155,7 +155,7 @@ impl Endpoint {
             self.repeat_abort(now, slot);
             return true;
         }
-        call.ack.want(AckReason::DUPLICATE, header.serial);
+        call.ack.request(AckReason::DUPLICATE, header.serial);
         self.queue(slot);
         true
     }
@@ -214,18 +214,18 @@ impl Endpoint {
             Insert::Nonsense => {}
             Insert::Exceeds => {
                 if call.receive.started() {
-                    call.ack.want(AckReason::EXCEEDS_WINDOW, header.serial);
+                    call.ack.request(AckReason::EXCEEDS_WINDOW, header.serial);
                 }
                 self.statistics.spurious = self.statistics.spurious.wrapping_add(1);
             }
             Insert::Duplicate => {
-                call.ack.want(AckReason::DUPLICATE, header.serial);
+                call.ack.request(AckReason::DUPLICATE, header.serial);
                 self.statistics.duplicates = self.statistics.duplicates.wrapping_add(1);
                 resend_reply(now, call);
             }
-            _ if requested => call.ack.want(AckReason::REQUESTED, header.serial),
-            Insert::OutOfOrder => call.ack.want(AckReason::OUT_OF_SEQUENCE, header.serial),
-            Insert::FilledHole => call.ack.want(AckReason::IDLE, header.serial),
+            _ if requested => call.ack.request(AckReason::REQUESTED, header.serial),
+            Insert::OutOfOrder => call.ack.request(AckReason::OUT_OF_SEQUENCE, header.serial),
+            Insert::FilledHole => call.ack.request(AckReason::IDLE, header.serial),
             Insert::InOrder => self.in_order(now, slot, &header),
         }
     }
@@ -249,7 +249,7 @@ impl Endpoint {
         let finished =
             call.receive.complete() && call.receive.previous() > SHORT_REQUEST && call.server;
         if (call.ack.unacked >= every && !short) || finished {
-            call.ack.want(AckReason::IDLE, header.serial);
+            call.ack.request(AckReason::IDLE, header.serial);
         } else {
             call.ack.want_by(now.plus_micros(ACK_DELAY));
         }

@@ -348,7 +348,7 @@ impl<'a> Run<'a> {
         let asks = self.stopped || (bulk && self.connection.cellar.is_some());
         if !self.reply_ended
             && asks
-            && call.send.ask()
+            && call.send.request_ack()
             && let Some(flags) = self.out.bytes.get_mut(self.last_flags)
         {
             *flags |= Flags::REQUEST_ACK;
@@ -362,7 +362,10 @@ impl<'a> Run<'a> {
         }
         if config.probe_mtu && call.send.packets() > PROBE_AFTER && call.probe_wanted.is_none() {
             let limit = self.peer.probe_limit.min(config.max_datagram);
-            call.probe_wanted = self.peer.mtu.wanted(self.now, limit, self.peer.rtt.rto());
+            call.probe_wanted = self
+                .peer
+                .mtu
+                .next_probe(self.now, limit, self.peer.rtt.rto());
         }
         true
     }

@@ -122,7 +122,7 @@ impl Endpoint {
             return;
         };
         let mut deadline = call.ack.deadline.unwrap_or(Time::NEVER);
-        if call.alive() {
+        if call.expects_answer() {
             let limits = self.limits(connection);
             deadline = deadline
                 .min(resend_at(call, peer))
@@ -151,10 +151,10 @@ impl Endpoint {
         call.armed = Time::NEVER;
         if call.ack.deadline.is_some_and(|deadline| deadline <= now) {
             call.ack.deadline = None;
-            call.ack.want(AckReason::DELAY, 0);
+            call.ack.request(AckReason::DELAY, 0);
             self.queue(slot);
         }
-        if self.calls.get(slot).is_some_and(Call::alive) && !self.give_up(now, slot) {
+        if self.calls.get(slot).is_some_and(Call::expects_answer) && !self.give_up(now, slot) {
             self.due_sending(now, slot);
         }
         self.arm_call(slot);

@@ -75,7 +75,10 @@ impl Endpoint {
             self.put_ack(now, slot, AckReason::REQUESTED, serial, None, out);
             return true;
         }
-        if call.alive() && call.send.has_work() && self.put_data(now, slot, usize::MAX, out) {
+        if call.expects_answer()
+            && call.send.has_work()
+            && self.put_data(now, slot, usize::MAX, out)
+        {
             return true;
         }
         let Some(call) = self.calls.get_mut(slot) else {
@@ -92,7 +95,7 @@ impl Endpoint {
             }
             return true;
         }
-        if call.alive() && (call.ping_wanted || call.probe_wanted.is_some()) {
+        if call.expects_answer() && (call.ping_wanted || call.probe_wanted.is_some()) {
             call.ping_wanted = false;
             let size = call.probe_wanted.take();
             self.put_ack(now, slot, AckReason::PING, 0, size, out);
@@ -238,7 +241,7 @@ impl Endpoint {
 fn has_more(call: &Call) -> bool {
     call.ack.now.is_some()
         || call.ack.pong.is_some()
-        || (call.alive()
+        || (call.expects_answer()
             && (call.ping_wanted
                 || call.probe_wanted.is_some()
                 || (call.pace_at.is_none() && call.send.has_work())))

@@ -121,7 +121,7 @@ impl Endpoint {
 
     /// Drops connections while too many bytes are held for unverified addresses.
     pub(super) fn drop_excess(&mut self, now: Time) {
-        let holding = |endpoint: &Self| endpoint.buffered.unverified.own() > 0;
+        let holding = |endpoint: &Self| endpoint.buffered.unverified.own_count() > 0;
         while holding(self) && !self.buffered.unverified.has_room() && self.evict_oldest(now) {}
     }
 
@@ -204,14 +204,14 @@ impl Endpoint {
             return;
         }
         self.counts.unverified_connections.sub(1);
-        self.unverified.left();
+        self.unverified.note_removed();
         let host = self.peers.get_mut(connection.peer).map(|peer| {
             peer.unverified = peer.unverified.saturating_sub(1);
             peer.host
         });
         let mut host = host.and_then(|host| self.hosts.get_mut(host));
         if let Some(host) = &mut host {
-            host.unverified.left();
+            host.unverified.note_removed();
         }
         for channel in connection.channels {
             let Some(call) = self.calls.get_mut(channel.call) else {
@@ -286,7 +286,7 @@ impl Endpoint {
         if extra && let Some((AckReason::REQUESTED, serial)) = call.ack.now {
             return self.put_extra(now, slot, AckReason::REQUESTED, serial, out);
         }
-        if call.alive() && call.send.has_work() {
+        if call.expects_answer() && call.send.has_work() {
             let replies = usize::from(peer.allowance.replies());
             if replies > 0 && self.put_data(now, slot, replies, out) {
                 let packets = out.bytes.len().div_ceil(out.segment_size.max(1));
@@ -320,7 +320,7 @@ impl Endpoint {
             return false;
         };
         let extra = peer.allowance.has_extra();
-        let asks = call.alive()
+        let asks = call.expects_answer()
             && (call.ping_wanted || matches!(call.ack.now, Some((AckReason::DELAY, _))));
         if asks {
             let instead = call.state == CallState::Waiting && peer.allowance.replies() > 0;
