@@ -445,7 +445,7 @@ impl Driver {
         self.resting.set(long);
         let more = more_received || more_calls || more_events || more_to_send;
         if more || long || self.kicked.get() {
-            come_again(cx);
+            yield_to_event_loop(cx);
         }
         self.arm(cx, sleep.as_mut(), armed);
         Poll::Pending
@@ -635,7 +635,7 @@ pub(crate) fn protocol_limits() -> Limits {
 
 /// Schedules another poll of the task after the event loop has polled all sockets and timers. A
 /// port with endless work must not starve the other ports of the shard.
-fn come_again(cx: &mut Context<'_>) {
+fn yield_to_event_loop(cx: &mut Context<'_>) {
     let yielding = pin!(tokio::task::yield_now());
     // Always pending: it has left the waker with the event loop.
     let _pending = yielding.poll(cx);

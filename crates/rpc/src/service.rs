@@ -73,12 +73,12 @@ where
     P: Procedure,
     F: AsyncFn(&mut IncomingCall, P) -> Result<(), AbortCode> + Send + Sync + 'static,
 {
-    Arc::new(Only(answer, PhantomData::<fn(P)>))
+    Arc::new(SingleProcedure(answer, PhantomData::<fn(P)>))
 }
 
-struct Only<P, F>(F, PhantomData<fn(P)>);
+struct SingleProcedure<P, F>(F, PhantomData<fn(P)>);
 
-impl<P, F> Service for Only<P, F>
+impl<P, F> Service for SingleProcedure<P, F>
 where
     P: Procedure,
     F: AsyncFn(&mut IncomingCall, P) -> Result<(), AbortCode> + Send + Sync + 'static,

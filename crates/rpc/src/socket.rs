@@ -275,18 +275,18 @@ pub(crate) struct ReceiveBuffers {
 struct Idle(Mutex<Vec<Vec<u8>>>);
 
 /// A buffer that was passed on.
-struct Lent {
+struct LentBuffer {
     buffer: Vec<u8>,
     idle: Arc<Idle>,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for LentBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.buffer
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentBuffer {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.buffer);
         let mut idle = self.idle.0.lock();
@@ -365,7 +365,7 @@ impl ReceiveBuffers {
         }
         let next = self.idle.0.lock().pop();
         let next = next.unwrap_or_else(fresh);
-        let lent = Lent {
+        let lent = LentBuffer {
             buffer: std::mem::replace(&mut self.ready[index], next),
             idle: self.idle.clone(),
         };

@@ -119,7 +119,7 @@ impl Driver {
                 // The task polls it again at once, with a real waker.
                 let driver = self.clone();
                 shard::spawn(async move {
-                    let outcome = Contained(handling).await;
+                    let outcome = CatchPanic(handling).await;
                     if outcome.is_err() {
                         driver.handler_panicked();
                     }
@@ -295,9 +295,9 @@ fn micros_between(earlier: Time, later: Time) -> u64 {
 }
 
 /// A future whose panic ends the future, not its thread.
-struct Contained(Handling);
+struct CatchPanic(Handling);
 
-impl Future for Contained {
+impl Future for CatchPanic {
     type Output = Result<(), ()>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

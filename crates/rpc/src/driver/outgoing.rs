@@ -34,7 +34,7 @@ pub(super) struct Pool {
 }
 
 /// Result of moving a call's bytes.
-enum Pumped {
+enum TransferStep {
     GoesOn,
     /// The call is over and had a channel.
     Over,
@@ -113,7 +113,7 @@ impl Driver {
         let Some(connection) = shared.connection() else {
             return true;
         };
-        if is_wanted(&shared) {
+        if is_awaited(&shared) {
             self.begin_call(connection, &shared);
         } else {
             self.forget_deadline(&shared);
@@ -182,7 +182,7 @@ impl Driver {
         for waker in wakers.into_iter().flatten() {
             self.wake(waker);
         }
-        if matches!(pumped, Pumped::Over) {
+        if matches!(pumped, TransferStep::Over) {
             self.call_over(shared);
         }
         self.kick();
@@ -193,19 +193,19 @@ impl Driver {
         state: &mut State,
         shared: &mut CallState,
         connection: Option<&RxConnection>,
-    ) -> Pumped {
+    ) -> TransferStep {
         let now = self.now();
         let Some(call) = shared.call else {
             // Still waits for a channel; if it was given up, that is noticed at its turn.
-            return Pumped::GoesOn;
+            return TransferStep::GoesOn;
         };
         if let Some(code) = shared.abandoned {
             state.endpoint.abort(now, call, code.0);
             shared.failed = Some(CallError::Aborted(code));
-            return Pumped::Over;
+            return TransferStep::Over;
         }
         if shared.failed.is_some() {
-            return Pumped::GoesOn;
+            return TransferStep::GoesOn;
         }
         let endpoint = &mut state.endpoint;
         while let Some(chunk) = shared.unsent.pop_front() {
@@ -229,11 +229,11 @@ impl Driver {
                 }
                 Err(cellar_rx::CallError::Failed(code)) => {
                     shared.failed = Some(failure(code));
-                    return Pumped::Over;
+                    return TransferStep::Over;
                 }
                 Err(cellar_rx::CallError::Gone) => {
                     shared.failed = Some(CallError::Dead);
-                    return Pumped::Over;
+                    return TransferStep::Over;
                 }
             }
         }
@@ -242,7 +242,7 @@ impl Driver {
             endpoint.finish(now, call);
         }
         if !shared.finish_sent {
-            return Pumped::GoesOn;
+            return TransferStep::GoesOn;
         }
         while shared.received_bytes < OUTGOING_RECEIVED_BYTES_MAX {
             match endpoint.read(now, call) {
@@ -251,7 +251,7 @@ impl Driver {
                     shared.received.push_back(chunk);
                     shared.progressed = true;
                 }
-                ReadOutcome::Pending => return Pumped::GoesOn,
+                ReadOutcome::Pending => return TransferStep::GoesOn,
                 ReadOutcome::End => {
                     if let Some(path) = endpoint.path(call)
                         && let Some(connection) = connection
@@ -259,18 +259,18 @@ impl Driver {
                         connection.note_path(path);
                     }
                     shared.ended = true;
-                    return Pumped::Over;
+                    return TransferStep::Over;
                 }
                 ReadOutcome::Failed(code) => {
                     if let Some(connection) = connection.filter(|_| endpoint.was_resent(call)) {
                         connection.note_repeat();
                     }
                     shared.failed = Some(failure(code));
-                    return Pumped::Over;
+                    return TransferStep::Over;
                 }
             }
         }
-        Pumped::GoesOn
+        TransferStep::GoesOn
     }
 
     /// Handles a call that the protocol ended.
@@ -335,7 +335,7 @@ impl Driver {
             let Some(pool) = state.pools.get_mut(&connection.key) else {
                 return;
             };
-            let next = std::iter::from_fn(|| pool.waiting.pop_front()).find(is_wanted);
+            let next = std::iter::from_fn(|| pool.waiting.pop_front()).find(is_awaited);
             if next.is_none() {
                 pool.active = pool.active.saturating_sub(1);
             }
@@ -379,7 +379,7 @@ impl Driver {
 }
 
 /// Whether a caller still waits for a call.
-fn is_wanted(shared: &Arc<CallShared>) -> bool {
+fn is_awaited(shared: &Arc<CallShared>) -> bool {
     let state = shared.state.lock();
     !state.is_over() && state.abandoned.is_none()
 }

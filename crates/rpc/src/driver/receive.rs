@@ -41,7 +41,7 @@ impl Driver {
     /// Receives some batches from each socket. Returns whether there may be more.
     pub(super) fn receive(&self, cx: &mut Context<'_>, buffers: &mut ReceiveBuffers) -> bool {
         let mut state = self.state.borrow_mut();
-        let mut strays = Strays::default();
+        let mut strays = ForwardedRuns::default();
         let mut more = false;
         for socket in self.sockets().iter() {
             let mut datagrams = 0;
@@ -89,7 +89,7 @@ impl Driver {
     }
 
     /// Processes this shard's datagrams of a run, and puts the others into `strays`.
-    fn sort(&self, state: &mut State, mut run: Received, strays: &mut Strays) {
+    fn sort(&self, state: &mut State, mut run: Received, strays: &mut ForwardedRuns) {
         while !run.bytes.is_empty() {
             let shard = self.shard_of(&run.bytes);
             // All consecutive datagrams of the same shard: nearly always the whole run.
@@ -116,7 +116,7 @@ impl Driver {
         (cid >> 2) as usize % self.shards
     }
 
-    fn pass_on(&self, strays: Strays) {
+    fn pass_on(&self, strays: ForwardedRuns) {
         for (number, runs) in strays.0 {
             let Some(handle) = self.port.0.shards.get(number) else {
                 continue;
@@ -177,9 +177,9 @@ impl Driver {
 
 /// Runs for other shards.
 #[derive(Default)]
-struct Strays(Vec<(usize, Vec<Received>)>);
+struct ForwardedRuns(Vec<(usize, Vec<Received>)>);
 
-impl Strays {
+impl ForwardedRuns {
     fn add(&mut self, shard: usize, run: Received) {
         match self.0.iter_mut().find(|(number, _)| *number == shard) {
             Some((_, runs)) => runs.push(run),

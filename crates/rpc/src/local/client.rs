@@ -72,7 +72,7 @@ impl LocalConnection {
                 Some(timeout) => carrying_until(carrying, timeout).await,
             };
             match outcome {
-                Ok(Some(stream)) => connection.keep(stream),
+                Ok(Some(stream)) => connection.return_to_pool(stream),
                 Ok(None) => {}
                 Err(failure) => call.fail(failure),
             }
@@ -80,7 +80,7 @@ impl LocalConnection {
         Ok(OutgoingCall::new(shared))
     }
 
-    fn keep(&self, stream: UnixStream) {
+    fn return_to_pool(&self, stream: UnixStream) {
         let mut idle = self.idle.lock();
         if idle.len() < IDLE_STREAMS_MAX {
             idle.push(stream);
