@@ -17,7 +17,7 @@ pub(crate) fn rule(rule: &Rule) -> String {
     };
     let mut out = match condition {
         None => "All files".to_owned(),
-        Some(condition) => format!("Files {}", say(condition)),
+        Some(condition) => format!("Files {}", describe_condition(condition)),
     };
     match verdict {
         Verdict::Plain(outcome) if outcome.is_empty() => {
@@ -36,10 +36,10 @@ pub(crate) fn rule(rule: &Rule) -> String {
     out
 }
 
-fn say(condition: &Condition) -> String {
+fn describe_condition(condition: &Condition) -> String {
     let within = |part: &Condition| match part {
-        Condition::All(_) | Condition::Any(_) => format!("({})", say(part)),
-        part => say(part),
+        Condition::All(_) | Condition::Any(_) => format!("({})", describe_condition(part)),
+        part => describe_condition(part),
     };
     let join = |parts: &[Condition], word: &str| {
         let parts: Vec<String> = parts.iter().map(within).collect();

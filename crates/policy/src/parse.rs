@@ -84,7 +84,7 @@ fn rule(text: &mut Text<'_>) -> Result<Rule, ParseError> {
         demand(text, ";")?;
         return Ok(Rule::Use(used));
     }
-    let condition = match text.sees("=>") {
+    let condition = match text.is_next("=>") {
         true => None,
         false => Some(any(text, 0)?),
     };
@@ -207,14 +207,14 @@ fn id(text: &mut Text<'_>) -> Result<i32, ParseError> {
 
 fn pattern(text: &mut Text<'_>) -> Result<Pattern, ParseError> {
     let (kind, begin, written);
-    if text.sees("/") {
+    if text.is_next("/") {
         begin = text.clone();
         written = text.expression()?;
         kind = match text.any_case() {
             true => Kind::ExpressionAnyCase,
             false => Kind::Expression,
         };
-    } else if text.sees("'") || text.sees("\"") {
+    } else if text.is_next("'") || text.is_next("\"") {
         begin = text.clone();
         written = text.quoted()?;
         kind = Kind::Glob;
@@ -276,7 +276,7 @@ fn steps(text: &mut Text<'_>) -> Result<Vec<(u64, Outcome)>, ParseError> {
         }
         demand(text, ":")?;
         let outcome = outcome(text)?;
-        if !text.sign(";") && !text.sees("}") {
+        if !text.sign(";") && !text.is_next("}") {
             return Err(text.expected("a property, ; or }"));
         }
         steps.push((from, outcome));
@@ -321,7 +321,7 @@ fn property(text: &mut Text<'_>, outcome: &mut Outcome) -> Result<bool, ParseErr
         return Ok(false);
     };
     // `osd =>` is a rule without its `;`.
-    if text.sees("=>") || !text.sign("=") {
+    if text.is_next("=>") || !text.sign("=") {
         return match place(word) {
             Some(place) => set(&here, "location", &mut outcome.place, place).map(|()| true),
             None => {
@@ -445,7 +445,7 @@ fn class(text: &mut Text<'_>) -> Result<String, ParseError> {
 
 /// `[location, stripes, stripe size, copies]`, behind the bracket.
 fn table(text: &mut Text<'_>, here: &Text<'_>, outcome: &mut Outcome) -> Result<(), ParseError> {
-    if !text.sees(",") {
+    if !text.is_next(",") {
         let value = text.clone();
         match text.word().and_then(place) {
             Some(place) => set(here, "location", &mut outcome.place, place)?,
@@ -453,10 +453,10 @@ fn table(text: &mut Text<'_>, here: &Text<'_>, outcome: &mut Outcome) -> Result<
         }
     }
     demand(text, ",")?;
-    if !text.sees(",") {
+    if !text.is_next(",") {
         let before = text.clone();
         let stripes = count(text, STRIPES)?;
-        match text.sees("+") {
+        match text.is_next("+") {
             true => {
                 *text = before;
                 erasure(text, here, outcome)?;
@@ -465,12 +465,12 @@ fn table(text: &mut Text<'_>, here: &Text<'_>, outcome: &mut Outcome) -> Result<
         }
     }
     demand(text, ",")?;
-    if !text.sees(",") {
+    if !text.is_next(",") {
         let unit = unit(text)?;
         set(here, "stripe size", &mut outcome.unit, unit)?;
     }
     demand(text, ",")?;
-    if !text.sees("]") {
+    if !text.is_next("]") {
         let copies = count(text, COPIES)?;
         spread(here, outcome, None, Some(copies))?;
     }

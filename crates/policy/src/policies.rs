@@ -373,7 +373,7 @@ impl Run<'_> {
                 Step::Test { test, said, stop } => {
                     let holds = test.as_ref().is_none_or(|test| self.holds(test));
                     if holds {
-                        self.say(said);
+                        self.apply_verdict(said);
                         let rule = index as u32 + 1;
                         let (policy, stop) = (id, *stop);
                         self.why.push(Reason::Rule { policy, rule, stop });
@@ -388,7 +388,7 @@ impl Run<'_> {
         false
     }
 
-    fn say(&mut self, said: &Said) {
+    fn apply_verdict(&mut self, said: &Said) {
         match said {
             Said::Plain(outcome) => self.outcome.overwrite(outcome),
             Said::Steps(steps) => {

@@ -64,7 +64,7 @@ impl<'a> Text<'a> {
     }
 
     /// Whether `sign` is next, behind blanks.
-    pub(crate) fn sees(&mut self, sign: &str) -> bool {
+    pub(crate) fn is_next(&mut self, sign: &str) -> bool {
         self.blanks();
         self.rest().starts_with(sign)
     }
