@@ -85,7 +85,7 @@ pub fn export(path: &Path, to: &Path) -> Result<Exported, Error> {
             FORMAT_VERSION
         }
     };
-    let database = verify::look(&storage).map_err(|reason| damaged(path, reason))?;
+    let database = verify::open_copy(&storage).map_err(|reason| damaged(path, reason))?;
     let known = guarded(|| stored(&database)).ok().flatten();
     let noted = Newest::any(path);
     let id = known.and_then(|(.., id)| id).or(noted.map(|(id, _)| id));

@@ -475,7 +475,7 @@ fn write_out(database: &Database, changes: &Overlay, revision: u64) -> Result<()
 }
 
 /// A durable state, as redb shows it. A row that is not as it was written is an error, and so is
-/// the absence of one where the rows beside the place are damaged or out of order ([`Beside`]).
+/// the absence of one where the rows beside the place are damaged or out of order ([`Neighbours`]).
 struct Durable(ReadTransaction);
 
 type Rows = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
@@ -508,7 +508,7 @@ impl View for Durable {
                 Ok(Some(stored.slice(..value)))
             }
             None => {
-                let beside = Beside { table, rows: &open };
+                let beside = Neighbours { table, rows: &open };
                 beside.check_before(Bound::Included(key))?;
                 beside.check_after(key)?;
                 Ok(None)
@@ -525,7 +525,7 @@ impl View for Durable {
         let Some(open) = self.open(table)? else {
             return Ok(());
         };
-        Beside { table, rows: &open }.check_before(start)?;
+        Neighbours { table, rows: &open }.check_before(start)?;
         // The row behind the end is looked at, too.
         let rows = guarded(|| ReadableTable::range::<&[u8]>(&open, (start, Bound::Unbounded)));
         let mut rows = rows.map_err(unreadable)?;
@@ -555,12 +555,12 @@ impl View for Durable {
 /// A key with a flipped bit is met by the search that misses it, and lies beside the place where
 /// the search ends; a flipped bit in a page of the tree above ends it beside rows that are on the
 /// wrong side. So looking at both neighbours tells a row that is damaged from one that is absent.
-struct Beside<'a> {
+struct Neighbours<'a> {
     table: Table,
     rows: &'a Rows,
 }
 
-impl Beside<'_> {
+impl Neighbours<'_> {
     /// Looks at the last row before `start`.
     fn check_before(&self, start: Bound<&[u8]>) -> Result<(), Error> {
         let before = match start {

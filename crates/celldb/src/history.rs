@@ -133,7 +133,7 @@ impl Watch {
     }
 
     /// The revision up to which this watch has delivered everything.
-    pub fn seen(&self) -> Revision {
+    pub fn delivered(&self) -> Revision {
         self.seen
     }
 

@@ -60,7 +60,7 @@ pub(crate) fn tables(transaction: &ReadTransaction) -> Result<Vec<String>, Strin
 }
 
 /// Opens a copy in memory of what is stored.
-pub(crate) fn look(storage: &Shared) -> Result<Database, String> {
+pub(crate) fn open_copy(storage: &Shared) -> Result<Database, String> {
     let layer = Layer::over(storage.clone()).map_err(|error| error.to_string())?;
     if redb::StorageBackend::len(storage).is_ok_and(|length| length == 0) {
         return Err("the file is empty".to_owned());
@@ -78,7 +78,7 @@ pub(crate) fn verify(storage: &Shared) -> Result<Summary, String> {
 }
 
 fn look_at_all(storage: &Shared) -> Result<Summary, String> {
-    let mut database = look(storage)?;
+    let mut database = open_copy(storage)?;
     if !guarded(|| database.check_integrity())? {
         return Err("its pages do not match their checksums".to_owned());
     }

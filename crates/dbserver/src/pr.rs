@@ -146,7 +146,7 @@ impl Pr {
     }
 
     fn check_owner_or_administrator(
-        people: &impl access::People,
+        people: &impl access::Memberships,
         who: Identity,
         record: &record::Record,
     ) -> Result<(), Error> {

@@ -89,7 +89,7 @@ impl<M: Model> Replica<M> {
     ) -> Result<Self, Error> {
         db.write(prepare)?;
         let (model, watch) = Self::load(&*db)?;
-        let changed = AtomicU64::new(watch.seen().0);
+        let changed = AtomicU64::new(watch.delivered().0);
         Ok(Self {
             db,
             model: RwLock::new(model),
@@ -137,13 +137,13 @@ impl<M: Model> Replica<M> {
     pub(crate) fn catch_up(&self, revision: Revision) -> Result<(), DatabaseError> {
         let mut watch = self.watch.lock();
         let mut waited = Duration::ZERO;
-        while watch.seen() < revision {
+        while watch.delivered() < revision {
             match watch.wait(STEP) {
                 Ok(Some(committed)) => {
                     self.model.write().apply(&committed)?;
                     self.changed.store(committed.revision.0, Ordering::Release);
                 }
-                Ok(None) if watch.seen() >= revision => break,
+                Ok(None) if watch.delivered() >= revision => break,
                 Ok(None) => {
                     waited += STEP;
                     if waited >= PATIENCE {
@@ -155,7 +155,7 @@ impl<M: Model> Replica<M> {
                 Err(DatabaseError::Compacted { .. }) => {
                     let (model, fresh) = Self::load(&*self.db)?;
                     *self.model.write() = model;
-                    self.changed.store(fresh.seen().0, Ordering::Release);
+                    self.changed.store(fresh.delivered().0, Ordering::Release);
                     *watch = fresh;
                 }
                 Err(error) => return Err(error),

@@ -182,7 +182,7 @@ fn a_watch_delivers_every_change_of_its_tables_in_order() {
     );
     assert_eq!(seen[2].changes.len(), 2);
     assert_eq!(seen[2].changes[0].value, None);
-    assert_eq!(both.seen(), Revision(4));
+    assert_eq!(both.delivered(), Revision(4));
     let seen: Vec<_> = std::iter::from_fn(|| only_b.try_next().unwrap()).collect();
     assert_eq!(
         seen.iter().map(|c| c.changes.len()).collect::<Vec<_>>(),

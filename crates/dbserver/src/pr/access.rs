@@ -11,7 +11,7 @@
 //!    system:ptsviewers.
 //! 7. The caller is in system:administrators.
 //!
-//! The check is one function over [`People`], so that reads use the model and writes their
+//! The check is one function over [`Memberships`], so that reads use the model and writes their
 //! transaction.
 
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ use crate::{Error, Identity};
 pub(crate) const ANY_MEMBER: u32 = u32::MAX;
 
 /// The memberships that a check uses.
-pub(crate) trait People {
+pub(crate) trait Memberships {
     /// The groups that have `id`, a user or a group, as a member.
     fn groups_of(&self, id: ViceId, each: &mut dyn FnMut(ViceId)) -> Result<(), DatabaseError>;
 }
@@ -36,7 +36,7 @@ pub(crate) trait People {
 /// Whether `id` is a member of `group`, directly or through nested groups. All ids are in
 /// system:anyuser, and all but anonymous in system:authuser.
 pub(crate) fn is_member(
-    people: &impl People,
+    people: &impl Memberships,
     id: ViceId,
     group: ViceId,
 ) -> Result<bool, DatabaseError> {
@@ -63,7 +63,7 @@ pub(crate) fn is_member(
 /// `groups`, and the groups that have them as members, through at most `steps` levels. Stops when
 /// `wanted` is found.
 pub(crate) fn expand(
-    people: &impl People,
+    people: &impl Memberships,
     groups: BTreeSet<ViceId>,
     steps: usize,
     wanted: Option<ViceId>,
@@ -92,7 +92,7 @@ pub(crate) fn expand(
 /// # Errors
 /// PRTOOMANY if the search meets too many groups.
 pub(crate) fn is_inside(
-    people: &impl People,
+    people: &impl Memberships,
     group: ViceId,
     wanted: ViceId,
 ) -> Result<bool, Error> {
@@ -115,14 +115,17 @@ pub(crate) fn is_inside(
 }
 
 /// Whether the caller is an administrator.
-pub(crate) fn is_administrator(people: &impl People, who: Identity) -> Result<bool, DatabaseError> {
+pub(crate) fn is_administrator(
+    people: &impl Memberships,
+    who: Identity,
+) -> Result<bool, DatabaseError> {
     is_member(people, who.id(), ViceId::ADMINISTRATORS)
 }
 
 /// Whether `who` has a permission on `entry`: the bits `mem` give it to members, the bits `any` to
 /// everyone.
 pub(crate) fn allows(
-    people: &impl People,
+    people: &impl Memberships,
     who: Identity,
     entry: Option<&Record>,
     mem: u32,
@@ -154,7 +157,7 @@ pub(crate) fn allows(
 
 /// Whether `caller` owns the entry, or is in the group that owns it.
 pub(crate) fn is_owner(
-    people: &impl People,
+    people: &impl Memberships,
     caller: ViceId,
     entry: &Record,
 ) -> Result<bool, DatabaseError> {

@@ -9,7 +9,7 @@ use cellar_celldb::{Error as DatabaseError, Table};
 use cellar_wire::pr::{PrEntry, PrName};
 use cellar_wire::{AbortCode, ViceId};
 
-use super::access::People;
+use super::access::Memberships;
 use super::record::{Record, place};
 use super::tables;
 use crate::replica::Model;
@@ -151,7 +151,7 @@ impl Protection {
     }
 }
 
-impl People for Protection {
+impl Memberships for Protection {
     fn groups_of(&self, id: ViceId, each: &mut dyn FnMut(ViceId)) -> Result<(), DatabaseError> {
         self.groups(id).iter().copied().for_each(each);
         Ok(())

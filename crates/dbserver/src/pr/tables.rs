@@ -8,7 +8,7 @@ use cellar_celldb::{Error as DatabaseError, Table, Transaction, View};
 use cellar_wire::pr::PR_MAXLIST;
 use cellar_wire::{AbortCode, ViceId};
 
-use super::access::People;
+use super::access::Memberships;
 use super::limits::{LIST_MAX, TRIES_MAX};
 use super::record::{Record, id_at, is_valid_id, place};
 use crate::{Error, row};
@@ -235,7 +235,7 @@ impl Tables<'_, '_> {
     }
 }
 
-impl People for Tables<'_, '_> {
+impl Memberships for Tables<'_, '_> {
     fn groups_of(&self, id: ViceId, each: &mut dyn FnMut(ViceId)) -> Result<(), DatabaseError> {
         for (key, _) in self.0.view().scan_prefix(GROUP, &key(id), SCAN_MAX)? {
             each(split_pair(GROUP, &key)?.1);
