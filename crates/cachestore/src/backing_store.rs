@@ -18,7 +18,7 @@ use crate::pack_slots::{SLOT, Slots, punch};
 
 mod file_io;
 
-pub(crate) use file_io::{Descriptor, alive, syncs};
+pub(crate) use file_io::{Descriptor, syncs, writes_reach_disk};
 use file_io::{OPEN, fetch, most_open, put, sync, write_all_at};
 #[cfg(test)]
 pub(crate) use file_io::{ROOM, SYNCS, WRITES_LEFT};
@@ -152,14 +152,14 @@ impl Backing {
             Self::Memory(_) => Ok(()),
             Self::Slot { slots, number, .. } => {
                 let (file, base) = in_slot(slots, *number, position, length)?;
-                match alive() {
+                match writes_reach_disk() {
                     true => put(&file, base + position),
                     false => Ok(()),
                 }
             }
             Self::Disk { path, file, .. } => {
                 let file = opened(path, file)?;
-                if alive() {
+                if writes_reach_disk() {
                     put(file, position)?;
                 }
                 self.spare();
@@ -182,7 +182,7 @@ impl Backing {
             Self::Slot { slots, number, .. } => slots.clear(*number, position, SLOT),
             Self::Disk { path, file, .. } => {
                 let file = opened(path, file)?;
-                if alive() {
+                if writes_reach_disk() {
                     file.set_len(position)?;
                 }
                 self.spare();
@@ -219,7 +219,7 @@ impl Backing {
             Self::Slot { slots, number, .. } => slots.clear(*number, start, end),
             Self::Disk { path, file, .. } => {
                 let file = opened(path, file)?;
-                if alive() && punch(file, start, end).is_err() {
+                if writes_reach_disk() && punch(file, start, end).is_err() {
                     let zeros = vec![0; BLOCK as usize];
                     let mut at = start;
                     while at < end {
@@ -246,7 +246,7 @@ impl Backing {
             Self::Slot { slots, number, .. } => slots.clear(*number, start, end),
             Self::Disk { path, file, .. } => {
                 let file = opened(path, file)?;
-                if !alive() {
+                if !writes_reach_disk() {
                     return Ok(());
                 }
                 match punch(file, start, end) {
@@ -345,7 +345,7 @@ impl Backing {
             let directory = copied.and_then(|file| {
                 own = file;
                 let directory = File::open(parent(path)?)?;
-                if alive() {
+                if writes_reach_disk() {
                     std::fs::rename(&part, &*path)?;
                 }
                 Ok(directory)
@@ -380,7 +380,7 @@ impl Backing {
                 if let Some((slots, number)) = slot.take() {
                     slots.free(number);
                 }
-                if !alive() {
+                if !writes_reach_disk() {
                     return;
                 }
                 match std::fs::remove_file(&*path) {
@@ -413,7 +413,7 @@ fn copy(
     let (pack, base) = slots.hold(number)?;
     let mut bytes = Vec::with_capacity(length);
     fetch(&pack, base, length, &mut bytes)?;
-    if !alive() {
+    if !writes_reach_disk() {
         return Ok(None);
     }
     let file = Descriptor::new(made(part)?);

@@ -30,7 +30,7 @@ use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus};
 use crate::backing_store::Backing;
 use crate::byte_ranges::Ranges;
 use crate::cache_index::Index;
-use crate::index_entry::MadeHere;
+use crate::index_entry::LocalCreate;
 use crate::recovery_notes::{BodyNotes, RecoveredChanges};
 
 mod fill;
@@ -165,12 +165,12 @@ impl Body {
 
     /// The local create of the file, if no server knows the file and the note of it outlives the
     /// process.
-    pub fn made(&self) -> Option<&MadeHere> {
+    pub fn made(&self) -> Option<&LocalCreate> {
         self.notes.as_ref()?.made()
     }
 
     /// Notes that the file is a local create, which no server knows.
-    pub fn is_made(&mut self, made: impl FnOnce() -> MadeHere) {
+    pub fn is_made(&mut self, made: impl FnOnce() -> LocalCreate) {
         if let Some(notes) = &mut self.notes {
             notes.is_made(made());
         }
@@ -365,7 +365,7 @@ impl Body {
     /// The bytes that no server has: those that our programs wrote, and zeros beyond the server's
     /// length or the cut where nothing was written. Other bytes in that area are overwritten with
     /// zeros: old bytes of the server, or the rest of a write that was never answered.
-    fn own(&mut self) -> Ranges {
+    fn unstored_ranges(&mut self) -> Ranges {
         let mut own = self.dirty.clone();
         own.insert_all(&self.storing);
         if self.changed {
@@ -385,7 +385,7 @@ impl Body {
         if self.cutting {
             return;
         }
-        let own = self.own();
+        let own = self.unstored_ranges();
         self.account(|body| body.valid = own);
         if let Some(notes) = &mut self.notes {
             notes.void(0, u64::MAX);
@@ -401,7 +401,7 @@ impl Body {
         self.backing.remove();
         let is_changed = self.is_changed();
         if let Some(notes) = self.notes.as_mut().filter(|_| !is_changed) {
-            notes.gone();
+            notes.note_removal();
         }
     }
 
@@ -410,7 +410,7 @@ impl Body {
         if self.cutting || self.is_lent() {
             return Ok(());
         }
-        let own = self.own();
+        let own = self.unstored_ranges();
         let clean: Vec<_> = {
             let of_others = |(start, end): (u64, u64)| own.gaps(start, end);
             self.valid

@@ -34,9 +34,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cellar_wire::ids::Fid;
 use parking_lot::Mutex;
 
-use crate::backing_store::{Backing, alive, syncs};
+use crate::backing_store::{Backing, syncs, writes_reach_disk};
 use crate::body::Space;
-use crate::index_entry::{Dirty, Entry, FileKey, MAGIC, MadeHere, Replayed, Sums, overlapping};
+use crate::index_entry::{Dirty, Entry, FileKey, LocalCreate, MAGIC, Replayed, Sums, overlapping};
 use crate::index_record::{NONE, Record, encode};
 use crate::pack_slots::Slots;
 
@@ -69,7 +69,7 @@ pub(crate) struct IndexedFile {
     pub(crate) version: u64,
     pub(crate) sums: Sums,
     pub(crate) dirty: Option<Dirty>,
-    pub(crate) made: Option<MadeHere>,
+    pub(crate) made: Option<LocalCreate>,
     /// The bytes have a separate file instead of a slot.
     pub(crate) own_file: bool,
     /// An earlier process left it.
@@ -320,7 +320,7 @@ impl Index {
         for record in records {
             encode(record, &mut bytes);
         }
-        if state.failing.is_none() && alive() {
+        if state.failing.is_none() && writes_reach_disk() {
             match state.log.write_all(&bytes) {
                 Ok(()) => state.bytes += bytes.len() as u64,
                 Err(cause) => {
@@ -380,7 +380,7 @@ impl Index {
                 entry.records(number, &mut |record| encode(&record, &mut bytes));
             }
         }
-        if !alive() {
+        if !writes_reach_disk() {
             return Ok(());
         }
         let next = self.directory.join(NEXT_LOG);

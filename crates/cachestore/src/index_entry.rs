@@ -53,7 +53,7 @@ pub(crate) struct Dirty {
 
 /// A local create: how a program of this machine made a file that no server knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MadeHere {
+pub struct LocalCreate {
     /// The directory, in the same volume.
     pub directory: (VnodeId, Uniquifier),
     /// The permission bits.
@@ -62,7 +62,7 @@ pub struct MadeHere {
     pub name: Arc<[u8]>,
 }
 
-impl MadeHere {
+impl LocalCreate {
     pub(crate) fn record(&self, number: u64) -> Record {
         let (directory, uniquifier) = self.directory;
         Record::Made {
@@ -82,7 +82,7 @@ pub(crate) struct Entry {
     pub(crate) version: u64,
     pub(crate) sums: Sums,
     pub(crate) dirty: Option<Dirty>,
-    pub(crate) made: Option<MadeHere>,
+    pub(crate) made: Option<LocalCreate>,
     /// The tick of the last use; 0 while a vnode in memory uses the file.
     pub(crate) rests: u64,
     /// Whether the bytes have a separate file instead of a slot; valid while the file rests.
@@ -239,7 +239,7 @@ impl Entry {
                 ..
             } => {
                 let number = |number: u64| u32::try_from(number).unwrap_or(0);
-                self.made = Some(MadeHere {
+                self.made = Some(LocalCreate {
                     directory: (VnodeId(number(directory)), Uniquifier(number(uniquifier))),
                     mode: number(mode),
                     name: name.clone(),

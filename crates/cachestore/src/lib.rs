@@ -34,5 +34,5 @@ mod recovery_notes;
 
 pub use body::{Body, Piece, STORE_BYTES, Space};
 pub use cache_index::{Index, Unstored, aside_in, unstored_in};
-pub use index_entry::{FileKey, MadeHere};
+pub use index_entry::{FileKey, LocalCreate};
 pub use recovery_notes::{RecoveredChanges, checksums};

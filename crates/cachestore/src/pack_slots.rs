@@ -32,7 +32,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, SeekFrom};
 
-use crate::backing_store::{Descriptor, alive};
+use crate::backing_store::{Descriptor, writes_reach_disk};
 
 /// The bytes of a slot.
 pub(crate) const SLOT: u64 = if cfg!(test) { 4 << 10 } else { 64 << 10 };
@@ -156,7 +156,7 @@ impl Slots {
             return Ok(());
         }
         let (file, base) = self.hold(number)?;
-        if !alive() {
+        if !writes_reach_disk() {
             return Ok(());
         }
         make_hole(&file, base + start, base + end)
@@ -181,14 +181,14 @@ impl Slots {
         if !used.is_empty() {
             let file = self.opened(&mut state, pack)?;
             drop(state);
-            return match alive() {
+            return match writes_reach_disk() {
                 true => make_hole(&file, slot * SLOT, (slot + 1) * SLOT),
                 false => Ok(()),
             };
         }
         state.used.remove(&pack);
         state.open.remove(&pack);
-        match alive() {
+        match writes_reach_disk() {
             true => std::fs::remove_file(self.path(pack)),
             false => Ok(()),
         }

@@ -9,7 +9,7 @@ use cellar_wire::rxafs::AfsStoreStatus;
 use crate::backing_store::Backing;
 use crate::byte_ranges::Ranges;
 use crate::cache_index::{Index, IndexedFile};
-use crate::index_entry::{FileKey, MadeHere, Sums, overlapping};
+use crate::index_entry::{FileKey, LocalCreate, Sums, overlapping};
 use crate::index_record::{NONE, Record};
 
 /// The most bytes under one checksum: all of them are read before any of them is used.
@@ -39,7 +39,7 @@ pub(crate) struct BodyNotes {
     synced: u64,
     unchecked: Sums,
     /// The local create that no server knows.
-    made: Option<MadeHere>,
+    made: Option<LocalCreate>,
 }
 
 impl BodyNotes {
@@ -76,12 +76,12 @@ impl BodyNotes {
     }
 
     /// The local create, if no server knows it.
-    pub(crate) fn made(&self) -> Option<&MadeHere> {
+    pub(crate) fn made(&self) -> Option<&LocalCreate> {
         self.made.as_ref()
     }
 
     /// Sets the local create. It is noted with the first bytes, or by [`Self::note_made`].
-    pub(crate) fn is_made(&mut self, made: MadeHere) {
+    pub(crate) fn is_made(&mut self, made: LocalCreate) {
         self.made = Some(made);
     }
 
@@ -324,7 +324,7 @@ impl BodyNotes {
         self.note([Record::Clean { number }, left]);
     }
 
-    pub(crate) fn gone(&mut self) {
+    pub(crate) fn note_removal(&mut self) {
         self.unchecked.clear();
         if self.named {
             self.index.note(&[Record::Gone {

@@ -14,7 +14,7 @@ const SLICES_MAX: usize = 1_024;
 
 /// Whether writes still reach the disk. Always true, except in tests that kill the process.
 #[cfg(not(test))]
-pub(crate) const fn alive() -> bool {
+pub(crate) const fn writes_reach_disk() -> bool {
     true
 }
 
@@ -27,7 +27,7 @@ thread_local! {
 
 /// Counts a write.
 #[cfg(test)]
-pub(crate) fn alive() -> bool {
+pub(crate) fn writes_reach_disk() -> bool {
     let (left, killed) = WRITES_LEFT.get();
     WRITES_LEFT.set((left.saturating_sub(1), killed || left == 0));
     left > 0

@@ -119,7 +119,7 @@ impl Body {
             )
         } else {
             self.server_length = status.length;
-            let own = self.own();
+            let own = self.unstored_ranges();
             self.account(|body| body.valid.insert_all(&own));
             if let Some(notes) = self.notes.as_mut().filter(|_| left.in_doubt.is_some()) {
                 // The store in progress did not reach the server.

@@ -106,7 +106,7 @@ impl Body {
         self.server_length = status.length;
         if !ours_alone {
             self.contents += 1;
-            let own = self.own();
+            let own = self.unstored_ranges();
             self.account(|body| body.valid = own);
             self.lengthen(status);
         }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::{ASIDE, Index, LOG, Unstored, path, sync_all};
-use crate::backing_store::alive;
+use crate::backing_store::writes_reach_disk;
 use crate::index_entry::Replayed;
 use crate::index_record::Record;
 
@@ -49,13 +49,13 @@ impl Index {
         if let Some(cut) = dirty.cut {
             text.push_str(&format!("cut {cut}\n"));
         }
-        if !alive() {
+        if !writes_reach_disk() {
             return Ok(aside);
         }
         let mut about = cellar_private::create(&aside.with_added_extension("txt"))?;
         about.write_all(text.as_bytes())?;
         about.sync_data()?;
-        if alive() {
+        if writes_reach_disk() {
             let file = path(&self.directory, number);
             match sync_all(&file).and_then(|()| std::fs::rename(&file, &aside)) {
                 // There are no bytes, only a length; or the file was moved before a crash.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use cellar_cachestore::MadeHere;
+use cellar_cachestore::LocalCreate;
 use cellar_wire::AfsName;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
@@ -206,7 +206,7 @@ impl Cache {
                         number,
                         name: name.clone(),
                     });
-                    made.body.lock().is_made(|| MadeHere {
+                    made.body.lock().is_made(|| LocalCreate {
                         directory: (parent.vnode, parent.uniquifier),
                         mode,
                         name: name[..].into(),
