@@ -19,7 +19,7 @@ use crate::up::lock;
   cellar db import /srv/cell/db/cell.copy --dir /srv/cell     (after a start that refused damaged databases)")]
 pub(crate) struct Options {
     #[command(subcommand)]
-    what: What,
+    what: DbCommand,
     /// The cell's directory. Default: ./cell-data.
     #[arg(long, value_name = "DIR", env = "CELLAR_DIR", global = true)]
     dir: Option<PathBuf>,
@@ -29,7 +29,7 @@ pub(crate) struct Options {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum DbCommand {
     /// Check every page and row of the databases, and of the copy beside them.
     ///
     /// Example: cellar db check --dir /srv/cell
@@ -61,8 +61,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let _lock = lock::take(&directory.lock_file())?;
     let path = directory.database_file();
     match &options.what {
-        What::Check => check_both(&directory, options.json),
-        What::Export { file } => {
+        DbCommand::Check => check_both(&directory, options.json),
+        DbCommand::Export { file } => {
             let exported = export(&path, file).map_err(|cause| failure(&cause))?;
             let rows = exported.rows;
             if options.json {
@@ -81,7 +81,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
                 )),
             }
         }
-        What::Import { file } => {
+        DbCommand::Import { file } => {
             let (summary, old) = import(file, &path).map_err(|cause| failure(&cause))?;
             if options.json {
                 return print_json(&json!({ "databases": shown(&summary), "old": old }));

@@ -29,7 +29,7 @@ Other examples:
 docs/operating/keys.md describes a key change without a pause.")]
 pub(crate) struct Options {
     #[command(subcommand)]
-    what: What,
+    what: KeyCommand,
 }
 
 #[derive(Debug, clap::Args)]
@@ -46,7 +46,7 @@ struct KeyDirectory {
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum KeyCommand {
     /// List versions and types of the keys.
     #[command(after_help = "Examples:
   cellar key list
@@ -149,8 +149,8 @@ impl KeyDirectory {
 
 pub(crate) fn run(options: Options) -> Outcome {
     match options.what {
-        What::List { json, place } => list(&place.authority()?, json),
-        What::Add {
+        KeyCommand::List { json, place } => list(&place.authority()?, json),
+        KeyCommand::Add {
             kvno,
             enctype,
             place,
@@ -162,7 +162,7 @@ pub(crate) fn run(options: Options) -> Outcome {
             );
             Ok(())
         }
-        What::ImportKeytab {
+        KeyCommand::ImportKeytab {
             file,
             principal,
             place,
@@ -180,7 +180,7 @@ pub(crate) fn run(options: Options) -> Outcome {
             }
             Ok(())
         }
-        What::Export {
+        KeyCommand::Export {
             file,
             keytab_principal,
             place,
@@ -194,7 +194,7 @@ pub(crate) fn run(options: Options) -> Outcome {
             outln!("{count} {keys} written to {}", file.display());
             Ok(())
         }
-        What::Retire { kvno, last, place } => {
+        KeyCommand::Retire { kvno, last, place } => {
             let authority = place.authority()?;
             let keys = authority.keys().list();
             let alone = keys.iter().all(|key| key.kvno == kvno);
@@ -209,7 +209,7 @@ pub(crate) fn run(options: Options) -> Outcome {
                 _ => Ok(()),
             }
         }
-        What::Random { enctype, place } => {
+        KeyCommand::Random { enctype, place } => {
             let key = place.authority()?.keys().add_random(enctype)?;
             outln!("Key version {}, {}", key.kvno, key.enctype);
             Ok(())

@@ -22,7 +22,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::outln;
 use crate::session::CellOptions;
 use crate::suite::print_json;
-use obtain::{Held, Proof, Request};
+use obtain::{ObtainedToken, Proof, Request};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -189,21 +189,21 @@ async fn request(options: &Options) -> Outcome<Request> {
     })
 }
 
-fn sentence(held: &Held) -> String {
+fn sentence(held: &ObtainedToken) -> String {
     let until = cellar_admin::date::ctime(AfsTime(held.ticket.ends));
     let kernel = if held.in_kernel {
         "; the kernel's AFS client has it too"
     } else {
         ""
     };
-    let Held { cell, ticket, .. } = held;
+    let ObtainedToken { cell, ticket, .. } = held;
     format!(
         "{} has a token for cell {cell} until {until}{kernel}",
         ticket.client
     )
 }
 
-fn as_json(held: &Held) -> serde_json::Value {
+fn as_json(held: &ObtainedToken) -> serde_json::Value {
     json!({
         "cell": held.cell.as_str(),
         "principal": held.ticket.client.to_string(),

@@ -17,7 +17,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 use cellar_wire::ids::PartitionId;
 use serde::Serialize;
 use syntax::{
-    CELL_DIRECTORY, IGNORED, Invocation, Parameter, Refusal, Suite, Wrong, flag, optional,
+    CELL_DIRECTORY, IGNORED, Invocation, Parameter, Refusal, Suite, SyntaxError, flag, optional,
 };
 
 use crate::failure::{FAILED, Failure, Outcome};
@@ -68,7 +68,7 @@ fn parse(suite: &'static Suite, words: &[String]) -> Outcome<Option<Invocation>>
         }
         Err(Refusal::Bare(text)) => {
             out!("{text}");
-            Err(Failure::ended(status(suite, Wrong::Bare)))
+            Err(Failure::ended(status(suite, SyntaxError::Bare)))
         }
         Err(Refusal::Usage(wrong, text)) => {
             crate::output::complain(format_args!("{text}"));
@@ -78,7 +78,7 @@ fn parse(suite: &'static Suite, words: &[String]) -> Outcome<Option<Invocation>>
 }
 
 /// The exit status of a wrong command line. Each original suite has its own.
-fn status(suite: &Suite, wrong: Wrong) -> u8 {
+fn status(suite: &Suite, wrong: SyntaxError) -> u8 {
     match suite.name {
         "vos" => vos::FAILED,
         "pts" => FAILED,

@@ -99,7 +99,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     new: pieces::New,
     #[command(flatten)]
-    keeping: upkeep::Keeping,
+    keeping: upkeep::FileServerUpkeep,
     #[command(flatten)]
     scrubbing: upkeep::Scrubbing,
     /// Show the RPC statistics (RXSTATS) to anonymous callers too. Default: only to superusers.
@@ -290,15 +290,15 @@ fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
             |known| known.server_uuid,
         ),
         bind,
-        location: said(&options.location, known.map(|known| &known.location)),
-        owner: said(&options.owner, known.map(|known| &known.owner)),
+        location: given_or_last(&options.location, known.map(|known| &known.location)),
+        owner: given_or_last(&options.owner, known.map(|known| &known.owner)),
         complete: known.is_some_and(|known| known.complete),
         used: known.and_then(|known| known.used.clone()),
     })
 }
 
 /// The value given now, otherwise the last value.
-fn said(now: &Option<String>, last: Option<&String>) -> String {
+fn given_or_last(now: &Option<String>, last: Option<&String>) -> String {
     now.as_ref().or(last).cloned().unwrap_or_default()
 }
 

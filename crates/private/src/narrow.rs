@@ -87,7 +87,7 @@ pub fn narrow(path: &Path) -> Result<Option<Narrowed>, Error> {
         source,
     };
     let mut open = Vec::new();
-    let about = look(path)?;
+    let about = metadata_if_ours(path)?;
     if about.is_dir() {
         for entry in fs::read_dir(path).map_err(|error| at(path, error))? {
             let entry = entry.map_err(|error| at(path, error))?;
@@ -95,7 +95,7 @@ pub fn narrow(path: &Path) -> Result<Option<Narrowed>, Error> {
                 continue;
             }
             let path = entry.path();
-            match look(&path) {
+            match metadata_if_ours(&path) {
                 Ok(about) if about.mode() & OTHERS != 0 => open.push((path, about.mode())),
                 Ok(_) => {}
                 // A link to nothing, or a name that has gone meanwhile.
@@ -121,7 +121,7 @@ pub fn narrow(path: &Path) -> Result<Option<Narrowed>, Error> {
 /// # Errors
 /// As [`narrow`].
 pub fn narrow_alone(path: &Path, mask: u32) -> Result<Option<Narrowed>, Error> {
-    let about = look(path)?;
+    let about = metadata_if_ours(path)?;
     if about.mode() & mask == 0 {
         return Ok(None);
     }
@@ -141,7 +141,7 @@ fn close(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// Metadata of what a name leads to, if both are ours.
-fn look(path: &Path) -> Result<Metadata, Error> {
+fn metadata_if_ours(path: &Path) -> Result<Metadata, Error> {
     let at = |source| Error::Io {
         path: path.to_owned(),
         source,

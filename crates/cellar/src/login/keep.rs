@@ -68,7 +68,7 @@ pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsSt
     {
         keyring::join_new_session()?;
     }
-    let mut keeper = Keeper {
+    let mut keeper = TokenRenewer {
         request,
         target,
         ends: 0,
@@ -95,17 +95,17 @@ pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsSt
             tell_systemd(command.is_empty() && keeper.ends > 0, &keeper);
         }
         match sleep(wait, &mut signals, job.as_mut()).await? {
-            Woken::Again => {}
-            Woken::Stopped => {
-                tell(&[NotifyState::Stopping]);
+            WakeReason::Again => {}
+            WakeReason::Stopped => {
+                notify_service_manager(&[NotifyState::Stopping]);
                 return Ok(());
             }
-            Woken::Ended(status) => return exit_code(status),
+            WakeReason::Ended(status) => return exit_code(status),
         }
     }
 }
 
-struct Keeper {
+struct TokenRenewer {
     request: Request,
     target: CacheName,
     /// When the first token expires; 0 while there is none.
@@ -116,7 +116,7 @@ struct Keeper {
     kept_proof: bool,
 }
 
-impl Keeper {
+impl TokenRenewer {
     /// Runs one round. Returns the seconds to wait for the next. If `has_job`, a failure to renew
     /// does not end the program: the job goes on without tokens.
     async fn round(&mut self, has_job: bool) -> Outcome<u32> {
@@ -254,7 +254,7 @@ impl Signals {
 }
 
 /// The reason why a sleep ended.
-enum Woken {
+enum WakeReason {
     /// It is time for a round.
     Again,
     /// A signal asked to stop.
@@ -264,12 +264,16 @@ enum Woken {
 }
 
 /// Sleeps `seconds` by the wall clock. If there is a command, signals are passed on to it.
-async fn sleep(seconds: u32, signals: &mut Signals, mut job: Option<&mut Child>) -> Outcome<Woken> {
+async fn sleep(
+    seconds: u32,
+    signals: &mut Signals,
+    mut job: Option<&mut Child>,
+) -> Outcome<WakeReason> {
     let until = now().saturating_add(seconds);
     loop {
         let left = until.saturating_sub(now());
         if left == 0 {
-            return Ok(Woken::Again);
+            return Ok(WakeReason::Again);
         }
         let pid = job.as_ref().and_then(|job| job.id());
         let ended = async {
@@ -280,7 +284,7 @@ async fn sleep(seconds: u32, signals: &mut Signals, mut job: Option<&mut Child>)
         };
         tokio::select! {
             () = tokio::time::sleep(LOOK.min(Duration::from_secs(left.into()))) => {}
-            status = ended => return Ok(Woken::Ended(status?)),
+            status = ended => return Ok(WakeReason::Ended(status?)),
             signal = signals.next() => match pid {
                 // The terminal has sent the signal to the command itself.
                 Some(_) if signal != Signal::TERM && std::io::stdin().is_terminal() => {}
@@ -291,8 +295,8 @@ async fn sleep(seconds: u32, signals: &mut Signals, mut job: Option<&mut Child>)
                         let _sent = rustix::process::kill_process(pid, signal);
                     }
                 }
-                None if signal == Signal::HUP => return Ok(Woken::Again),
-                None => return Ok(Woken::Stopped),
+                None if signal == Signal::HUP => return Ok(WakeReason::Again),
+                None => return Ok(WakeReason::Stopped),
             },
         }
     }
@@ -325,7 +329,7 @@ fn exit_code(status: ExitStatus) -> Outcome {
 
 /// Reports the state to systemd; only without a command, since a command may speak to systemd
 /// itself.
-fn tell_systemd(ours_to_tell: bool, keeper: &Keeper) {
+fn tell_systemd(ours_to_tell: bool, keeper: &TokenRenewer) {
     if !ours_to_tell {
         return;
     }
@@ -335,13 +339,13 @@ fn tell_systemd(ours_to_tell: bool, keeper: &Keeper) {
         failures => format!("Tokens until {until}; {failures} attempts to renew them failed"),
     };
     if keeper.ends > now() {
-        tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+        notify_service_manager(&[NotifyState::Ready, NotifyState::Status(&status)]);
     } else {
-        tell(&[NotifyState::Status(&status)]);
+        notify_service_manager(&[NotifyState::Status(&status)]);
     }
 }
 
-fn tell(state: &[NotifyState<'_>]) {
+fn notify_service_manager(state: &[NotifyState<'_>]) {
     // Outside of systemd no service manager listens.
     if let Err(cause) = sd_notify::notify(state) {
         tracing::debug!(%cause, "cannot notify systemd");

@@ -43,7 +43,7 @@ pub(super) struct Request {
 }
 
 /// A token that was obtained.
-pub(super) struct Held {
+pub(super) struct ObtainedToken {
     pub(super) cell: CellName,
     pub(super) ticket: Ticket,
     pub(super) in_kernel: bool,
@@ -51,7 +51,7 @@ pub(super) struct Held {
 
 impl Request {
     /// Gets a ticket-granting ticket, gets a token for each cell, and hands the tokens over.
-    pub(super) async fn obtain(&self, cache: &CacheName) -> Outcome<Vec<Held>> {
+    pub(super) async fn obtain(&self, cache: &CacheName) -> Outcome<Vec<ObtainedToken>> {
         self.prove(cache).await?;
         let held = self.tokens(cache).await?;
         let held = self.hand_over(held).await;
@@ -131,7 +131,10 @@ impl Request {
     }
 
     /// Hands the tokens to the kernel, and checks whether the cells know the user.
-    pub(super) async fn hand_over(&self, tickets: Vec<(CellName, Ticket)>) -> Outcome<Vec<Held>> {
+    pub(super) async fn hand_over(
+        &self,
+        tickets: Vec<(CellName, Ticket)>,
+    ) -> Outcome<Vec<ObtainedToken>> {
         let mut all = Vec::new();
         for (cell, ticket) in tickets {
             let token = ticket.token(cell.as_str())?;
@@ -151,7 +154,7 @@ impl Request {
                     }
                 },
             };
-            all.push(Held {
+            all.push(ObtainedToken {
                 cell,
                 ticket,
                 in_kernel,

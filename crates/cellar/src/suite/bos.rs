@@ -221,7 +221,7 @@ impl Bos<'_> {
                     let path = self.destination(name);
                     let back = Act::Uninstall { name, path: &path };
                     self.overseer.act(&back).await?;
-                    self.said(&format!("bos: uninstalled file {name}"));
+                    self.print_line(&format!("bos: uninstalled file {name}"));
                 }
                 Ok(())
             }
@@ -277,7 +277,7 @@ impl Bos<'_> {
     }
 
     /// Prints a line unless JSON is wanted.
-    fn said(&self, line: &str) {
+    fn print_line(&self, line: &str) {
         if !self.json {
             outln!("{line}");
         }
@@ -495,7 +495,7 @@ impl Bos<'_> {
             self.overseer
                 .install(name, &path, about.mode(), date, contents)
                 .await?;
-            self.said(&format!("bos: installed file {name}"));
+            self.print_line(&format!("bos: installed file {name}"));
         }
         Ok(())
     }

@@ -17,7 +17,7 @@
 //!    `-config`).
 //!
 //! A suite is a table. This module parses words against it and prints the help from it. Refusals
-//! have the wording and, through [`Wrong`], the exit statuses of the original suites, because
+//! have the wording and, through [`SyntaxError`], the exit statuses of the original suites, because
 //! scripts check both.
 
 use std::collections::BTreeMap;
@@ -178,13 +178,13 @@ pub(crate) enum Refusal {
     /// The command line is empty: print this on standard output and fail.
     Bare(String),
     /// The command line is wrong: print it on standard error and fail.
-    Usage(Wrong, String),
+    Usage(SyntaxError, String),
 }
 
 /// The error in a command line. The numbers are the low bytes of libcmd's codes `CMD_*`, which are
 /// the exit statuses of the original `fs` and `bos`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wrong {
+pub(crate) enum SyntaxError {
     /// A second value for a switch that takes one.
     NotList = 2,
     /// A value for a switch that takes none, or more words than positions.
@@ -261,7 +261,7 @@ impl Suite {
                 Ok(command) => text.push_str(&self.command_help(command)),
                 Err(_) => {
                     let problem = format!("{}: Unknown topic '{topic}'\n", self.name);
-                    return Refusal::Usage(Wrong::Operation, problem);
+                    return Refusal::Usage(SyntaxError::Operation, problem);
                 }
             }
         }
@@ -272,7 +272,7 @@ impl Suite {
     fn apropos(&self, words: &[String]) -> Refusal {
         let Some(word) = words.iter().find(|word| as_switch(word).is_none()) else {
             let problem = format!("{}: Missing required parameter '-topic'\n", self.name);
-            return Refusal::Usage(Wrong::TooFew, problem);
+            return Refusal::Usage(SyntaxError::TooFew, problem);
         };
         let word = word.to_lowercase();
         let has = |c: &&Command| c.name.contains(&word) || c.about.to_lowercase().contains(&word);
@@ -312,7 +312,7 @@ impl Suite {
                 names(fitting.iter().map(|c| c.name))
             ),
         };
-        Err(Refusal::Usage(Wrong::Operation, problem))
+        Err(Refusal::Usage(SyntaxError::Operation, problem))
     }
 
     fn arguments(
@@ -340,7 +340,7 @@ impl Suite {
                     (Kind::Flag, Some(_)) => {
                         let problem =
                             format!("Switch '-{}' doesn't take an argument", parameter.name);
-                        return Err(self.usage(command, Wrong::TooMany, &problem));
+                        return Err(self.usage(command, SyntaxError::TooMany, &problem));
                     }
                     (_, Some(value)) => {
                         entry.push(value);
@@ -358,7 +358,7 @@ impl Suite {
             let entry = values.entry(parameter.name).or_default();
             if parameter.kind == Kind::Single && !entry.is_empty() {
                 let problem = format!("Too many values after switch -{}", parameter.name);
-                return Err(self.usage(command, Wrong::NotList, &problem));
+                return Err(self.usage(command, SyntaxError::NotList, &problem));
             }
             entry.push(word.clone());
         }
@@ -369,15 +369,15 @@ impl Suite {
             let given = values.get(parameter.name);
             if given.is_some_and(Vec::is_empty) {
                 let problem = format!("The field '-{}' isn't completed properly", parameter.name);
-                return Err(self.usage(command, Wrong::TooFew, &problem));
+                return Err(self.usage(command, SyntaxError::TooFew, &problem));
             }
             if parameter.kind == Kind::Single && given.is_some_and(|v| v.len() > 1) {
                 let problem = format!("Too many values after switch -{}", parameter.name);
-                return Err(self.usage(command, Wrong::NotList, &problem));
+                return Err(self.usage(command, SyntaxError::NotList, &problem));
             }
             if parameter.required && given.is_none() {
                 let problem = format!("Missing required parameter '-{}'", parameter.name);
-                return Err(self.usage(command, Wrong::TooFew, &problem));
+                return Err(self.usage(command, SyntaxError::TooFew, &problem));
             }
         }
         Ok(Invocation {
@@ -404,7 +404,7 @@ impl Suite {
                 format!("; write -{} first to give several values", list.name)
             });
             let problem = format!("Too many arguments{hint}");
-            self.usage(command, Wrong::TooMany, &problem)
+            self.usage(command, SyntaxError::TooMany, &problem)
         })
     }
 
@@ -450,10 +450,10 @@ impl Suite {
             let fitting = names(fitting.iter().map(|p| p.name));
             let _ = write!(problem, ". It could be -{fitting}");
         }
-        Err(self.usage(command, Wrong::Switch, &problem))
+        Err(self.usage(command, SyntaxError::Switch, &problem))
     }
 
-    fn usage(&self, command: &Command, wrong: Wrong, problem: &str) -> Refusal {
+    fn usage(&self, command: &Command, wrong: SyntaxError, problem: &str) -> Refusal {
         let text = format!(
             "{suite}: {problem}\nUsage: {usage}\n'cellar {suite} {name} --help' describes the operation.\n",
             suite = self.name,

@@ -167,7 +167,7 @@ impl Vos<'_> {
     }
 
     /// The location that -server and -partition name.
-    fn here(&self) -> Outcome<Location> {
+    fn given_location(&self) -> Outcome<Location> {
         self.place("server", "partition")
     }
 
@@ -178,7 +178,7 @@ impl Vos<'_> {
             self.invocation.has("server"),
             self.invocation.has("partition"),
         ) {
-            (true, true) => self.here().map(Some),
+            (true, true) => self.given_location().map(Some),
             (false, false) => Ok(None),
             _ => Err(Failure::usage(
                 "Must specify both -server and -partition options",

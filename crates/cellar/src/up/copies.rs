@@ -36,7 +36,7 @@ pub(super) struct Copies {
 
 impl Copies {
     /// Starts to keep a copy of `db` at `to`.
-    pub(super) fn keep(db: Arc<Embedded>, to: PathBuf) -> std::io::Result<Self> {
+    pub(super) fn start(db: Arc<Embedded>, to: PathBuf) -> std::io::Result<Self> {
         let (stop, stopped) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("db-copy".to_owned())

@@ -16,7 +16,7 @@ use cellar_wire::{AbortCode, List, vl};
 
 use super::bootstrap;
 use super::copies::Copies;
-use super::elsewhere::Elsewhere;
+use super::elsewhere::RemoteDatabases;
 use super::osds::OsdTable;
 use super::pieces::{self, New};
 use super::protection::{OwnLocations, OwnProtection};
@@ -29,7 +29,7 @@ use crate::failure::{Failure, Outcome};
 /// The place of the databases.
 pub(super) enum Databases {
     Here(OwnDatabases),
-    Elsewhere(Arc<Elsewhere>),
+    RemoteDatabases(Arc<RemoteDatabases>),
 }
 
 impl Databases {
@@ -46,8 +46,8 @@ impl Databases {
             Part::Whole => OwnDatabases::open(directory, identity, trust, new).map(Self::Here),
             Part::Fileserver => {
                 let cell: &Cell = &identity.cell;
-                let elsewhere = Elsewhere::new(runtime, cell, &trust.authority)?;
-                Ok(Self::Elsewhere(Arc::new(elsewhere)))
+                let elsewhere = RemoteDatabases::new(runtime, cell, &trust.authority)?;
+                Ok(Self::RemoteDatabases(Arc::new(elsewhere)))
             }
         }
     }
@@ -56,7 +56,7 @@ impl Databases {
     pub(super) fn id(&self) -> Option<DatabaseId> {
         match self {
             Self::Here(own) => Some(own.id),
-            Self::Elsewhere(_) => None,
+            Self::RemoteDatabases(_) => None,
         }
     }
 
@@ -64,7 +64,7 @@ impl Databases {
     pub(super) fn protection(&self) -> Arc<dyn Protection> {
         match self {
             Self::Here(own) => Arc::new(OwnProtection(own.pr.clone())),
-            Self::Elsewhere(elsewhere) => elsewhere.clone(),
+            Self::RemoteDatabases(elsewhere) => elsewhere.clone(),
         }
     }
 
@@ -72,7 +72,7 @@ impl Databases {
     pub(super) fn locations(&self) -> Arc<dyn Locations> {
         match self {
             Self::Here(own) => Arc::new(OwnLocations(own.vl.clone())),
-            Self::Elsewhere(elsewhere) => elsewhere.clone(),
+            Self::RemoteDatabases(elsewhere) => elsewhere.clone(),
         }
     }
 
@@ -87,9 +87,9 @@ impl Databases {
         Ok(match self {
             Self::Here(_) => {
                 let cell: &Cell = &identity.cell;
-                Arc::new(Elsewhere::new(runtime, cell, &trust.authority)?)
+                Arc::new(RemoteDatabases::new(runtime, cell, &trust.authority)?)
             }
-            Self::Elsewhere(elsewhere) => elsewhere.clone(),
+            Self::RemoteDatabases(elsewhere) => elsewhere.clone(),
         })
     }
 
@@ -103,7 +103,7 @@ impl Databases {
     ) -> Outcome {
         match self {
             Self::Here(own) => own.register(identity),
-            Self::Elsewhere(elsewhere) => {
+            Self::RemoteDatabases(elsewhere) => {
                 elsewhere.register(runtime, fileserver, identity);
                 Ok(())
             }
@@ -115,7 +115,7 @@ impl OsdTable for Databases {
     fn get(&self, asked: GetOsd) -> Result<OsdEntry, AbortCode> {
         match self {
             Self::Here(own) => own.osddb.ask(Caller::Superuser, asked),
-            Self::Elsewhere(elsewhere) => elsewhere.ask_osds(asked),
+            Self::RemoteDatabases(elsewhere) => elsewhere.ask_osds(asked),
         }
         .map(|reply| reply.osd.entry)
     }
@@ -124,7 +124,7 @@ impl OsdTable for Databases {
         let asked = CreateOsd { entry };
         match self {
             Self::Here(own) => own.osddb.ask(Caller::Superuser, asked),
-            Self::Elsewhere(elsewhere) => elsewhere.ask_osds(asked),
+            Self::RemoteDatabases(elsewhere) => elsewhere.ask_osds(asked),
         }
         .map(|reply| reply.id)
     }
@@ -179,7 +179,7 @@ impl OwnDatabases {
         let osddb = OsdDb::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
         let pr = Pr::open(db, clock(), identity.cell.name.as_str()).map_err(|cause| at(&cause))?;
         let pr = pr.with_realms(trust.authority.clone());
-        let copies = Copies::keep(copied, directory.database_copy());
+        let copies = Copies::start(copied, directory.database_copy());
         Ok(Self {
             id,
             _copies: copies.map_err(|cause| at(&cause))?,

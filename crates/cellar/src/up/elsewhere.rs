@@ -32,21 +32,21 @@ use crate::failure::{Failure, Outcome};
 const ANONYMOUS_NAME: &[u8] = b"anonymous";
 
 /// A client of the cell's database servers.
-pub(super) struct Elsewhere {
+pub(super) struct RemoteDatabases {
     client: Client,
     cell: Cell,
 }
 
 /// Makes tickets with the cell's key.
-struct OfTheKey(Authority);
+struct TicketMaker(Authority);
 
-impl std::fmt::Debug for OfTheKey {
+impl std::fmt::Debug for TicketMaker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("OfTheKey")
     }
 }
 
-impl Renewal for OfTheKey {
+impl Renewal for TicketMaker {
     fn renew<'a>(
         &'a self,
         _cell: &'a CellName,
@@ -55,7 +55,7 @@ impl Renewal for OfTheKey {
     }
 }
 
-impl Elsewhere {
+impl RemoteDatabases {
     /// Makes the client. No call is made yet.
     pub(super) fn new(runtime: &Runtime, cell: &Cell, authority: &Authority) -> Outcome<Self> {
         let security = authority
@@ -68,7 +68,7 @@ impl Elsewhere {
             cells: vec![cell.clone()],
             administrator: None,
             security: HashMap::from([(cell.name.clone(), security)]),
-            renewal: Some(Arc::new(OfTheKey(authority.clone()))),
+            renewal: Some(Arc::new(TicketMaker(authority.clone()))),
         };
         Ok(Self {
             client: Client::new(port, config)?,
@@ -128,7 +128,7 @@ impl Elsewhere {
     }
 }
 
-impl Protection for Elsewhere {
+impl Protection for RemoteDatabases {
     fn cps(&self, id: ViceId) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
         Box::pin(async move {
             let asked = pr::GetCPS { id };
@@ -207,7 +207,7 @@ impl Protection for Elsewhere {
     }
 }
 
-impl Locations for Elsewhere {
+impl Locations for RemoteDatabases {
     fn entry<'a>(
         &'a self,
         name: &'a vl::VolumeNameArgument,

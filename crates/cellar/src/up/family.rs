@@ -11,7 +11,7 @@ use cellar_wire::package::Procedure;
 use cellar_wire::vl::{self, NvldbEntry};
 use cellar_wire::{AbortCode, afsosd};
 
-use super::elsewhere::Elsewhere;
+use super::elsewhere::RemoteDatabases;
 
 /// The largest number of servers. It bounds a database that never reports the end. A server beyond
 /// the bound would not be asked for the objects that it needs, so more servers are an error.
@@ -19,7 +19,7 @@ const SERVERS_MAX: i32 = 10_000;
 /// An address in this network stands for a server with a UUID, which is listed separately.
 const STANDS_FOR_UUID: u32 = 255;
 
-impl Elsewhere {
+impl RemoteDatabases {
     async fn ask_vldb<P: Procedure>(&self, asked: &P) -> Result<P::Reply, CallError> {
         let answer = self.client().locations().call(self.cell(), asked).await;
         answer.map_err(|error| match error {
@@ -68,7 +68,7 @@ impl Elsewhere {
     }
 }
 
-impl CellServers for Elsewhere {
+impl CellServers for RemoteDatabases {
     fn servers(&self) -> BoxFuture<'_, Result<Vec<CellServer>, CallError>> {
         Box::pin(self.all_servers())
     }

@@ -17,7 +17,7 @@ const OTHERS_WRITE: u32 = 0o022;
 /// Narrows the directory itself, before a file in it is opened: other accounts must not be able to
 /// put a file there.
 pub(crate) fn directory(directory: &CellDirectory) -> Outcome {
-    said(
+    log_narrowed(
         directory.path(),
         narrow_alone(directory.path(), OTHERS_WRITE),
     )
@@ -38,15 +38,15 @@ pub(crate) fn contents(directory: &CellDirectory) -> Outcome {
         // Opening a log refuses a link.
         let is_link = path == directory.audit_log() && path.is_symlink();
         if !is_link {
-            said(&path, narrow(&path))?;
+            log_narrowed(&path, narrow(&path))?;
         }
     }
     let public = directory.client_etc();
-    said(&public, narrow_alone(&public, OTHERS_WRITE))
+    log_narrowed(&public, narrow_alone(&public, OTHERS_WRITE))
 }
 
 /// Logs one line for a place that was open. A missing place is not a failure.
-fn said(path: &Path, found: Result<Option<Narrowed>, Error>) -> Outcome {
+fn log_narrowed(path: &Path, found: Result<Option<Narrowed>, Error>) -> Outcome {
     match found {
         Ok(None) => Ok(()),
         Ok(Some(found)) => {

@@ -49,7 +49,7 @@ fn partition(letters: &str) -> Result<PartitionId, String> {
 /// Checks whether a new cell can begin in the directory. Returns whether the directory holds pieces
 /// of a cell that are taken over with --new-cell. Without that option such pieces are refused.
 pub(super) fn take_over(directory: &CellDirectory, new: &New) -> Outcome<bool> {
-    let Some(piece) = found(directory)? else {
+    let Some(piece) = existing_piece(directory)? else {
         return Ok(false);
     };
     if new.new_cell {
@@ -65,7 +65,7 @@ pub(super) fn take_over(directory: &CellDirectory, new: &New) -> Outcome<bool> {
 }
 
 /// A piece of a cell in the directory, if any.
-fn found(directory: &CellDirectory) -> Outcome<Option<String>> {
+fn existing_piece(directory: &CellDirectory) -> Outcome<Option<String>> {
     let there = |path: &Path| path.exists().then(|| path.display().to_string());
     if let Some(database) = there(&directory.database_file()) {
         return Ok(Some(database));

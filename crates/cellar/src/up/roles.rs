@@ -17,7 +17,7 @@ use super::bozo::{Instance, Overseer};
 use super::databases::{DatabaseServices, Databases};
 use super::statistics::Statistics;
 use super::trust::Trust;
-use super::upkeep::Keeping;
+use super::upkeep::FileServerUpkeep;
 use super::{Options, bootstrap, osds, partitions, pieces, wall_clock};
 use crate::cell_directory::{CellDirectory, Identity, Used};
 use crate::failure::{Failure, Outcome};
@@ -33,7 +33,7 @@ pub(super) struct Roles {
     osds: Option<OsdServer>,
     keys: Arc<CapabilityKeys>,
     transaction_idle: Duration,
-    keeping: Keeping,
+    keeping: FileServerUpkeep,
     runtime: Runtime,
 }
 
@@ -211,7 +211,7 @@ impl Services {
                 instances.push(Instance::new("vlserver", "", ports.location));
                 Some(own.services(identity, &roles.trust))
             }
-            Databases::Elsewhere(_) => None,
+            Databases::RemoteDatabases(_) => None,
         };
         let osds = roles.osds.clone();
         if osds.is_some() {

@@ -10,7 +10,7 @@ use crate::quantities;
 
 /// The upkeep by a file server.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Keeping {
+pub(crate) struct FileServerUpkeep {
     /// Time of silence of an object storage device after which this file server rebuilds its
     /// objects on other devices.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = quantities::time_option)]
@@ -27,7 +27,7 @@ pub(crate) struct Keeping {
     collect_grace: Duration,
 }
 
-impl Keeping {
+impl FileServerUpkeep {
     /// The options as the file server's settings.
     pub(super) fn upkeep(&self, servers: Arc<dyn CellServers>) -> Upkeep {
         Upkeep {

@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const INVALID: u8 = 22;
 
 /// The object to salvage.
-enum What {
+enum SalvageTarget {
     Server,
     Partition(String),
     Volume(String, String),
@@ -62,7 +62,7 @@ impl Bos<'_> {
             return Err(Failure::new("-salvagedirs only possible with -all.").coded(INVALID));
         }
         let what = match (part, volume) {
-            (None, _) if given.has("all") => What::Server,
+            (None, _) if given.has("all") => SalvageTarget::Server,
             (None, _) => return wrong("must specify -all switch to salvage all partitions."),
             (Some(text), volume) => {
                 let Ok(part) = partition(text) else {
@@ -70,22 +70,22 @@ impl Bos<'_> {
                     return Err(Failure::new(reason).coded(u8::MAX));
                 };
                 match volume {
-                    None => What::Partition(part.to_string()),
+                    None => SalvageTarget::Partition(part.to_string()),
                     Some(volume) => {
-                        What::Volume(part.to_string(), self.volume_number(volume).await?)
+                        SalvageTarget::Volume(part.to_string(), self.volume_number(volume).await?)
                     }
                 }
             }
         };
         let stops = match &what {
-            What::Volume(..) => false,
+            SalvageTarget::Volume(..) => false,
             _ => self.overseer.is_to_run(service).await? != Some(false),
         };
         if stops {
             outln!("bos: shutting down '{service}'.");
             if let Err(error) = self.overseer.act(&Act::StopForNow(service)).await {
                 let what = match &what {
-                    What::Server => format!("failed to stop '{service}'"),
+                    SalvageTarget::Server => format!("failed to stop '{service}'"),
                     _ => format!("can't stop '{service}'"),
                 };
                 return Err(refused(&what, &error));
@@ -121,18 +121,18 @@ impl Bos<'_> {
         Ok(id.0.to_string())
     }
 
-    async fn run_salvager(&self, what: &What, dafs: bool) -> Outcome {
+    async fn run_salvager(&self, what: &SalvageTarget, dafs: bool) -> Outcome {
         let given = self.invocation;
         let mut line = match what {
-            What::Server => format!("{SALVAGER} -force "),
-            What::Partition(part) => format!("{SALVAGER} -force {part}"),
-            What::Volume(part, volume) if dafs => {
+            SalvageTarget::Server => format!("{SALVAGER} -force "),
+            SalvageTarget::Partition(part) => format!("{SALVAGER} -force {part}"),
+            SalvageTarget::Volume(part, volume) if dafs => {
                 format!("{SALVAGE_SERVER} -client {part} {volume}")
             }
-            What::Volume(part, volume) => format!("{SALVAGER} {part} {volume}"),
+            SalvageTarget::Volume(part, volume) => format!("{SALVAGER} {part} {volume}"),
         };
         // The salvager of a demand-attach server has its own settings for a single volume.
-        if !(dafs && matches!(what, What::Volume(..))) {
+        if !(dafs && matches!(what, SalvageTarget::Volume(..))) {
             for switch in ["parallel", "tmpdir", "orphans"] {
                 if let Some(value) = given.get(switch) {
                     line.push_str(&format!(" -{switch} {value}"));

@@ -160,50 +160,58 @@ fn refusals_say_what_is_wrong() {
     let table = [
         (
             "adduser ann",
-            Wrong::TooFew,
+            SyntaxError::TooFew,
             "Missing required parameter '-group'",
         ),
-        ("cg a b 3 4 5", Wrong::TooMany, "Too many arguments"),
+        ("cg a b 3 4 5", SyntaxError::TooMany, "Too many arguments"),
         (
             "cg a -owner",
-            Wrong::TooFew,
+            SyntaxError::TooFew,
             "The field '-owner' isn't completed properly",
         ),
         (
             "cg -owner -id 4",
-            Wrong::TooFew,
+            SyntaxError::TooFew,
             "Missing required parameter '-name'",
         ),
         (
             "cg -name a -name b",
-            Wrong::NotList,
+            SyntaxError::NotList,
             "Too many values after switch -name",
         ),
         (
             "cg -name a b",
-            Wrong::NotList,
+            SyntaxError::NotList,
             "Too many values after switch -name",
         ),
         (
             "cg a -nosuch b",
-            Wrong::Switch,
+            SyntaxError::Switch,
             "Unrecognized or ambiguous switch '-nosuch'",
         ),
         (
             "examine -- a",
-            Wrong::Switch,
+            SyntaxError::Switch,
             "Unrecognized or ambiguous switch '--'",
         ),
         (
             "examine a -json=1",
-            Wrong::TooMany,
+            SyntaxError::TooMany,
             "Switch '-json' doesn't take an argument",
         ),
-        ("create x", Wrong::Operation, "Ambiguous operation 'create'"),
-        ("help nosuch", Wrong::Operation, "Unknown topic 'nosuch'"),
+        (
+            "create x",
+            SyntaxError::Operation,
+            "Ambiguous operation 'create'",
+        ),
+        (
+            "help nosuch",
+            SyntaxError::Operation,
+            "Unknown topic 'nosuch'",
+        ),
         (
             "apropos",
-            Wrong::TooFew,
+            SyntaxError::TooFew,
             "Missing required parameter '-topic'",
         ),
     ];

@@ -15,7 +15,7 @@ use crate::progress::Progress;
 
 impl Vos<'_> {
     pub(super) async fn addsite(&self) -> Outcome {
-        let at = self.here()?;
+        let at = self.given_location()?;
         let volume = self.invocation.required("id");
         let read_only = match self.invocation.get("roid") {
             Some(text) => {
@@ -33,7 +33,7 @@ impl Vos<'_> {
     }
 
     pub(super) async fn remsite(&self) -> Outcome {
-        let at = self.here()?;
+        let at = self.given_location()?;
         let volume = self.invocation.required("id");
         let id = self.volumes.remove_site(volume, at).await?;
         if !self.json() {
@@ -54,7 +54,7 @@ impl Vos<'_> {
     }
 
     pub(super) async fn changeloc(&self) -> Outcome {
-        let at = self.here()?;
+        let at = self.given_location()?;
         let volume = self.invocation.required("id");
         self.volumes.change_location(volume, at).await?;
         if self.json() {

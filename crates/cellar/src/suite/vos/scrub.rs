@@ -14,7 +14,7 @@ use crate::progress::Progress;
 
 impl Vos<'_> {
     pub(super) async fn scrub(&self) -> Outcome {
-        let at = self.here()?;
+        let at = self.given_location()?;
         let volume = match self.invocation.get("id") {
             Some(volume) => self.volume(volume).await?,
             None => VolumeId(0),
@@ -46,7 +46,7 @@ impl Vos<'_> {
                 let done = self.refill(at, damage).await?;
                 right += u64::from(matches!(&done, Ok(done) if done.missing == 0));
                 if text {
-                    outln!("{}", said(damage, &done));
+                    outln!("{}", describe_refill(damage, &done));
                 }
                 refills.push(match done {
                     Ok(done) => json!(done),
@@ -111,7 +111,7 @@ fn named(damage: &Damage) -> String {
 }
 
 /// The result for one damaged file, as a line.
-fn said(damage: &Damage, done: &Result<Refilled, String>) -> String {
+fn describe_refill(damage: &Damage, done: &Result<Refilled, String>) -> String {
     let name = named(damage);
     match done {
         Err(error) => format!("Not refilled: {name}: {error}"),

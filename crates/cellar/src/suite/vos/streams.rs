@@ -21,7 +21,7 @@ use crate::progress::Progress;
 const PIECE: usize = 256 * 1024;
 
 /// A standard stream of this process, as a file of its own.
-fn own(stream: BorrowedFd<'_>) -> std::io::Result<File> {
+fn as_file(stream: BorrowedFd<'_>) -> std::io::Result<File> {
     Ok(File::from_std(stream.try_clone_to_owned()?.into()))
 }
 
@@ -83,7 +83,7 @@ impl Vos<'_> {
                         reason(&cause)
                     ))
                 })?,
-            None => own(std::io::stdout().as_fd())?,
+            None => as_file(std::io::stdout().as_fd())?,
         };
         let progress = Progress::bytes(whole);
         progress.name(volume);
@@ -134,7 +134,7 @@ impl Vos<'_> {
             keep_elsewhere: self.invocation.has("nodelete"),
         };
         let overwrite = self.overwrite_choice()?;
-        let at = self.here()?;
+        let at = self.given_location()?;
         self.volumes.check_partition(at).await?;
         cellar_admin::vos::check_restored_name(name)?;
         let mut source = match file {
@@ -148,7 +148,7 @@ impl Vos<'_> {
                 }
                 source
             }
-            None => own(std::io::stdin().as_fd())?,
+            None => as_file(std::io::stdin().as_fd())?,
         };
         let size = match file {
             Some(path) => tokio::fs::metadata(path)

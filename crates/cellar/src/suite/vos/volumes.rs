@@ -164,7 +164,7 @@ impl Vos<'_> {
     }
 
     pub(super) async fn zap(&self) -> Outcome {
-        let at = self.here()?;
+        let at = self.given_location()?;
         self.volumes.check_partition(at).await?;
         let volume = self.invocation.required("id");
         let id = self.volume(volume).await?;
@@ -232,7 +232,7 @@ impl Vos<'_> {
     }
 
     pub(super) async fn offline(&self) -> Outcome {
-        let at = self.here()?;
+        let at = self.given_location()?;
         let id = self.volume(self.invocation.required("id")).await?;
         let time = match (self.invocation.has("busy"), self.invocation.get("sleep")) {
             (true, seconds) => Some(Duration::from_secs(number(
@@ -250,7 +250,7 @@ impl Vos<'_> {
     }
 
     pub(super) async fn online(&self) -> Outcome {
-        let at = self.here()?;
+        let at = self.given_location()?;
         let id = self.volume(self.invocation.required("id")).await?;
         self.volumes.on_line(at, id).await?;
         self.done(id, "online")
@@ -350,7 +350,7 @@ impl Vos<'_> {
     }
 
     pub(super) async fn convert(mut self) -> Outcome {
-        let at = self.here()?;
+        let at = self.given_location()?;
         self.volumes.check_partition(at).await?;
         let volume = self.invocation.required("id");
         let entry = self.volumes.entry(volume).await?;
