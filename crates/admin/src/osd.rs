@@ -25,7 +25,7 @@ pub(crate) use contents::object_name;
 pub use contents::{Contents, FilesOn, ObjectView, RepairView, VersionView, objects_head};
 pub use device::{Device, State, devices_long, devices_table};
 pub use policies::{PolicyView, policies_table};
-pub use preview::{Decided, Preview, Question};
+pub use preview::{DecidingRule, Preview, Question};
 pub use upkeep::{ScrubView, Sums};
 
 use crate::error::{Error, Result, is_unknown_there};

@@ -80,7 +80,7 @@ impl<'a> Protection<'a> {
     }
 
     /// [`Protection::id_of`] for an operation `what`, which the error names.
-    async fn known(&self, name_or_id: &str, what: &str) -> Result<ViceId> {
+    async fn id_for(&self, name_or_id: &str, what: &str) -> Result<ViceId> {
         self.id_of(name_or_id).await.map_err(|error| match error {
             Error::NoSuchUserOrGroup(_) => {
                 Error::formed(what, CallError::Aborted(AbortCode::PRNOENT), Form::Before)
@@ -169,7 +169,7 @@ impl<'a> Protection<'a> {
         let owner = match owner {
             Some(owner) => {
                 what.push_str(&format!(" owned by '{owner}'"));
-                self.known(owner, &what).await?
+                self.id_for(owner, &what).await?
             }
             None => ViceId(0),
         };
@@ -219,8 +219,8 @@ impl<'a> Protection<'a> {
     pub async fn add_user(&self, user: &str, group: &str) -> Result<()> {
         let what = format!(" ; unable to add user {user} to group {group}");
         let (uid, gid) = (
-            self.known(user, &what).await?,
-            self.known(group, &what).await?,
+            self.id_for(user, &what).await?,
+            self.id_for(group, &what).await?,
         );
         self.call(&pr::AddToGroup { uid, gid }, &what).await?;
         Ok(())
@@ -233,8 +233,8 @@ impl<'a> Protection<'a> {
     pub async fn remove_user(&self, user: &str, group: &str) -> Result<()> {
         let what = format!(" ; unable to remove user {user} from group {group}");
         let (id, gid) = (
-            self.known(user, &what).await?,
-            self.known(group, &what).await?,
+            self.id_for(user, &what).await?,
+            self.id_for(group, &what).await?,
         );
         self.call(&pr::RemoveFromGroup { id, gid }, &what).await?;
         Ok(())
@@ -267,7 +267,7 @@ impl<'a> Protection<'a> {
     /// Not a group, no such owner, or the caller has no permission.
     pub async fn change_owner(&self, group: &str, owner: &str) -> Result<()> {
         let what = format!(" ; unable to change owner of {group} to {owner}");
-        let owner_id = self.known(owner, &what).await?;
+        let owner_id = self.id_for(owner, &what).await?;
         self.change(group, None, owner_id, ViceId(0), &what).await
     }
 
@@ -279,7 +279,7 @@ impl<'a> Protection<'a> {
         newid: ViceId,
         what: &str,
     ) -> Result<()> {
-        let id = self.known(entry, what).await?;
+        let id = self.id_for(entry, what).await?;
         let name = name_argument(name.unwrap_or_default(), what)?;
         self.call(
             &pr::ChangeEntry {

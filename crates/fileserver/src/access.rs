@@ -150,13 +150,13 @@ impl Identity {
     }
 
     /// The drop box: the caller owns the file and has the insert right.
-    pub(crate) fn dropped_here(&self, status: &VnodeStatus, caller: Rights) -> bool {
+    pub(crate) fn has_dropped(&self, status: &VnodeStatus, caller: Rights) -> bool {
         status.kind == FileType::File && caller.contains(Rights::INSERT) && self.owns(status)
     }
 
-    /// As [`Self::dropped_here`], for reading.
-    fn took_back(&self, status: &VnodeStatus, caller: Rights) -> bool {
-        !self.is_anonymous() && self.dropped_here(status, caller)
+    /// As [`Self::has_dropped`], for reading.
+    fn may_read_dropped(&self, status: &VnodeStatus, caller: Rights) -> bool {
+        !self.is_anonymous() && self.has_dropped(status, caller)
     }
 
     fn may_look_up(&self, caller: Rights, volume_owner: ViceId) -> bool {
@@ -176,7 +176,7 @@ impl Identity {
             FileType::File => {
                 self.administrator
                     || caller.contains(Rights::READ)
-                    || self.took_back(status, caller)
+                    || self.may_read_dropped(status, caller)
             }
         }
     }
@@ -191,7 +191,7 @@ impl Identity {
         if status.kind != FileType::File {
             return self.may_look_up(caller, volume_owner);
         }
-        let by_list = caller.contains(Rights::READ) || self.took_back(status, caller);
+        let by_list = caller.contains(Rights::READ) || self.may_read_dropped(status, caller);
         let by_mode =
             status.mode & OWNER_READ_OR_EXECUTE != 0 || self.administrator || self.owns(status);
         by_list && by_mode
@@ -217,7 +217,7 @@ impl Identity {
 
     /// StoreData.
     pub(crate) fn may_store_data(&self, status: &VnodeStatus, caller: Rights) -> bool {
-        if self.dropped_here(status, caller) {
+        if self.has_dropped(status, caller) {
             return true;
         }
         caller.contains(Rights::WRITE) && (self.administrator || status.mode & OWNER_WRITE != 0)
@@ -228,19 +228,19 @@ impl Identity {
         if status.kind == FileType::Directory {
             return caller.intersects(Rights::DELETE | Rights::INSERT);
         }
-        self.dropped_here(status, caller) || caller.contains(Rights::WRITE)
+        self.has_dropped(status, caller) || caller.contains(Rights::WRITE)
     }
 
     /// Whether a mode may be requested: only administrators may set set-id bits.
     pub(crate) fn may_set_mode(&self, status: &VnodeStatus, caller: Rights, mode: u32) -> bool {
-        self.administrator || mode & SET_ID_BITS == 0 || self.dropped_here(status, caller)
+        self.administrator || mode & SET_ID_BITS == 0 || self.has_dropped(status, caller)
     }
 
     /// A read lock, or a write lock.
     pub(crate) fn may_lock(&self, status: &VnodeStatus, caller: Rights, write: bool) -> bool {
         caller.contains(Rights::WRITE)
             || (!write && caller.contains(Rights::LOCK))
-            || self.dropped_here(status, caller)
+            || self.has_dropped(status, caller)
     }
 }
 

@@ -28,11 +28,11 @@ use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::limits::{CLIENT_CAPABILITY_LIFE, STORE_CAPABILITY_LIFE};
 use crate::objects::Storage;
-use crate::rxafs::common::look;
+use crate::rxafs::common::status_and_access;
 use crate::server::Server;
-use crate::service::{Answered, Handlers, route};
+use crate::service::{CallResult, Handlers, route};
 use crate::session::Session;
-use crate::volumes::Want;
+use crate::volumes::VolumeAccess;
 
 /// AFSOSD.
 pub(crate) struct ObjectService;
@@ -40,7 +40,7 @@ pub(crate) struct ObjectService;
 impl Handlers for ObjectService {
     const PACKAGE: &'static Package = &afsosd::PACKAGE;
 
-    async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> Answered {
+    async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> CallResult {
         dispatched(server, opcode, call).await
     }
 }
@@ -49,7 +49,7 @@ fn dispatched<'a>(
     server: &'a Arc<Server>,
     opcode: u32,
     call: &'a mut IncomingCall,
-) -> LocalBoxFuture<'a, Answered> {
+) -> LocalBoxFuture<'a, CallResult> {
     route!(opcode, server, call, {
             afsosd::BeginFetch => fetch::begin_fetch,
             afsosd::BeginStore => store::begin_store,
@@ -164,11 +164,11 @@ fn store_rights(layout: &Layout) -> u32 {
 fn judged(
     server: &Server,
     session: &Session,
-    (fid, want): (Fid, Want),
+    (fid, want): (Fid, VolumeAccess),
     may: impl FnOnce(&Identity, &VnodeStatus, Rights, ViceId) -> bool,
 ) -> Result<(Arc<Volume>, VnodeStatus), Refusal> {
     let attached = server.volume_of(fid, want)?;
-    let (status, _, access) = look(server, session, &attached, fid)?;
+    let (status, _, access) = status_and_access(server, session, &attached, fid)?;
     let volume = attached.volume;
     if may(session.identity(), &status, access.caller, volume.owner()) {
         Ok((volume, status))
@@ -178,7 +178,7 @@ fn judged(
 }
 
 /// Refuses all callers except superusers.
-fn superuser(server: &Server, call: &IncomingCall) -> Answered {
+fn superuser(server: &Server, call: &IncomingCall) -> CallResult {
     if server.identify(call.caller()).is_superuser() {
         Ok(())
     } else {

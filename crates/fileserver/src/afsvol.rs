@@ -46,7 +46,7 @@ use crate::service::{self, Handlers, route};
 pub(crate) struct VolumeService;
 
 /// The volume server never translates errors: an abort code is the whole answer.
-type Answered = Result<(), AbortCode>;
+type CallResult = Result<(), AbortCode>;
 
 impl Handlers for VolumeService {
     const PACKAGE: &'static Package = &afsvol::PACKAGE;
@@ -56,7 +56,7 @@ impl Handlers for VolumeService {
         server: &Arc<Server>,
         opcode: u32,
         call: &mut IncomingCall,
-    ) -> service::Answered {
+    ) -> service::CallResult {
         handle(server, opcode, call).await.map_err(Refusal::Code)
     }
 }
@@ -65,7 +65,7 @@ fn handle<'a>(
     server: &'a Arc<Server>,
     opcode: u32,
     call: &'a mut IncomingCall,
-) -> LocalBoxFuture<'a, Answered> {
+) -> LocalBoxFuture<'a, CallResult> {
     route!(opcode, server, call, {
         afsvol::CreateVolume => create::create_volume,
         afsvol::Clone => create::clone_volume,
@@ -112,19 +112,19 @@ fn handle<'a>(
 }
 
 /// Same answer as every volume server.
-async fn get_nth_volume(_server: &Arc<Server>, _call: &mut IncomingCall) -> Answered {
+async fn get_nth_volume(_server: &Arc<Server>, _call: &mut IncomingCall) -> CallResult {
     Err(AbortCode::VOLSERNO_OP)
 }
 
 /// Same answer as a volume server built without it.
-async fn split_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+async fn split_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let afsvol::SplitVolume { .. } = call.arguments().await?;
     superuser(server, call).map_err(|_| AbortCode::EPERM)?;
     Err(AbortCode::VOLSERBADOP)
 }
 
 /// An administrative act: refused to all callers except superusers, and audited.
-fn superuser(server: &Server, call: &IncomingCall) -> Answered {
+fn superuser(server: &Server, call: &IncomingCall) -> CallResult {
     audit::act();
     if server.identify(call.caller()).is_superuser() {
         Ok(())

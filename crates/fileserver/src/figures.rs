@@ -141,7 +141,7 @@ impl Figures {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let promises = server.callbacks.counts();
         let objects = &server.objects.figures;
-        let [looks_at_directories, looks_at_files] = server.statistics.looks();
+        let [looks_at_directories, looks_at_files] = server.statistics.lookups();
         let mut store = StoreFigures::default();
         for (_, partition) in server.volumes.partitions() {
             let counters = partition.counters();
@@ -160,7 +160,7 @@ impl Figures {
                 .hosts
                 .counts((now.as_secs() as u32).saturating_sub(ACTIVE_SECS)),
             clients: server.clients.count(),
-            volumes: server.volumes.found(),
+            volumes: server.volumes.homes_len(),
             looks_at_directories,
             looks_at_files,
             store,

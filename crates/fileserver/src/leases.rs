@@ -45,7 +45,7 @@ use crate::limits::{
     LEASES_PER_HOST, LEASES_SWEEP_INTERVAL,
 };
 use crate::server::Server;
-use gate::{Gate, Inside};
+use gate::{Gate, GateGuard};
 
 /// All leases.
 #[derive(Default)]
@@ -78,7 +78,7 @@ struct Lease {
     number: u64,
 }
 
-/// The outcome of [`Leases::ask`].
+/// The outcome of [`Leases::request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseOutcome {
     /// The host already had the lease, which is now extended.
@@ -179,7 +179,7 @@ impl Leases {
 
     /// Begins a piece of work that checks leases and acts on the result. It ends when the value is
     /// dropped. The work must not await anything in between.
-    pub(crate) fn enter(&self) -> Inside<'_> {
+    pub(crate) fn enter(&self) -> GateGuard<'_> {
         self.gate.enter()
     }
 
@@ -200,7 +200,7 @@ impl Leases {
     }
 
     /// Asks for the lease of a directory for `term`.
-    pub(crate) fn ask(&self, fid: Fid, host: HostSlot, term: Duration) -> LeaseOutcome {
+    pub(crate) fn request(&self, fid: Fid, host: HostSlot, term: Duration) -> LeaseOutcome {
         let now = Instant::now();
         let until = now + term + LEASE_MARGIN;
         self.change(|table| {
@@ -335,7 +335,7 @@ impl Leases {
     }
 
     /// Waits until a lease has ended.
-    async fn gone(&self, fid: Fid, recalled: Recalled) {
+    async fn wait_until_ended(&self, fid: Fid, recalled: Recalled) {
         loop {
             let ended = self.ended.notified();
             tokio::pin!(ended);
@@ -352,7 +352,7 @@ impl Leases {
     }
 }
 
-/// A lease that is being granted. It ends when this value is dropped, unless [`Granting::keep`]
+/// A lease that is being granted. It ends when this value is dropped, unless [`Granting::grant`]
 /// succeeded.
 pub(crate) struct Granting<'a> {
     leases: &'a Leases,
@@ -370,7 +370,7 @@ impl<'a> Granting<'a> {
     }
 
     /// Gives the lease to the host, unless it was recalled in the meantime.
-    pub(crate) fn keep(mut self, host: HostSlot, term: Duration) -> bool {
+    pub(crate) fn grant(mut self, host: HostSlot, term: Duration) -> bool {
         let kept = self.leases.extend(self.fid, host, term);
         if kept {
             self.number = None;
@@ -394,7 +394,7 @@ impl Server {
         let Some(recalled) = self.leases.recall(fid, caller) else {
             return;
         };
-        let gone = self.leases.gone(fid, recalled);
+        let gone = self.leases.wait_until_ended(fid, recalled);
         if !recalled.first {
             return gone.await;
         }
@@ -417,7 +417,7 @@ mod tests {
     }
 
     fn granted(leases: &Leases, fid: Fid, host: HostSlot) -> bool {
-        matches!(leases.ask(fid, host, TERM), LeaseOutcome::Begun(_))
+        matches!(leases.request(fid, host, TERM), LeaseOutcome::Begun(_))
     }
 
     #[tokio::test(start_paused = true)]
@@ -430,7 +430,7 @@ mod tests {
             let refused = leases.check(dir(1), other);
             assert!(matches!(refused, Err(Refusal::Leased(_, by)) if by == other));
         }
-        assert_eq!(leases.ask(dir(1), A, TERM), LeaseOutcome::Renewed);
+        assert_eq!(leases.request(dir(1), A, TERM), LeaseOutcome::Renewed);
         leases.end(dir(1), B);
         assert!(
             leases.check(dir(1), None).is_err(),
@@ -444,7 +444,7 @@ mod tests {
     async fn what_two_want_nobody_gets_for_a_while() {
         let leases = Leases::default();
         assert!(granted(&leases, dir(1), A));
-        assert_eq!(leases.ask(dir(1), B, TERM), LeaseOutcome::Refused);
+        assert_eq!(leases.request(dir(1), B, TERM), LeaseOutcome::Refused);
         leases.end(dir(1), A);
         assert!(!granted(&leases, dir(1), A) && !granted(&leases, dir(1), B));
         assert!(granted(&leases, dir(3), A));
@@ -460,7 +460,7 @@ mod tests {
         );
         assert!(leases.recall(dir(3), Some(A)).is_none());
         assert_eq!(
-            leases.ask(dir(3), A, TERM),
+            leases.request(dir(3), A, TERM),
             LeaseOutcome::Refused,
             "recalled"
         );
@@ -479,7 +479,7 @@ mod tests {
         assert!(granted(&leases, dir(5), B));
         let recalled = leases.recall(dir(1), Some(B)).unwrap();
         let begun = Instant::now();
-        leases.gone(dir(1), recalled).await;
+        leases.wait_until_ended(dir(1), recalled).await;
         assert_eq!(begun.elapsed(), TERM + LEASE_MARGIN);
         assert!(leases.check(dir(3), None).is_ok());
         leases.sweep();
@@ -487,7 +487,7 @@ mod tests {
         assert!(granted(&leases, dir(7), A) && granted(&leases, dir(9), B));
         let recalled = leases.recall(dir(7), Some(B)).unwrap();
         leases.end_all(A);
-        leases.gone(dir(7), recalled).await;
+        leases.wait_until_ended(dir(7), recalled).await;
         assert!(leases.check(dir(9), None).is_err());
     }
 
@@ -511,18 +511,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_grant_that_is_given_up_leaves_none() {
         let leases = Leases::default();
-        let begin = || match leases.ask(dir(1), A, TERM) {
+        let begin = || match leases.request(dir(1), A, TERM) {
             LeaseOutcome::Begun(number) => Granting::new(&leases, dir(1), number),
             other => panic!("{other:?}"),
         };
         drop(begin());
         assert!(leases.is_empty());
-        assert!(begin().keep(A, TERM));
+        assert!(begin().grant(A, TERM));
         assert!(!leases.is_empty());
         leases.end(dir(1), A);
         let granting = begin();
         leases.recall(dir(1), Some(B)).unwrap();
-        assert!(!granting.keep(A, TERM));
+        assert!(!granting.grant(A, TERM));
         assert!(leases.is_empty());
     }
 }

@@ -72,7 +72,10 @@ impl KnownLocations {
         name: &VolumeNameArgument,
         now: u32,
     ) -> Result<VldbEntry, AbortCode> {
-        let answer = self.asked(now, LOCATIONS_HOLD_OFF)?.entry(name).await;
+        let answer = self
+            .database_if_up(now, LOCATIONS_HOLD_OFF)?
+            .entry(name)
+            .await;
         self.note(now, &answer);
         answer
     }
@@ -84,7 +87,7 @@ impl KnownLocations {
         name: &VolumeNameArgument,
         now: u32,
     ) -> Result<VldbEntry, AbortCode> {
-        let asked = self.asked(now, CLAIM_HOLD_OFF)?.entry(name);
+        let asked = self.database_if_up(now, CLAIM_HOLD_OFF)?.entry(name);
         let answer = timeout(CLAIM_PATIENCE, asked).await;
         let answer = answer.unwrap_or(Err(AbortCode::RX_CALL_TIMEOUT));
         self.note(now, &answer);
@@ -92,7 +95,11 @@ impl KnownLocations {
     }
 
     /// The database, unless it failed less than `hold_off` ago.
-    fn asked(&self, now: u32, hold_off: Duration) -> Result<&Arc<dyn Locations>, AbortCode> {
+    fn database_if_up(
+        &self,
+        now: u32,
+        hold_off: Duration,
+    ) -> Result<&Arc<dyn Locations>, AbortCode> {
         let database = self.database.get().ok_or(AbortCode::VNOVOL)?;
         match self.failed.load(Ordering::Relaxed) {
             failed @ 1.. if now < failed.saturating_add(hold_off.as_secs() as u32) => {

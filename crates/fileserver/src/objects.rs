@@ -193,7 +193,7 @@ impl Storage {
     }
 
     /// Loads the list of devices.
-    async fn ask(&self) -> Result<(), CallError> {
+    async fn load_devices(&self) -> Result<(), CallError> {
         self.devices.refresh(&*self.config.devices).await?;
         *self.listed.lock() = Some(Instant::now());
         Ok(())
@@ -201,12 +201,12 @@ impl Storage {
 
     /// Loads the list of devices, with a short timeout, unless it is recent. Without an answer the
     /// old list stays.
-    pub(crate) async fn look(&self) {
+    pub(crate) async fn refresh_devices(&self) {
         let listed = *self.listed.lock();
         if listed.is_some_and(|listed| listed.elapsed() < STATES_INTERVAL) {
             return;
         }
-        match tokio::time::timeout(STATES_ASK_PATIENCE, self.ask()).await {
+        match tokio::time::timeout(STATES_ASK_PATIENCE, self.load_devices()).await {
             Ok(Ok(())) => {}
             Ok(Err(cause)) => debug!(%cause, "cannot load the list of devices"),
             Err(_) => debug!("the list of devices did not arrive in time"),
@@ -338,7 +338,7 @@ impl Objects {
 
 impl Objects {
     /// Collects garbage and repairs from now on. Only the first call has an effect.
-    pub(crate) fn keep(server: &Arc<Server>, runtime: &Runtime, upkeep: Upkeep) {
+    pub(crate) fn start_upkeep(server: &Arc<Server>, runtime: &Runtime, upkeep: Upkeep) {
         if server.objects.upkeep.set(upkeep.clone()).is_err() {
             return;
         }
@@ -355,7 +355,7 @@ impl Server {
     async fn keep_devices(self: Arc<Self>) {
         let lists = &self.objects.loaded_lists;
         while let Some(storage) = self.objects.storage().filter(|_| !self.is_stopping()) {
-            match storage.ask().await {
+            match storage.load_devices().await {
                 Ok(()) => lists.note_devices(),
                 Err(cause) => {
                     debug!(%cause, "cannot load the list of object storage devices");

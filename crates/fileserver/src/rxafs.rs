@@ -41,7 +41,7 @@ use cellar_rpc::{IncomingCall, LocalBoxFuture};
 use cellar_wire::{Package, Procedure, rxafs};
 
 use crate::server::Server;
-use crate::service::{Answered, Handlers, route};
+use crate::service::{CallResult, Handlers, route};
 
 /// RXAFS.
 pub(crate) struct FileService;
@@ -49,7 +49,7 @@ pub(crate) struct FileService;
 impl Handlers for FileService {
     const PACKAGE: &'static Package = &rxafs::PACKAGE;
 
-    async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> Answered {
+    async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> CallResult {
         match opcode {
             // The most frequent calls, without another allocation.
             rxafs::FetchStatus::OPCODE => fetch_status::fetch_status(server, call).await,
@@ -58,7 +58,7 @@ impl Handlers for FileService {
         }
     }
 
-    fn ended(server: &Server, procedure: Option<usize>, outcome: &Answered, took: Duration) {
+    fn ended(server: &Server, procedure: Option<usize>, outcome: &CallResult, took: Duration) {
         if let Some(index) = procedure {
             server.statistics.operation(index, outcome.is_err(), took);
         }
@@ -73,7 +73,7 @@ fn files<'a>(
     server: &'a Arc<Server>,
     opcode: u32,
     call: &'a mut IncomingCall,
-) -> LocalBoxFuture<'a, Answered> {
+) -> LocalBoxFuture<'a, CallResult> {
     route!(opcode, server, call, {
         rxafs::FetchData => fetch_data::fetch_data,
         rxafs::FetchData64 => fetch_data::fetch_data64,
@@ -112,7 +112,7 @@ fn about_the_server<'a>(
     server: &'a Arc<Server>,
     opcode: u32,
     call: &'a mut IncomingCall,
-) -> LocalBoxFuture<'a, Answered> {
+) -> LocalBoxFuture<'a, CallResult> {
     route!(opcode, server, call, {
         rxafs::GetStatistics => get_statistics::get_statistics,
         rxafs::GetStatistics64 => get_statistics::get_statistics64,

@@ -214,7 +214,7 @@ impl FileServer {
 
     /// Starts to repair objects and to collect garbage. Only the first call has an effect.
     pub fn keep_objects(&self, runtime: &Runtime, upkeep: crate::Upkeep) {
-        Objects::keep(&self.0, runtime, upkeep);
+        Objects::start_upkeep(&self.0, runtime, upkeep);
     }
 
     /// Removes volumes whose creation an earlier run of the server did not finish and no

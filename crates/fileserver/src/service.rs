@@ -18,7 +18,7 @@ use crate::audit;
 use crate::server::Server;
 
 /// How a call ended.
-pub(crate) type Answered = Result<(), Refusal>;
+pub(crate) type CallResult = Result<(), Refusal>;
 
 /// The procedures of one package.
 pub(crate) trait Handlers: Send + Sync + 'static {
@@ -26,7 +26,7 @@ pub(crate) trait Handlers: Send + Sync + 'static {
     const PACKAGE: &'static Package;
 
     /// The handler of one call. Returns the reason if the call is refused.
-    async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> Answered;
+    async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> CallResult;
 
     /// Whether clients call the package. If not, only administrators and other servers do.
     const FOR_CLIENTS: bool = true;
@@ -42,7 +42,7 @@ pub(crate) trait Handlers: Send + Sync + 'static {
 
     /// Called at the end of a call, with its duration. `procedure` is its index in the package;
     /// `None` for an unknown opcode.
-    fn ended(_server: &Server, _procedure: Option<usize>, _outcome: &Answered, _took: Duration) {}
+    fn ended(_server: &Server, _procedure: Option<usize>, _outcome: &CallResult, _took: Duration) {}
 
     /// Whether errors travel to the caller as universal errno codes.
     fn understands_uae(server: &Server, call: &IncomingCall) -> bool {

@@ -57,7 +57,7 @@ pub(crate) struct ClientRecord {
 
 impl ClientRecord {
     /// The same identity for a little longer, because the database cannot be reached.
-    fn still(&self) -> CallerIdentity {
+    fn extended_identity(&self) -> CallerIdentity {
         let refresh = if self.listed {
             SUPERUSER_REFRESH
         } else {
@@ -301,7 +301,7 @@ impl Server {
                 if before.generation == generation
                     && (!before.listed || self.identify(call.caller()).is_superuser()) =>
             {
-                before.still()
+                before.extended_identity()
             }
             (known, _) => known?,
         };

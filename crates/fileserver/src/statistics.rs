@@ -230,7 +230,10 @@ impl Statistics {
 
     /// Counts the end of a call of the procedure at `index` of the package.
     pub(crate) fn operation(&self, index: usize, refused: bool, took: Duration) {
-        let Some(operation) = self.stripes[stripe::mine(STRIPES)].operations.get(index) else {
+        let Some(operation) = self.stripes[stripe::of_this_thread(STRIPES)]
+            .operations
+            .get(index)
+        else {
             return;
         };
         operation.calls.fetch_add(1, Ordering::Relaxed);
@@ -243,7 +246,7 @@ impl Statistics {
 
     /// Counts the end of a transfer of `bytes`.
     pub(crate) fn transfer(&self, direction: Direction, bytes: u64, whole: bool, took: Duration) {
-        let transfer = &self.stripes[stripe::mine(STRIPES)].transfers[direction as usize];
+        let transfer = &self.stripes[stripe::of_this_thread(STRIPES)].transfers[direction as usize];
         transfer.transfers.fetch_add(1, Ordering::Relaxed);
         if !whole {
             return;
@@ -263,13 +266,13 @@ impl Statistics {
     }
 
     /// Counts a lookup of a vnode by a call.
-    pub(crate) fn looked(&self, kind: FileType) {
+    pub(crate) fn count_lookup(&self, kind: FileType) {
         let which = usize::from(kind != FileType::Directory);
-        self.stripes[stripe::mine(STRIPES)].looks[which].fetch_add(1, Ordering::Relaxed);
+        self.stripes[stripe::of_this_thread(STRIPES)].looks[which].fetch_add(1, Ordering::Relaxed);
     }
 
     /// The number of lookups by calls: of directories, and of files and links.
-    pub(crate) fn looks(&self) -> [u64; 2] {
+    pub(crate) fn lookups(&self) -> [u64; 2] {
         [0, 1].map(|which| {
             let of = |stripe: &Stripe| stripe.looks[which].load(Ordering::Relaxed);
             self.stripes.iter().map(of).sum()
@@ -278,7 +281,8 @@ impl Statistics {
 
     /// Counts a refused call.
     pub(crate) fn refused(&self, kind: RefusalKind) {
-        self.stripes[stripe::mine(STRIPES)].refusals[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.stripes[stripe::of_this_thread(STRIPES)].refusals[kind as usize]
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     /// Figures of every procedure, in the order of the package.

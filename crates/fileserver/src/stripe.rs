@@ -9,7 +9,7 @@ thread_local! {
 
 /// The stripe of this thread, out of `stripes`. Threads get consecutive stripes in the order of
 /// their first call.
-pub(crate) fn mine(stripes: usize) -> usize {
+pub(crate) fn of_this_thread(stripes: usize) -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let mut number = NUMBER.get();
     if number == usize::MAX {
@@ -25,7 +25,7 @@ mod tests {
 
     #[test]
     fn a_thread_keeps_its_stripe() {
-        let stripes = || (0..4).map(|_| mine(16)).collect::<Vec<_>>();
+        let stripes = || (0..4).map(|_| of_this_thread(16)).collect::<Vec<_>>();
         let here = stripes();
         assert!(here.iter().all(|stripe| *stripe == here[0] && *stripe < 16));
         let there = std::thread::spawn(stripes).join().unwrap();

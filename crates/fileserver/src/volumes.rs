@@ -37,7 +37,7 @@ pub(crate) enum Special {
 
 /// The access that a call needs to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
+pub(crate) enum VolumeAccess {
     Read,
     Change,
 }
@@ -120,7 +120,7 @@ impl Volumes {
 
     /// The volume for a client's call. It must be in service, on line, and in a state that allows
     /// the call.
-    pub(crate) fn for_call(&self, id: VolumeId, want: Want) -> Result<Attached, Refusal> {
+    pub(crate) fn for_call(&self, id: VolumeId, want: VolumeAccess) -> Result<Attached, Refusal> {
         if id.0 == 0 {
             return Err(Refusal::NoFid);
         }
@@ -141,7 +141,7 @@ impl Volumes {
     fn check_special(
         &self,
         id: VolumeId,
-        want: Want,
+        want: VolumeAccess,
         found: Option<&(PartitionId, Attached)>,
     ) -> Result<(), Refusal> {
         let offered = found.is_some_and(|(_, found)| found.volume.is_in_service());
@@ -155,7 +155,7 @@ impl Volumes {
         let writable = attached.volume.is_writable();
         match special {
             Some(Special::Secret) => Err(Refusal::NoVolume),
-            Some(Special::ReadOnly) if want == Want::Change => {
+            Some(Special::ReadOnly) if want == VolumeAccess::Change => {
                 Err(Refusal::Store(cellar_volume::Error::ReadOnly))
             }
             Some(Special::Busy) if writable => Err(Refusal::Busy),
@@ -194,7 +194,7 @@ impl Volumes {
     }
 
     /// The number of volumes that were looked up and found.
-    pub(crate) fn found(&self) -> usize {
+    pub(crate) fn homes_len(&self) -> usize {
         self.homes.read().len()
     }
 

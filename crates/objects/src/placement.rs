@@ -36,7 +36,7 @@ const SIZE_UNKNOWN: u64 = 1 << 20;
 
 /// Requirements for a placement.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct PlacementRequest {
     /// Shape of the layout.
     pub shape: Shape,
     /// Expected length of the file, bytes; 0: unknown.
@@ -92,7 +92,11 @@ enum Host<'a> {
 ///
 /// # Errors
 /// [`NoPlace`]: fewer usable devices than objects.
-pub fn choose(devices: &[OsdListed], wish: &Wish, rng: &mut impl Rng) -> Result<Vec<u32>, NoPlace> {
+pub fn choose(
+    devices: &[OsdListed],
+    wish: &PlacementRequest,
+    rng: &mut impl Rng,
+) -> Result<Vec<u32>, NoPlace> {
     let wanted = wish.shape.objects();
     let mut candidates = candidates(devices, wish, wanted)?;
     let mut chosen: Vec<usize> = Vec::with_capacity(wanted);
@@ -107,7 +111,7 @@ pub fn choose(devices: &[OsdListed], wish: &Wish, rng: &mut impl Rng) -> Result<
 }
 
 /// Chooses devices if [`choose`] finds too few because some are away: dead, suspect
-/// ([`Wish::avoid`]) or read-only. The available part is stored now and repaired later.
+/// ([`PlacementRequest::avoid`]) or read-only. The available part is stored now and repaired later.
 ///
 /// * Data goes to available devices. There are at most as many stripes as such devices.
 /// * Redundant objects (copies, parity) go to the other available devices, then to devices that are
@@ -117,7 +121,7 @@ pub fn choose(devices: &[OsdListed], wish: &Wish, rng: &mut impl Rng) -> Result<
 /// [`NoPlace`]: even with all devices that are away there are too few, or the data has no place.
 pub fn choose_degraded(
     devices: &[OsdListed],
-    wish: &Wish,
+    wish: &PlacementRequest,
     rng: &mut impl Rng,
 ) -> Result<Degraded, NoPlace> {
     let mut wish = wish.clone();
@@ -160,7 +164,7 @@ pub fn choose_degraded(
 
 /// Returns the number of devices that would accept such a file if they were not away.
 #[must_use]
-pub fn away_count(devices: &[OsdListed], wish: &Wish) -> usize {
+pub fn away_count(devices: &[OsdListed], wish: &PlacementRequest) -> usize {
     away(devices, wish).len()
 }
 
@@ -171,7 +175,7 @@ pub fn away_count(devices: &[OsdListed], wish: &Wish) -> usize {
 /// [`NoPlace`]: no other device is usable.
 pub fn choose_one(
     devices: &[OsdListed],
-    wish: &Wish,
+    wish: &PlacementRequest,
     place: usize,
     present: &[u32],
     rng: &mut impl Rng,
@@ -218,7 +222,7 @@ fn best(
 }
 
 /// Whether a device accepts new objects of some file, regardless of size, class and
-/// [`Wish::avoid`].
+/// [`PlacementRequest::avoid`].
 #[must_use]
 pub fn takes_objects(device: &OsdListed) -> bool {
     is_for_objects(device)
@@ -263,14 +267,14 @@ fn are_fellows(shape: &Shape, place: usize, other: usize) -> bool {
 }
 
 /// Whether a device is for files of that size and class.
-fn suits(entry: &OsdEntry, wish: &Wish) -> bool {
+fn suits(entry: &OsdEntry, wish: &PlacementRequest) -> bool {
     let size = size_of(wish);
     (wish.class.is_empty() || entry.class.as_bytes() == wish.class.as_bytes())
         && (entry.max_size == 0 || size <= entry.max_size)
         && size >= entry.min_size
 }
 
-fn size_of(wish: &Wish) -> u64 {
+fn size_of(wish: &PlacementRequest) -> u64 {
     if wish.size == 0 {
         SIZE_UNKNOWN
     } else {
@@ -279,7 +283,7 @@ fn size_of(wish: &Wish) -> u64 {
 }
 
 /// Returns the devices that accept the file now.
-fn usable<'a>(devices: &'a [OsdListed], wish: &Wish) -> Vec<&'a OsdListed> {
+fn usable<'a>(devices: &'a [OsdListed], wish: &PlacementRequest) -> Vec<&'a OsdListed> {
     let size = size_of(wish);
     let largest = length_at(&wish.shape, 0, size).max(1);
     debug_assert!(largest <= size.max(Striping::of(&wish.shape).unit));
@@ -294,7 +298,7 @@ fn usable<'a>(devices: &'a [OsdListed], wish: &Wish) -> Vec<&'a OsdListed> {
 
 /// Returns the devices that would accept the file if they were not away. Their free space is
 /// unknown.
-fn away<'a>(devices: &'a [OsdListed], wish: &Wish) -> Vec<&'a OsdListed> {
+fn away<'a>(devices: &'a [OsdListed], wish: &PlacementRequest) -> Vec<&'a OsdListed> {
     let would_take = |device: &&OsdListed| {
         is_for_objects(device)
             && suits(&device.entry, wish)
@@ -306,7 +310,7 @@ fn away<'a>(devices: &'a [OsdListed], wish: &Wish) -> Vec<&'a OsdListed> {
 /// Returns the devices to choose from: at least `wanted`.
 fn candidates<'a>(
     devices: &'a [OsdListed],
-    wish: &Wish,
+    wish: &PlacementRequest,
     wanted: usize,
 ) -> Result<Vec<Candidate<'a>>, NoPlace> {
     let usable = usable(devices, wish);

@@ -17,7 +17,7 @@ use crate::device::Device;
 use crate::limits::{COPY_RANGE_BYTES, STREAM_PATIENCE, WRITE_PIECE_BYTES};
 use crate::refusal::Refusal;
 use crate::server::Server;
-use crate::service::{Answered, on_disk};
+use crate::service::{CallResult, on_disk};
 use crate::statistics::add;
 use crate::write::push;
 
@@ -32,7 +32,7 @@ struct Job<'c> {
 }
 
 impl Server {
-    pub(crate) async fn copy(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn copy(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let arguments: Copy = call.arguments().await?;
         let (object, version) = (arguments.object, arguments.version);
         // Only for servers of the cell, since this server calls the address that they name.

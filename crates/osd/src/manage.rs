@@ -18,11 +18,11 @@ use sha2::{Digest, Sha256};
 
 use crate::limits::{LIST_MAX, READ_PIECE_BYTES};
 use crate::server::Server;
-use crate::service::{Answered, on_disk};
+use crate::service::{CallResult, on_disk};
 use crate::statistics::{add, figure};
 
 impl Server {
-    pub(crate) async fn examine(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn examine(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let Examine { capability, object } = call.arguments().await?;
         let device = self.admit(call, &capability, object, Act::Examine)?;
         let store = device.store.clone();
@@ -31,7 +31,7 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) async fn checksum(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn checksum(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let Checksum {
             capability,
             object,
@@ -51,7 +51,7 @@ impl Server {
             .ok_or(crate::refusal::Refusal::Busy)?;
         let store = device.store.clone();
         let reader = on_disk(move || store.reader(object, version, 0, u64::MAX)).await?;
-        let length = reader.left();
+        let length = reader.remaining();
         // The sums reveal something of each of these bytes.
         self.admit(call, &capability, object, act(length))?;
         let mut summing = Summing {
@@ -60,7 +60,7 @@ impl Server {
             sha256: (sums & SUM_SHA256 != 0).then(Sha256::new),
             md5: (sums & SUM_MD5 != 0).then(Md5::new),
         };
-        while summing.reader.left() > 0 {
+        while summing.reader.remaining() > 0 {
             // Only short steps on one thread, since other work waits for it.
             summing = on_disk(move || summing.more()).await?;
         }
@@ -75,7 +75,7 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) async fn list_objects(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn list_objects(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let ListObjects {
             capability,
             volume,
@@ -93,7 +93,7 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) async fn prune(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn prune(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let Prune { capability, needed } = call.arguments().await?;
         let device = self.admit_all(call, &capability)?;
         let store = device.store.clone();
@@ -103,7 +103,7 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) async fn remove(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn remove(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let Remove {
             capability,
             objects,
@@ -119,7 +119,7 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) async fn undelete(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn undelete(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let Undelete {
             capability,
             objects,
@@ -132,7 +132,7 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) async fn purge(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn purge(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let Purge { capability, before } = call.arguments().await?;
         let device = self.admit_all(call, &capability)?;
         let store = device.store.clone();
@@ -143,7 +143,7 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) async fn get_space(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn get_space(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let GetSpace {} = call.arguments().await?;
         let server = self.clone();
         let devices = cellar_rpc::blocking(move || {
@@ -156,7 +156,7 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) async fn get_statistics(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn get_statistics(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let GetStatistics {} = call.arguments().await?;
         let figures = List::from_iter_cut(self.figures());
         call.reply(&GetStatisticsReply { figures });
@@ -176,7 +176,7 @@ impl Server {
         figures
     }
 
-    pub(crate) async fn scrub(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn scrub(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let Scrub {
             capability,
             rate_kib,
@@ -187,7 +187,7 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) async fn scrub_status(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn scrub_status(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let ScrubStatus { capability } = call.arguments().await?;
         let device = self.admit_all(call, &capability)?;
         let mut damaged = device.store.damaged();

@@ -20,11 +20,11 @@ use tokio::time::timeout;
 use crate::limits::{PIECES_AHEAD, READ_PIECE_BYTES, SMALL_BYTES, STREAM_PATIENCE};
 use crate::refusal::Refusal;
 use crate::server::Server;
-use crate::service::{Answered, on_disk};
+use crate::service::{CallResult, on_disk};
 use crate::statistics::add;
 
 impl Server {
-    pub(crate) async fn read(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn read(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let Read {
             capability,
             object,
@@ -51,7 +51,7 @@ impl Server {
             Err(Error::WouldBlock) => on_disk(begin).await?,
             begun => begun?,
         };
-        let length = reader.left();
+        let length = reader.remaining();
         call.reply(&length);
         let mut ahead = Ahead::new(reader);
         while let Some(piece) = ahead.next().await? {
@@ -72,10 +72,10 @@ impl Server {
 pub(crate) struct Ahead {
     reader: ObjectReader,
     /// Pieces that are being read on threads that may wait for the disk, in order.
-    coming: VecDeque<Coming>,
+    coming: VecDeque<PieceFuture>,
 }
 
-type Coming = Pin<Box<dyn Future<Output = cellar_volume::Result<Option<Bytes>>>>>;
+type PieceFuture = Pin<Box<dyn Future<Output = cellar_volume::Result<Option<Bytes>>>>>;
 
 impl Ahead {
     pub(crate) fn new(reader: ObjectReader) -> Self {
@@ -93,7 +93,7 @@ impl Ahead {
                 piece => return Ok(piece?),
             }
         }
-        while self.coming.len() < PIECES_AHEAD && self.reader.left() > 0 {
+        while self.coming.len() < PIECES_AHEAD && self.reader.remaining() > 0 {
             let mut part = self.reader.split(READ_PIECE_BYTES as u64);
             let read = move || part.next(READ_PIECE_BYTES);
             self.coming

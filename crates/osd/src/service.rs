@@ -13,7 +13,7 @@ use crate::refusal::Refusal;
 use crate::server::Server;
 
 /// Result of a call.
-pub(crate) type Answered = Result<(), Refusal>;
+pub(crate) type CallResult = Result<(), Refusal>;
 
 pub(crate) struct OsdService(pub(crate) Arc<Server>);
 
@@ -37,7 +37,7 @@ impl OsdService {
     }
 }
 
-async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> Answered {
+async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> CallResult {
     match opcode {
         Read::OPCODE => server.read(call).await,
         Write::OPCODE => server.write(call).await,

@@ -17,11 +17,11 @@ use tokio::time::timeout;
 use crate::limits::{AT_ONCE_BYTES, SMALL_BYTES, WRITE_PATIENCE, WRITE_PIECE_BYTES};
 use crate::refusal::Refusal;
 use crate::server::Server;
-use crate::service::{Answered, on_disk};
+use crate::service::{CallResult, on_disk};
 use crate::statistics::add;
 
 impl Server {
-    pub(crate) async fn write(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn write(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let Write {
             capability,
             object,
@@ -63,7 +63,7 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) async fn truncate(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+    pub(crate) async fn truncate(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
         let Truncate {
             capability,
             object,

@@ -379,7 +379,7 @@ mod tests {
         let engine = &partition.core.engine;
         let lost = engine.space.allocate(3, &|key| engine.get(key)).unwrap();
         let first = lost.runs()[0].start;
-        change(&partition, |batch| batch.taken = lost.keep());
+        change(&partition, |batch| batch.taken = lost.hand_over());
         let damaged = found(&partition);
         assert_eq!((damaged.len(), damaged[0].fid.volume), (1, VolumeId(0)));
         let cause = &damaged[0].cause;

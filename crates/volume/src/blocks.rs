@@ -50,7 +50,7 @@ impl Owner {
 }
 
 /// The reason why bytes could not be read.
-pub(crate) enum Unread {
+pub(crate) enum ReadFailure {
     /// The read would have to wait, and must not.
     WouldBlock,
     /// The message of the system or of the checksum comparison.
@@ -77,7 +77,7 @@ pub(crate) fn read_blocks(
     first: u64,
     buffer: &mut [u8],
     cache_mode: CacheMode,
-) -> Result<(), Unread> {
+) -> Result<(), ReadFailure> {
     let last = first + (buffer.len() / BLOCK) as u64;
     for (place, run) in blocks.runs() {
         let start = (base + place as u64).max(first);
@@ -93,14 +93,14 @@ pub(crate) fn read_blocks(
             _ => engine.space.read(inside, target, is_nonblocking()),
         };
         read.map_err(|error| match error.kind() {
-            std::io::ErrorKind::WouldBlock => Unread::WouldBlock,
-            _ => Unread::Damaged(error.to_string()),
+            std::io::ErrorKind::WouldBlock => ReadFailure::WouldBlock,
+            _ => ReadFailure::Damaged(error.to_string()),
         })?;
         for (offset, bytes) in target.chunks_exact(BLOCK).enumerate() {
             let index = start + offset as u64;
             let expected = blocks.0[(index - base) as usize].map(|slot| slot.checksum);
             if expected != Some(owner.checksum(index, bytes)) {
-                return Err(Unread::Damaged(mismatch(index)));
+                return Err(ReadFailure::Damaged(mismatch(index)));
             }
         }
     }

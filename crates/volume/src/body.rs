@@ -9,8 +9,7 @@ use bytes::{Bytes, BytesMut};
 use cellar_wire::dir::PAGE_SIZE;
 use cellar_wire::ids::Fid;
 
-use crate::blocks::{self, CacheMode, Owner, Unread};
-use crate::cells::Loaded;
+use crate::blocks::{self, CacheMode, Owner, ReadFailure};
 use crate::dir::DirImage;
 use crate::engine::key::Key;
 use crate::engine::space::Pin;
@@ -20,6 +19,7 @@ use crate::pieces::PieceName;
 use crate::record::{BLOCK, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
 use crate::txn::OldPiece;
 use crate::types::{FileType, VnodeStatus};
+use crate::vnode_slots::Loaded;
 use crate::volume::Volume;
 
 /// A body that is read piece by piece, all of one version.
@@ -130,7 +130,7 @@ impl Volume {
             let source = if start == end {
                 Source::Bytes(Bytes::new())
             } else if pieces > READER_PIECES_MAX {
-                self.check_is_here(fid)?;
+                self.check_not_in_objects(fid)?;
                 Source::Live
             } else {
                 let pin = space.pin();
@@ -160,9 +160,9 @@ impl Volume {
     }
 
     /// Checks that the bytes of a file are not in objects.
-    fn check_is_here(&self, fid: Fid) -> Result<()> {
-        let cell = self.cell(fid.vnode);
-        match self.read_guard(&cell, fid)?.record.body {
+    fn check_not_in_objects(&self, fid: Fid) -> Result<()> {
+        let slot = self.slot(fid.vnode);
+        match self.read_guard(&slot, fid)?.record.body {
             Body::Objects => Err(Error::InObjects(fid)),
             _ => Ok(()),
         }
@@ -179,8 +179,8 @@ impl Volume {
         if status.kind != FileType::File {
             return Ok(None);
         }
-        let cell = self.cell(fid.vnode);
-        let loaded = self.read_guard(&cell, fid)?;
+        let slot = self.slot(fid.vnode);
+        let loaded = self.read_guard(&slot, fid)?;
         if loaded.record.body == Body::Objects {
             return Err(Error::InObjects(fid));
         }
@@ -201,8 +201,8 @@ impl Volume {
                 ))
             });
         }
-        let cell = self.cell(fid.vnode);
-        let loaded = self.read_guard(&cell, fid)?;
+        let slot = self.slot(fid.vnode);
+        let loaded = self.read_guard(&slot, fid)?;
         let version = loaded.record.data_version;
         let (position, length) = clip(position, length, loaded.record.length);
         if length == 0 {
@@ -221,7 +221,7 @@ impl Volume {
                     return Ok((padded_slice(body, position, length), version));
                 }
                 drop(loaded);
-                let mut locked = self.lock(&cell, fid)?;
+                let mut locked = self.lock(&slot, fid)?;
                 let loaded = locked.get_mut(fid)?;
                 let Body::Inline { .. } = loaded.record.body else {
                     drop(locked);
@@ -243,7 +243,7 @@ impl Volume {
         }
     }
 
-    /// The bytes of an inline body. The cell keeps them from now on.
+    /// The bytes of an inline body. The slot keeps them from now on.
     pub(crate) fn inline_body(&self, fid: Fid, loaded: &mut Loaded) -> Result<Bytes> {
         if let Some(body) = &loaded.body {
             return Ok(body.clone());
@@ -302,7 +302,7 @@ impl Volume {
                 numbers.push(key.piece_number());
             }
         }
-        self.check_here()?;
+        self.check_not_deleted()?;
         Ok(numbers)
     }
 
@@ -386,8 +386,8 @@ impl Volume {
             CacheMode::Cached,
         );
         read.map_err(|unread| match unread {
-            Unread::WouldBlock => Error::WouldBlock,
-            Unread::Damaged(cause) => self.damaged(fid, &cause),
+            ReadFailure::WouldBlock => Error::WouldBlock,
+            ReadFailure::Damaged(cause) => self.damaged(fid, &cause),
         })
     }
 

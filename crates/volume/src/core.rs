@@ -7,11 +7,10 @@ use cellar_wire::ids::VolumeId;
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 
-use crate::cells::Cells;
 use crate::engine::Engine;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
-use crate::hold::{Held, Hold};
+use crate::hold::{HeldEpochs, Hold};
 use crate::partition::EPOCH_MAX;
 use crate::pending_changes::PendingChanges;
 use crate::pieces::Pieces;
@@ -20,6 +19,7 @@ use crate::record::{CountersRecord, GroupRecord, VolumeRecord};
 use crate::reserve::Reserved;
 use crate::ticket::Ticket;
 use crate::types::VolumeInfo;
+use crate::vnode_slots::VnodeSlots;
 use crate::volume::Volume;
 
 /// If more volumes are open than this, unused ones are dropped.
@@ -28,7 +28,7 @@ const ATTACHED_MAX: usize = 20_000;
 /// The shared part of a partition.
 pub(crate) struct Core {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) cells: Cells,
+    pub(crate) slots: VnodeSlots,
     pub(crate) pieces: Pieces,
     pub(crate) reaper: Reaper,
     pub(crate) events: Events,
@@ -57,7 +57,7 @@ pub(crate) struct Group {
     /// Changes lock it shared; making and removing clones lock it exclusively.
     pub(crate) state: RwLock<GroupState>,
     /// Epochs that are held in memory.
-    pub(crate) held: Held,
+    pub(crate) held: HeldEpochs,
     relied: AtomicU64,
 }
 
@@ -70,7 +70,7 @@ impl Group {
                 reaping,
                 restoring: false,
             }),
-            held: Held::default(),
+            held: HeldEpochs::default(),
             relied: AtomicU64::default(),
         }
     }
@@ -126,10 +126,10 @@ impl Counters {
 impl Core {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         let options = engine.options();
-        let cells = Cells::new(options.cached_vnodes, options.cached_body_bytes);
+        let slots = VnodeSlots::new(options.cached_vnodes, options.cached_body_bytes);
         Self {
             engine,
-            cells,
+            slots,
             pieces: Pieces::default(),
             reaper: Reaper::default(),
             events: Events::default(),
@@ -272,7 +272,7 @@ impl Core {
         self.reaper.wake();
     }
 
-    /// Returns the head of a group, if there is one. Its cells hold the vnodes' locks.
+    /// Returns the head of a group, if there is one. Its slots hold the vnodes' locks.
     pub(crate) fn head_of(self: &Arc<Self>, group: &Group) -> Result<Option<Arc<Volume>>> {
         let head = {
             let state = group.state.read();

@@ -7,12 +7,12 @@ use cellar_wire::acl::AccessList;
 use cellar_wire::dir::{PAGE_SIZE, Page, VnodeRef};
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
 
-use crate::cells::Loaded;
 use crate::dir::{DirEdit, dir_error, new_directory};
 use crate::error::{Error, Result};
 use crate::record::{Body, VnodeRecord};
 use crate::txn::Txn;
 use crate::types::{Changed, Context, Created, FileType, Linked, NewVnode, VnodeStatus};
+use crate::vnode_slots::Loaded;
 use crate::volume::{Locked, Volume};
 
 /// Longest target of a symbolic link (AFSPATHMAX).
@@ -47,7 +47,7 @@ pub(crate) fn check_old_name(name: &[u8]) -> Result<()> {
 }
 
 /// The kind of vnode to make.
-pub(crate) enum Making<'a> {
+pub(crate) enum VnodeKind<'a> {
     File,
     Directory,
     Symlink(&'a [u8]),
@@ -64,7 +64,7 @@ impl Volume {
         new: &NewVnode,
         context: Context,
     ) -> Result<Changed<Created>> {
-        self.create(dir, name, &Making::File, new, context)
+        self.create(dir, name, &VnodeKind::File, new, context)
     }
 
     /// Makes a directory. It copies the access list of `dir`.
@@ -75,7 +75,7 @@ impl Volume {
         new: &NewVnode,
         context: Context,
     ) -> Result<Changed<Created>> {
-        self.create(dir, name, &Making::Directory, new, context)
+        self.create(dir, name, &VnodeKind::Directory, new, context)
     }
 
     /// Makes a symbolic link, or a mount point if the mode has no execute bit.
@@ -90,14 +90,14 @@ impl Volume {
         if target.is_empty() || target.len() > TARGET_MAX {
             return Err(Error::Invalid("a link's target has 1 to 1024 bytes"));
         }
-        self.create(dir, name, &Making::Symlink(target), new, context)
+        self.create(dir, name, &VnodeKind::Symlink(target), new, context)
     }
 
     fn create(
         &self,
         dir: Fid,
         name: &[u8],
-        making: &Making<'_>,
+        making: &VnodeKind<'_>,
         new: &NewVnode,
         context: Context,
     ) -> Result<Changed<Created>> {
@@ -105,10 +105,10 @@ impl Volume {
         self.check_writable()?;
         check_new_name(name)?;
         let _room = self.core.engine.admit(CREATE_GROWTH)?;
-        let dir_cell = self.cell(dir.vnode);
+        let dir_cell = self.slot(dir.vnode);
         let mut parent = self.lock(&dir_cell, dir)?;
         parent.load_dir(self, dir)?;
-        let is_directory = matches!(making, Making::Directory);
+        let is_directory = matches!(making, VnodeKind::Directory);
         let mut txn = Txn::begin(self)?;
         let (edit, old_epoch, record, vnode, parent_record) = {
             let loaded = parent.get(dir)?;
@@ -180,10 +180,10 @@ impl Volume {
 
     /// Puts a vnode that was just made into memory.
     fn enter_new(&self, vnode: VnodeId, record: VnodeRecord, pages: &[Page], now: u64) {
-        let cell = self.cell(vnode);
+        let slot = self.slot(vnode);
         // No thread can hold the lock of a vnode whose fid is not known yet. If a client guesses
-        // the fid and a thread holds it, the cell is loaded at its next use.
-        let Some(mut state) = cell.state.try_write() else {
+        // the fid and a thread holds it, the slot is loaded at its next use.
+        let Some(mut state) = slot.state.try_write() else {
             return;
         };
         *state = Some(self.loaded_new(record, pages, now));
@@ -191,7 +191,7 @@ impl Volume {
 
     /// The loaded form of a vnode that was just made, with the pages of a directory.
     pub(crate) fn loaded_new(&self, record: VnodeRecord, pages: &[Page], now: u64) -> Loaded {
-        let mut loaded = self.core.cells.loaded(record, now);
+        let mut loaded = self.core.slots.loaded(record, now);
         if !pages.is_empty() {
             let mut image = crate::dir::DirImage::default();
             for page in pages {
@@ -221,7 +221,7 @@ impl Volume {
             return Err(Error::IsDirectory);
         }
         let _room = self.core.engine.admit(CREATE_GROWTH)?;
-        let (dir_cell, file_cell) = (self.cell(dir.vnode), self.cell(target.vnode));
+        let (dir_cell, file_cell) = (self.slot(dir.vnode), self.slot(target.vnode));
         let mut parent = self.lock(&dir_cell, dir)?;
         parent.load_dir(self, dir)?;
         let mut file = self.lock(&file_cell, target)?;
@@ -319,20 +319,20 @@ pub(crate) fn new_record(
     parent: &VnodeRecord,
     dir: Fid,
     this: VnodeRef,
-    making: &Making<'_>,
+    making: &VnodeKind<'_>,
     new: &NewVnode,
     context: Context,
     now: u64,
 ) -> VnodeRecord {
     let (kind, length, body, target) = match making {
-        Making::File => (FileType::File, 0, Body::None, Bytes::new()),
-        Making::Directory => (
+        VnodeKind::File => (FileType::File, 0, Body::None, Bytes::new()),
+        VnodeKind::Directory => (
             FileType::Directory,
             PAGE_SIZE as u64,
             Body::Pieces,
             Bytes::new(),
         ),
-        Making::Symlink(target) => {
+        VnodeKind::Symlink(target) => {
             let target = Bytes::copy_from_slice(target);
             (FileType::Symlink, target.len() as u64, Body::None, target)
         }

@@ -118,7 +118,7 @@ impl Volume {
         };
         let group = &self.group;
         let mut state = group.state.write();
-        self.check_here()?;
+        self.check_not_deleted()?;
         let info = self.info();
         let counters = match engine.get(&Key::counters(group.id.0))? {
             Some(value) => CountersRecord::decode(&value)?,
@@ -417,7 +417,7 @@ impl Vnodes {
                 }
                 Source::All(seen) => seen,
             };
-            let next = seen.next_seen()?;
+            let next = seen.next_visible()?;
             // Numbers of directories are given out in order: behind the last one there are only
             // files.
             let end = self.frozen.inner.counters.next_directory;

@@ -18,11 +18,11 @@ use crate::core::{Core, Group};
 
 /// The held epochs of a group, with the number of holds of each.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldEpochs {
     epochs: Mutex<BTreeMap<u64, usize>>,
 }
 
-impl Held {
+impl HeldEpochs {
     /// Returns whether any epoch is held.
     pub(crate) fn any(&self) -> bool {
         !self.epochs.lock().is_empty()

@@ -180,8 +180,8 @@ impl Volume {
         self.check_fid(fid)?;
         self.check_writable()?;
         let _room = self.core.engine.admit(RECORDS_GROWTH)?;
-        let cell = self.cell(fid.vnode);
-        let mut locked = self.lock(&cell, fid)?;
+        let slot = self.slot(fid.vnode);
+        let mut locked = self.lock(&slot, fid)?;
         let mut txn = Txn::begin(self)?;
         let loaded = locked.get_mut(fid)?;
         if loaded.record.kind != FileType::File {

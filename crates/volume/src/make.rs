@@ -18,9 +18,8 @@ use cellar_wire::dir::{Page, VnodeRef};
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
 use parking_lot::RwLockWriteGuard;
 
-use crate::cells::{Cell, Loaded};
 use crate::create::{
-    CREATE_GROWTH, LINKS_MAX, Making, TARGET_MAX, apply_dir, check_new_name, grown, new_record,
+    CREATE_GROWTH, LINKS_MAX, TARGET_MAX, VnodeKind, apply_dir, check_new_name, grown, new_record,
     touch_dir,
 };
 use crate::dir::{dir_error, new_directory};
@@ -31,6 +30,7 @@ use crate::store::Incoming;
 use crate::ticket::{PATIENCE, is_nonblocking};
 use crate::txn::Txn;
 use crate::types::{Changed, Context, NewVnode, StoreSpec, VnodeStatus, blocks_of};
+use crate::vnode_slots::{Loaded, VnodeSlot};
 use crate::volume::Volume;
 
 /// How long a thread that may wait does so for the lock of a vnode that does not exist yet. Another
@@ -39,7 +39,7 @@ const FREE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The kind and contents of a vnode to make.
 #[derive(Clone, Copy, Debug)]
-pub enum What<'a> {
+pub enum VnodeContents<'a> {
     /// A file with these bytes, in the parts in which they came.
     File(&'a [Bytes]),
     /// A directory with the access list of its parent directory.
@@ -58,14 +58,14 @@ pub struct Make<'a> {
     /// Its uniquifier.
     pub uniquifier: Uniquifier,
     /// Its kind and contents.
-    pub what: What<'a>,
+    pub what: VnodeContents<'a>,
     /// Its attributes.
     pub new: NewVnode,
 }
 
 /// The result of [`Volume::make`].
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct MadeVnodes {
     /// The new vnodes, in order.
     pub made: Vec<VnodeStatus>,
     /// The directory's status after the change.
@@ -73,7 +73,7 @@ pub struct Made {
 }
 
 /// A vnode that this change will make.
-struct Coming {
+struct PendingVnode {
     record: VnodeRecord,
     pages: Vec<Page>,
     body: Option<Bytes>,
@@ -95,7 +95,7 @@ impl Volume {
         makes: &[Make<'_>],
         quota_slack: u64,
         context: Context,
-    ) -> Result<Changed<Made>> {
+    ) -> Result<Changed<MadeVnodes>> {
         self.check_fid(dir)?;
         self.check_writable()?;
         for make in makes {
@@ -108,13 +108,13 @@ impl Volume {
         for make in makes {
             bodies.push(self.body_of(make)?);
         }
-        let dir_cell = self.cell(dir.vnode);
+        let dir_cell = self.slot(dir.vnode);
         let mut parent = self.lock(&dir_cell, dir)?;
         parent.load_dir(self, dir)?;
-        let cells: Vec<Arc<Cell>> = makes.iter().map(|make| self.cell(make.vnode)).collect();
-        let mut free = Vec::with_capacity(cells.len());
-        for ((cell, make), known) in cells.iter().zip(makes).zip(&claims.known_free) {
-            free.push(self.lock_free(cell, self.fid_of(make), *known)?);
+        let slots: Vec<Arc<VnodeSlot>> = makes.iter().map(|make| self.slot(make.vnode)).collect();
+        let mut free = Vec::with_capacity(slots.len());
+        for ((slot, make), known) in slots.iter().zip(makes).zip(&claims.known_free) {
+            free.push(self.lock_free(slot, self.fid_of(make), *known)?);
         }
         let mut txn = Txn::begin(self)?;
         let loaded = parent.get(dir)?;
@@ -151,15 +151,15 @@ impl Volume {
         let stores = bodies.iter().any(Option::is_some);
         let slack = if stores { quota_slack } else { 0 };
         let durable = txn.finish(context.now, slack)?;
-        claims.keep();
+        claims.mark_used();
         for body in bodies.iter_mut().flatten() {
             for allocation in body.gathered.allocations.drain(..) {
-                allocation.keep();
+                allocation.hand_over();
             }
         }
         let numbered = coming.iter().zip(makes);
         let statuses = numbered.map(|(new, make)| new.record.status(self.id(), make.vnode));
-        let outcome = Made {
+        let outcome = MadeVnodes {
             made: statuses.collect(),
             dir: parent_record.status(self.id(), dir.vnode),
         };
@@ -178,7 +178,7 @@ impl Volume {
     /// Checks that the quota allows one more empty vnode, after those in `coming` and with the
     /// growth of the directory. This is the check that making each vnode by itself would do, before
     /// its bytes.
-    fn check_quota(&self, coming: &[Coming], directory: i64) -> Result<()> {
+    fn check_quota(&self, coming: &[PendingVnode], directory: i64) -> Result<()> {
         let (max_blocks, _) = self.quotas();
         if max_blocks == 0 {
             return Ok(());
@@ -195,7 +195,7 @@ impl Volume {
     /// Gathers the bytes of a file that has any. Those that fill large pieces are written to blocks
     /// at once.
     fn body_of(&self, make: &Make<'_>) -> Result<Option<Incoming>> {
-        let What::File(pieces) = make.what else {
+        let VnodeContents::File(pieces) = make.what else {
             return Ok(None);
         };
         let length = pieces.iter().map(|piece| piece.len() as u64).sum();
@@ -218,20 +218,20 @@ impl Volume {
         make: &Make<'_>,
         body: &mut Option<Incoming>,
         context: Context,
-    ) -> Result<Coming> {
+    ) -> Result<PendingVnode> {
         let this = VnodeRef {
             vnode: make.vnode,
             uniquifier: make.uniquifier,
         };
         let making = match make.what {
-            What::File(_) => Making::File,
-            What::Directory => Making::Directory,
-            What::Symlink(target) => Making::Symlink(target),
+            VnodeContents::File(_) => VnodeKind::File,
+            VnodeContents::Directory => VnodeKind::Directory,
+            VnodeContents::Symlink(target) => VnodeKind::Symlink(target),
         };
         let now = txn.now();
         let mut record = new_record(parent, dir, this, &making, &make.new, context, now);
         let mut pages = Vec::new();
-        if let What::Directory = make.what {
+        if let VnodeContents::Directory = make.what {
             if parent.link_count >= LINKS_MAX {
                 return Err(Error::TooManyLinks);
             }
@@ -247,7 +247,7 @@ impl Volume {
         }
         let mut bytes = None;
         if let Some(incoming) = body {
-            let mut empty = self.core.cells.loaded(record.clone(), now);
+            let mut empty = self.core.slots.loaded(record.clone(), now);
             record.length = incoming.announced;
             record.data_version += 1;
             if self.fits_inline(&empty.record, &record, incoming, 0) {
@@ -261,7 +261,7 @@ impl Volume {
         }
         txn.put_vnode(make.vnode.0, &record, None);
         txn.charge(record.blocks() as i64, 1);
-        Ok(Coming {
+        Ok(PendingVnode {
             record,
             pages,
             body: bytes,
@@ -272,16 +272,16 @@ impl Volume {
     /// the table.
     fn lock_free<'c>(
         &self,
-        cell: &'c Cell,
+        slot: &'c VnodeSlot,
         fid: Fid,
         known_free: bool,
     ) -> Result<RwLockWriteGuard<'c, Option<Loaded>>> {
         let mut guard = if is_nonblocking() {
-            cell.state
+            slot.state
                 .try_write_for(PATIENCE)
                 .ok_or(Error::WouldBlock)?
         } else {
-            cell.state
+            slot.state
                 .try_write_for(FREE_PATIENCE)
                 .ok_or(Error::Busy(self.id()))?
         };
@@ -306,7 +306,7 @@ impl Volume {
 /// Checks that a vnode can be made in this way at all.
 fn check(dir: Fid, make: &Make<'_>) -> Result<()> {
     check_new_name(make.name)?;
-    let directory = matches!(make.what, What::Directory);
+    let directory = matches!(make.what, VnodeContents::Directory);
     if make.vnode == dir.vnode || make.vnode.is_directory() != directory {
         let fid = Fid {
             vnode: make.vnode,
@@ -316,7 +316,7 @@ fn check(dir: Fid, make: &Make<'_>) -> Result<()> {
         return Err(Error::NotReserved(fid));
     }
     match make.what {
-        What::Symlink(target) if target.is_empty() || target.len() > TARGET_MAX => {
+        VnodeContents::Symlink(target) if target.is_empty() || target.len() > TARGET_MAX => {
             Err(Error::Invalid("a link's target has 1 to 1024 bytes"))
         }
         _ => Ok(()),

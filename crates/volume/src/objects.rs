@@ -19,13 +19,13 @@
 //!
 //! Lock order: an object's state, the device's record, then the engine's locks.
 
-mod cells;
 mod check;
 mod list;
 mod prune;
 mod read;
 mod remove;
 mod scrub;
+mod slots;
 mod write;
 
 use std::collections::BTreeSet;
@@ -49,7 +49,7 @@ use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::reap::Reaper;
 use crate::record::DeviceRecord;
-use cells::ObjectCells;
+use slots::ObjectSlots;
 
 /// The most damaged objects that are remembered.
 const DAMAGED_MAX: usize = 1024;
@@ -72,7 +72,7 @@ struct Opened {
 /// The part that the store, its readers and its writers share.
 struct Shared {
     engine: Arc<Engine>,
-    cells: ObjectCells,
+    slots: ObjectSlots,
     /// As it is in the table.
     device: Mutex<DeviceRecord>,
     /// The next number. The table has it only once an object uses it.
@@ -135,7 +135,7 @@ impl ObjectStore {
         engine.note_used()?;
         let shared = Arc::new(Shared {
             engine,
-            cells: ObjectCells::default(),
+            slots: ObjectSlots::default(),
             next_number: AtomicU64::new(device.next_number),
             device: Mutex::new(device),
             reaper: Reaper::default(),

@@ -249,7 +249,7 @@ impl Partition {
     pub fn counters(&self) -> Counters {
         let statistics = &self.core.engine.statistics;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let (cells, bytes) = self.core.cells.size();
+        let (slots, bytes) = self.core.slots.size();
         Counters {
             commits: read(&statistics.commits),
             groups: read(&statistics.groups),
@@ -257,7 +257,7 @@ impl Partition {
             block_syncs: read(&statistics.block_syncs),
             flushes: read(&statistics.flushes),
             damaged: read(&self.core.events.damaged),
-            cached_vnodes: cells as u64,
+            cached_vnodes: slots as u64,
             cached_body_bytes: bytes as u64,
             cache_misses: read(&self.core.events.cell_misses),
             reads: read(&statistics.reads),

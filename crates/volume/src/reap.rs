@@ -358,11 +358,11 @@ impl Core {
             }
             let _room = self.engine.admit(0)?;
             let head = self.head_of(group)?;
-            let cell = head
+            let slot = head
                 .as_ref()
-                .map(|volume| volume.cell(cellar_wire::ids::VnodeId(vnode)));
+                .map(|volume| volume.slot(cellar_wire::ids::VnodeId(vnode)));
             // The vnode's lock: no change reads versions that are removed here.
-            let locked = cell.as_ref().map(|cell| cell.state.write());
+            let locked = slot.as_ref().map(|slot| slot.state.write());
             let state = group.state.read();
             if state.restoring || (!undoing && group.held.any()) {
                 return Ok(false);

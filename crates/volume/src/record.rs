@@ -102,7 +102,7 @@ impl Fields {
 }
 
 /// Appends fields.
-pub(crate) trait Put {
+pub(crate) trait PutFields {
     fn put_u8(&mut self, n: u8);
     fn put_u16(&mut self, n: u16);
     fn put_u32(&mut self, n: u32);
@@ -110,7 +110,7 @@ pub(crate) trait Put {
     fn put_string(&mut self, bytes: &[u8]);
 }
 
-impl Put for Vec<u8> {
+impl PutFields for Vec<u8> {
     fn put_u8(&mut self, n: u8) {
         self.push(n);
     }
@@ -130,7 +130,7 @@ impl Put for Vec<u8> {
     /// Callers limit the lengths: names and messages to 256 bytes, targets to 1024.
     fn put_string(&mut self, bytes: &[u8]) {
         let kept = bytes.get(..usize::from(u16::MAX)).unwrap_or(bytes);
-        Put::put_u16(self, kept.len() as u16);
+        PutFields::put_u16(self, kept.len() as u16);
         self.extend_from_slice(kept);
     }
 }

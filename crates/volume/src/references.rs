@@ -130,7 +130,7 @@ impl Volume {
 
     /// The layouts of a file that any viewer here sees: this volume, its clones, and readers that
     /// hold an epoch.
-    pub fn layouts_seen(&self, file: VnodeId) -> Result<Vec<Arc<Layout>>> {
+    pub fn visible_layouts(&self, file: VnodeId) -> Result<Vec<Arc<Layout>>> {
         self.group.consistent_walk(&self.core, file.0, |seen| {
             seen.end = file;
             let mut layouts = Vec::new();
@@ -221,7 +221,7 @@ impl Files {
     /// The next version, with the epochs that see it. A damaged record is an error, because the
     /// objects that it names are not known.
     fn next(&mut self) -> Result<Option<(VnodeId, VnodeRecord, Vec<u64>)>> {
-        while let Some(version) = self.versions.next_seen()? {
+        while let Some(version) = self.versions.next_visible()? {
             let vnode = VnodeId(version.key.u32_at(5));
             if vnode > self.end {
                 return Ok(None);

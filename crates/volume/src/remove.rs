@@ -5,13 +5,13 @@ use std::sync::Arc;
 use cellar_wire::ids::Fid;
 use cellar_wire::object::Layout;
 
-use crate::cells::Cell;
 use crate::create::{apply_dir, check_old_name, gone_status};
 use crate::dir::dir_error;
 use crate::error::{Error, Result};
 use crate::ticket::is_nonblocking;
 use crate::txn::Txn;
 use crate::types::{Changed, Context, FileType, Removed, VnodeStatus};
+use crate::vnode_slots::VnodeSlot;
 use crate::volume::{Locked, Volume};
 
 /// How often an operation retries when names changed while it took its locks.
@@ -20,7 +20,7 @@ pub(crate) const LOCK_TRIES: usize = 100;
 /// Vnodes to be locked together, in the order that all operations use: directories before files,
 /// ascending numbers.
 pub(crate) struct LockSet {
-    cells: Vec<(Fid, Arc<Cell>)>,
+    slots: Vec<(Fid, Arc<VnodeSlot>)>,
 }
 
 /// The locks of a set.
@@ -30,18 +30,18 @@ impl LockSet {
     pub(crate) fn new(volume: &Volume, mut fids: Vec<Fid>) -> Self {
         fids.sort_by_key(|fid| (!fid.vnode.is_directory(), fid.vnode));
         fids.dedup();
-        let cells = fids
+        let slots = fids
             .into_iter()
-            .map(|fid| (fid, volume.cell(fid.vnode)))
+            .map(|fid| (fid, volume.slot(fid.vnode)))
             .collect();
-        Self { cells }
+        Self { slots }
     }
 
     /// Locks them all, and loads the pages of directories.
     pub(crate) fn lock(&self, volume: &Volume) -> Result<Locks<'_>> {
-        let mut locks = Vec::with_capacity(self.cells.len());
-        for (fid, cell) in &self.cells {
-            let mut locked = volume.lock(cell, *fid)?;
+        let mut locks = Vec::with_capacity(self.slots.len());
+        for (fid, slot) in &self.slots {
+            let mut locked = volume.lock(slot, *fid)?;
             if locked.get(*fid)?.record.kind == FileType::Directory {
                 locked.load_dir(volume, *fid)?;
             }

@@ -5,7 +5,7 @@
 //! would forever need a device that is to be emptied. The bytes are the same, so the records keep
 //! their epochs. No epoch begins, no data version or date changes, and no client is notified.
 //!
-//! Meanwhile the cells of the vnode in all volumes of the group are locked, as for a change. The
+//! Meanwhile the slots of the vnode in all volumes of the group are locked, as for a change. The
 //! group's state is locked too, so that no clone is made or removed. Versions that are only held in
 //! memory (a running dump) are not changed.
 
@@ -14,7 +14,6 @@ use std::sync::Arc;
 use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
 use cellar_wire::object::{Layout, Placed};
 
-use crate::cells::Cell;
 use crate::core::GroupState;
 use crate::engine::batch::Batch;
 use crate::error::{Error, Result};
@@ -23,6 +22,7 @@ use crate::record::{CloneKind, VnodeRecord};
 use crate::store::RECORDS_GROWTH;
 use crate::types::Changed;
 use crate::versions::Versions;
+use crate::vnode_slots::VnodeSlot;
 use crate::volume::Volume;
 
 /// An object of a file that has a new location.
@@ -73,8 +73,8 @@ impl Volume {
             volumes.push(volume.ok_or_else(busy)?);
         }
         volumes.sort_by_key(|volume| volume.instance());
-        let cells: Vec<Arc<Cell>> = volumes.iter().map(|volume| volume.cell(file)).collect();
-        let mut locked: Vec<_> = cells.iter().map(|cell| cell.state.write()).collect();
+        let slots: Vec<Arc<VnodeSlot>> = volumes.iter().map(|volume| volume.slot(file)).collect();
+        let mut locked: Vec<_> = slots.iter().map(|slot| slot.state.write()).collect();
         let state = group.state.read();
         let attached = |volume: &Arc<Volume>| {
             let found = core.attached_volume(volume.id());
@@ -91,7 +91,7 @@ impl Volume {
         let mut batch = Batch::new();
         let mut named = 0;
         let mut versions = Versions::of_vnodes(&core.engine, group.id, file.0, viewers);
-        while let Some(version) = versions.next_seen()? {
+        while let Some(version) = versions.next_visible()? {
             if version.key.u32_at(5) != file.0 {
                 break;
             }

@@ -20,7 +20,7 @@ use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::engine::space::with_checksum;
 use crate::error::{Error, Result};
-use crate::record::{CountersRecord, Fields, Put};
+use crate::record::{CountersRecord, Fields, PutFields};
 use crate::ticket::is_nonblocking;
 use crate::types::Changed;
 use crate::volume::Volume;
@@ -118,7 +118,7 @@ impl Reserved {
                 numbers.directories,
                 numbers.first_uniquifier.0,
             ] {
-                Put::put_u32(&mut out, word);
+                PutFields::put_u32(&mut out, word);
             }
         }
         with_checksum(out)
@@ -325,7 +325,7 @@ impl<'v> Claims<'v> {
     }
 
     /// The numbers are used now.
-    pub(crate) fn keep(mut self) {
+    pub(crate) fn mark_used(mut self) {
         self.taken.clear();
     }
 }

@@ -114,7 +114,7 @@ struct Scrub<'s> {
 }
 
 /// The scrub was asked to stop.
-struct Ended;
+struct ScrubStopped;
 
 /// A version of a vnode and the viewers that see it.
 struct VisibleVersion {
@@ -261,7 +261,7 @@ impl<'s> Scrub<'s> {
     }
 
     /// Counts verified bytes, reports progress, and keeps to the rate.
-    fn verified(&mut self, bytes: u64) -> ControlFlow<Ended> {
+    fn verified(&mut self, bytes: u64) -> ControlFlow<ScrubStopped> {
         let progress = &mut self.report.progress;
         progress.bytes += bytes;
         let progress = *progress;
@@ -275,7 +275,7 @@ impl<'s> Scrub<'s> {
             if progress.bytes >= self.reported + REPORT_BYTES || waited {
                 self.reported = progress.bytes;
                 if (self.tell)(&progress).is_break() || self.core.reaper.stopping() {
-                    return ControlFlow::Break(Ended);
+                    return ControlFlow::Break(ScrubStopped);
                 }
             }
             // Short delays are accumulated.
@@ -291,7 +291,7 @@ impl<'s> Scrub<'s> {
         &mut self,
         group: &Arc<Group>,
         viewers: Vec<(u64, VolumeId)>,
-    ) -> Result<ControlFlow<Ended>> {
+    ) -> Result<ControlFlow<ScrubStopped>> {
         let engine = Arc::clone(&self.core.engine);
         let epochs = viewers.iter().map(|(epoch, _)| *epoch).collect();
         let mut versions = Versions::of_vnodes(&engine, group.id, 0, epochs);
@@ -312,7 +312,7 @@ impl<'s> Scrub<'s> {
             loop {
                 let next = match ahead.take() {
                     Some(version) => Some(version),
-                    None => match versions.next_seen() {
+                    None => match versions.next_visible() {
                         Ok(next) => next,
                         Err(error) if unreadable < UNREADABLE_MAX => {
                             // A damaged page of the table; entries behind it may be readable again.
@@ -348,12 +348,12 @@ impl<'s> Scrub<'s> {
                     count.add(visible);
                 }
                 if visible.seen_by.contains(&0) {
-                    orphans.is_there(vnode);
+                    orphans.note_present(vnode);
                 }
                 self.names(group, &viewers, vnode, visible, &mut orphans);
             }
             if self.bodies(group, &viewers, vnode, &seen)?.is_break() {
-                return Ok(ControlFlow::Break(Ended));
+                return Ok(ControlFlow::Break(ScrubStopped));
             }
         }
         self.lost_vnodes(group, &viewers, reported_before);
@@ -417,7 +417,7 @@ impl<'s> Scrub<'s> {
         viewers: &Viewers,
         vnode: u32,
         seen: &[VisibleVersion],
-    ) -> Result<ControlFlow<Ended>> {
+    ) -> Result<ControlFlow<ScrubStopped>> {
         if seen.iter().all(|visible| pieces_of(&visible.record) == 0) {
             return Ok(self.verified(0));
         }
@@ -428,7 +428,7 @@ impl<'s> Scrub<'s> {
         let mut pieces = Versions::of_bodies(&engine, group.id, VnodeId(vnode), epochs);
         let mut is_readable = true;
         loop {
-            let version = match pieces.next_seen() {
+            let version = match pieces.next_visible() {
                 Ok(Some(version)) => version,
                 Ok(None) => break,
                 Err(_) => {
@@ -470,7 +470,7 @@ impl<'s> Scrub<'s> {
             };
             found.forget_last();
             if self.verified(bytes).is_break() {
-                return Ok(ControlFlow::Break(Ended));
+                return Ok(ControlFlow::Break(ScrubStopped));
             }
         }
         for (index, visible) in seen.iter().enumerate() {
@@ -480,7 +480,7 @@ impl<'s> Scrub<'s> {
                 (_, Body::Inline { .. }) => pages[index] == 1,
                 _ => true,
             };
-            if is_readable && !has_all && self.is_still(group, viewers, vnode, visible)? {
+            if is_readable && !has_all && self.is_unchanged(group, viewers, vnode, visible)? {
                 found.of(index);
                 found.place(0..record.length, "bytes are missing".into());
                 found.forget_last();
@@ -546,7 +546,7 @@ impl<'s> Scrub<'s> {
     }
 
     /// Returns whether the viewers still see this record.
-    fn is_still(
+    fn is_unchanged(
         &self,
         group: &Arc<Group>,
         viewers: &Viewers,

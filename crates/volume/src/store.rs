@@ -19,7 +19,6 @@ use cellar_wire::ids::Fid;
 
 use crate::attributes::set_attributes;
 use crate::blocks::{CacheMode, Gathered, Owner};
-use crate::cells::Loaded;
 use crate::create::grown;
 use crate::engine::key::Key;
 use crate::engine::room::Promise;
@@ -30,6 +29,7 @@ use crate::record::{
 };
 use crate::txn::{OldPiece, Txn};
 use crate::types::{Changed, Context, FileType, StoreSpec, VnodeStatus, blocks_of};
+use crate::vnode_slots::Loaded;
 use crate::volume::Volume;
 
 /// About the bytes that a store adds to the table beside the body.
@@ -174,8 +174,8 @@ impl Volume {
         context: Context,
     ) -> Result<Changed<VnodeStatus>> {
         let fid = incoming.fid;
-        let cell = self.cell(fid.vnode);
-        let mut locked = self.lock(&cell, fid)?;
+        let slot = self.slot(fid.vnode);
+        let mut locked = self.lock(&slot, fid)?;
         let loaded = locked.get_mut(fid)?;
         if loaded.record.kind != FileType::File {
             return Err(Error::IsDirectory);
@@ -215,7 +215,7 @@ impl Volume {
         let now = txn.now();
         let durable = txn.finish(context.now, incoming.spec.quota_slack)?;
         for allocation in incoming.gathered.allocations.drain(..) {
-            allocation.keep();
+            allocation.hand_over();
         }
         let outcome = record.status(self.id(), fid.vnode);
         loaded.body = body;

@@ -3,7 +3,7 @@
 //! A change holds the group's epoch fixed (no clone can be made meanwhile) and the locks of the
 //! vnodes it changes. It collects puts, deletes and block changes in a batch. [`Txn::finish`] adds
 //! the volume's counters and passes the batch to the engine under the counters' lock, so that later
-//! batches have later counters. Only then the caller changes cells in memory.
+//! batches have later counters. Only then the caller changes slots in memory.
 //!
 //! The rules for versions are all in this module. Here `now` is the epoch of the change, and `old`
 //! the epoch of the version it replaces. A clone *sees* `old` if its epoch is in `old .. now`.
@@ -93,7 +93,7 @@ impl<'v> Txn<'v> {
     }
 
     /// Returns whether any clone sees a version of epoch `old` if this change replaces it.
-    fn seen(&self, old: u64) -> bool {
+    fn is_seen_by_clone(&self, old: u64) -> bool {
         let clones = &self.state.record.clones;
         clones
             .iter()
@@ -129,7 +129,7 @@ impl<'v> Txn<'v> {
             return;
         }
         self.note_change(vnode);
-        if let Some(old) = old.filter(|&old| !self.seen(old)) {
+        if let Some(old) = old.filter(|&old| !self.is_seen_by_clone(old)) {
             self.drop_version(vnode, old);
         }
     }
@@ -162,7 +162,7 @@ impl<'v> Txn<'v> {
         self.changed.push(vnode);
         self.remove_body(vnode, record)?;
         self.note_removal(vnode, record.birth);
-        let seen = self.seen(old);
+        let seen = self.is_seen_by_clone(old);
         // Also versions older than the birth of this vnode: another vnode may have had its number
         // before.
         let older = self.has_history()
@@ -176,7 +176,7 @@ impl<'v> Txn<'v> {
         if seen || older {
             self.batch.put(
                 Key::vnode(group, vnode, self.now),
-                VnodeRecord::encode_gone(),
+                VnodeRecord::encode_removed(),
             );
             self.note_change(vnode);
         } else if old == self.now && old > 1 {
@@ -270,7 +270,7 @@ impl<'v> Txn<'v> {
         let mut gone_needed = false;
         if let Some(old) = old {
             let old_key = Key::piece(group, vnode, body, number, old.epoch);
-            if self.seen(old.epoch) {
+            if self.is_seen_by_clone(old.epoch) {
                 gone_needed = true;
             } else {
                 let older = if self.has_history() {

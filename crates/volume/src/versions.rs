@@ -106,7 +106,7 @@ impl Versions {
     }
 
     /// The next version that a viewer sees.
-    pub(crate) fn next_seen(&mut self) -> Result<Option<Version>> {
+    pub(crate) fn next_visible(&mut self) -> Result<Option<Version>> {
         while let Some(version) = self.next()? {
             if !version.seen_by.is_empty() {
                 return Ok(Some(version));

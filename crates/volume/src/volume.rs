@@ -11,7 +11,6 @@ use parking_lot::{
     MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
-use crate::cells::{Cell, Loaded};
 use crate::clock;
 use crate::core::{Core, Counters, Group, GroupState};
 use crate::dir::{DirImage, dir_error};
@@ -25,6 +24,7 @@ use crate::reserve::Reserved;
 use crate::ticket::{PATIENCE, Ticket, is_nonblocking};
 use crate::types::{Changed, DirEntry, FileType, StateId, VnodeStatus, VolumeInfo, VolumeKind};
 use crate::usage::Usage;
+use crate::vnode_slots::{Loaded, VnodeSlot};
 
 /// An open volume.
 pub struct Volume {
@@ -36,7 +36,7 @@ pub struct Volume {
     view: AtomicU64,
     is_head: bool,
     refuses_changes: AtomicBool,
-    /// Distinguishes this opening of the volume from earlier ones in the names of cells.
+    /// Distinguishes this opening of the volume from earlier ones in the names of slots.
     instance: u32,
     record: RwLock<VolumeRecord>,
     counters: Mutex<Counters>,
@@ -60,7 +60,7 @@ const HERE: u8 = 0;
 const REPLACED: u8 = 1;
 const DELETED: u8 = 2;
 
-/// A vnode's cell, locked for a change, with the loaded vnode.
+/// A vnode's slot, locked for a change, with the loaded vnode.
 pub(crate) struct Locked<'c> {
     guard: RwLockWriteGuard<'c, Option<Loaded>>,
 }
@@ -350,8 +350,8 @@ impl Volume {
         Ok((VnodeId(number), uniquifier))
     }
 
-    pub(crate) fn cell(&self, vnode: VnodeId) -> Arc<Cell> {
-        self.core.cells.cell(self.instance, vnode.0)
+    pub(crate) fn slot(&self, vnode: VnodeId) -> Arc<VnodeSlot> {
+        self.core.slots.slot(self.instance, vnode.0)
     }
 
     /// Checks that a fid is of this volume and of a possible vnode.
@@ -382,7 +382,7 @@ impl Volume {
             return Ok(None);
         };
         match VnodeRecord::decode(&value) {
-            Ok(Ok(record)) => Ok(Some(self.core.cells.loaded(record, key.epoch()))),
+            Ok(Ok(record)) => Ok(Some(self.core.slots.loaded(record, key.epoch()))),
             Ok(Err(_)) => Ok(None),
             Err(error) => Err(self.damaged(fid, &error.to_string())),
         }
@@ -398,7 +398,7 @@ impl Volume {
         loop {
             let view = self.view();
             let found = self.core.engine.first_version(&at(view), prefix)?;
-            self.check_here()?;
+            self.check_not_deleted()?;
             // A restore that began just now may have written the version that was found.
             if view == self.view() {
                 return Ok(found);
@@ -409,7 +409,7 @@ impl Volume {
     /// Checks that an entry just read from the table still belongs to this volume. After a clone
     /// was marked as gone, the versions that only it saw are removed in the background. An entry
     /// found in their place is another clone's.
-    pub(crate) fn check_here(&self) -> Result<()> {
+    pub(crate) fn check_not_deleted(&self) -> Result<()> {
         if self.is_deleted() {
             return Err(Error::NoVolume(self.id));
         }
@@ -443,14 +443,14 @@ impl Volume {
         }
     }
 
-    /// Loads the vnode into its cell if it is not there.
-    fn load(&self, cell: &Cell, fid: Fid) -> Result<()> {
+    /// Loads the vnode into its slot if it is not there.
+    fn load(&self, slot: &VnodeSlot, fid: Fid) -> Result<()> {
         let mut state = if is_nonblocking() {
-            cell.state
+            slot.state
                 .try_write_for(PATIENCE)
                 .ok_or(Error::WouldBlock)?
         } else {
-            cell.state.write()
+            slot.state.write()
         };
         if state.is_none() {
             self.core.events.cell_misses.fetch_add(1, Ordering::Relaxed);
@@ -462,22 +462,22 @@ impl Volume {
     /// Runs `look` on a loaded vnode; loads it first if necessary.
     pub(crate) fn with<T>(&self, fid: Fid, look: impl FnOnce(&Loaded) -> Result<T>) -> Result<T> {
         self.check_fid(fid)?;
-        let cell = self.cell(fid.vnode);
-        let loaded = self.read_guard(&cell, fid)?;
+        let slot = self.slot(fid.vnode);
+        let loaded = self.read_guard(&slot, fid)?;
         look(&loaded)
     }
 
     /// The loaded vnode, under its shared lock.
     pub(crate) fn read_guard<'c>(
         &self,
-        cell: &'c Cell,
+        slot: &'c VnodeSlot,
         fid: Fid,
     ) -> Result<MappedRwLockReadGuard<'c, Loaded>> {
         for _ in 0..2 {
             let state = if is_nonblocking() {
-                cell.state.try_read_for(PATIENCE).ok_or(Error::WouldBlock)?
+                slot.state.try_read_for(PATIENCE).ok_or(Error::WouldBlock)?
             } else {
-                cell.state.read()
+                slot.state.read()
             };
             if state.is_some() {
                 return match RwLockReadGuard::try_map(state, Option::as_ref) {
@@ -486,19 +486,19 @@ impl Volume {
                 };
             }
             drop(state);
-            self.load(cell, fid)?;
+            self.load(slot, fid)?;
         }
         Err(Error::NoVnode(fid))
     }
 
     /// Locks a vnode for a change.
-    pub(crate) fn lock<'c>(&self, cell: &'c Cell, fid: Fid) -> Result<Locked<'c>> {
+    pub(crate) fn lock<'c>(&self, slot: &'c VnodeSlot, fid: Fid) -> Result<Locked<'c>> {
         let mut guard = if is_nonblocking() {
-            cell.state
+            slot.state
                 .try_write_for(PATIENCE)
                 .ok_or(Error::WouldBlock)?
         } else {
-            cell.state.write()
+            slot.state.write()
         };
         if guard.is_none() {
             *guard = self.read_vnode(fid)?;
@@ -550,9 +550,9 @@ impl Volume {
         look: impl FnOnce(&Loaded, &DirImage) -> Result<T>,
     ) -> Result<T> {
         self.check_fid(dir)?;
-        let cell = self.cell(dir.vnode);
+        let slot = self.slot(dir.vnode);
         {
-            let loaded = self.read_guard(&cell, dir)?;
+            let loaded = self.read_guard(&slot, dir)?;
             if loaded.record.kind != FileType::Directory {
                 return Err(Error::NotDirectory);
             }
@@ -560,7 +560,7 @@ impl Volume {
                 return look(&loaded, image);
             }
         }
-        let mut locked = self.lock(&cell, dir)?;
+        let mut locked = self.lock(&slot, dir)?;
         locked.load_dir(self, dir)?;
         let loaded = locked.get(dir)?;
         match &loaded.dir {

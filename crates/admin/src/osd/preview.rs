@@ -3,7 +3,7 @@
 //! The answer comes from the code of the file server: the compiled policies, and the choice of
 //! devices.
 
-use cellar_objects::placement::{Degraded, LOCAL_DISK, Wish, choose, choose_degraded};
+use cellar_objects::placement::{Degraded, LOCAL_DISK, PlacementRequest, choose, choose_degraded};
 use cellar_policy::{Facts, Form, Policies, Reason, StorageTarget, Verdict};
 use serde::Serialize;
 
@@ -33,7 +33,7 @@ pub struct Question {
 
 /// A rule that took part in the decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Decided {
+pub struct DecidingRule {
     /// The policy of the rule.
     pub policy: u32,
     /// The name of the policy.
@@ -56,7 +56,7 @@ pub struct Preview {
     /// The class of devices.
     pub class: Option<String>,
     /// The rules that matched, in order.
-    pub rules: Vec<Decided>,
+    pub rules: Vec<DecidingRule>,
     /// An example of the devices that could be chosen now.
     pub devices: Vec<u32>,
     /// The difference from the policies' wish, if devices are unavailable.
@@ -145,11 +145,11 @@ impl Osds<'_> {
             StorageTarget::BySize => question.size > threshold,
         };
         let shape = verdict.shape.unwrap_or_default();
-        let wish = Wish {
+        let wish = PlacementRequest {
             shape,
             size: question.size,
             class: verdict.class.clone().unwrap_or_default(),
-            ..Wish::default()
+            ..PlacementRequest::default()
         };
         let chosen = in_objects.then(|| choose(&devices, &wish, &mut rand::rng()));
         let (devices, less, problem) = match chosen {
@@ -175,7 +175,7 @@ impl Osds<'_> {
 }
 
 /// The difference between the wished and the possible layout.
-fn less_than(wish: &Wish, made: &Degraded) -> String {
+fn less_than(wish: &PlacementRequest, made: &Degraded) -> String {
     let (wanted, stripes) = (wish.shape.stripes, made.shape.stripes);
     let mut parts = Vec::new();
     if stripes < wanted {
@@ -187,22 +187,22 @@ fn less_than(wish: &Wish, made: &Degraded) -> String {
     parts.join(", ")
 }
 
-fn decided(policies: &Policies, verdict: &Verdict) -> Vec<Decided> {
+fn decided(policies: &Policies, verdict: &Verdict) -> Vec<DecidingRule> {
     let name = |id| policies.name(id).unwrap_or("?").to_owned();
     let reasons = verdict.why.iter().map(|reason| match *reason {
-        Reason::VolumeUsesNone => Decided {
+        Reason::VolumeUsesNone => DecidingRule {
             policy: 0,
             name: name(0),
             rule: 0,
             text: "the volume does not use objects".to_owned(),
         },
-        Reason::Missing { policy } => Decided {
+        Reason::Missing { policy } => DecidingRule {
             policy,
             name: "?".to_owned(),
             rule: 0,
             text: "there is no such policy; it has no effect".to_owned(),
         },
-        Reason::Rule { policy, rule, .. } => Decided {
+        Reason::Rule { policy, rule, .. } => DecidingRule {
             policy,
             name: name(policy),
             rule,

@@ -9,14 +9,14 @@ use cellar_wire::object::MAY_READ;
 use super::{Grant, NOT_IN_OBJECTS, access};
 use crate::abort_map::Refusal;
 use crate::limits::CLIENT_CAPABILITY_LIFE;
-use crate::rxafs::common::{look, run};
+use crate::rxafs::common::{run, status_and_access};
 use crate::rxafs::promise::with_promise;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::status::vol_sync;
-use crate::volumes::Want;
+use crate::volumes::VolumeAccess;
 
-pub(super) async fn begin_fetch(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn begin_fetch(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     // The reply covers the whole version, so the requested range does not matter.
     let BeginFetch { fid, .. } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
@@ -24,10 +24,10 @@ pub(super) async fn begin_fetch(server: &Arc<Server>, call: &mut IncomingCall) -
     let (layout, status, callback, sync, durable) = {
         let (server, session) = (server.clone(), session.clone());
         run(&server.clone(), move || {
-            let attached = server.volume_of(fid, Want::Read)?;
+            let attached = server.volume_of(fid, VolumeAccess::Read)?;
             let volume = &attached.volume;
             let read = || {
-                let (status, _, access) = look(&server, &session, &attached, fid)?;
+                let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
                 let identity = session.identity();
                 if !identity.may_fetch_data(&status, access.caller, volume.owner()) {
                     return Err(Refusal::NoRight);

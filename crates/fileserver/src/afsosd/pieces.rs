@@ -11,10 +11,10 @@ use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::rxafs::common::run;
 use crate::server::Server;
-use crate::service::Answered;
-use crate::volumes::Want;
+use crate::service::CallResult;
+use crate::volumes::VolumeAccess;
 
-pub(super) async fn get_pieces(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_pieces(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetPieces { fid } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let (status, layout) = {
@@ -23,7 +23,7 @@ pub(super) async fn get_pieces(server: &Arc<Server>, call: &mut IncomingCall) ->
             let may = |identity: &Identity, status: &_, rights, owner| {
                 identity.administrator || identity.may_fetch_data(status, rights, owner)
             };
-            let (volume, _) = judged(&server, &session, (fid, Want::Read), may)?;
+            let (volume, _) = judged(&server, &session, (fid, VolumeAccess::Read), may)?;
             Ok(volume.status_and_layout(fid)?)
         })
         .await?

@@ -15,17 +15,17 @@ use crate::access::Identity;
 use crate::audit;
 use crate::rxafs::common::{Touched, change, run};
 use crate::server::Server;
-use crate::service::Answered;
-use crate::volumes::Want;
+use crate::service::CallResult;
+use crate::volumes::VolumeAccess;
 
-pub(super) async fn get_policy(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_policy(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetPolicy { fid } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let (directory, volume) = {
         let (server, session) = (server.clone(), session.clone());
         run(&server.clone(), move || {
             let may = Identity::may_fetch_status;
-            let (volume, status) = judged(&server, &session, (fid, Want::Read), may)?;
+            let (volume, status) = judged(&server, &session, (fid, VolumeAccess::Read), may)?;
             let dir = match status.kind {
                 FileType::Directory => fid,
                 _ => Fid {
@@ -42,7 +42,7 @@ pub(super) async fn get_policy(server: &Arc<Server>, call: &mut IncomingCall) ->
     Ok(())
 }
 
-pub(super) async fn set_policy(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn set_policy(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let SetPolicy { fid, policy } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     check_policy(server, policy)?;
@@ -51,7 +51,7 @@ pub(super) async fn set_policy(server: &Arc<Server>, call: &mut IncomingCall) ->
         move || {
             let may =
                 |identity: &Identity, _: &_, rights, owner| identity.may_store_acl(rights, owner);
-            let (volume, status) = judged(&server, &session, (fid, Want::Change), may)?;
+            let (volume, status) = judged(&server, &session, (fid, VolumeAccess::Change), may)?;
             if status.kind != FileType::Directory {
                 return Err(Refusal::Store(Error::NotDirectory));
             }
@@ -64,7 +64,7 @@ pub(super) async fn set_policy(server: &Arc<Server>, call: &mut IncomingCall) ->
     Ok(())
 }
 
-pub(super) async fn set_volume_policy(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn set_volume_policy(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let SetVolumePolicy { fid, policy } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     audit::act();
@@ -77,7 +77,7 @@ pub(super) async fn set_volume_policy(server: &Arc<Server>, call: &mut IncomingC
     let durable = {
         let (server, session) = (server.clone(), session.clone());
         run(&server.clone(), move || {
-            let attached = server.volume_of(fid, Want::Change)?;
+            let attached = server.volume_of(fid, VolumeAccess::Change)?;
             let set = attached
                 .volume
                 .update_info(session.now, |info| info.policy = policy)?;

@@ -13,7 +13,7 @@ use cellar_wire::{AbortCode, List};
 use super::superuser;
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 
 /// The largest number of references, or of files, in one answer.
 const ANSWER_MAX: usize = 4096;
@@ -23,7 +23,7 @@ const REFERENCES_MOST: usize = 2048;
 /// Files in objects that are examined for one answer.
 const LOOKS_MAX: usize = 64 << 10;
 
-pub(super) async fn list_references(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn list_references(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ListReferences {
         volume,
         after,
@@ -100,7 +100,7 @@ impl Server {
     }
 }
 
-pub(super) async fn list_on_device(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn list_on_device(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ListOnDevice { osd, after, limit } = call.arguments().await.map_err(Refusal::Call)?;
     superuser(server, call)?;
     let limit = (limit as usize).clamp(1, ANSWER_MAX);

@@ -36,12 +36,12 @@ use crate::objects::liveness;
 use crate::objects::loaded_lists::retry_when_loaded;
 use crate::objects::policies::{ObjectSpec, StorageDecision};
 use crate::objects::store::{self, Storing};
-use crate::rxafs::common::{Touched, collect, finish, look, run};
+use crate::rxafs::common::{Touched, collect, finish, run, status_and_access};
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
-use crate::volumes::{Attached, Want};
+use crate::volumes::{Attached, VolumeAccess};
 
 /// How long BeginStore waits for another store of the file.
 const TURN_WAIT: Duration = Duration::from_secs(2);
@@ -49,22 +49,22 @@ const TURN_WAIT: Duration = Duration::from_secs(2);
 const _: () = assert!(UNMAKE_PATIENCE.as_millis() <= TURN_WAIT.as_millis());
 
 /// A permitted store, with the present status of the file.
-struct Allowed {
+struct PermittedStore {
     attached: Attached,
     status: VnodeStatus,
     access: Access,
 }
 
-fn check(server: &Server, session: &Session, fid: Fid) -> Result<Allowed, Refusal> {
-    let attached = server.volume_of(fid, Want::Change)?;
-    let (status, _, access) = look(server, session, &attached, fid)?;
+fn check(server: &Server, session: &Session, fid: Fid) -> Result<PermittedStore, Refusal> {
+    let attached = server.volume_of(fid, VolumeAccess::Change)?;
+    let (status, _, access) = status_and_access(server, session, &attached, fid)?;
     if status.kind != FileType::File {
         return Err(Refusal::Store(Error::IsDirectory));
     }
     if !session.identity().may_store_data(&status, access.caller) {
         return Err(Refusal::NoRight);
     }
-    Ok(Allowed {
+    Ok(PermittedStore {
         attached,
         status,
         access,
@@ -89,7 +89,7 @@ fn end_of(position: u64, length: u64) -> Result<u64, Refusal> {
         .ok_or(Refusal::TooBig)
 }
 
-pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let BeginStore {
         fid,
         position,
@@ -126,7 +126,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
             let (status, old) = volume.status_and_layout(fid)?;
             let length = end.max(status.length);
             check_quota(volume, &status, length)?;
-            let place = wanted(
+            let place = storage_decision(
                 &server,
                 &session,
                 volume,
@@ -136,7 +136,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
                 shape,
             )?;
             let serial = volume.last_serial(fid)?;
-            let allowed = Allowed { status, ..allowed };
+            let allowed = PermittedStore { status, ..allowed };
             Ok::<_, Refusal>((allowed, old, serial, place))
         })
         .await
@@ -206,7 +206,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
 }
 
 /// The wanted place of the file. A caller with the administer right can choose the layout.
-fn wanted(
+fn storage_decision(
     server: &Server,
     session: &Session,
     volume: &Volume,
@@ -237,7 +237,7 @@ fn wanted(
     )
 }
 
-pub(super) async fn extend_store(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn extend_store(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ExtendStore {
         fid,
         store,
@@ -272,7 +272,7 @@ pub(super) async fn extend_store(server: &Arc<Server>, call: &mut IncomingCall) 
     Ok(())
 }
 
-pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let EndStore {
         fid,
         store,
@@ -357,7 +357,7 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
     Ok(())
 }
 
-pub(super) async fn abort_store(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn abort_store(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let AbortStore { fid, store } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let now = server.wall().as_secs();

@@ -15,18 +15,18 @@ use cellar_wire::{AbortCode, List};
 
 use super::{NOT_IN_OBJECTS, superuser};
 use crate::abort_map::Refusal;
-use crate::objects::repair::{Broken, Outcome, Wish};
+use crate::objects::repair::{DamagedObject, Outcome, RepairPlacement};
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 
-pub(super) async fn repair_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn repair_status(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let RepairStatus {} = call.arguments().await.map_err(Refusal::Call)?;
     let status = server.objects.repairs.status();
     call.reply(&RepairStatusReply { status });
     Ok(())
 }
 
-pub(super) async fn move_object(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn move_object(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let MoveObject { fid, place, osd } = call.arguments().await.map_err(Refusal::Call)?;
     superuser(server, call)?;
     let broken = {
@@ -35,7 +35,7 @@ pub(super) async fn move_object(server: &Arc<Server>, call: &mut IncomingCall) -
             let found = server.volumes.find(fid.volume)?.ok_or(Refusal::NoVolume)?;
             let layout = found.1.volume.layout(fid)?.ok_or(NOT_IN_OBJECTS)?;
             let placed = layout.objects.get(place as usize).ok_or(Refusal::Invalid)?;
-            Ok::<_, Refusal>(server.by_head(Broken {
+            Ok::<_, Refusal>(server.by_head(DamagedObject {
                 volume: fid.volume,
                 vnode: fid.vnode,
                 uniquifier: fid.uniquifier,
@@ -47,7 +47,9 @@ pub(super) async fn move_object(server: &Arc<Server>, call: &mut IncomingCall) -
     };
     let begun = server.objects.repairs.begin(&broken).ok_or(Refusal::Busy)?;
     let free = Pace::new(0);
-    let (outcome, osd) = server.mend(broken, Wish::On(osd), 0, &free).await?;
+    let (outcome, osd) = server
+        .mend(broken, RepairPlacement::On(osd), 0, &free)
+        .await?;
     begun.end(outcome);
     match outcome {
         Outcome::Made(..) => {}
@@ -58,7 +60,7 @@ pub(super) async fn move_object(server: &Arc<Server>, call: &mut IncomingCall) -
     Ok(())
 }
 
-pub(super) async fn have_volumes(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn have_volumes(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let HaveVolumes { volumes } = call.arguments().await.map_err(Refusal::Call)?;
     superuser(server, call)?;
     let here = {
@@ -71,7 +73,7 @@ pub(super) async fn have_volumes(server: &Arc<Server>, call: &mut IncomingCall) 
     Ok(())
 }
 
-pub(super) async fn collect_garbage(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn collect_garbage(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let CollectGarbage {
         volume,
         after,

@@ -19,13 +19,13 @@ use super::create::{check_elsewhere, volume_name};
 use super::list::partition_of;
 use super::status::kind_of;
 use super::transaction::{Beginning, InUse, special_of};
-use super::{Answered, code, in_memory, on_disk, superuser};
+use super::{CallResult, code, in_memory, on_disk, superuser};
 use crate::audit;
 use crate::callback::Pending;
 use crate::server::Server;
 use crate::volumes::Special;
 
-pub(super) async fn delete_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn delete_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let DeleteVolume { trans } = call.arguments().await?;
     superuser(server, call)?;
     let used = InUse::enter(server, trans, "DeleteVolume")?;
@@ -34,7 +34,7 @@ pub(super) async fn delete_volume(server: &Arc<Server>, call: &mut IncomingCall)
     Ok(())
 }
 
-pub(super) async fn nuke_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn nuke_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let NukeVolume { partition, volume } = call.arguments().await?;
     superuser(server, call)?;
     audit::about("volume", volume);
@@ -79,7 +79,7 @@ async fn delete(
     Ok(())
 }
 
-pub(super) async fn set_flags(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn set_flags(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let SetFlags { trans, flags } = call.arguments().await?;
     superuser(server, call)?;
     audit::about("flags", format_args!("{flags:#x}"));
@@ -105,7 +105,7 @@ pub(super) async fn set_flags(server: &Arc<Server>, call: &mut IncomingCall) -> 
     Ok(())
 }
 
-pub(super) async fn set_info(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn set_info(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let SetInfo { trans, info: new } = call.arguments().await?;
     superuser(server, call)?;
     // A field of -1 leaves the value unchanged.
@@ -127,7 +127,7 @@ pub(super) async fn set_info(server: &Arc<Server>, call: &mut IncomingCall) -> A
     Ok(())
 }
 
-pub(super) async fn set_date(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn set_date(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let SetDate { trans, new_date } = call.arguments().await?;
     superuser(server, call)?;
     let used = InUse::enter(server, trans, "SetDate")?;
@@ -140,7 +140,7 @@ pub(super) async fn set_date(server: &Arc<Server>, call: &mut IncomingCall) -> A
 }
 
 /// Sets name, type and related ids of a volume.
-pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let SetIdsTypes {
         trans,
         name,
@@ -184,7 +184,7 @@ pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall)
 
 /// Converts a read-only volume to the read-write volume of its group, in place. EXDEV if this
 /// server has the read-write volume, on any partition.
-pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ConvertROtoRWvolume { partition, volume } = call.arguments().await?;
     superuser(server, call)?;
     audit::about("volume", volume);
@@ -233,7 +233,7 @@ pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> An
 
 /// Clients that ask for the volume, which is no longer here, learn from now on that it moved. The
 /// note lasts until the next restart.
-pub(super) async fn set_forwarding(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn set_forwarding(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let SetForwarding { trans, new_site } = call.arguments().await?;
     superuser(server, call)?;
     audit::about("server", std::net::Ipv4Addr::from(new_site));
@@ -244,7 +244,7 @@ pub(super) async fn set_forwarding(server: &Arc<Server>, call: &mut IncomingCall
 }
 
 /// Does nothing, as in every volume server.
-pub(super) async fn signal_restore(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn signal_restore(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let SignalRestore { .. } = call.arguments().await?;
     superuser(server, call)?;
     call.reply(&SignalRestoreReply {});

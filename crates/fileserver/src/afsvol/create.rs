@@ -14,7 +14,7 @@ use tracing::info;
 use super::copy::copy;
 use super::status::kind_of;
 use super::transaction::{Beginning, InUse};
-use super::{Answered, code, on_disk, superuser};
+use super::{CallResult, code, on_disk, superuser};
 use crate::audit;
 use crate::server::Server;
 use crate::volumes::{Attached, Special};
@@ -27,7 +27,7 @@ const NAME_MAX: usize = 31;
 /// Creates a volume: read-write with an empty root directory, or one that a restore will fill.
 /// Before its transaction receives SetFlags(0), it is out of service. It is removed if the
 /// transaction is abandoned.
-pub(super) async fn create_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn create_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let CreateVolume {
         partition,
         name,
@@ -157,7 +157,7 @@ pub(super) fn checked_name(name: &[u8]) -> Result<String, AbortCode> {
 
 /// Creates a clone beside its volume. Until SetFlags(0), it is out of service and marked to be
 /// destroyed.
-pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let Clone {
         trans,
         purge_volume,
@@ -267,7 +267,7 @@ fn clone(
 }
 
 /// Recreates a clone in its place, with the same id and type, and the present contents.
-pub(super) async fn re_clone(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn re_clone(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ReClone { trans, clone } = call.arguments().await?;
     superuser(server, call)?;
     audit::about("clone", clone);

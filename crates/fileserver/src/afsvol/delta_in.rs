@@ -20,12 +20,12 @@ use super::contents::{from_wire, image_of_delta, restored_from_delta, to_wire};
 use super::restore::{Refused, RestoreTarget, finish};
 use super::stream::{Sink, Stream};
 use super::transaction::InUse;
-use super::{Answered, in_memory, on_disk, superuser};
+use super::{CallResult, in_memory, on_disk, superuser};
 use crate::audit;
 use crate::objects::lending::Borrower;
 use crate::server::Server;
 
-pub(super) async fn get_capabilities(_server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_capabilities(_server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetCapabilities {} = call.arguments().await?;
     call.reply(&GetCapabilitiesReply {
         version: DELTA_VERSION,
@@ -34,14 +34,14 @@ pub(super) async fn get_capabilities(_server: &Arc<Server>, call: &mut IncomingC
     Ok(())
 }
 
-pub(super) async fn get_object_cell(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_object_cell(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetObjectCell {} = call.arguments().await?;
     let cell = server.object_cell();
     call.reply(&GetObjectCellReply { cell });
     Ok(())
 }
 
-pub(super) async fn get_state(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_state(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetState { trans } = call.arguments().await?;
     superuser(server, call)?;
     let used = InUse::enter(server, trans, "GetState")?;
@@ -64,7 +64,7 @@ pub(super) async fn state_of(used: &InUse) -> Result<VolumeState, AbortCode> {
     Ok(state.map(to_wire).unwrap_or_default())
 }
 
-pub(super) async fn restore_delta(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn restore_delta(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let RestoreDelta {
         trans,
         cookie,
@@ -254,7 +254,7 @@ impl DeltaSink {
     }
 
     /// Finishes the restore at the end of the delta.
-    pub(super) fn finish(self) -> Answered {
+    pub(super) fn finish(self) -> CallResult {
         let (head, borrower, origin) = (self.head, self.borrower, self.origin);
         let is_borrowed = self.is_borrowed;
         self.target.commit(self.reader.finish(), |before, cookie| {

@@ -191,7 +191,7 @@ impl DeltaSource {
         }
         let body = self.frozen.body(listed, self.epoch);
         let body = body.map_err(|error| dump_code(&error))?;
-        self.writer.vnode(&delta_vnode(image, body.kept()));
+        self.writer.vnode(&delta_vnode(image, body.kept_length()));
         self.body = Some(body).filter(|_| image.length > 0);
         Ok(None)
     }

@@ -26,7 +26,7 @@ use super::contents::{dump_header, record, volume_header, with_objects};
 use super::object_bytes::InObjects;
 use super::stream::{Next, Source, Stream};
 use super::transaction::InUse;
-use super::{Answered, on_disk, superuser};
+use super::{CallResult, on_disk, superuser};
 use crate::abort_map::dump_code;
 use crate::audit;
 use crate::limits::VOLUME_STREAM_PIECE_BYTES;
@@ -39,7 +39,7 @@ const GATHERED_BYTES: usize = 32 * 1024;
 
 static ZEROS: [u8; VOLUME_STREAM_PIECE_BYTES] = [0; VOLUME_STREAM_PIECE_BYTES];
 
-pub(super) async fn dump(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn dump(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let Dump { trans, from_date } = call.arguments().await?;
     superuser(server, call)?;
     send(server, call, trans, from_date, 0).await?;
@@ -47,7 +47,7 @@ pub(super) async fn dump(server: &Arc<Server>, call: &mut IncomingCall) -> Answe
     Ok(())
 }
 
-pub(super) async fn dump_v2(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn dump_v2(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let DumpV2 {
         trans,
         from_date,
@@ -65,7 +65,7 @@ async fn send(
     trans: i32,
     from_date: i32,
     flags: i32,
-) -> Answered {
+) -> CallResult {
     audit::about("from", from_date as u32);
     let every_directory = flags & DUMP_OMIT_DIRS == 0;
     let lender = (flags & DUMP_OSD_METADATA != 0).then(|| Lender::new(server));
@@ -303,7 +303,7 @@ pub(super) fn in_objects(frozen: &Frozen, listed: &Listed) -> Option<InObjects> 
     })
 }
 
-pub(super) async fn get_size(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_size(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetSize { trans, from_date } = call.arguments().await?;
     superuser(server, call)?;
     let used = InUse::enter(server, trans, "GetSize")?;

@@ -43,13 +43,13 @@ use super::dump::{DumpSource, freeze};
 use super::restore::finish;
 use super::stream::Stream;
 use super::transaction::InUse;
-use super::{Answered, on_disk, superuser};
+use super::{CallResult, on_disk, superuser};
 use crate::audit;
 use crate::limits::VOLUME_QUESTION_PATIENCE;
 use crate::objects::lending::Lender;
 use crate::server::Server;
 
-pub(super) async fn forward(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn forward(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let Forward {
         from_trans,
         from_date,
@@ -70,7 +70,7 @@ pub(super) async fn forward(server: &Arc<Server>, call: &mut IncomingCall) -> An
     Ok(())
 }
 
-pub(super) async fn forward_multiple(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn forward_multiple(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ForwardMultiple {
         from_trans,
         from_date,

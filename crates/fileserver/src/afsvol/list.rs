@@ -16,13 +16,13 @@ use cellar_wire::ids::{PartitionId, VolumeId};
 use cellar_wire::{AbortCode, List};
 
 use super::status::kind_number;
-use super::{Answered, code, in_memory, on_disk};
+use super::{CallResult, code, in_memory, on_disk};
 use crate::server::Server;
 
 /// Volumes requested from the store at a time.
 const PAGE: usize = 4096;
 
-pub(super) async fn list_volumes(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn list_volumes(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ListVolumes { partition, flags } = call.arguments().await?;
     let entries = every(server, partition, flags).await?;
     call.reply(&ListVolumesReply {
@@ -31,7 +31,7 @@ pub(super) async fn list_volumes(server: &Arc<Server>, call: &mut IncomingCall) 
     Ok(())
 }
 
-pub(super) async fn x_list_volumes(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn x_list_volumes(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let XListVolumes { partition, flags } = call.arguments().await?;
     let entries = every(server, partition, flags).await?;
     call.reply(&XListVolumesReply {
@@ -40,7 +40,7 @@ pub(super) async fn x_list_volumes(server: &Arc<Server>, call: &mut IncomingCall
     Ok(())
 }
 
-pub(super) async fn list_one_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn list_one_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ListOneVolume { partition, volume } = call.arguments().await?;
     let entry = one(server, partition, volume).await?;
     call.reply(&ListOneVolumeReply {
@@ -49,7 +49,7 @@ pub(super) async fn list_one_volume(server: &Arc<Server>, call: &mut IncomingCal
     Ok(())
 }
 
-pub(super) async fn x_list_one_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn x_list_one_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let XListOneVolume { partition, volume } = call.arguments().await?;
     let entry = one(server, partition, volume).await?;
     call.reply(&XListOneVolumeReply {

@@ -12,13 +12,13 @@ use cellar_wire::afsvol::{
 use cellar_wire::ids::PartitionId;
 use cellar_wire::{AbortCode, List, WordString};
 
-use super::{Answered, code, on_disk};
+use super::{CallResult, code, on_disk};
 use crate::server::Server;
 
 /// The number of partitions that fit into the old form.
 const OLD_PARTITIONS: usize = 26;
 
-pub(super) async fn list_partitions(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn list_partitions(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ListPartitions {} = call.arguments().await?;
     let mut partitions = [-1; OLD_PARTITIONS];
     for (id, _) in server.volumes.partitions() {
@@ -34,7 +34,7 @@ pub(super) async fn list_partitions(server: &Arc<Server>, call: &mut IncomingCal
     Ok(())
 }
 
-pub(super) async fn x_list_partitions(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn x_list_partitions(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let XListPartitions {} = call.arguments().await?;
     let numbers = server
         .volumes
@@ -47,7 +47,7 @@ pub(super) async fn x_list_partitions(server: &Arc<Server>, call: &mut IncomingC
     Ok(())
 }
 
-pub(super) async fn partition_info(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn partition_info(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let PartitionInfo { name } = call.arguments().await?;
     let (id, usage) = usage(server, &name).await?;
     let blocks = |count: u64| i32::try_from(count).unwrap_or(i32::MAX);
@@ -66,7 +66,7 @@ pub(super) async fn partition_info(server: &Arc<Server>, call: &mut IncomingCall
     Ok(())
 }
 
-pub(super) async fn partition_info64(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn partition_info64(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let PartitionInfo64 { name } = call.arguments().await?;
     let (id, usage) = usage(server, &name).await?;
     let blocks = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);

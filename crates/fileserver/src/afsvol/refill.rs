@@ -15,7 +15,7 @@ use cellar_wire::{AbortCode, List};
 use tokio::sync::mpsc;
 
 use super::list::partition_of;
-use super::{Answered, code, superuser};
+use super::{CallResult, code, superuser};
 use crate::audit;
 use crate::server::Server;
 
@@ -25,7 +25,7 @@ const QUEUE: usize = 4;
 /// The largest range that is written at a time: the bytes of a record of blocks.
 const RANGE_MAX: u64 = 4 << 20;
 
-pub(super) async fn refill(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn refill(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let Refill {
         partition,
         fid,
@@ -41,7 +41,7 @@ pub(super) async fn refill(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
     let work = cellar_rpc::blocking(move || {
         let volume = partition.volume(fid.volume).map_err(code)?;
         let volume = volume.ok_or(AbortCode::VNOVOL)?;
-        let mut given = Given::new(places, chunks);
+        let mut given = ArrivingBytes::new(places, chunks);
         let mut source = |range| Ok(given.bytes(range));
         let done = volume.refill(fid, length, data_version, &mut source);
         let done = done.map_err(code)?;
@@ -71,7 +71,7 @@ pub(super) async fn refill(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
 }
 
 /// The bytes of some places of a file, as they arrive.
-struct Given<const N: usize> {
+struct ArrivingBytes<const N: usize> {
     places: List<ScrubPlace, N>,
     chunks: mpsc::Receiver<Bytes>,
     /// The position of the next byte in the stream of all places.
@@ -80,7 +80,7 @@ struct Given<const N: usize> {
     chunk: Bytes,
 }
 
-impl<const N: usize> Given<N> {
+impl<const N: usize> ArrivingBytes<N> {
     fn new(places: List<ScrubPlace, N>, chunks: mpsc::Receiver<Bytes>) -> Self {
         Self {
             places,
@@ -149,7 +149,7 @@ mod tests {
             sender.try_send(Bytes::copy_from_slice(piece)).unwrap();
         }
         drop(sender);
-        let mut given = Given::new(places, chunks);
+        let mut given = ArrivingBytes::new(places, chunks);
         assert_eq!(given.bytes(90..101), None, "not in a place");
         assert_eq!(given.bytes(102..105).unwrap()[..], [2, 3, 4]);
         assert_eq!(given.bytes(104..105), None, "gone by");

@@ -27,13 +27,13 @@ use tracing::info;
 use super::contents::{image, restored_from_dump};
 use super::stream::{Sink, Stream};
 use super::transaction::InUse;
-use super::{Answered, on_disk, superuser};
+use super::{CallResult, on_disk, superuser};
 use crate::abort_map::restore_code;
 use crate::audit;
 use crate::objects::lending::Borrower;
 use crate::server::Server;
 
-pub(super) async fn restore(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn restore(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let Restore { trans, cookie, .. } = call.arguments().await?;
     superuser(server, call)?;
     audit::about("name", String::from_utf8_lossy(cookie.name.as_bytes()));
@@ -54,8 +54,8 @@ pub(super) async fn restore(server: &Arc<Server>, call: &mut IncomingCall) -> An
 pub(super) async fn finish(
     server: &Arc<Server>,
     used: InUse,
-    commit: impl FnOnce() -> Answered + Send + 'static,
-) -> Answered {
+    commit: impl FnOnce() -> CallResult + Send + 'static,
+) -> CallResult {
     let volume = used.id();
     let pending = {
         let server = server.clone();
@@ -118,7 +118,7 @@ impl RestoreTarget {
         self,
         ended: Result<(), E>,
         restored: impl FnOnce(VolumeInfo, &RestoreCookie) -> Result<RestoredInfo, AbortCode>,
-    ) -> Answered {
+    ) -> CallResult {
         let restored = self
             .sound(ended)
             .and_then(|()| restored(self.before.clone(), &self.cookie));
@@ -216,7 +216,7 @@ impl DumpSink {
     }
 
     /// Finishes the restore at the end of the dump.
-    fn finish(self) -> Answered {
+    fn finish(self) -> CallResult {
         // A complete dump has a header.
         let header = self.header.unwrap_or_default();
         let (borrower, has_layouts) = (self.borrower, self.has_layouts);

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use super::list::partition_of;
-use super::{Answered, code, superuser};
+use super::{CallResult, code, superuser};
 use crate::audit;
 use crate::server::Server;
 
@@ -57,7 +57,7 @@ impl Drop for Scrubbing {
     }
 }
 
-pub(super) async fn scrub(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn scrub(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let Scrub {
         partition,
         volume,
@@ -114,7 +114,7 @@ pub(super) async fn scrub(server: &Arc<Server>, call: &mut IncomingCall) -> Answ
     finish(call, place, &report).await
 }
 
-async fn finish(call: &mut IncomingCall, place: PartitionId, report: &ScrubReport) -> Answered {
+async fn finish(call: &mut IncomingCall, place: PartitionId, report: &ScrubReport) -> CallResult {
     for damage in &report.damaged {
         let Damage { fid, cause, .. } = damage;
         warn!(%fid, partition = %place, cause, "damaged");

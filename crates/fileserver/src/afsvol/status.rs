@@ -14,11 +14,11 @@ use cellar_wire::ids::{AfsTime, PartitionId};
 use cellar_wire::{AbortCode, AfsString, List, WordString};
 
 use super::transaction::{Beginning, InUse, Transaction, special_of};
-use super::{Answered, in_memory, on_disk, superuser};
+use super::{CallResult, in_memory, on_disk, superuser};
 use crate::audit;
 use crate::server::Server;
 
-pub(super) async fn trans_create(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn trans_create(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let TransCreate {
         volume,
         partition,
@@ -54,10 +54,10 @@ pub(super) async fn trans_create(server: &Arc<Server>, call: &mut IncomingCall) 
     Ok(())
 }
 
-pub(super) async fn end_trans(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn end_trans(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let EndTrans { trans } = call.arguments().await?;
     superuser(server, call)?;
-    if let Ok(transaction) = server.transactions.look(trans) {
+    if let Ok(transaction) = server.transactions.for_reading(trans) {
         audit::about("volume", transaction.volume);
     }
     server.end_transaction(trans)?;
@@ -67,28 +67,28 @@ pub(super) async fn end_trans(server: &Arc<Server>, call: &mut IncomingCall) -> 
 
 /// A transaction for a call that only reads. The call counts as use of it if the caller is a
 /// superuser.
-fn looked(
+fn open_for_reading(
     server: &Arc<Server>,
     call: &IncomingCall,
     number: i32,
     procedure: &'static str,
 ) -> Result<(Transaction, Option<InUse>), AbortCode> {
-    let transaction = server.transactions.look(number)?;
+    let transaction = server.transactions.for_reading(number)?;
     let superuser = server.identify(call.caller()).is_superuser();
     let used = superuser.then(|| InUse::enter(server, number, procedure));
     Ok((transaction, used.transpose()?))
 }
 
-pub(super) async fn get_flags(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_flags(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetFlags { trans } = call.arguments().await?;
-    let (transaction, _used) = looked(server, call, trans, "GetFlags")?;
+    let (transaction, _used) = open_for_reading(server, call, trans, "GetFlags")?;
     call.reply(&GetFlagsReply {
         flags: transaction.volume_flags.into(),
     });
     Ok(())
 }
 
-pub(super) async fn get_name(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_name(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetName { trans } = call.arguments().await?;
     let info = info_in(server, call, trans, "GetName").await?;
     let name = AfsString::new(info.name.into_bytes()).map_err(|_| AbortCode::E2BIG)?;
@@ -96,7 +96,7 @@ pub(super) async fn get_name(server: &Arc<Server>, call: &mut IncomingCall) -> A
     Ok(())
 }
 
-pub(super) async fn get_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_status(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetStatus { trans } = call.arguments().await?;
     let info = info_in(server, call, trans, "GetStatus").await?;
     call.reply(&GetStatusReply {
@@ -111,7 +111,7 @@ async fn info_in(
     number: i32,
     procedure: &'static str,
 ) -> Result<VolumeInfo, AbortCode> {
-    let (transaction, _used) = looked(server, call, number, procedure)?;
+    let (transaction, _used) = open_for_reading(server, call, number, procedure)?;
     let server = server.clone();
     let found = in_memory(move || {
         let Transaction {
@@ -161,7 +161,7 @@ pub(super) fn kind_of(number: i32) -> Option<VolumeKind> {
     .find(|&kind| kind_number(kind) == number)
 }
 
-pub(super) async fn monitor(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn monitor(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let Monitor {} = call.arguments().await?;
     let entries = server.transactions.all();
     let entries = entries

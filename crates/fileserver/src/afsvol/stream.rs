@@ -230,7 +230,7 @@ impl Stream {
 }
 
 /// The result of passing data from a source to a sink.
-pub(super) struct Passed {
+pub(super) struct StreamResult {
     bytes: usize,
     ended: bool,
 }
@@ -240,19 +240,19 @@ pub(super) fn pass(
     source: &mut impl Source,
     sink: &mut impl Sink,
     most: usize,
-) -> Result<Passed, AbortCode> {
+) -> Result<StreamResult, AbortCode> {
     let mut bytes = 0;
     while bytes < most {
         let piece = match source.next()? {
             Next::Piece(piece) => piece,
-            Next::End => return Ok(Passed { bytes, ended: true }),
+            Next::End => return Ok(StreamResult { bytes, ended: true }),
             // Transfers within a server use layouts, and never bytes of objects.
             Next::Objects(_) | Next::More => return Err(AbortCode::VOLSERDUMPERROR),
         };
         bytes += piece.len();
         sink.take(piece)?;
     }
-    Ok(Passed {
+    Ok(StreamResult {
         bytes,
         ended: false,
     })

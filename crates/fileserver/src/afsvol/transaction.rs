@@ -137,13 +137,13 @@ impl Transactions {
     }
 
     /// A transaction for reading. ENOENT for an unknown number, or if its volume was deleted.
-    pub(super) fn look(&self, number: i32) -> Result<Transaction, AbortCode> {
+    pub(super) fn for_reading(&self, number: i32) -> Result<Transaction, AbortCode> {
         let inner = self.0.lock();
         let open = inner.open.get(&number).filter(|open| !open.is_deleted());
         open.cloned().ok_or(AbortCode::ENOENT)
     }
 
-    /// As [`Self::look`]; in addition a call runs in it until [`Self::leave`].
+    /// As [`Self::for_reading`]; in addition a call runs in it until [`Self::leave`].
     fn enter(
         &self,
         number: i32,
@@ -233,9 +233,9 @@ impl Transactions {
 /// A call that runs in a transaction. The transaction stays open at least until the last clone is
 /// dropped.
 #[derive(Clone)]
-pub(super) struct InUse(Arc<Held>);
+pub(super) struct InUse(Arc<TransactionUse>);
 
-struct Held {
+struct TransactionUse {
     server: Arc<Server>,
     number: i32,
     volume: VolumeId,
@@ -247,7 +247,7 @@ impl InUse {
     /// Begins a transaction in which the call runs.
     pub(super) fn begin(server: &Arc<Server>, beginning: Beginning) -> Result<Self, AbortCode> {
         let number = server.transactions.begin(beginning)?;
-        Ok(Self(Arc::new(Held {
+        Ok(Self(Arc::new(TransactionUse {
             server: server.clone(),
             number,
             volume: beginning.volume,
@@ -276,7 +276,7 @@ impl InUse {
     ) -> Result<Self, AbortCode> {
         let now = server.now_secs();
         let transaction = server.transactions.enter(number, now, procedure)?;
-        Ok(Self(Arc::new(Held {
+        Ok(Self(Arc::new(TransactionUse {
             server: server.clone(),
             number,
             volume: transaction.volume,
@@ -304,7 +304,7 @@ impl InUse {
 
     /// The volume, if it exists.
     pub(super) fn find(&self) -> cellar_volume::Result<Option<Attached>> {
-        let Held {
+        let TransactionUse {
             server,
             volume,
             partition,
@@ -323,7 +323,7 @@ impl InUse {
     /// now on contains all changes that were acknowledged to clients.
     pub(super) fn attach(&self, special: Special) -> Result<(), AbortCode> {
         let volume = self.volume()?.volume;
-        let Held { server, number, .. } = &*self.0;
+        let TransactionUse { server, number, .. } = &*self.0;
         let special = Some(special);
         server
             .volumes
@@ -341,7 +341,7 @@ impl InUse {
     /// no changes.
     pub(super) fn restored(&self) -> Result<(), AbortCode> {
         let volume = self.volume()?.volume;
-        let Held { server, number, .. } = &*self.0;
+        let TransactionUse { server, number, .. } = &*self.0;
         server.transactions.edit(*number, |open| {
             if let Some(held) = &mut open.held {
                 *held = volume;
@@ -353,7 +353,7 @@ impl InUse {
     /// Registers the call as one that transfers data. `vos status` shows its progress, together
     /// with that of the others.
     pub(super) fn progress(&self) -> Arc<Progress> {
-        let Held { server, number, .. } = &*self.0;
+        let TransactionUse { server, number, .. } = &*self.0;
         let begun = || Arc::new(Progress::new(server.now_secs()));
         let mut shared = None;
         server.transactions.edit(*number, |open| {
@@ -364,7 +364,7 @@ impl InUse {
 
     /// Sets the `VT_*` flags, as SetFlags requires.
     pub(super) fn set_flags(&self, flags: u8) {
-        let Held { server, number, .. } = &*self.0;
+        let TransactionUse { server, number, .. } = &*self.0;
         server
             .transactions
             .edit(*number, |open| open.volume_flags = flags);
@@ -372,7 +372,7 @@ impl InUse {
 
     /// Notes that the volume was deleted.
     pub(super) fn set_deleted(&self) {
-        let Held { server, number, .. } = &*self.0;
+        let TransactionUse { server, number, .. } = &*self.0;
         server
             .transactions
             .edit(*number, |open| open.volume_flags |= VT_DELETED as u8);
@@ -380,12 +380,12 @@ impl InUse {
 
     /// Ends the transaction with this call: it failed to begin, or was only for the call.
     pub(super) fn end(self) {
-        let Held { server, number, .. } = &*self.0;
+        let TransactionUse { server, number, .. } = &*self.0;
         let _running = server.transactions.end(*number);
     }
 }
 
-impl Drop for Held {
+impl Drop for TransactionUse {
     fn drop(&mut self) {
         let now = self.server.now_secs();
         if let Some(transaction) = self.server.transactions.leave(self.number, now) {
@@ -498,7 +498,10 @@ mod tests {
             transactions.enter(first, 5, "y").unwrap_err(),
             AbortCode::ENOENT
         );
-        assert_eq!(transactions.look(first).unwrap_err(), AbortCode::ENOENT);
+        assert_eq!(
+            transactions.for_reading(first).unwrap_err(),
+            AbortCode::ENOENT
+        );
         assert!(transactions.is_busy(PARTITION, VolumeId(1)));
         assert!(transactions.end(first).unwrap().is_some());
         assert_eq!(
@@ -534,9 +537,9 @@ mod tests {
         let number = begin(&transactions, 1).unwrap();
         assert!(end_idle(100_000).is_empty(), "a call is running");
         transactions.leave(number, 100);
-        assert!(transactions.look(number).is_ok());
+        assert!(transactions.for_reading(number).is_ok());
         assert!(end_idle(699).is_empty());
-        assert!(transactions.look(number).is_ok());
+        assert!(transactions.for_reading(number).is_ok());
         assert_eq!(end_idle(700).len(), 1);
         assert!(end_idle(700).is_empty(), "once");
         transactions.close(number);

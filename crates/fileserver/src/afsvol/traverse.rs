@@ -15,11 +15,11 @@ use cellar_wire::object::{Layout, Placed, Scheme};
 use cellar_wire::{AbortCode, List};
 
 use super::list::partition_of;
-use super::{Answered, code, on_disk, superuser};
+use super::{CallResult, code, on_disk, superuser};
 use crate::abort_map::dump_code;
 use crate::server::Server;
 
-pub(super) async fn traverse(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn traverse(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let Traverse { partition, volume } = call.arguments().await?;
     superuser(server, call)?;
     let (_, partition) = partition_of(server, partition)?;

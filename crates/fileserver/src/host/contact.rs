@@ -32,7 +32,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info};
 
-use super::questions::{self, Who};
+use super::questions::{self, HostIdentity};
 use super::{DOWN, ERRORTRANS, GONE, Host, HostTable, KNOWN, NO_SERVICE, Queued, RESET, VERIFY};
 use crate::callback::CallbackTable;
 use crate::leases::Leases;
@@ -189,17 +189,17 @@ impl Contacts {
         };
         debug!(host = %address, ?who, "host introduced");
         match who {
-            Who::NoService => {
+            HostIdentity::NoService => {
                 self.give_up_all(host);
                 host.outbox_clear();
                 host.clear(VERIFY | RESET | DOWN | ERRORTRANS);
                 host.set(KNOWN | NO_SERVICE);
             }
-            Who::NoUuid => {
+            HostIdentity::NoUuid => {
                 host.clear(VERIFY | ERRORTRANS | NO_SERVICE);
                 host.set(KNOWN | RESET);
             }
-            Who::Client {
+            HostIdentity::Client {
                 uuid,
                 translates_errors,
             } => {
@@ -228,7 +228,7 @@ impl Contacts {
     ) {
         self.counters.moves.fetch_add(1, Ordering::Relaxed);
         let still_there = match self.connection(known) {
-            Some(connection) => questions::is(&connection, uuid, MOVE_PATIENCE).await,
+            Some(connection) => questions::probe_uuid(&connection, uuid, MOVE_PATIENCE).await,
             None => false,
         };
         info!(host = %known.address(), %address, still_there, "host has another address");
@@ -253,7 +253,7 @@ impl Contacts {
                 return Ok(());
             };
             let begun = Instant::now();
-            match self.tell(host, &fids).await {
+            match self.send_breaks(host, &fids).await {
                 Ok(()) => {
                     host.answered_in(begun.elapsed());
                     self.counters.breaks_told.fetch_add(1, Ordering::Relaxed);
@@ -275,7 +275,7 @@ impl Contacts {
         self.give_up_all(host);
         host.outbox_clear();
         let with_uuid = host.uuid().is_some();
-        let told = self.ask(host, |connection| async move {
+        let told = self.call_host(host, |connection| async move {
             let told = questions::forget_everything(&connection, self.server, with_uuid);
             let told = timeout(CONTACT_PATIENCE, told).await;
             told.unwrap_or(Err(CallError::Timeout))
@@ -306,7 +306,7 @@ impl Contacts {
     /// Asks the host a question at its present address. If the host is found at another address in
     /// the meantime, asks again there, because the old address will not answer. The host may
     /// execute the question twice.
-    async fn ask<T, F: Future<Output = Result<T, CallError>>>(
+    async fn call_host<T, F: Future<Output = Result<T, CallError>>>(
         &self,
         host: &Host,
         question: impl Fn(Connection) -> F,
@@ -325,18 +325,20 @@ impl Contacts {
     }
 
     /// Delivers breaks for fids. If the primary address is silent, tries the alternates.
-    async fn tell(&self, host: &Arc<Host>, fids: &[Fid]) -> Result<(), CallError> {
-        self.ask(host, |connection| self.tell_at(host, connection, fids))
-            .await
+    async fn send_breaks(&self, host: &Arc<Host>, fids: &[Fid]) -> Result<(), CallError> {
+        self.call_host(host, |connection| {
+            self.send_breaks_at(host, connection, fids)
+        })
+        .await
     }
 
-    async fn tell_at(
+    async fn send_breaks_at(
         &self,
         host: &Arc<Host>,
         connection: Connection,
         fids: &[Fid],
     ) -> Result<(), CallError> {
-        let failure = match questions::tell(&connection, fids).await {
+        let failure = match questions::break_callbacks(&connection, fids).await {
             Err(cause) if cause.is_unreachable() => cause,
             other => return other,
         };
@@ -351,9 +353,9 @@ impl Contacts {
             let Some(connection) = self.connect(alternate) else {
                 break;
             };
-            if questions::is(&connection, uuid, PROBE_PATIENCE).await {
+            if questions::probe_uuid(&connection, uuid, PROBE_PATIENCE).await {
                 host.set_primary(alternate);
-                return questions::tell(&connection, fids).await;
+                return questions::break_callbacks(&connection, fids).await;
             }
         }
         Err(failure)
@@ -418,8 +420,8 @@ impl Contacts {
             return false;
         };
         let alive = match host.uuid() {
-            Some(uuid) => questions::is(&connection, uuid, PROBE_PATIENCE).await,
-            None => questions::is_there(&connection, PROBE_PATIENCE).await,
+            Some(uuid) => questions::probe_uuid(&connection, uuid, PROBE_PATIENCE).await,
+            None => questions::probe(&connection, PROBE_PATIENCE).await,
         };
         if !alive {
             self.counters.silences.fetch_add(1, Ordering::Relaxed);

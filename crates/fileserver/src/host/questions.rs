@@ -14,7 +14,7 @@ use crate::limits::BREAK_PATIENCE;
 
 /// The answer of a host to the question who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum HostIdentity {
     /// A client with a UUID.
     Client {
         /// The UUID of the client process; constant while it runs.
@@ -30,32 +30,32 @@ pub(super) enum Who {
 }
 
 /// Asks a host who it is.
-pub(super) async fn who_are_you(connection: &Connection) -> Result<Who, CallError> {
+pub(super) async fn who_are_you(connection: &Connection) -> Result<HostIdentity, CallError> {
     match connection.call(&rxafscb::TellMeAboutYourself {}).await {
         Ok(reply) => {
             let bits = reply.capabilities.first().copied().unwrap_or(0);
-            return Ok(known(reply.address.uuid, bits & ERROR_TRANSLATION != 0));
+            return Ok(who_of(reply.address.uuid, bits & ERROR_TRANSLATION != 0));
         }
         Err(CallError::Aborted(_)) => {}
         Err(cause) => return Err(cause),
     }
     match connection.call(&rxafscb::WhoAreYou {}).await {
-        Ok(reply) => return Ok(known(reply.address.uuid, false)),
+        Ok(reply) => return Ok(who_of(reply.address.uuid, false)),
         Err(CallError::Aborted(_)) => {}
         Err(cause) => return Err(cause),
     }
     match connection.call(&rxafscb::Probe {}).await {
-        Ok(_) => Ok(Who::NoUuid),
-        Err(CallError::Aborted(_)) => Ok(Who::NoService),
+        Ok(_) => Ok(HostIdentity::NoUuid),
+        Err(CallError::Aborted(_)) => Ok(HostIdentity::NoService),
         Err(cause) => Err(cause),
     }
 }
 
-fn known(uuid: AfsUuid, translates_errors: bool) -> Who {
+fn who_of(uuid: AfsUuid, translates_errors: bool) -> HostIdentity {
     if uuid.is_nil() {
-        Who::NoUuid
+        HostIdentity::NoUuid
     } else {
-        Who::Client {
+        HostIdentity::Client {
             uuid,
             translates_errors,
         }
@@ -88,7 +88,10 @@ pub(super) async fn forget_everything(
 
 /// Breaks the promises for these fids, at most 50. The array of callbacks stays empty, as file
 /// servers send it.
-pub(super) async fn tell(connection: &Connection, fids: &[Fid]) -> Result<(), CallError> {
+pub(super) async fn break_callbacks(
+    connection: &Connection,
+    fids: &[Fid],
+) -> Result<(), CallError> {
     let call = rxafscb::CallBack {
         fids: List::from_iter_cut(fids.iter().copied()),
         callbacks: List::new(),
@@ -100,7 +103,7 @@ pub(super) async fn tell(connection: &Connection, fids: &[Fid]) -> Result<(), Ca
 }
 
 /// Whether the host with this UUID answers there.
-pub(super) async fn is(connection: &Connection, uuid: AfsUuid, patience: Duration) -> bool {
+pub(super) async fn probe_uuid(connection: &Connection, uuid: AfsUuid, patience: Duration) -> bool {
     let options = CallOptions {
         timeout: Some(patience),
     };
@@ -116,7 +119,7 @@ pub(super) async fn is(connection: &Connection, uuid: AfsUuid, patience: Duratio
 }
 
 /// Whether any host answers there.
-pub(super) async fn is_there(connection: &Connection, patience: Duration) -> bool {
+pub(super) async fn probe(connection: &Connection, patience: Duration) -> bool {
     let options = CallOptions {
         timeout: Some(patience),
     };

@@ -29,9 +29,9 @@ pub(super) struct Gate {
 struct Stripe([AtomicUsize; 2]);
 
 /// Work that has begun; it ends when this is dropped.
-pub(crate) struct Inside<'a>(&'a AtomicUsize);
+pub(crate) struct GateGuard<'a>(&'a AtomicUsize);
 
-impl Drop for Inside<'_> {
+impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -39,13 +39,13 @@ impl Drop for Inside<'_> {
 
 impl Gate {
     /// Begins a piece of work.
-    pub(super) fn enter(&self) -> Inside<'_> {
-        let stripe = &self.stripes[stripe::mine(STRIPES)];
+    pub(super) fn enter(&self) -> GateGuard<'_> {
+        let stripe = &self.stripes[stripe::of_this_thread(STRIPES)];
         loop {
             let column = self.column.load(Ordering::SeqCst);
             let inside = &stripe.0[column % 2];
             inside.fetch_add(1, Ordering::SeqCst);
-            let inside = Inside(inside);
+            let inside = GateGuard(inside);
             if self.column.load(Ordering::SeqCst) == column {
                 return inside;
             }

@@ -10,7 +10,7 @@ use cellar_wire::object::ObjectId;
 use cellar_wire::osd::{Needed, ObjectInfo};
 
 /// A version of an object on a device.
-pub(crate) type Named = (u32, ObjectId, u64);
+pub(crate) type ObjectVersion = (u32, ObjectId, u64);
 
 /// The age from which an object or version may be garbage.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +108,7 @@ pub(crate) fn judge(osd: u32, info: &ObjectInfo, references: &[&References], age
 pub(crate) struct References(HashMap<(u32, ObjectId), BTreeSet<u64>>);
 
 impl References {
-    pub(crate) fn add(&mut self, (osd, object, version): Named) {
+    pub(crate) fn add(&mut self, (osd, object, version): ObjectVersion) {
         self.0.entry((osd, object)).or_default().insert(version);
     }
 
@@ -117,7 +117,7 @@ impl References {
         self.0.get(&(osd, object)).into_iter().flatten()
     }
 
-    fn has(&self, (osd, object, version): Named) -> bool {
+    fn has(&self, (osd, object, version): ObjectVersion) -> bool {
         let versions = self.0.get(&(osd, object));
         versions.is_some_and(|versions| versions.contains(&version))
     }

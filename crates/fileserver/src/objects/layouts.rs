@@ -8,7 +8,7 @@
 //! with a newer version. Therefore the data of a failed store is removed by version, never by
 //! object.
 
-use cellar_objects::placement::{self, NoPlace, Wish};
+use cellar_objects::placement::{self, NoPlace, PlacementRequest};
 use cellar_objects::{Condition, Devices};
 use cellar_wire::List;
 use cellar_wire::ids::{Fid, VolumeId};
@@ -24,7 +24,7 @@ use crate::server::Server;
 
 /// Why a new file has no place in objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lack {
+pub(crate) enum NoLayout {
     /// The cell has too few devices for such a file, or its devices are full.
     NoDevices,
     /// Devices are missing, and the database has not heard from some of them since its start.
@@ -53,7 +53,7 @@ pub(crate) fn whole(
     storage: &Storage,
     file: &NewFile<'_>,
     trusts_suspects: bool,
-) -> Result<Layout, Lack> {
+) -> Result<Layout, NoLayout> {
     let mut wish = wish(storage, file.wanted, file.size);
     if !trusts_suspects {
         wish.avoid = all_suspects(&storage.devices).0;
@@ -70,7 +70,7 @@ pub(crate) fn degraded(
     storage: &Storage,
     file: &NewFile<'_>,
     trusts_suspects: bool,
-) -> Result<Layout, Lack> {
+) -> Result<Layout, NoLayout> {
     let mut wish = wish(storage, file.wanted, file.size);
     wish.avoid = match trusts_suspects {
         true => Vec::new(),
@@ -91,9 +91,9 @@ pub(crate) fn degraded(
 fn choose<T>(
     storage: &Storage,
     file: &NewFile<'_>,
-    mut wish: Wish,
-    way: fn(&[OsdListed], &Wish, &mut ThreadRng) -> Result<T, NoPlace>,
-) -> Result<T, Lack> {
+    mut wish: PlacementRequest,
+    way: fn(&[OsdListed], &PlacementRequest, &mut ThreadRng) -> Result<T, NoPlace>,
+) -> Result<T, NoLayout> {
     let devices = storage.devices.list();
     let mut rng = rand::rng();
     let mut chosen = way(&devices, &wish, &mut rng);
@@ -104,14 +104,14 @@ fn choose<T>(
     chosen.map_err(|none| lack(&devices, &wish, &none))
 }
 
-fn lack(devices: &[OsdListed], wish: &Wish, none: &NoPlace) -> Lack {
+fn lack(devices: &[OsdListed], wish: &PlacementRequest, none: &NoPlace) -> NoLayout {
     if none.usable + placement::away_count(devices, wish) < none.wanted {
         info!(cause = %none, size = wish.size, "no place for a file in objects");
-        Lack::NoDevices
+        NoLayout::NoDevices
     } else if devices.iter().any(has_no_report_yet) {
-        Lack::NoReportYet
+        NoLayout::NoReportYet
     } else {
-        Lack::Away
+        NoLayout::Away
     }
 }
 
@@ -186,8 +186,8 @@ fn replace_missing(server: &Server, storage: &Storage, fid: Fid, layout: &mut La
 }
 
 /// The requirements for devices for a file of that size.
-pub(crate) fn wish(storage: &Storage, wanted: &ObjectSpec, size: u64) -> Wish {
-    Wish {
+pub(crate) fn wish(storage: &Storage, wanted: &ObjectSpec, size: u64) -> PlacementRequest {
+    PlacementRequest {
         shape: wanted.shape,
         size,
         class: wanted.class.clone().unwrap_or_default(),

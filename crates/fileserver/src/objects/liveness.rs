@@ -14,7 +14,7 @@ use cellar_wire::osd::GetSpace;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::layouts::{Lack, NewFile};
+use super::layouts::{NewFile, NoLayout};
 use super::{Storage, layouts};
 use crate::abort_map::Refusal;
 use crate::limits::{ALIVE_PATIENCE, ALIVE_TIME, STATES_INTERVAL, STATES_PATIENCE};
@@ -60,14 +60,14 @@ pub(crate) async fn fresh(server: &Server, file: &NewFile<'_>) -> Result<Option<
             }
             Ok(_) if silent < TRIES => silent += 1,
             Ok(_) => break,
-            Err(Lack::NoDevices) if looked && wanted.by_size => return Ok(None),
-            Err(Lack::NoDevices) if looked => return Err(NO_PLACE),
-            Err(Lack::NoReportYet) if Instant::now() < deadline => {
+            Err(NoLayout::NoDevices) if looked && wanted.by_size => return Ok(None),
+            Err(NoLayout::NoDevices) if looked => return Err(NO_PLACE),
+            Err(NoLayout::NoReportYet) if Instant::now() < deadline => {
                 tokio::time::sleep(STATES_INTERVAL).await;
-                storage.look().await;
+                storage.refresh_devices().await;
             }
             Err(_) if !looked => {
-                storage.look().await;
+                storage.refresh_devices().await;
                 looked = true;
             }
             Err(_) => break,

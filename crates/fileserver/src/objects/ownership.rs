@@ -66,13 +66,14 @@ impl Server {
         let Some(storage) = self.objects.storage().filter(|_| info.takes_over) else {
             return false;
         };
-        let is_own = self.is_here(volume, &info).await && is_newest(storage, fid, layout).await;
+        let is_own =
+            self.is_listed_here(volume, &info).await && is_newest(storage, fid, layout).await;
         info!(%fid, is_own, "first store into a file of a volume from another server");
         is_own
     }
 
     /// Whether the location database lists an RW volume on this server.
-    async fn is_here(&self, volume: &Arc<Volume>, info: &VolumeInfo) -> bool {
+    async fn is_listed_here(&self, volume: &Arc<Volume>, info: &VolumeInfo) -> bool {
         if self.objects.claims.has(info) {
             return true;
         }

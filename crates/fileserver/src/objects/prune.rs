@@ -223,7 +223,7 @@ impl Server {
     async fn unmake_now(self: &Arc<Self>, mut former: Former, fid: Fid, next: Layout) {
         let server = self.clone();
         let found = blocking(move || {
-            let found = server.still_here(fid, &former)?;
+            let found = server.writable_volume(fid, &former)?;
             Ok::<_, Error>(found.map(|_| former))
         });
         let Ok(Some(found)) = found.await else {
@@ -258,7 +258,11 @@ impl Server {
     }
 
     /// The volume of a file that had those layouts, if it is still on this server and writable.
-    fn still_here(&self, fid: Fid, former: &Former) -> cellar_volume::Result<Option<Arc<Volume>>> {
+    fn writable_volume(
+        &self,
+        fid: Fid,
+        former: &Former,
+    ) -> cellar_volume::Result<Option<Arc<Volume>>> {
         let found = self.volumes.find(fid.volume)?;
         let volume = found.map(|(_, attached)| attached.volume);
         Ok(volume.filter(|volume| {
@@ -268,11 +272,11 @@ impl Server {
 
     /// The versions that are still needed, for the objects of layouts that a file had.
     fn wanted_of(&self, fid: Fid, former: &Former) -> cellar_volume::Result<Vec<NeededVersions>> {
-        let Some(volume) = self.still_here(fid, former)? else {
+        let Some(volume) = self.writable_volume(fid, former)? else {
             return Ok(Vec::new());
         };
         let present = present(&volume, fid)?;
-        let seen = volume.layouts_seen(fid.vnode)?;
+        let seen = volume.visible_layouts(fid.vnode)?;
         if volume.is_restoring() {
             // A restore has begun: files that it will bring back are not there.
             return Ok(Vec::new());

@@ -15,10 +15,10 @@ use crate::limits::{LENT_LAYOUTS_MAX, READ_FILES_MAX};
 
 /// Files with readers, which only this server knows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Readings(Arc<Mutex<HashMap<Fid, Vec<Held>>>>);
+pub(crate) struct Readings(Arc<Mutex<HashMap<Fid, Vec<OpenReads>>>>);
 
 #[derive(Debug)]
-struct Held {
+struct OpenReads {
     layout: Arc<Layout>,
     /// Readers of this server.
     readers: usize,
@@ -43,16 +43,16 @@ fn family(fid: Fid, layout: &Layout) -> Fid {
 }
 
 fn hold(
-    files: &mut HashMap<Fid, Vec<Held>>,
+    files: &mut HashMap<Fid, Vec<OpenReads>>,
     fid: Fid,
     layout: &Arc<Layout>,
-    change: impl FnOnce(&mut Held),
+    change: impl FnOnce(&mut OpenReads),
 ) {
     let all = files.entry(fid).or_default();
     match all.iter_mut().find(|held| held.layout == *layout) {
         Some(held) => change(held),
         None => {
-            let mut held = Held {
+            let mut held = OpenReads {
                 layout: layout.clone(),
                 readers: 0,
                 until: 0,

@@ -22,8 +22,8 @@ mod mend;
 mod queue;
 mod watch;
 
-pub(crate) use mend::Wish;
-pub(crate) use queue::{Broken, Outcome, Repairs};
+pub(crate) use mend::RepairPlacement;
+pub(crate) use queue::{DamagedObject, Outcome, Repairs};
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl Server {
         let Some(placed) = layout.objects.get(place) else {
             return;
         };
-        let broken = Broken {
+        let broken = DamagedObject {
             volume: fid.volume,
             vnode: fid.vnode,
             uniquifier: fid.uniquifier,

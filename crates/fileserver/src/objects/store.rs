@@ -73,7 +73,7 @@ impl<'a, S: Source> Replayed<'a, S> {
     }
 
     /// Restarts from the beginning. Returns `false` if more was taken than is kept.
-    pub(crate) fn again(&mut self) -> bool {
+    pub(crate) fn rewind(&mut self) -> bool {
         self.given = 0;
         self.is_whole
     }
@@ -270,7 +270,7 @@ impl Storing {
         let server = self.server.clone();
         let version = self.before.data_version;
         let spec = StoreSpec::at(0);
-        let stored = self.write(&spec, 0, &mut Nothing).await?;
+        let stored = self.write(&spec, 0, &mut NoBytes).await?;
         let layout = stored.written.layout.clone();
         let changed = blocking(move || match &old {
             None => volume.adopt_layout(fid, version, layout),
@@ -444,9 +444,9 @@ pub(crate) fn is_refused_here(error: &Error) -> bool {
 }
 
 /// No bytes.
-struct Nothing;
+struct NoBytes;
 
-impl Source for Nothing {
+impl Source for NoBytes {
     async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
         Ok(None)
     }

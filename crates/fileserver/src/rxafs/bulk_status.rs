@@ -17,12 +17,12 @@ use super::common::run;
 use super::fetch_status::status_of;
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::session::Session;
 
 type StatusReply = (AfsFetchStatus, Callback, VolSync);
 
-pub(super) async fn bulk_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn bulk_status(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let BulkStatus { fids } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     if fids.is_empty() {
@@ -45,7 +45,10 @@ pub(super) async fn bulk_status(server: &Arc<Server>, call: &mut IncomingCall) -
     Ok(())
 }
 
-pub(super) async fn inline_bulk_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn inline_bulk_status(
+    server: &Arc<Server>,
+    call: &mut IncomingCall,
+) -> CallResult {
     let InlineBulkStatus { fids } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     if fids.is_empty() {

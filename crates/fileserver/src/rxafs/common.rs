@@ -12,7 +12,7 @@ use crate::access::Access;
 use crate::server::Server;
 use crate::session::Session;
 use crate::status::fetch_status;
-use crate::volumes::{Attached, Want};
+use crate::volumes::{Attached, VolumeAccess};
 
 /// Runs `work` on this thread if it does not have to wait, and otherwise on a thread of the pool.
 /// `work` may start several times; when the volume returns `WouldBlock`, it has changed nothing. If
@@ -22,11 +22,11 @@ where
     F: Fn() -> Result<T, Refusal> + Send + 'static,
     T: Send + 'static,
 {
-    run_there(server, work, false).await
+    run_on(server, work, false).await
 }
 
 /// As [`run`]. With `aside`, `work` runs on a thread of the pool from the start.
-pub(crate) async fn run_there<T, F>(
+pub(crate) async fn run_on<T, F>(
     server: &Arc<Server>,
     mut work: F,
     aside: bool,
@@ -171,10 +171,10 @@ pub(crate) fn check_fid(fid: Fid) -> Result<(), Refusal> {
 
 impl Server {
     /// The volume of a fid, for a client's call.
-    pub(crate) fn volume_of(&self, fid: Fid, want: Want) -> Result<Attached, Refusal> {
+    pub(crate) fn volume_of(&self, fid: Fid, want: VolumeAccess) -> Result<Attached, Refusal> {
         check_fid(fid)?;
         let attached = self.volumes.for_call(fid.volume, want)?;
-        if want == Want::Change && !attached.volume.is_writable() {
+        if want == VolumeAccess::Change && !attached.volume.is_writable() {
             return Err(Refusal::Store(Error::ReadOnly));
         }
         Ok(attached)
@@ -202,7 +202,7 @@ impl Server {
 /// Status, list and rights of one fid, unless another host has the lease of it. Each lookup counts
 /// as an access of the volume. OpenAFS also counts the directory whose list governs a file; here a
 /// call counts each vnode that it names.
-pub(crate) fn look(
+pub(crate) fn status_and_access(
     server: &Server,
     session: &Session,
     attached: &Attached,
@@ -211,7 +211,7 @@ pub(crate) fn look(
     server.leases.check(fid, session.host_slot())?;
     let (status, list) = attached.volume.status_and_acl(fid)?;
     attached.volume.count_access();
-    server.statistics.looked(status.kind);
+    server.statistics.count_lookup(status.kind);
     let access = session.identity().access(&list);
     Ok((status, list, access))
 }
@@ -237,13 +237,13 @@ pub(crate) fn check_named(
 }
 
 /// Status and rights of a fid that must be a directory.
-pub(crate) fn look_dir(
+pub(crate) fn dir_status_and_access(
     server: &Server,
     session: &Session,
     attached: &Attached,
     fid: Fid,
 ) -> Result<(VnodeStatus, Access), Refusal> {
-    let (status, _, access) = look(server, session, attached, fid)?;
+    let (status, _, access) = status_and_access(server, session, attached, fid)?;
     if status.kind != cellar_volume::FileType::Directory {
         return Err(Refusal::Store(Error::NotDirectory));
     }

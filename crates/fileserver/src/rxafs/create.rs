@@ -12,19 +12,19 @@ use cellar_wire::rxafs::{
     VolSync,
 };
 
-use super::common::{Touched, change, look, look_dir};
+use super::common::{Touched, change, dir_status_and_access, status_and_access};
 use super::names::{check_free, new_name};
 use super::promise::{NO_PROMISE, with_promise};
 use super::store_status::mode_of_new;
 use crate::abort_map::Refusal;
 use crate::access::{Access, Identity};
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
-use crate::volumes::{Attached, Want};
+use crate::volumes::{Attached, VolumeAccess};
 
-pub(super) async fn create_file(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn create_file(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let CreateFile {
         dir_fid,
         name,
@@ -42,7 +42,7 @@ pub(super) async fn create_file(server: &Arc<Server>, call: &mut IncomingCall) -
     Ok(())
 }
 
-pub(super) async fn make_dir(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn make_dir(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let MakeDir {
         dir_fid,
         name,
@@ -128,8 +128,8 @@ pub(super) fn may_insert(
     dir: Fid,
     in_status: &AfsStoreStatus,
 ) -> Result<Maker, Refusal> {
-    let attached = server.volume_of(dir, Want::Change)?;
-    let (status, access) = look_dir(server, session, &attached, dir)?;
+    let attached = server.volume_of(dir, VolumeAccess::Change)?;
+    let (status, access) = dir_status_and_access(server, session, &attached, dir)?;
     if !access.caller.contains(Rights::INSERT) {
         return Err(Refusal::NoRight);
     }
@@ -183,7 +183,7 @@ pub(super) fn shown_new(
 ) -> (AfsFetchStatus, Callback) {
     let (volume, fid) = (&attached.volume, made.fid);
     let fresh = || {
-        let (status, _, access) = look(server, session, attached, fid)?;
+        let (status, _, access) = status_and_access(server, session, attached, fid)?;
         Ok(server.show(session, &status, access))
     };
     let promised =

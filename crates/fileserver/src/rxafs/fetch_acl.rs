@@ -10,21 +10,21 @@ use cellar_wire::ids::ViceId;
 use cellar_wire::rxafs::{AfsOpaque, FetchACL, FetchACLReply};
 use tracing::warn;
 
-use super::common::{look, run};
+use super::common::{run, status_and_access};
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::status::vol_sync;
-use crate::volumes::Want;
+use crate::volumes::VolumeAccess;
 
-pub(super) async fn fetch_acl(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn fetch_acl(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let FetchACL { fid } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let work = {
         let (server, session) = (server.clone(), session.clone());
         move || {
-            let attached = server.volume_of(fid, Want::Read)?;
-            let (status, list, access) = look(&server, &session, &attached, fid)?;
+            let attached = server.volume_of(fid, VolumeAccess::Read)?;
+            let (status, list, access) = status_and_access(&server, &session, &attached, fid)?;
             let owner = attached.volume.owner();
             if !session
                 .identity()

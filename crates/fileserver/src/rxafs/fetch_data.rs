@@ -19,18 +19,18 @@ use cellar_wire::rxafs::{
 };
 use tokio::time::Instant;
 
-use super::common::{look, run};
+use super::common::{run, status_and_access};
 use super::promise::with_promise;
 use crate::abort_map::Refusal;
 use crate::limits::FETCH_PIECE_BYTES;
 use crate::objects::fetch::Fetching;
 use crate::objects::reading::Reading;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::session::Session;
 use crate::statistics::Direction;
 use crate::status::vol_sync;
-use crate::volumes::Want;
+use crate::volumes::VolumeAccess;
 
 /// Up to this many bytes are sent together with the length before and the status after them.
 /// Copying them costs less than the additional packets.
@@ -74,7 +74,7 @@ struct Fetch {
     sync: VolSync,
 }
 
-pub(super) async fn fetch_data(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn fetch_data(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let FetchData {
         fid,
         position,
@@ -94,7 +94,7 @@ pub(super) async fn fetch_data(server: &Arc<Server>, call: &mut IncomingCall) ->
     Ok(())
 }
 
-pub(super) async fn fetch_data64(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn fetch_data64(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let FetchData64 {
         fid,
         position,
@@ -133,10 +133,10 @@ async fn open(
     let (here, session) = (server.clone(), session.clone());
     let (opened, rest, durable) = run(&server.clone(), move || {
         let server = &here;
-        let attached = server.volume_of(fid, Want::Read)?;
+        let attached = server.volume_of(fid, VolumeAccess::Read)?;
         let volume = &attached.volume;
         let read = || {
-            let (status, _, access) = look(server, &session, &attached, fid)?;
+            let (status, _, access) = status_and_access(server, &session, &attached, fid)?;
             if !session
                 .identity()
                 .may_fetch_data(&status, access.caller, volume.owner())

@@ -7,16 +7,16 @@ use cellar_volume::Ticket;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{AfsFetchStatus, Callback, FetchStatus, FetchStatusReply, VolSync};
 
-use super::common::{look, run};
+use super::common::{run, status_and_access};
 use super::promise::with_promise;
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
-use crate::volumes::Want;
+use crate::volumes::VolumeAccess;
 
-pub(super) async fn fetch_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn fetch_status(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let FetchStatus { fid } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let work = {
@@ -41,10 +41,10 @@ pub(super) fn status_of(
     fid: Fid,
     bulk: bool,
 ) -> Result<(AfsFetchStatus, Callback, VolSync, Ticket), Refusal> {
-    let attached = server.volume_of(fid, Want::Read)?;
+    let attached = server.volume_of(fid, VolumeAccess::Read)?;
     let volume = &attached.volume;
     let read = || {
-        let (status, _, access) = look(server, session, &attached, fid)?;
+        let (status, _, access) = status_and_access(server, session, &attached, fid)?;
         let identity = session.identity();
         if identity.may_fetch_status(&status, access.caller, volume.owner()) {
             Ok(server.show(session, &status, access))

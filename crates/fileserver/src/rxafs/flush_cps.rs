@@ -12,9 +12,9 @@ use cellar_wire::rxafs::{FlushCPS, FlushCPSReply};
 use crate::abort_map::Refusal;
 use crate::audit;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 
-pub(super) async fn flush_cps(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn flush_cps(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let FlushCPS { .. } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     audit::act();

@@ -10,9 +10,9 @@ use cellar_wire::rxafs::{GetCapabilities, GetCapabilitiesReply};
 
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 
-pub(super) async fn get_capabilities(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_capabilities(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetCapabilities {} = call.arguments().await.map_err(Refusal::Call)?;
     server.passing_by(call);
     let word = ERROR_TRANSLATION | FILES_64_BIT | WRITE_LOCK_ACL;

@@ -13,12 +13,12 @@ use super::common::run_apart;
 use crate::abort_map::Refusal;
 use crate::figures::Figures;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 
 /// The number of partitions that fit into the old form.
 const DISKS_MAX: usize = 10;
 
-pub(super) async fn get_statistics(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_statistics(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetStatistics {} = call.arguments().await.map_err(Refusal::Call)?;
     server.passing_by(call);
     let disks = {
@@ -52,7 +52,7 @@ pub(super) async fn get_statistics(server: &Arc<Server>, call: &mut IncomingCall
     Ok(())
 }
 
-pub(super) async fn get_statistics64(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_statistics64(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetStatistics64 { version } = call.arguments().await.map_err(Refusal::Call)?;
     server.passing_by(call);
     if usize::try_from(version) != Ok(STATISTICS64_LEN) {

@@ -7,9 +7,9 @@ use cellar_wire::rxafs::{GetTime, GetTimeReply};
 
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 
-pub(super) async fn get_time(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_time(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetTime {} = call.arguments().await.map_err(Refusal::Call)?;
     server.passing_by(call);
     let now = server.wall();

@@ -14,13 +14,13 @@ use cellar_wire::vl::{
 use super::names::text;
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 
 /// The value in place of a fifth id. Only servers that know the database put it there; it tells
 /// clients to ask the database instead.
 const ASK_THE_DATABASE: u32 = 0xabcd_9999;
 
-pub(super) async fn get_volume_info(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_volume_info(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetVolumeInfo { volume_name } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let name = text(volume_name.as_bytes())?;

@@ -11,16 +11,16 @@ use cellar_wire::rxafs::{AfsPath, FetchVolumeStatus, GetVolumeStatus, GetVolumeS
 use super::common::run_apart;
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::Answered;
-use crate::volumes::Want;
+use crate::service::CallResult;
+use crate::volumes::VolumeAccess;
 
-pub(super) async fn get_volume_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_volume_status(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetVolumeStatus { volume } = call.arguments().await.map_err(Refusal::Call)?;
     let _session = server.session(call).await?;
     let work = {
         let server = server.clone();
         move || {
-            let attached = server.volume_of(Fid::root(volume), Want::Read)?;
+            let attached = server.volume_of(Fid::root(volume), VolumeAccess::Read)?;
             // A volume without root directory has no status.
             attached.volume.status(attached.volume.root())?;
             Ok((attached.volume.info(), attached.partition.usage()?))

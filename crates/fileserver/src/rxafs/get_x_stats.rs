@@ -20,7 +20,7 @@ use super::performance::{Sources, overall, own_address, word};
 use crate::abort_map::Refusal;
 use crate::figures::Figures;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::statistics::{DurationFigures, OperationFigures, TransferFigures};
 
 const CALL_INFO: i32 = 0;
@@ -32,7 +32,7 @@ const CALLBACK_WORDS: usize = 16;
 
 const UNKNOWN_COLLECTION: AbortCode = AbortCode(1);
 
-pub(super) async fn x_stats_version(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn x_stats_version(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let XStatsVersion {} = call.arguments().await.map_err(Refusal::Call)?;
     server.passing_by(call);
     call.reply(&XStatsVersionReply {
@@ -41,7 +41,7 @@ pub(super) async fn x_stats_version(server: &Arc<Server>, call: &mut IncomingCal
     Ok(())
 }
 
-pub(super) async fn get_x_stats(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn get_x_stats(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetXStats {
         client_version: _,
         collection,

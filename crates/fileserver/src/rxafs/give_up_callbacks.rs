@@ -10,10 +10,10 @@ use cellar_wire::rxafs::{
 
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::session::ClientRecord;
 
-pub(super) async fn give_up_callbacks(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn give_up_callbacks(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GiveUpCallBacks { fids, callbacks } = call.arguments().await.map_err(Refusal::Call)?;
     if fids.len() < callbacks.len() {
         return Err(Refusal::Invalid);
@@ -33,7 +33,7 @@ pub(super) async fn give_up_callbacks(server: &Arc<Server>, call: &mut IncomingC
 pub(super) async fn give_up_all_callbacks(
     server: &Arc<Server>,
     call: &mut IncomingCall,
-) -> Answered {
+) -> CallResult {
     let GiveUpAllCallBacks {} = call.arguments().await.map_err(Refusal::Call)?;
     let client = call.connection_data::<ClientRecord>();
     let host = match client.and_then(|client| client.host.clone()) {

@@ -18,15 +18,15 @@ use super::fetch_status::status_of;
 use crate::abort_map::Refusal;
 use crate::leases::{Granting, LeaseOutcome};
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
-use crate::volumes::{Attached, Want};
+use crate::volumes::{Attached, VolumeAccess};
 
 /// Another host uses the directory.
 const IN_USE: Refusal = Refusal::Locked;
 
-pub(super) async fn reserve_vnodes(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn reserve_vnodes(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ReserveVnodes {
         dir_fid,
         files,
@@ -56,7 +56,7 @@ pub(super) async fn reserve_vnodes(server: &Arc<Server>, call: &mut IncomingCall
     Ok(())
 }
 
-pub(super) async fn lease_directory(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn lease_directory(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let LeaseDirectory { dir_fid } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     {
@@ -69,7 +69,7 @@ pub(super) async fn lease_directory(server: &Arc<Server>, call: &mut IncomingCal
     // A host that cannot be called back cannot receive a recall.
     let host = session.promise_to().ok_or(IN_USE)?;
     let term = server.config.lease;
-    let granting = match server.leases.ask(dir_fid, host, term) {
+    let granting = match server.leases.request(dir_fid, host, term) {
         LeaseOutcome::Refused => return Err(IN_USE),
         LeaseOutcome::Renewed => None,
         LeaseOutcome::Begun(number) => {
@@ -94,7 +94,7 @@ pub(super) async fn lease_directory(server: &Arc<Server>, call: &mut IncomingCal
     };
     durable.await?;
     let kept = match granting {
-        Some(granting) => callback.expires_in_secs > 0 && granting.keep(host, term),
+        Some(granting) => callback.expires_in_secs > 0 && granting.grant(host, term),
         None => server.leases.extend(dir_fid, host, term),
     };
     if !kept {
@@ -109,7 +109,10 @@ pub(super) async fn lease_directory(server: &Arc<Server>, call: &mut IncomingCal
     Ok(())
 }
 
-pub(super) async fn return_directories(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn return_directories(
+    server: &Arc<Server>,
+    call: &mut IncomingCall,
+) -> CallResult {
     let ReturnDirectories { fids } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     if let Some(host) = session.host_slot() {
@@ -124,7 +127,7 @@ pub(super) async fn return_directories(server: &Arc<Server>, call: &mut Incoming
 /// Checks that the caller may create entries in a directory. The lease is not checked, because the
 /// reply contains nothing from the directory.
 fn may_make_in(server: &Server, session: &Session, dir: Fid) -> Result<Attached, Refusal> {
-    let attached = server.volume_of(dir, Want::Change)?;
+    let attached = server.volume_of(dir, VolumeAccess::Change)?;
     let (status, list) = attached.volume.status_and_acl(dir)?;
     if status.kind != FileType::Directory {
         return Err(Refusal::Store(Error::NotDirectory));

@@ -7,15 +7,15 @@ use cellar_volume::{Changed, Error};
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{Link, LinkReply};
 
-use super::common::{Touched, change, check_fid, look_dir};
+use super::common::{Touched, change, check_fid, dir_status_and_access};
 use super::names::{check_free, new_name};
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::status::vol_sync;
-use crate::volumes::Want;
+use crate::volumes::VolumeAccess;
 
-pub(super) async fn link(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn link(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let Link {
         dir_fid,
         name,
@@ -27,14 +27,14 @@ pub(super) async fn link(server: &Arc<Server>, call: &mut IncomingCall) -> Answe
         move || {
             let name = new_name(&name)?;
             check_fid(existing_fid)?;
-            let attached = server.volume_of(dir_fid, Want::Change)?;
+            let attached = server.volume_of(dir_fid, VolumeAccess::Change)?;
             if dir_fid.volume != existing_fid.volume {
                 return Err(Refusal::Store(Error::CrossDevice));
             }
             if existing_fid.vnode.is_directory() {
                 return Err(Refusal::Store(Error::IsDirectory));
             }
-            let (before, access) = look_dir(&server, &session, &attached, dir_fid)?;
+            let (before, access) = dir_status_and_access(&server, &session, &attached, dir_fid)?;
             if !access.caller.contains(Rights::INSERT) {
                 return Err(Refusal::NoRight);
             }

@@ -17,17 +17,17 @@ use cellar_wire::rxafs::{
     ReleaseLock, ReleaseLockReply, SetLock, SetLockReply, TestRange, TestRangeReply, VolSync,
 };
 
-use super::common::{look, run};
+use super::common::{run, status_and_access};
 use crate::abort_map::Refusal;
 use crate::callback::Pending;
 use crate::lock::{LockError, LockType, Owner};
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
-use crate::volumes::Want;
+use crate::volumes::VolumeAccess;
 
-pub(super) async fn set_lock(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn set_lock(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let SetLock { fid, lock_type } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let sync = set(server, &session, fid, lock_type).await?;
@@ -35,7 +35,7 @@ pub(super) async fn set_lock(server: &Arc<Server>, call: &mut IncomingCall) -> A
     Ok(())
 }
 
-pub(super) async fn old_set_lock(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn old_set_lock(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let OldSetLock { fid, lock_type, .. } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     set(server, &session, fid, lock_type).await?;
@@ -43,7 +43,7 @@ pub(super) async fn old_set_lock(server: &Arc<Server>, call: &mut IncomingCall) 
     Ok(())
 }
 
-pub(super) async fn extend_lock(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn extend_lock(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ExtendLock { fid } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let sync = extend(server, &session, fid).await?;
@@ -51,7 +51,7 @@ pub(super) async fn extend_lock(server: &Arc<Server>, call: &mut IncomingCall) -
     Ok(())
 }
 
-pub(super) async fn old_extend_lock(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn old_extend_lock(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let OldExtendLock { fid, .. } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     extend(server, &session, fid).await?;
@@ -59,7 +59,7 @@ pub(super) async fn old_extend_lock(server: &Arc<Server>, call: &mut IncomingCal
     Ok(())
 }
 
-pub(super) async fn release_lock(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn release_lock(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ReleaseLock { fid } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let sync = release(server, &session, fid).await?;
@@ -67,7 +67,7 @@ pub(super) async fn release_lock(server: &Arc<Server>, call: &mut IncomingCall) 
     Ok(())
 }
 
-pub(super) async fn old_release_lock(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn old_release_lock(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let OldReleaseLock { fid, .. } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     release(server, &session, fid).await?;
@@ -85,8 +85,8 @@ async fn set(
     let write = kind == LockType::Write;
     let (server, session) = (server.clone(), session.clone());
     run(&server.clone(), move || {
-        let attached = server.volume_of(fid, Want::Read)?;
-        let (status, _, access) = look(&server, &session, &attached, fid)?;
+        let attached = server.volume_of(fid, VolumeAccess::Read)?;
+        let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
         if !session.identity().may_lock(&status, access.caller, write) {
             return Err(Refusal::NoRight);
         }
@@ -108,7 +108,7 @@ async fn set(
 async fn extend(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<VolSync, Refusal> {
     let (server, session) = (server.clone(), session.clone());
     run(&server.clone(), move || {
-        let attached = server.volume_of(fid, Want::Read)?;
+        let attached = server.volume_of(fid, VolumeAccess::Read)?;
         attached.volume.status(fid)?;
         if attached.volume.is_writable() {
             server
@@ -121,7 +121,7 @@ async fn extend(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<Vol
     .await
 }
 
-pub(super) async fn hold_ranges(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn hold_ranges(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let HoldRanges {
         fid,
         owner,
@@ -145,7 +145,7 @@ async fn hold(
     let (sync, pending) = {
         let (server, session) = (server.clone(), session.clone());
         run(&server.clone(), move || {
-            let attached = server.volume_of(fid, Want::Read)?;
+            let attached = server.volume_of(fid, VolumeAccess::Read)?;
             let now = session.now.0;
             let had = server.locks.held_by(fid, who.0, now);
             let mut more = ranges.ranges().iter().filter(|range| !had.has(**range));
@@ -153,7 +153,7 @@ async fn hold(
                 .next()
                 .map(|first| first.alone || more.any(|range| range.alone))
             {
-                let (status, _, access) = look(&server, &session, &attached, fid)?;
+                let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
                 if !session.identity().may_lock(&status, access.caller, alone) {
                     return Err(Refusal::NoRight);
                 }
@@ -176,7 +176,7 @@ async fn hold(
     Ok(sync)
 }
 
-pub(super) async fn test_range(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn test_range(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let TestRange { fid, owner, range } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     if range.first > range.last {
@@ -197,8 +197,8 @@ async fn test(
 ) -> Result<(Option<LockRange>, VolSync), Refusal> {
     let (server, session) = (server.clone(), session.clone());
     run(&server.clone(), move || {
-        let attached = server.volume_of(fid, Want::Read)?;
-        let (status, _, access) = look(&server, &session, &attached, fid)?;
+        let attached = server.volume_of(fid, VolumeAccess::Read)?;
+        let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
         if !session
             .identity()
             .may_fetch_status(&status, access.caller, attached.volume.owner())
@@ -226,7 +226,7 @@ async fn release(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<Vo
     let (sync, pending) = {
         let (server, session) = (server.clone(), session.clone());
         run(&server.clone(), move || {
-            let attached = server.volume_of(fid, Want::Read)?;
+            let attached = server.volume_of(fid, VolumeAccess::Read)?;
             attached.volume.status(fid)?;
             let free = attached.volume.is_writable() && server.locks.release(fid, session.now.0);
             Ok(freed(&server, &session, &attached.volume, fid, free))

@@ -23,14 +23,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_rpc::IncomingCall;
-use cellar_volume::{Changed, Error, Make, NewVnode, Ticket, VnodeStatus, What};
+use cellar_volume::{Changed, Error, Make, NewVnode, Ticket, VnodeContents, VnodeStatus};
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::rxafs::{FileType, MAKE_BYTES_MAX, MakeMany, Making, Makings};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::common::{Touched, change, check_fid, collect, look_dir, run, run_there};
+use super::common::{Touched, change, check_fid, collect, dir_status_and_access, run, run_on};
 use super::create::{count_new, new_vnode};
 use super::names::{check_free, new_name, text};
 use super::store_data::{gather, store_gathered};
@@ -41,12 +41,12 @@ use crate::callback::Pending;
 use crate::host::HostSlot;
 use crate::limits::{MAKE_AT_ONCE, MAKE_CHANGE_BYTES, STORE_SLACK_BLOCKS};
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::session::Session;
 use crate::statistics::Direction;
-use crate::volumes::{Attached, Want};
+use crate::volumes::{Attached, VolumeAccess};
 
-pub(super) async fn make_many(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn make_many(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let MakeMany { volume, makings } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let total = check(&makings)?;
@@ -64,7 +64,7 @@ pub(super) async fn make_many(server: &Arc<Server>, call: &mut IncomingCall) -> 
     let begins = job.clone();
     run(server, move || begins.begin()).await?;
     let makes = job.clone();
-    run_there(server, move || makes.go_on(), aside).await?;
+    run_on(server, move || makes.go_on(), aside).await?;
     job.wait_for_commit_and_breaks().await?;
     job.store_bytes().await?;
     let tells = job.clone();
@@ -147,7 +147,7 @@ struct Done {
 
 /// The directory of some entries.
 #[derive(Clone, Copy)]
-struct Where {
+struct ParentDirectory {
     dir: Fid,
     before: VnodeStatus,
     access: Access,
@@ -186,7 +186,7 @@ fn is_of_call(refusal: &Refusal) -> bool {
 impl Job {
     fn attached(&self) -> Result<Attached, Refusal> {
         let root = Fid::root(self.volume);
-        self.server.volume_of(root, Want::Change)
+        self.server.volume_of(root, VolumeAccess::Change)
     }
 
     fn dir_of(&self, making: &Making) -> Fid {
@@ -233,7 +233,7 @@ impl Job {
         while let Some(first) = state.done.iter().position(Option::is_none) {
             let these = self.together(&state, first);
             let dir = self.dir_of(&self.makings[first]);
-            match self.look(&attached, dir) {
+            match self.dir_for_insert(&attached, dir) {
                 Ok(place) => self.make(&attached, &mut state, place, &these)?,
                 Err(refusal) if is_of_call(&refusal) => return Err(refusal),
                 Err(refusal) => {
@@ -259,13 +259,13 @@ impl Job {
         (first..self.makings.len()).take_while(fits).collect()
     }
 
-    fn look(&self, attached: &Attached, dir: Fid) -> Result<Where, Refusal> {
+    fn dir_for_insert(&self, attached: &Attached, dir: Fid) -> Result<ParentDirectory, Refusal> {
         check_fid(dir)?;
-        let (before, access) = look_dir(&self.server, &self.session, attached, dir)?;
+        let (before, access) = dir_status_and_access(&self.server, &self.session, attached, dir)?;
         if !access.caller.contains(Rights::INSERT) {
             return Err(Refusal::NoRight);
         }
-        Ok(Where {
+        Ok(ParentDirectory {
             dir,
             before,
             access,
@@ -277,7 +277,7 @@ impl Job {
         &self,
         attached: &Attached,
         state: &mut State,
-        place: Where,
+        place: ParentDirectory,
         these: &[usize],
     ) -> Result<(), Refusal> {
         let volume = &attached.volume;
@@ -341,7 +341,7 @@ impl Job {
         &self,
         attached: &Attached,
         state: &mut State,
-        place: Where,
+        place: ParentDirectory,
         index: usize,
         error: Error,
     ) -> Result<(), Refusal> {
@@ -352,7 +352,7 @@ impl Job {
         }
         // Whatever the error was: an existing entry needs no number and no room.
         let outcome = match volume.lookup(place.dir, making.name.as_bytes()) {
-            Ok(fid) if fid == self.fid_of(making) => self.there(attached, place, making),
+            Ok(fid) if fid == self.fid_of(making) => self.existing_entry(attached, place, making),
             Ok(_) => Err(Refusal::Store(Error::Exists)),
             Err(Error::NotFound) => Err(refusal),
             Err(error) => Err(error.into()),
@@ -370,19 +370,24 @@ impl Job {
     }
 
     /// The entry to create, if its arguments allow it.
-    fn prepare(&self, place: Where, index: usize, later: bool) -> Result<Make<'_>, Refusal> {
+    fn prepare(
+        &self,
+        place: ParentDirectory,
+        index: usize,
+        later: bool,
+    ) -> Result<Make<'_>, Refusal> {
         let making = &self.makings[index];
         let name = new_name(&making.name)?;
         let target = text(making.text.as_bytes())?;
         check_free(name)?;
         let new: NewVnode = new_vnode(self.session.identity(), &making.in_status);
         let what = match making.kind {
-            FileType::File if later => What::File(&[]),
-            FileType::File => What::File(&self.bodies[index]),
-            FileType::Directory => What::Directory,
+            FileType::File if later => VnodeContents::File(&[]),
+            FileType::File => VnodeContents::File(&self.bodies[index]),
+            FileType::Directory => VnodeContents::Directory,
             FileType::Symlink if !target.is_empty() => {
                 may_link(&self.session, place.access, &new)?;
-                What::Symlink(target)
+                VnodeContents::Symlink(target)
             }
             FileType::Symlink | FileType::Invalid => return Err(Refusal::Invalid),
         };
@@ -396,7 +401,12 @@ impl Job {
     }
 
     /// The existing entry with the same name and fid, for its creator or a caller that may see it.
-    fn there(&self, attached: &Attached, place: Where, making: &Making) -> Result<Done, Refusal> {
+    fn existing_entry(
+        &self,
+        attached: &Attached,
+        place: ParentDirectory,
+        making: &Making,
+    ) -> Result<Done, Refusal> {
         let (identity, volume) = (self.session.identity(), &attached.volume);
         let status = volume.status(self.fid_of(making))?;
         let holder = self.session.holder();
@@ -421,7 +431,7 @@ impl Job {
         };
         let dirs = makes
             .iter()
-            .filter(|make| matches!(make.what, What::Directory));
+            .filter(|make| matches!(make.what, VnodeContents::Directory));
         let fids = dirs.map(|make| Fid {
             volume: self.volume,
             vnode: make.vnode,
@@ -437,7 +447,7 @@ impl Job {
     fn count(
         &self,
         attached: &Attached,
-        place: Where,
+        place: ParentDirectory,
         index: usize,
         status: VnodeStatus,
         later: bool,
@@ -446,7 +456,9 @@ impl Job {
         let making = &self.makings[index];
         count_new(session, volume, &place.before);
         volume.count_access();
-        server.statistics.looked(cellar_volume::FileType::Directory);
+        server
+            .statistics
+            .count_lookup(cellar_volume::FileType::Directory);
         if making.kind == FileType::File {
             let name = making.name.as_bytes();
             server
@@ -457,7 +469,9 @@ impl Job {
         let has_bytes = making.length > 0;
         if has_bytes && !later {
             volume.count_access();
-            server.statistics.looked(cellar_volume::FileType::File);
+            server
+                .statistics
+                .count_lookup(cellar_volume::FileType::File);
             volume.count_change(session.origin(), &status, session.context());
             self.count_bytes(making, true);
         }
@@ -532,7 +546,7 @@ impl Job {
         let (dir, fid) = (self.dir_of(making), self.fid_of(making));
         let name = making.name.clone();
         let work = move || {
-            let volume = server.volume_of(dir, Want::Change)?.volume;
+            let volume = server.volume_of(dir, VolumeAccess::Change)?.volume;
             if volume.lookup(dir, name.as_bytes())? != fid {
                 return Err(Refusal::Store(Error::NotFound));
             }

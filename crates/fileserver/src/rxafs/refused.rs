@@ -5,12 +5,12 @@ use cellar_rpc::IncomingCall;
 use cellar_wire::{AbortCode, Procedure, rxafs};
 
 use crate::abort_map::Refusal;
-use crate::service::Answered;
+use crate::service::CallResult;
 
 /// The answer of stock servers to CallBackRxConnAddr.
 const NOT_BUILT_FOR_IT: AbortCode = AbortCode(1);
 
-pub(super) async fn refuse(opcode: u32, call: &mut IncomingCall) -> Answered {
+pub(super) async fn refuse(opcode: u32, call: &mut IncomingCall) -> CallResult {
     let read = Refusal::Call;
     match opcode {
         // For the DFS translator and for MR-AFS.

@@ -11,16 +11,16 @@ use cellar_wire::rxafs::{
     AfsFetchStatus, RemoveDir, RemoveDirReply, RemoveFile, RemoveFileReply, VolSync,
 };
 
-use super::common::{Touched, change, check_named, look_dir};
+use super::common::{Touched, change, check_named, dir_status_and_access};
 use super::names::{check_possible, old_name};
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
-use crate::volumes::Want;
+use crate::volumes::VolumeAccess;
 
-pub(super) async fn remove_file(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn remove_file(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let RemoveFile { dir_fid, name } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let (dir_status, sync) = remove(server, &session, dir_fid, name, false).await?;
@@ -28,7 +28,7 @@ pub(super) async fn remove_file(server: &Arc<Server>, call: &mut IncomingCall) -
     Ok(())
 }
 
-pub(super) async fn remove_dir(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn remove_dir(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let RemoveDir { dir_fid, name } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let (dir_status, sync) = remove(server, &session, dir_fid, name, true).await?;
@@ -47,8 +47,8 @@ async fn remove(
         let (server, session) = (server.clone(), session.clone());
         move || {
             let name = old_name(&name)?;
-            let attached = server.volume_of(dir, Want::Change)?;
-            let (before, access) = look_dir(&server, &session, &attached, dir)?;
+            let attached = server.volume_of(dir, VolumeAccess::Change)?;
+            let (before, access) = dir_status_and_access(&server, &session, &attached, dir)?;
             if !access.caller.contains(Rights::DELETE) {
                 return Err(Refusal::NoRight);
             }

@@ -12,15 +12,15 @@ use cellar_wire::acl::Rights;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{Rename, RenameReply};
 
-use super::common::{Touched, change, check_fid, check_named, look_dir};
+use super::common::{Touched, change, check_fid, check_named, dir_status_and_access};
 use super::names::{check_possible, new_name, old_name};
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::status::vol_sync;
-use crate::volumes::Want;
+use crate::volumes::VolumeAccess;
 
-pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let Rename {
         old_dir_fid,
         old_name: old,
@@ -37,12 +37,14 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
                 return Err(Refusal::Invalid);
             }
             check_fid(new_dir_fid)?;
-            let attached = server.volume_of(old_dir_fid, Want::Change)?;
+            let attached = server.volume_of(old_dir_fid, VolumeAccess::Change)?;
             if old_dir_fid.volume != new_dir_fid.volume {
                 return Err(Refusal::Store(Error::CrossDevice));
             }
-            let (old_before, old_access) = look_dir(&server, &session, &attached, old_dir_fid)?;
-            let (new_before, new_access) = look_dir(&server, &session, &attached, new_dir_fid)?;
+            let (old_before, old_access) =
+                dir_status_and_access(&server, &session, &attached, old_dir_fid)?;
+            let (new_before, new_access) =
+                dir_status_and_access(&server, &session, &attached, new_dir_fid)?;
             let allowed = old_access.caller.contains(Rights::DELETE)
                 && new_access.caller.contains(Rights::INSERT);
             if !allowed {

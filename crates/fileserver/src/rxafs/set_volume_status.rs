@@ -13,13 +13,13 @@ use super::common::{Touched, change};
 use crate::abort_map::Refusal;
 use crate::audit;
 use crate::server::Server;
-use crate::service::Answered;
-use crate::volumes::Want;
+use crate::service::CallResult;
+use crate::volumes::VolumeAccess;
 
 /// The longest message that a volume keeps, in bytes.
 const MESSAGE_MAX: usize = 127;
 
-pub(super) async fn set_volume_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn set_volume_status(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let SetVolumeStatus {
         volume,
         status,
@@ -41,7 +41,7 @@ pub(super) async fn set_volume_status(server: &Arc<Server>, call: &mut IncomingC
     let work = {
         let (server, session) = (server.clone(), session.clone());
         move || {
-            let attached = server.volume_of(Fid::root(volume), Want::Change)?;
+            let attached = server.volume_of(Fid::root(volume), VolumeAccess::Change)?;
             if !session.identity().administrator {
                 return Err(Refusal::NoRight);
             }

@@ -12,16 +12,16 @@ use cellar_wire::rxafs::{
 };
 use tracing::warn;
 
-use super::common::{Touched, change, check_fid, look, run};
+use super::common::{Touched, change, check_fid, run, status_and_access};
 use crate::abort_map::Refusal;
 use crate::audit;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
-use crate::volumes::Want;
+use crate::volumes::VolumeAccess;
 
-pub(super) async fn store_acl(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn store_acl(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let StoreACL { fid, access_list } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let (status, sync) = store(server, &session, fid, access_list).await?;
@@ -29,7 +29,7 @@ pub(super) async fn store_acl(server: &Arc<Server>, call: &mut IncomingCall) -> 
     Ok(())
 }
 
-pub(super) async fn old_store_acl(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn old_store_acl(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let OldStoreACL { fid, access_list } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let (status, sync) = store(server, &session, fid, access_list).await?;
@@ -59,7 +59,7 @@ async fn store(
         let (server, session) = (server.clone(), session.clone());
         move || {
             may_store(&server, &session, fid)?;
-            let attached = server.volume_of(fid, Want::Change)?;
+            let attached = server.volume_of(fid, VolumeAccess::Change)?;
             let Changed { outcome, durable } =
                 attached
                     .volume
@@ -75,8 +75,8 @@ async fn store(
 }
 
 fn may_store(server: &Server, session: &Session, fid: Fid) -> Result<(), Refusal> {
-    let attached = server.volume_of(fid, Want::Change)?;
-    let (status, _, access) = look(server, session, &attached, fid)?;
+    let attached = server.volume_of(fid, VolumeAccess::Change)?;
+    let (status, _, access) = status_and_access(server, session, &attached, fid)?;
     if status.kind != FileType::Directory {
         return Err(Refusal::Store(Error::NotDirectory));
     }

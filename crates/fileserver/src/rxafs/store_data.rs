@@ -30,7 +30,7 @@ use cellar_wire::rxafs::{
 };
 use tokio::time::Instant;
 
-use super::common::{Touched, change, collect, finish, look, run};
+use super::common::{Touched, change, collect, finish, run, status_and_access};
 use super::store_status::allowed_attributes;
 use crate::abort_map::Refusal;
 use crate::access::Access;
@@ -40,11 +40,11 @@ use crate::objects::loaded_lists::retry_when_loaded;
 use crate::objects::policies::StorageDecision;
 use crate::objects::store::{self, Replayed, Source, Storing};
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::session::Session;
 use crate::statistics::Direction;
 use crate::status::vol_sync;
-use crate::volumes::{Attached, Want};
+use crate::volumes::{Attached, VolumeAccess};
 
 /// Stores up to this length are applied in one step. The volume never writes them to blocks of
 /// their own while a client waits.
@@ -53,7 +53,7 @@ const SMALL_STORE: u64 = 64 * 1024;
 /// The largest value in the 32-bit form.
 const LARGEST_32: u64 = 0x7fff_ffff;
 
-pub(super) async fn store_data(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn store_data(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let StoreData {
         fid,
         in_status,
@@ -76,7 +76,7 @@ pub(super) async fn store_data(server: &Arc<Server>, call: &mut IncomingCall) ->
     Ok(())
 }
 
-pub(super) async fn store_data64(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn store_data64(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let StoreData64 {
         fid,
         in_status,
@@ -175,7 +175,7 @@ fn trace(
 }
 
 /// A store that is allowed.
-struct Allowed {
+struct PermittedStore {
     attached: Attached,
     /// The file before the store.
     before: VnodeStatus,
@@ -186,7 +186,7 @@ struct Allowed {
     access: Access,
 }
 
-impl Allowed {
+impl PermittedStore {
     /// The place of the file after the store.
     fn place(
         &self,
@@ -214,9 +214,13 @@ impl Allowed {
 }
 
 /// Whether the caller may store, and with which attributes.
-fn check(server: &Server, session: &Session, asked: &StoreRequest) -> Result<Allowed, Refusal> {
-    let attached = server.volume_of(asked.fid, Want::Change)?;
-    let (status, _, access) = look(server, session, &attached, asked.fid)?;
+fn check(
+    server: &Server,
+    session: &Session,
+    asked: &StoreRequest,
+) -> Result<PermittedStore, Refusal> {
+    let attached = server.volume_of(asked.fid, VolumeAccess::Change)?;
+    let (status, _, access) = status_and_access(server, session, &attached, asked.fid)?;
     if status.kind != FileType::File {
         return Err(Refusal::Store(Error::IsDirectory));
     }
@@ -236,7 +240,7 @@ fn check(server: &Server, session: &Session, asked: &StoreRequest) -> Result<All
         quota_slack: STORE_SLACK_BLOCKS.into(),
     };
     let objects = attached.volume.layout(asked.fid)?;
-    Ok(Allowed {
+    Ok(PermittedStore {
         attached,
         before: status,
         objects,
@@ -344,7 +348,7 @@ async fn gathered(
 }
 
 /// Schedules the removal of a file's objects, after a store has put its bytes on this server.
-fn came_back(server: &Server, fid: Fid, allowed: &Allowed) {
+fn came_back(server: &Server, fid: Fid, allowed: &PermittedStore) {
     if let Some(objects) = &allowed.objects {
         let volume = &allowed.attached.volume;
         server.objects.prunes.later(volume, fid, objects.clone());
@@ -356,7 +360,7 @@ async fn into_objects(
     server: &Arc<Server>,
     session: &Session,
     asked: StoreRequest,
-    allowed: Allowed,
+    allowed: PermittedStore,
     bytes: &mut impl Source,
 ) -> Result<(VnodeStatus, Access), Refusal> {
     let allowed = Arc::new(allowed);
@@ -377,12 +381,12 @@ async fn into_objects(
     let stored = loop {
         let storing = Storing::begin(server, volume, asked.fid, &wanted, spec, asked.length);
         let Some(storing) = storing.await? else {
-            return here(server, session, asked, &allowed, &mut bytes).await;
+            return store_locally(server, session, asked, &allowed, &mut bytes).await;
         };
         let is_new = !storing.goes_on;
         match storing.write(spec, asked.length, &mut bytes).await {
             // A device failed that was healthy before. There may be other devices.
-            Err(Refusal::Objects(_)) if is_new && is_first && bytes.again() => is_first = false,
+            Err(Refusal::Objects(_)) if is_new && is_first && bytes.rewind() => is_first = false,
             outcome => break Arc::new(outcome?),
         }
     };
@@ -412,11 +416,11 @@ async fn into_objects(
 }
 
 /// A store of a file for which there are no devices: the file stays on this server.
-async fn here(
+async fn store_locally(
     server: &Arc<Server>,
     session: &Session,
     asked: StoreRequest,
-    allowed: &Allowed,
+    allowed: &PermittedStore,
     bytes: &mut impl Source,
 ) -> Result<(VnodeStatus, Access), Refusal> {
     let (volume, spec) = (allowed.attached.volume.clone(), allowed.spec);

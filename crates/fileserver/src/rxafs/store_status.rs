@@ -8,28 +8,28 @@ use cellar_wire::acl::Rights;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{AfsStoreStatus, StoreStatus, StoreStatusReply};
 
-use super::common::{Touched, change, look};
+use super::common::{Touched, change, status_and_access};
 use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::audit;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::status::vol_sync;
-use crate::volumes::Want;
+use crate::volumes::VolumeAccess;
 
 /// Mode bits that callers other than administrators may set.
 const ORDINARY_MODE: u32 = 0o777;
 const MODE: u32 = 0o7777;
 
-pub(super) async fn store_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn store_status(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let StoreStatus { fid, in_status } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     note_privilege(session.identity(), fid, &in_status);
     let work = {
         let (server, session) = (server.clone(), session.clone());
         move || {
-            let attached = server.volume_of(fid, Want::Change)?;
-            let (status, _, access) = look(&server, &session, &attached, fid)?;
+            let attached = server.volume_of(fid, VolumeAccess::Change)?;
+            let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
             let identity = session.identity();
             let set = allowed_attributes(identity, &status, access.caller, &in_status)?;
             if !identity.may_store_status(&status, access.caller) && !identity.administrator {

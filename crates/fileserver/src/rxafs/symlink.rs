@@ -14,13 +14,13 @@ use super::names::{check_free, new_name, text};
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::server::Server;
-use crate::service::Answered;
+use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
 
 const EXECUTE_BITS: u16 = 0o111;
 
-pub(super) async fn symlink(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+pub(super) async fn symlink(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let Symlink {
         dir_fid,
         name,

@@ -88,7 +88,7 @@ struct Span {
 }
 
 /// Result of a step whose failures only leave objects out.
-type Survived<T> = std::result::Result<T, Vec<Failure>>;
+type StepResult<T> = std::result::Result<T, Vec<Failure>>;
 
 /// A failure and its object.
 struct Failure {
@@ -209,7 +209,7 @@ impl Reader {
     }
 
     /// Makes more data ready. The outer error ends the reader; the inner one leaves objects out.
-    async fn advance(&mut self) -> Result<Survived<()>> {
+    async fn advance(&mut self) -> Result<StepResult<()>> {
         if let Err(failures) = self.open_spans().await? {
             return Ok(Err(failures));
         }
@@ -241,7 +241,7 @@ impl Reader {
     }
 
     /// Opens spans until the window is full.
-    async fn open_spans(&mut self) -> Result<Survived<()>> {
+    async fn open_spans(&mut self) -> Result<StepResult<()>> {
         if self.spans.is_empty() {
             self.opened = self.position;
         }
@@ -344,7 +344,7 @@ impl Reader {
         file: Range<u64>,
         range: Range<u64>,
         calls: Vec<ReadCall>,
-    ) -> Result<Survived<()>> {
+    ) -> Result<StepResult<()>> {
         let length = usize::try_from(range.end - range.start).unwrap_or(0);
         let reads = calls.into_iter().map(|mut call| {
             let patience = self.patience(call.place);

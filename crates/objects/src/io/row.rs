@@ -28,7 +28,7 @@ pub(crate) struct Row {
 
 /// The bytes of a row's columns that are not overwritten.
 #[derive(Debug, Default)]
-pub(crate) struct Old {
+pub(crate) struct OldColumns {
     /// By stripe: before the bytes of the store.
     pub(crate) before: Vec<Chunks>,
     /// By stripe: after them.
@@ -58,9 +58,14 @@ pub(crate) fn not_brought(
 
 impl Row {
     /// Begins a row of the store of `run`, with the bytes that the store does not provide.
-    pub(crate) fn begin(striping: &Striping, number: u64, run: &Range<u64>, old: Old) -> Self {
+    pub(crate) fn begin(
+        striping: &Striping,
+        number: u64,
+        run: &Range<u64>,
+        old: OldColumns,
+    ) -> Self {
         let stripes = striping.stripes as usize;
-        let Old {
+        let OldColumns {
             mut before,
             mut behind,
         } = old;

@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::chunks::Chunks;
 use super::reader::check;
-use super::row::{Old, Row, not_brought};
+use super::row::{OldColumns, Row, not_brought};
 use super::write_lane::Lane;
 use super::{Capabilities, ObjectSet, ReadOptions, Reader, WriteOptions};
 use crate::arithmetic::{Striping, copies_of, length_at, stripe_of};
@@ -57,7 +57,7 @@ pub struct Writer {
     high: u64,
     row: Option<Row>,
     /// Bytes that stay in rows of the current run.
-    old: VecDeque<(u64, Old)>,
+    old: VecDeque<(u64, OldColumns)>,
     problems: Vec<Problem>,
 }
 
@@ -447,14 +447,14 @@ impl Writer {
     }
 
     /// Reads the remaining bytes of the first and last row of a run.
-    async fn read_old(&self, run: &Range<u64>) -> Result<VecDeque<(u64, Old)>> {
+    async fn read_old(&self, run: &Range<u64>) -> Result<VecDeque<(u64, OldColumns)>> {
         let mut old = VecDeque::new();
         for number in self.edge_rows(run) {
             let ranges = not_brought(&self.striping, number, run);
             let before = ranges.iter().map(|(before, _)| self.read(before.clone()));
             let behind = ranges.iter().map(|(_, behind)| self.read(behind.clone()));
             let (before, behind) = (try_join_all(before).await?, try_join_all(behind).await?);
-            old.push_back((number, Old { before, behind }));
+            old.push_back((number, OldColumns { before, behind }));
         }
         Ok(old)
     }
@@ -506,7 +506,7 @@ impl Writer {
             }
         });
         let before = try_join_all(kept).await?;
-        let old = Old {
+        let old = OldColumns {
             before,
             behind: Vec::new(),
         };

@@ -33,18 +33,18 @@ fn device(id: u32, rack: u32, host: u32) -> OsdListed {
     }
 }
 
-fn striped(stripes: u32, copies: u32) -> Wish {
-    Wish {
+fn striped(stripes: u32, copies: u32) -> PlacementRequest {
+    PlacementRequest {
         shape: Shape {
             stripes,
             copies,
             ..Shape::default()
         },
-        ..Wish::default()
+        ..PlacementRequest::default()
     }
 }
 
-fn erasure(data: u32, parity: u32) -> Wish {
+fn erasure(data: u32, parity: u32) -> PlacementRequest {
     let mut wish = striped(data, parity);
     wish.shape.scheme = Scheme::Erasure;
     wish
@@ -317,7 +317,7 @@ fn only_devices_that_fail_are_done_without() {
         assert_eq!(refused.map_err(|none| none.usable), Err(2));
         assert_eq!(away_count(&devices, &wish), 0);
     }
-    let suspected = Wish {
+    let suspected = PlacementRequest {
         avoid: vec![2],
         ..wish.clone()
     };

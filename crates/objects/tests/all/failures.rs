@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::cell::{Cell, File, erasure, striped};
 use cellar_objects::fake::Fault;
-use cellar_objects::placement::{Wish, choose, choose_degraded};
+use cellar_objects::placement::{PlacementRequest, choose, choose_degraded};
 use cellar_objects::repair::{Pace, RebuildTarget, rebuild};
 use cellar_objects::{Condition, DEAD_TIME, Error, ReadOptions, Reader};
 use cellar_wire::abort::AbortCode;
@@ -461,9 +461,9 @@ async fn a_new_file_is_stored_without_a_dead_device_and_repaired_later() {
             let mut listed: Vec<_> = cell.osds.iter().map(|osd| osd.listed()).collect();
             listed[dead as usize - 2].dead = true;
             cell.devices.update(&listed);
-            let wish = Wish {
+            let wish = PlacementRequest {
                 shape,
-                ..Wish::default()
+                ..PlacementRequest::default()
             };
             choose(&listed, &wish, &mut rand::rng()).unwrap_err();
             let made = choose_degraded(&listed, &wish, &mut rand::rng()).unwrap();

@@ -65,7 +65,7 @@ impl JournalFile {
     }
 
     /// Writes the present bytes of a range there again, durably.
-    pub(super) fn store_again(&self, offset: u64, length: u64) -> Result<()> {
+    pub(super) fn rewrite(&self, offset: u64, length: u64) -> Result<()> {
         let length = length.min(self.length()?.saturating_sub(offset)) as usize;
         let mut read = Ok(());
         let mut sheet = Aligned::default();

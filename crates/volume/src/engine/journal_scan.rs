@@ -41,7 +41,7 @@ impl Group {
 }
 
 /// The header of a group of this journal whose checksum is wrong, or that is cut off.
-struct Broken {
+struct BrokenGroup {
     file: usize,
     offset: u64,
     number: u64,
@@ -80,7 +80,7 @@ pub(super) fn find(files: &[JournalFile], journal: u64, applied: u64) -> Result<
     let count = chain.count();
     let after_gap = groups.split_off(count);
     let last = applied + count as u64;
-    broken.retain(|broken: &Broken| broken.number > last);
+    broken.retain(|broken: &BrokenGroup| broken.number > last);
     let rejected = after_gap.iter().map(|group| (group.file, group.offset));
     let rejected = rejected.chain(broken.iter().map(|at| (at.file, at.offset)));
     let rejected = rejected.collect();
@@ -185,7 +185,7 @@ fn scan(
     journal: u64,
     applied: u64,
     groups: &mut Vec<Group>,
-    broken: &mut Vec<Broken>,
+    broken: &mut Vec<BrokenGroup>,
 ) -> Result<()> {
     let file = &files[index];
     let length = file.length()?;
@@ -208,7 +208,7 @@ fn scan(
                     skip_to = group.end();
                     groups.push(group);
                 }
-                Err(NoGroup) => broken.push(Broken {
+                Err(NoGroup) => broken.push(BrokenGroup {
                     file: index,
                     offset,
                     number: header.number,

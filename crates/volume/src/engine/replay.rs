@@ -87,7 +87,7 @@ impl Opened {
         if let Some(group) = found.groups.last() {
             // The process that wrote this last group may have been killed before its sync, or the
             // sync failed. From now on later groups build on it, so it is written again durably.
-            files[group.file].store_again(group.offset, group.bytes())?;
+            files[group.file].rewrite(group.offset, group.bytes())?;
         }
         for group in &found.groups {
             if group.header.number <= view.applied {

@@ -107,7 +107,7 @@ impl Allocation {
     }
 
     /// Ends the allocation: the blocks now belong to a batch.
-    pub(crate) fn keep(mut self) -> Vec<Run> {
+    pub(crate) fn hand_over(mut self) -> Vec<Run> {
         std::mem::take(&mut self.runs)
     }
 }
@@ -657,7 +657,7 @@ mod tests {
             }]
         );
         drop(second);
-        let runs = first.keep();
+        let runs = first.hand_over();
         space.apply(&runs, &[], load).unwrap();
         assert_eq!(space.image_blocks(load).unwrap(), runs);
         space.apply(&[], &runs, load).unwrap();
@@ -702,7 +702,7 @@ mod tests {
         let load: Load<'_> = &|_| Ok(None);
         let mut kept = Vec::new();
         while let Ok(allocation) = space.allocate(128, load) {
-            let runs = allocation.keep();
+            let runs = allocation.hand_over();
             space.apply(&runs, &[], load).unwrap();
             kept.push(runs);
         }
@@ -716,7 +716,7 @@ mod tests {
         for round in 0..freed.len() {
             let allocation = space.allocate(128, load);
             let allocation = allocation.unwrap_or_else(|error| panic!("{round}: {error}"));
-            space.apply(&allocation.keep(), &[], load).unwrap();
+            space.apply(&allocation.hand_over(), &[], load).unwrap();
         }
         assert_eq!(space.inner.lock().free.len(), regions, "the map grew");
     }

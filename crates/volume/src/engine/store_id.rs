@@ -125,16 +125,16 @@ pub(super) fn check(disk: &dyn Disk) -> Result<Option<StoreId>> {
     };
     let names = disk.list().map_err(failed)?;
     if !has(&names, BASE) {
-        return Err(gone("missing"));
+        return Err(lost_base("missing"));
     }
     let length = disk.open(BASE).and_then(|file| file.length());
     if length.map_err(failed)? == 0 {
-        return Err(gone("empty"));
+        return Err(lost_base("empty"));
     }
     Ok(Some(id))
 }
 
-fn gone(state: &str) -> Error {
+fn lost_base(state: &str) -> Error {
     Error::Damaged(format!(
         "its file '{BASE}' is {state}: restore that file, or the partition's volumes elsewhere"
     ))

@@ -38,7 +38,7 @@ pub(crate) struct TableFaults {
 
 impl TableFaults {
     /// Logs where the disk is damaged, if it is.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn log(&self) {
         if let Some(offset) = self.offset {
             let records = self.lost.len() as u64 + self.unnamed;
             tracing::warn!(

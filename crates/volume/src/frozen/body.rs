@@ -182,7 +182,7 @@ impl<T> Ahead<T> {
     ) -> Result<Option<&(u64, T)>> {
         while !self.done && self.next.as_ref().is_none_or(|(next, _)| *next < number) {
             self.next = None;
-            match self.seen.next_seen()? {
+            match self.seen.next_visible()? {
                 Some(version) => {
                     let piece = read(&version.key, &version.value)?;
                     self.next = piece.map(|piece| (version.key.piece_number(), piece));
@@ -202,7 +202,7 @@ impl Body {
 
     /// The receiver keeps the bytes that the vnode had in that epoch only up to here, and cuts the
     /// others off before anything else. `u64::MAX` if it keeps all, 0 if the whole body is read.
-    pub fn kept(&self) -> u64 {
+    pub fn kept_length(&self) -> u64 {
         self.kept
     }
 
@@ -248,7 +248,7 @@ impl Body {
     }
 
     /// Returns whether bytes that were written in `epoch` and end at `end` are new to the receiver.
-    fn is_wanted(&self, epoch: u64, end: u64) -> bool {
+    fn is_new_to_receiver(&self, epoch: u64, end: u64) -> bool {
         end > self.kept || self.since.is_none_or(|since| epoch > since)
     }
 
@@ -323,7 +323,7 @@ impl Body {
         let place = ((at - number * PIECE_BYTES) / BLOCK as u64) as usize;
         let kind = |place: usize| {
             let end = number * PIECE_BYTES + (place as u64 + 1) * BLOCK as u64;
-            blocks.0[place].map(|slot| self.is_wanted(slot.epoch, end))
+            blocks.0[place].map(|slot| self.is_new_to_receiver(slot.epoch, end))
         };
         let this = kind(place);
         let limit = if this == Some(true) {
@@ -363,7 +363,7 @@ impl Body {
                 Some((next, page)) if *next == number => page.clone(),
                 _ => return Err(volume.damaged(fid, "a page of the directory is missing")),
             };
-            let wanted = self.is_wanted(epoch, (number + 1) * PAGE_SIZE as u64);
+            let wanted = self.is_new_to_receiver(epoch, (number + 1) * PAGE_SIZE as u64);
             if !wanted && pages.is_empty() {
                 return Ok(((number + 1) * PAGE_SIZE as u64, None));
             }

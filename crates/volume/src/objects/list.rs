@@ -16,8 +16,8 @@ impl ObjectStore {
     /// `NoObject`.
     pub fn examine(&self, id: ObjectId) -> Result<ObjectInfo> {
         let shared = self.shared();
-        let cell = shared.cells.of(id);
-        let state = cell.read(shared)?;
+        let slot = shared.slots.of(id);
+        let state = slot.read(shared)?;
         let record = state.any().ok_or(Error::NoObject(id))?;
         Ok(info(id, record))
     }

@@ -14,7 +14,7 @@ use std::ops::Range;
 use cellar_wire::object::ObjectId;
 use cellar_wire::osd::Needed;
 
-use super::cells::Write;
+use super::slots::Write;
 use super::write::count;
 use super::{ObjectStore, Shared, key_of};
 use crate::engine::batch::Batch;
@@ -36,14 +36,16 @@ impl ObjectStore {
         let shared = self.shared();
         let (mut freed, mut last) = (0, Ticket::ready());
         for needed in needed {
-            let cell = shared.cells.of(needed.object);
-            let Some(mut state) = cell.write_sound(shared)? else {
+            let slot = shared.slots.of(needed.object);
+            let Some(mut state) = slot.write_sound(shared)? else {
                 continue;
             };
             let keep = |known: &VersionRecord| {
                 known.version >= needed.below || needed.keep.contains(&known.version)
             };
-            if let Some((blocks, ticket)) = shared.let_go(needed.object, &mut state, &keep)? {
+            if let Some((blocks, ticket)) =
+                shared.remove_versions(needed.object, &mut state, &keep)?
+            {
                 freed += blocks * BLOCK_BYTES;
                 last = ticket;
             }
@@ -63,7 +65,7 @@ impl ObjectStore {
 impl Shared {
     /// Removes all versions for which `keep` is false. Returns the number of blocks that this
     /// frees; `None` if there are no such versions.
-    pub(super) fn let_go(
+    pub(super) fn remove_versions(
         &self,
         id: ObjectId,
         state: &mut Write<'_>,
@@ -265,8 +267,8 @@ mod tests {
     fn damage(store: &ObjectStore, id: ObjectId, version: u64) {
         let shared = store.shared();
         let number = {
-            let cell = shared.cells.of(id);
-            cell.read(shared).unwrap().present(id).unwrap().number
+            let slot = shared.slots.of(id);
+            slot.read(shared).unwrap().present(id).unwrap().number
         };
         let mut batch = Batch::new();
         batch.put(
@@ -276,7 +278,7 @@ mod tests {
         shared.engine.commit(batch).unwrap().wait().unwrap();
     }
 
-    fn let_go(store: &ObjectStore, id: ObjectId, keep: &[u64], below: u64) {
+    fn remove_versions(store: &ObjectStore, id: ObjectId, keep: &[u64], below: u64) {
         let needed = Needed {
             object: id,
             keep: List::from_iter_cut(keep.iter().copied()),
@@ -289,14 +291,14 @@ mod tests {
     fn what_is_damaged_does_not_become_zeros_when_others_are_let_go() {
         let (store, id) = two_versions();
         damage(&store, id, 10);
-        let_go(&store, id, &[], 10);
+        remove_versions(&store, id, &[], 10);
         let read = |version, at| store.read(id, version, at, 4096);
         assert!(matches!(read(10, 0), Err(Error::ObjectIo { .. })));
         assert_eq!(read(10, PIECE_BYTES).unwrap(), vec![5; 4096]);
         // A damaged record without a viewer is removed.
         let (store, id) = two_versions();
         damage(&store, id, 10);
-        let_go(&store, id, &[5], 11);
+        remove_versions(&store, id, &[5], 11);
         let kept = store.write(id, 5, 12, PIECE_BYTES, &[Bytes::from_static(b"x")]);
         kept.unwrap().wait().unwrap();
         assert_eq!(store.read(id, 12, 0, 4096).unwrap(), vec![5; 4096]);
@@ -339,16 +341,16 @@ mod tests {
         let other = ObjectId { serial: 2, ..id };
         write(5);
         write(6);
-        let_go(&store, other, &[], 6);
+        remove_versions(&store, other, &[], 6);
         assert_eq!(store.read(other, 6, 0, 9).unwrap(), b"new"[..]);
-        let_go(&store, other, &[], 7);
+        remove_versions(&store, other, &[], 7);
         assert!(matches!(store.examine(other), Err(Error::NoObject(_))));
         assert_eq!(store.usage().unwrap().objects, 1);
         write(8);
         assert_eq!(store.read(other, 8, 0, 9).unwrap(), b"new"[..]);
         // The same for an object that was removed softly: it could not be restored.
         store.remove(&[id], true).unwrap().1.wait().unwrap();
-        let_go(&store, id, &[], 11);
+        remove_versions(&store, id, &[], 11);
         let usage = store.usage().unwrap();
         assert_eq!((usage.objects, usage.removed), (1, 0));
         store.reap_now().unwrap();
@@ -378,8 +380,8 @@ mod tests {
         damage(&store, id, 10);
         let shared = store.shared();
         let number = {
-            let cell = shared.cells.of(id);
-            cell.read(shared).unwrap().present(id).unwrap().number
+            let slot = shared.slots.of(id);
+            slot.read(shared).unwrap().present(id).unwrap().number
         };
         let (mut batch, pieces) = (Batch::new(), Key::object_pieces(number));
         delete_some(&shared.engine, &pieces, true, &mut batch).unwrap();

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cellar_wire::object::ObjectId;
 
-use super::cells::ObjectCell;
+use super::slots::ObjectSlot;
 use super::{CACHED_MAX, ObjectStore, STREAM_BYTES, Shared, key_of};
-use crate::blocks::{self, CacheMode, Owner, Unread};
+use crate::blocks::{self, CacheMode, Owner, ReadFailure};
 use crate::clock;
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
@@ -25,7 +25,7 @@ const ACCESSED_COARSE: u64 = 3600;
 /// error.
 pub struct ObjectReader {
     shared: Arc<Shared>,
-    cell: Arc<ObjectCell>,
+    slot: Arc<ObjectSlot>,
     version: u64,
     position: u64,
     end: u64,
@@ -34,7 +34,7 @@ pub struct ObjectReader {
 
 impl std::fmt::Debug for ObjectReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (id, version) = (self.cell.id, self.version);
+        let (id, version) = (self.slot.id, self.version);
         write!(
             f,
             "ObjectReader({id:?} {version}, {}..{})",
@@ -45,7 +45,7 @@ impl std::fmt::Debug for ObjectReader {
 
 impl ObjectReader {
     /// Bytes that are still to come.
-    pub fn left(&self) -> u64 {
+    pub fn remaining(&self) -> u64 {
         self.end - self.position
     }
 
@@ -53,10 +53,10 @@ impl ObjectReader {
     /// read at the same time.
     pub fn split(&mut self, max: u64) -> Self {
         let begin = self.position;
-        self.position += self.left().min(max);
+        self.position += self.remaining().min(max);
         Self {
             shared: Arc::clone(&self.shared),
-            cell: Arc::clone(&self.cell),
+            slot: Arc::clone(&self.slot),
             version: self.version,
             position: begin,
             end: self.position,
@@ -66,13 +66,13 @@ impl ObjectReader {
 
     /// The next bytes, up to `max` of them; `None` after the last.
     pub fn next(&mut self, max: usize) -> Result<Option<Bytes>> {
-        let length = self.left().min(max as u64) as usize;
+        let length = self.remaining().min(max as u64) as usize;
         if length == 0 {
             return Ok(None);
         }
-        let (shared, cell) = (&self.shared, &self.cell);
+        let (shared, slot) = (&self.shared, &self.slot);
         let bytes =
-            shared.read_range(cell, self.version, self.position, length, self.cache_mode)?;
+            shared.read_range(slot, self.version, self.position, length, self.cache_mode)?;
         self.position += length as u64;
         Ok(Some(bytes))
     }
@@ -90,15 +90,15 @@ impl ObjectStore {
         length: u64,
     ) -> Result<ObjectReader> {
         let shared = Arc::clone(self.shared());
-        let cell = shared.cells.of(id);
+        let slot = shared.slots.of(id);
         let (end, accessed) = {
-            let state = cell.read(&shared)?;
+            let state = slot.read(&shared)?;
             let record = state.present(id)?;
             let known = record.version(version);
             let known = known.ok_or(Error::NoVersion(id, version))?;
             (known.length, record.accessed)
         };
-        shared.note_access(&cell, accessed)?;
+        shared.note_access(&slot, accessed)?;
         let cache_mode = match end >= CACHED_MAX && length >= STREAM_BYTES {
             true => CacheMode::DontCache,
             false => CacheMode::Cached,
@@ -107,7 +107,7 @@ impl ObjectStore {
         Ok(ObjectReader {
             cache_mode,
             shared,
-            cell,
+            slot,
             version,
             position,
             end: position.saturating_add(length).min(end),
@@ -126,7 +126,7 @@ impl ObjectStore {
 impl Shared {
     /// Updates the date of the last access if it is too old. Errors are ignored: only the date is
     /// lost.
-    fn note_access(&self, cell: &ObjectCell, accessed: u64) -> Result<()> {
+    fn note_access(&self, slot: &ObjectSlot, accessed: u64) -> Result<()> {
         let now = clock::seconds();
         if now < accessed.saturating_add(ACCESSED_COARSE) || self.engine.check_running().is_err() {
             return Ok(());
@@ -135,13 +135,13 @@ impl Shared {
         let Ok(_room) = self.engine.admit(0) else {
             return Ok(());
         };
-        let mut state = cell.write(self)?;
+        let mut state = slot.write(self)?;
         let Some(mut record) = state.any().cloned() else {
             return Ok(());
         };
         record.accessed = record.accessed.max(now);
         let mut batch = Batch::new();
-        batch.put(key_of(cell.id), record.encode());
+        batch.put(key_of(slot.id), record.encode());
         if self.engine.commit(batch).is_ok() {
             state.set(Some(record));
         }
@@ -151,7 +151,7 @@ impl Shared {
     /// Reads a range that lies within a version.
     fn read_range(
         &self,
-        cell: &ObjectCell,
+        slot: &ObjectSlot,
         version: u64,
         position: u64,
         length: usize,
@@ -163,14 +163,14 @@ impl Shared {
         let end = position + length as u64;
         let mut pieces = Vec::new();
         let owner = {
-            let state = cell.read(self)?;
-            let record = state.present(cell.id)?;
+            let state = slot.read(self)?;
+            let record = state.present(slot.id)?;
             if record.version(version).is_none() {
-                return Err(Error::NoVersion(cell.id, version));
+                return Err(Error::NoVersion(slot.id, version));
             }
             for number in position / PIECE_BYTES..end.div_ceil(PIECE_BYTES) {
                 if let Some((_, Piece::Blocks(blocks))) =
-                    self.piece(cell.id, record, number, version)?
+                    self.piece(slot.id, record, number, version)?
                 {
                     pieces.push((number, blocks));
                 }
@@ -188,7 +188,7 @@ impl Shared {
         for (number, blocks) in &pieces {
             let base = number * PIECE_BLOCKS as u64;
             self.read_blocks(
-                cell.id,
+                slot.id,
                 owner,
                 blocks,
                 base,
@@ -215,8 +215,8 @@ impl Shared {
         let read =
             blocks::read_blocks(&self.engine, owner, pieces, base, first, buffer, cache_mode);
         read.map_err(|unread| match unread {
-            Unread::WouldBlock => Error::WouldBlock,
-            Unread::Damaged(cause) => self.damaged(id, &cause),
+            ReadFailure::WouldBlock => Error::WouldBlock,
+            ReadFailure::Damaged(cause) => self.damaged(id, &cause),
         })
     }
 

@@ -157,8 +157,8 @@ impl Shared {
         let (mut changed, mut last) = (0, Ticket::ready());
         for &id in ids {
             let _room = self.engine.admit(0)?;
-            let cell = self.cells.of(id);
-            let Some(mut state) = cell.write_sound(self)? else {
+            let slot = self.slots.of(id);
+            let Some(mut state) = slot.write_sound(self)? else {
                 continue;
             };
             let Some(record) = state.any() else { continue };

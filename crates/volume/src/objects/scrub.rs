@@ -210,7 +210,7 @@ impl Shared {
         for fault in &faults.others {
             tracing::error!(fault, "scrub: damaged");
         }
-        faults.tell();
+        faults.log();
         let of_object = |key: &Key| match key.starts_with(&Key::of_kind(Kind::ObjectPiece)) {
             true => Key::object_pieces(key.u64_at(1)),
             false => *key,

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use cellar_wire::object::ObjectId;
 use cellar_wire::osd::VERSIONS_MAX;
 
-use super::cells::{ObjectCell, Write};
+use super::slots::{ObjectSlot, Write};
 use super::{CACHED_MAX, ObjectStore, STREAM_BYTES, Shared, key_of};
 use crate::blocks::{CacheMode, Gathered, Owner};
 use crate::clock;
@@ -39,7 +39,7 @@ const CUT_STEP: usize = 1024;
 /// A running write into a version. Dropping it leaves the parts that were named already.
 pub struct ObjectWriter {
     shared: Arc<Shared>,
-    cell: Arc<ObjectCell>,
+    slot: Arc<ObjectSlot>,
     version: u64,
     announced: u64,
     received: u64,
@@ -52,7 +52,7 @@ pub struct ObjectWriter {
 
 impl std::fmt::Debug for ObjectWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (id, version) = (self.cell.id, self.version);
+        let (id, version) = (self.slot.id, self.version);
         let (received, announced) = (self.received, self.announced);
         write!(
             f,
@@ -82,15 +82,15 @@ impl ObjectStore {
             true => CacheMode::DontCache,
             false => CacheMode::Cached,
         };
-        let cell = shared.cells.of(id);
+        let slot = shared.slots.of(id);
         let (number, ticket) = {
-            let mut state = cell.write(&shared)?;
+            let mut state = slot.write(&shared)?;
             shared.make_version(id, &mut state, base, version)?
         };
         Ok(ObjectWriter {
             gathered: Gathered::new(Owner::object(number), cache_mode, position),
             shared,
-            cell,
+            slot,
             version,
             announced: length,
             received: 0,
@@ -134,8 +134,8 @@ impl ObjectStore {
         let shared = self.shared();
         // The record of the version is in the same change as the bytes.
         let (_room, _) = shared.admit_write(position, length, RECORDS_GROWTH)?;
-        let cell = shared.cells.of(id);
-        let mut state = cell.write(shared)?;
+        let slot = shared.slots.of(id);
+        let mut state = slot.write(shared)?;
         let made = shared.prepare_version(id, &mut state, base, version)?;
         let owner = Owner::object(made.record.number);
         let mut gathered = Gathered::new(owner, CacheMode::Cached, position);
@@ -152,16 +152,16 @@ impl ObjectStore {
             return Err(Error::FileTooBig);
         }
         let shared = self.shared();
-        let cell = shared.cells.of(id);
+        let slot = shared.slots.of(id);
         {
             let _room = shared.engine.admit(RECORDS_GROWTH)?;
-            let mut state = cell.write(shared)?;
+            let mut state = slot.write(shared)?;
             shared.make_version(id, &mut state, base, version)?;
         }
         let mut from = length.div_ceil(PIECE_BYTES);
         loop {
             let _room = shared.engine.admit(CUT_STEP as u64 * 64)?;
-            let mut state = cell.write(shared)?;
+            let mut state = slot.write(shared)?;
             match shared.cut(id, &mut state, version, length, from)? {
                 Cut::Done(ticket) => return Ok(ticket),
                 Cut::GoOn(next) => from = next,
@@ -215,9 +215,9 @@ impl ObjectWriter {
     }
 
     fn name_part(&mut self) -> Result<()> {
-        let mut state = self.cell.write(&self.shared)?;
-        let (id, version) = (self.cell.id, self.version);
-        let made = Made {
+        let mut state = self.slot.write(&self.shared)?;
+        let (id, version) = (self.slot.id, self.version);
+        let made = NewVersion {
             record: state.present(id)?.clone(),
             step: Step::There,
         };
@@ -228,7 +228,7 @@ impl ObjectWriter {
 }
 
 /// The record of an object with a version that is to be written.
-struct Made {
+struct NewVersion {
     record: ObjectRecord,
     step: Step,
 }
@@ -264,7 +264,7 @@ impl Shared {
         base: u64,
         version: u64,
     ) -> Result<(u64, Ticket)> {
-        let Made { record, step } = self.prepare_version(id, state, base, version)?;
+        let NewVersion { record, step } = self.prepare_version(id, state, base, version)?;
         let number = record.number;
         if step == Step::There {
             return Ok((number, Ticket::ready()));
@@ -286,7 +286,7 @@ impl Shared {
         state: &mut Write<'_>,
         base: u64,
         version: u64,
-    ) -> Result<Made> {
+    ) -> Result<NewVersion> {
         if version <= base {
             return Err(Error::Invalid("a version is newer than its base"));
         }
@@ -300,7 +300,7 @@ impl Shared {
             return Err(Error::NoObject(id));
         }
         if record.version(version).is_some() && is_newest(record, version) {
-            return Ok(Made {
+            return Ok(NewVersion {
                 record: record.clone(),
                 step: Step::There,
             });
@@ -315,7 +315,7 @@ impl Shared {
         };
         if record.versions.iter().any(|known| known.version > base) {
             let unfinished = |known: &VersionRecord| known.version <= base;
-            self.let_go(id, state, &unfinished)?;
+            self.remove_versions(id, state, &unfinished)?;
         }
         let mut record = state.present(id)?.clone();
         if record.versions.len() >= VERSIONS_MAX {
@@ -328,13 +328,13 @@ impl Shared {
             ending: false,
             changed: 0..0,
         });
-        Ok(Made {
+        Ok(NewVersion {
             record,
             step: Step::Version,
         })
     }
 
-    fn prepare_object(&self, version: u64) -> Made {
+    fn prepare_object(&self, version: u64) -> NewVersion {
         let (number, now) = (self.new_number(), clock::seconds());
         let record = ObjectRecord {
             number,
@@ -350,7 +350,7 @@ impl Shared {
                 changed: 0..0,
             }],
         };
-        Made {
+        NewVersion {
             record,
             step: Step::Object,
         }
@@ -361,11 +361,11 @@ impl Shared {
         &self,
         id: ObjectId,
         state: &mut Write<'_>,
-        made: Made,
+        made: NewVersion,
         version: u64,
         gathered: &mut Gathered,
     ) -> Result<Ticket> {
-        let Made { record, step } = made;
+        let NewVersion { record, step } = made;
         let (begin, end) = (gathered.begin(), gathered.end());
         // Another object may have got the same name meanwhile: its blocks have other checksums.
         let is_same = gathered.owner() == Owner::object(record.number);
@@ -400,7 +400,7 @@ impl Shared {
         }
         let ticket = change.commit(state)?;
         for allocation in gathered.allocations.drain(..) {
-            allocation.keep();
+            allocation.hand_over();
         }
         Ok(ticket)
     }
@@ -462,7 +462,7 @@ impl Shared {
         let ticket = change.commit(state)?;
         if let Some(mut place) = place {
             for allocation in place.allocations.drain(..) {
-                allocation.keep();
+                allocation.hand_over();
             }
         }
         Ok(Cut::Done(ticket))

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use cellar_wire::ids::VolumeId;
 
-use super::{Fields, Put};
+use super::{Fields, PutFields};
 use crate::engine::space::with_checksum;
 use crate::error::Result;
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use cellar_wire::osd::VERSIONS_MAX;
 
-use super::{Fields, Put};
+use super::{Fields, PutFields};
 use crate::engine::space::with_checksum;
 use crate::error::{Error, Result};
 

@@ -13,7 +13,7 @@
 
 use bytes::Bytes;
 
-use super::{Fields, Put};
+use super::{Fields, PutFields};
 use crate::engine::batch::Run;
 use crate::engine::space::{BLOCK_BYTES, with_checksum};
 use crate::error::Result;

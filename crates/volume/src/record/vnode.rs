@@ -8,7 +8,7 @@ use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use cellar_wire::object::Layout;
 use cellar_wire::{Decode, Decoder, Encode};
 
-use super::{Fields, Put};
+use super::{Fields, PutFields};
 use crate::engine::space::with_checksum;
 use crate::error::Result;
 use crate::types::{FileType, VnodeImage, VnodeStatus};
@@ -41,7 +41,7 @@ pub(crate) enum Body {
 
 /// Result of decoding a record of a vnode that does not exist any more.
 #[derive(Debug)]
-pub(crate) struct Gone;
+pub(crate) struct RemovedVnode;
 
 /// A cut of a body that kept its number. Bytes from `at` on are of this epoch or newer, whatever
 /// the pieces say.
@@ -150,14 +150,14 @@ impl VnodeRecord {
     }
 
     /// Encodes the record of a vnode that does not exist any more.
-    pub(crate) fn encode_gone() -> Bytes {
+    pub(crate) fn encode_removed() -> Bytes {
         with_checksum(vec![FORM_GONE])
     }
 
-    pub(crate) fn decode(value: &Bytes) -> Result<Result<Self, Gone>> {
+    pub(crate) fn decode(value: &Bytes) -> Result<Result<Self, RemovedVnode>> {
         let mut fields = Fields::of(value, "vnode")?;
         match fields.u8()? {
-            FORM_GONE => return Ok(Err(Gone)),
+            FORM_GONE => return Ok(Err(RemovedVnode)),
             FORM_VNODE => {}
             _ => return Err(fields.malformed()),
         }
@@ -381,8 +381,8 @@ mod tests {
             }
         }
         assert!(matches!(
-            VnodeRecord::decode(&VnodeRecord::encode_gone()),
-            Ok(Err(Gone))
+            VnodeRecord::decode(&VnodeRecord::encode_removed()),
+            Ok(Err(RemovedVnode))
         ));
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use cellar_wire::ids::{AfsTime, ViceId, VolumeId};
 
-use super::{Fields, Put};
+use super::{Fields, PutFields};
 use crate::core::GroupId;
 use crate::engine::space::with_checksum;
 use crate::error::{Error, Result};

@@ -78,10 +78,10 @@ impl Stage {
     }
 
     /// From this epoch on the vnode does not exist. Its body is removed with its last viewer.
-    pub(super) fn put_gone(&mut self, vnode: u32) {
+    pub(super) fn put_removal(&mut self, vnode: u32) {
         let key = Key::vnode(self.group(), vnode, self.now);
         self.vnodes.insert(vnode);
-        self.put(vnode, key, VnodeRecord::encode_gone());
+        self.put(vnode, key, VnodeRecord::encode_removed());
     }
 
     /// Returns whether the batch has a record of a vnode.
@@ -178,7 +178,7 @@ impl Stage {
         // It is durable with the last batch: batches become durable in their order.
         let _ticket = engine.commit(batch)?;
         for allocation in self.allocations.drain(..) {
-            allocation.keep();
+            allocation.hand_over();
         }
         (self.bytes, self.block_bytes) = (0, 0);
         self.vnodes.clear();

@@ -262,7 +262,7 @@ impl Restore {
         self.tally.blocks -= old.blocks() as i64;
         self.tally.files -= 1;
         self.parents_open |= self.parents.remove(&vnode).is_some();
-        self.stage.put_gone(vnode);
+        self.stage.put_removal(vnode);
         self.stage.flush_if_full()
     }
 }

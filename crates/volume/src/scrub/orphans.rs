@@ -37,12 +37,12 @@ pub(super) struct Orphans {
 
 impl Orphans {
     /// Records that a vnode exists.
-    pub(super) fn is_there(&mut self, vnode: u32) {
+    pub(super) fn note_present(&mut self, vnode: u32) {
         self.present.add(VnodeId(vnode));
     }
 
     /// Records that a name leads to a vnode.
-    pub(super) fn is_named(&mut self, vnode: VnodeId) {
+    pub(super) fn note_named(&mut self, vnode: VnodeId) {
         self.named.add(vnode);
     }
 

@@ -157,7 +157,7 @@ impl Refill<'_> {
             batch.wrote_blocks = true;
         }
         self.done.durable = core.engine.commit(batch)?;
-        allocation.map(Allocation::keep);
+        allocation.map(Allocation::hand_over);
         self.done.restored += restored;
         core.pieces.forget(self.fid.vnode.0);
         Ok(())
@@ -302,7 +302,7 @@ impl Refill<'_> {
             if block_damage(&core.engine, Owner::vnode(group.0, vnode), index, slot).is_none() {
                 continue;
             }
-            let mut bytes = self.found_here(number, place, slot, versions);
+            let mut bytes = self.find_same_bytes(number, place, slot, versions);
             self.done.from_here += u64::from(bytes.is_some());
             if bytes.is_none() {
                 let start = index * BLOCK as u64;
@@ -349,7 +349,7 @@ impl Refill<'_> {
     }
 
     /// The same bytes from another block, if another version of the file has them.
-    fn found_here(
+    fn find_same_bytes(
         &self,
         number: u64,
         place: usize,

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 
 use super::orphans::Orphans;
-use super::{Damage, Ended, Scrub, Viewers, VisibleVersion};
+use super::{Damage, Scrub, ScrubStopped, Viewers, VisibleVersion};
 use crate::block_map;
 use crate::core::Group;
 use crate::engine::key::{Key, Kind};
@@ -26,7 +26,7 @@ const ON_DISK: &str = "its records in the table do not match their checksums on 
 
 impl Scrub<'_> {
     /// Verifies the table on the disk. Damage outside of vnodes' records is reported here.
-    pub(super) fn table(&mut self) -> Result<ControlFlow<Ended>> {
+    pub(super) fn table(&mut self) -> Result<ControlFlow<ScrubStopped>> {
         let engine = std::sync::Arc::clone(&self.core.engine);
         let mut ended = ControlFlow::Continue(());
         let faults = engine.verify_table(&mut |bytes| {
@@ -39,7 +39,7 @@ impl Scrub<'_> {
         for other in &faults.others {
             self.damage_of_volume(VolumeId(0), &Error::Format(other.clone()));
         }
-        faults.tell();
+        faults.log();
         let mut rest = faults.unnamed;
         for key in &faults.lost {
             let is_kind = |kind: Kind| key.starts_with(&Key::of_kind(kind));
@@ -63,7 +63,7 @@ impl Scrub<'_> {
     }
 
     /// Compares the map of blocks with the pieces. Faults of vnodes are reported with their group.
-    pub(super) fn block_map(&mut self) -> Result<ControlFlow<Ended>> {
+    pub(super) fn block_map(&mut self) -> Result<ControlFlow<ScrubStopped>> {
         let core = std::sync::Arc::clone(&self.core);
         let mut is_ended = false;
         let mut go_on = || {
@@ -75,7 +75,7 @@ impl Scrub<'_> {
         };
         let faults = block_map::compare(&core.engine, Kind::Body, &mut go_on)?;
         if is_ended {
-            return Ok(ControlFlow::Break(Ended));
+            return Ok(ControlFlow::Break(ScrubStopped));
         }
         if faults.is_partial {
             tracing::warn!("scrub: no room to compare the map of blocks with the pieces");
@@ -198,7 +198,7 @@ impl Scrub<'_> {
         for entry in entries {
             let child = entry.vnode.0;
             if visible.seen_by.contains(&0) && entry.name != "." && entry.name != ".." {
-                orphans.is_named(entry.vnode);
+                orphans.note_named(entry.vnode);
             }
             if self.has_vnode(group, child, entry.uniquifier, epoch) {
                 continue;

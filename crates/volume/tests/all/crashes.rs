@@ -14,7 +14,7 @@ use crate::common::crashing;
 use crate::common::{VOLUME, at, new};
 use cellar_volume::disk::Fault;
 use cellar_volume::{
-    LayoutChange, Make, SetStatus, SnapshotSpec, StoreSpec, Volume, VolumeKind, What,
+    LayoutChange, Make, SetStatus, SnapshotSpec, StoreSpec, VnodeContents, Volume, VolumeKind,
 };
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use crashing::*;
@@ -104,13 +104,13 @@ fn make_under_reserved_numbers() {
         let dir = Make {
             vnode: next.first_directory,
             uniquifier: Uniquifier(next.first_uniquifier.0 + next.files),
-            ..make(0, b"made", What::Directory)
+            ..make(0, b"made", VnodeContents::Directory)
         };
         let makes = [
-            make(1, b"s", What::File(&small)),
+            make(1, b"s", VnodeContents::File(&small)),
             dir,
-            make(2, b"l", What::File(&large)),
-            make(3, b"to", What::Symlink(b"there")),
+            make(2, b"l", VnodeContents::File(&large)),
+            make(3, b"to", VnodeContents::Symlink(b"there")),
         ];
         let made = volume.make(volume.root(), 7, &makes, 0, at(20))?;
         made.wait().map(drop)

@@ -37,7 +37,7 @@ fn read(frozen: &Frozen, listed: &Listed, since: Option<u64>, body: &mut Vec<u8>
     }
     let length = image.length;
     let mut parts = frozen.body(listed, since).unwrap();
-    let kept = parts.kept().min(body.len() as u64);
+    let kept = parts.kept_length().min(body.len() as u64);
     body.truncate(kept as usize);
     body.resize(length as usize, 0);
     let mut at = 0;
@@ -462,7 +462,7 @@ fn changes_of(frozen: &Frozen, listed: &Listed, epoch: u64) -> (u64, usize) {
             bytes += part.len();
         }
     }
-    (body.kept(), bytes)
+    (body.kept_length(), bytes)
 }
 
 /// The changes of `frozen` since `state`, listed and read: numbers of vnodes, removals and bytes.

@@ -360,7 +360,7 @@ fn receive(from: &Arc<Volume>, to: &World, mode: RestoreMode) {
             Some(_) => restore.patch(&image).unwrap(),
             None => restore.put(&image).unwrap(),
         }
-        let (kept, mut at) = (body.kept(), 0);
+        let (kept, mut at) = (body.kept_length(), 0);
         while let Some(part) = body.next(4096).unwrap() {
             if part.at > at {
                 let skipped = part.at.min(kept).saturating_sub(at);

@@ -6,8 +6,8 @@ use crate::common::{VOLUME, World, at, create_volume, new, options};
 use bytes::Bytes;
 use cellar_volume::disk::{Fault, SimDisk};
 use cellar_volume::{
-    Changed, Error, FileType, Made, Make, Partition, Reservation, StoreSpec, Volume, VolumeKind,
-    What, nonblocking,
+    Changed, Error, FileType, MadeVnodes, Make, Partition, Reservation, StoreSpec, VnodeContents,
+    Volume, VolumeKind, nonblocking,
 };
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId, VolumeId};
 
@@ -25,14 +25,14 @@ fn file<'a>(block: &Reservation, place: u32, name: &'a str, bytes: &'a [Bytes]) 
         name: name.as_bytes(),
         vnode: VnodeId(block.first_file.0 + 2 * place),
         uniquifier: Uniquifier(block.first_uniquifier.0 + place),
-        what: What::File(bytes),
+        what: VnodeContents::File(bytes),
         new: new(),
     }
 }
 
 fn link<'a>(block: &Reservation, place: u32, name: &'a str) -> Make<'a> {
     Make {
-        what: What::Symlink(b"target"),
+        what: VnodeContents::Symlink(b"target"),
         ..file(block, place, name, &[])
     }
 }
@@ -42,7 +42,7 @@ fn directory<'a>(block: &Reservation, place: u32, name: &'a str) -> Make<'a> {
         name: name.as_bytes(),
         vnode: VnodeId(block.first_directory.0 + 2 * place),
         uniquifier: Uniquifier(block.first_uniquifier.0 + block.files + place),
-        what: What::Directory,
+        what: VnodeContents::Directory,
         new: new(),
     }
 }
@@ -55,7 +55,7 @@ fn fid(make: &Make<'_>) -> Fid {
     }
 }
 
-fn make(volume: &Volume, dir: Fid, makes: &[Make<'_>]) -> cellar_volume::Result<Made> {
+fn make(volume: &Volume, dir: Fid, makes: &[Make<'_>]) -> cellar_volume::Result<MadeVnodes> {
     let Changed { outcome, durable } = volume.make(dir, ME, makes, 1024, at(20))?;
     durable.wait()?;
     Ok(outcome)
@@ -213,11 +213,11 @@ fn only_what_was_reserved_can_be_made_and_by_whom() {
             ..good
         },
         Make {
-            what: What::Directory,
+            what: VnodeContents::Directory,
             ..good
         },
         Make {
-            what: What::Symlink(b"x"),
+            what: VnodeContents::Symlink(b"x"),
             ..directory(&block, 0, "a")
         },
         Make {

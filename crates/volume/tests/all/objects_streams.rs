@@ -43,7 +43,7 @@ fn all(mut reader: ObjectReader) -> Vec<u8> {
 /// The same in parts that are read in the wrong order.
 fn by_parts(mut reader: ObjectReader) -> Vec<u8> {
     let mut parts = Vec::new();
-    while reader.left() > 0 {
+    while reader.remaining() > 0 {
         parts.push(reader.split(300_001));
     }
     assert!(reader.next(1).unwrap().is_none());

@@ -23,7 +23,7 @@ fn send(frozen: &Frozen, listed: &Listed, since: Option<u64>, restore: &mut Rest
     let image = listed.whole();
     let since = since.filter(|&epoch| !listed.is_new_since(epoch));
     let mut body = frozen.body(listed, since).unwrap();
-    let kept = body.kept().min(image.length);
+    let kept = body.kept_length().min(image.length);
     if since.is_some() && kept > 0 {
         restore.patch(&image).unwrap();
     } else {

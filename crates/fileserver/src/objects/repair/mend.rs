@@ -20,7 +20,7 @@ use tracing::{debug, info, warn};
 use super::super::policies::ObjectSpec;
 use super::super::prune::remove;
 use super::super::{Storage, layouts};
-use super::queue::{Broken, Outcome};
+use super::queue::{DamagedObject, Outcome};
 use crate::abort_map::Refusal;
 use crate::server::Server;
 
@@ -29,7 +29,7 @@ const PATIENT_TRIES: u32 = 2;
 
 /// The wanted place of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum RepairPlacement {
     /// The best place, if the object must be rebuilt.
     IfBroken,
     /// On another device; 0: any.
@@ -52,8 +52,8 @@ impl Server {
     /// the last of them is on now.
     pub(crate) async fn mend(
         self: &Arc<Self>,
-        broken: Broken,
-        wish: Wish,
+        broken: DamagedObject,
+        wish: RepairPlacement,
         tries: u32,
         pace: &Pace,
     ) -> Result<(Outcome, u32), Refusal> {
@@ -85,13 +85,13 @@ impl Server {
         for work in &works {
             let object = work.layout.object(fid.vnode, fid.uniquifier, &work.placed);
             let repairs = &self.objects.repairs;
-            if wish == Wish::IfBroken && !repairs.is_broken(&work.placed, object) {
+            if wish == RepairPlacement::IfBroken && !repairs.is_broken(&work.placed, object) {
                 continue;
             }
             let damaged = repairs.is_damaged(work.placed.osd, object);
             let condition = storage.devices.condition(work.placed.osd);
             let waits = condition != Condition::Well && repairs.stays(work.placed.osd);
-            if wish == Wish::IfBroken && waits {
+            if wish == RepairPlacement::IfBroken && waits {
                 // The object lacks a store because its device is down. It is rebuilt on that device
                 // when the device is back.
                 worst = Outcome::Away;
@@ -167,7 +167,7 @@ impl Server {
     }
 
     /// The versions of an object, with the volume and the layouts from which they can be rebuilt.
-    fn versions_with(&self, broken: Broken) -> Result<Option<RepairWork>, Refusal> {
+    fn versions_with(&self, broken: DamagedObject) -> Result<Option<RepairWork>, Refusal> {
         let Some((_, attached)) = self.volumes.find(broken.volume)? else {
             return Ok(None);
         };
@@ -253,7 +253,7 @@ fn target(
     storage: &Storage,
     work: &Work,
     damaged: bool,
-    wish: Wish,
+    wish: RepairPlacement,
 ) -> Option<RebuildTarget> {
     let devices = storage.devices.list();
     let taken = |serial: u32| {
@@ -279,11 +279,11 @@ fn target(
         .iter()
         .map(|placed| placed.osd)
         .collect();
-    if let Wish::On(osd @ 1..) = wish {
+    if let RepairPlacement::On(osd @ 1..) = wish {
         let free = !present.contains(&osd) || osd == here;
         return (free && takes(osd)).then_some(RebuildTarget { osd, serial });
     }
-    if wish == Wish::IfBroken && (work.placed.stale || damaged) && takes(here) {
+    if wish == RepairPlacement::IfBroken && (work.placed.stale || damaged) && takes(here) {
         return Some(RebuildTarget { osd: here, serial });
     }
     let wanted = ObjectSpec {

@@ -18,7 +18,7 @@ const RATE_TIME: Duration = Duration::from_secs(10);
 
 /// An object of a file on this server, for all volumes that share the vnode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Broken {
+pub(crate) struct DamagedObject {
     /// A volume through which the file is found: the RW volume if it is here.
     pub(crate) volume: VolumeId,
     pub(crate) vnode: VnodeId,
@@ -28,7 +28,7 @@ pub(crate) struct Broken {
     pub(crate) serial: u32,
 }
 
-impl Broken {
+impl DamagedObject {
     fn file(&self) -> (VolumeId, VnodeId) {
         (self.volume, self.vnode)
     }
@@ -59,7 +59,7 @@ pub(crate) enum Outcome {
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: BTreeMap<Broken, QueuedRepair>,
+    waiting: BTreeMap<DamagedObject, QueuedRepair>,
     /// The files in work, each once: two objects of a file are not rebuilt at the same time.
     running: HashSet<(VolumeId, VnodeId)>,
     /// More repairs were found than the queue holds.
@@ -76,12 +76,12 @@ struct State {
 
 /// A requested repair. Ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Begun<'a> {
+pub(crate) struct RunningRepair<'a> {
     repairs: &'a Repairs,
     file: (VolumeId, VnodeId),
 }
 
-impl Begun<'_> {
+impl RunningRepair<'_> {
     /// Counts the outcome.
     pub(crate) fn end(self, outcome: Outcome) {
         if let Outcome::Made(bytes, healed) = outcome {
@@ -91,7 +91,7 @@ impl Begun<'_> {
     }
 }
 
-impl Drop for Begun<'_> {
+impl Drop for RunningRepair<'_> {
     fn drop(&mut self) {
         self.repairs.state.lock().running.remove(&self.file);
         self.repairs.more.notify_waiters();
@@ -209,7 +209,7 @@ impl Repairs {
     }
 
     /// Queues an object of about `bytes` bytes.
-    pub(super) fn add(&self, broken: Broken, bytes: u64) {
+    pub(super) fn add(&self, broken: DamagedObject, bytes: u64) {
         let mut state = self.state.lock();
         if state.waiting.len() >= REPAIRS_MAX && !state.waiting.contains_key(&broken) {
             state.overflowed = true;
@@ -225,10 +225,10 @@ impl Repairs {
     }
 
     /// The next repair that is due, or the time to wait for one.
-    pub(super) fn next(&self) -> Result<(Broken, u32), Duration> {
+    pub(super) fn next(&self) -> Result<(DamagedObject, u32), Duration> {
         let mut state = self.state.lock();
         let now = Instant::now();
-        let due = |(broken, waiting): &(&Broken, &QueuedRepair)| {
+        let due = |(broken, waiting): &(&DamagedObject, &QueuedRepair)| {
             waiting.not_before <= now && !state.running.contains(&broken.file())
         };
         let found = state.waiting.iter().find(due);
@@ -244,16 +244,16 @@ impl Repairs {
 
     /// Marks a file as in repair for a requested repair. Returns `None` if it is being repaired
     /// already.
-    pub(crate) fn begin(&self, broken: &Broken) -> Option<Begun<'_>> {
+    pub(crate) fn begin(&self, broken: &DamagedObject) -> Option<RunningRepair<'_>> {
         let is_first = self.state.lock().running.insert(broken.file());
-        is_first.then_some(Begun {
+        is_first.then_some(RunningRepair {
             repairs: self,
             file: broken.file(),
         })
     }
 
     /// Notes the outcome of a repair that was begun.
-    pub(super) fn done(&self, broken: &Broken, outcome: Outcome) {
+    pub(super) fn done(&self, broken: &DamagedObject, outcome: Outcome) {
         let mut state = self.state.lock();
         state.running.remove(&broken.file());
         let now = Instant::now();
@@ -343,8 +343,8 @@ fn forget_old(recent: &mut VecDeque<(Instant, u64)>, now: Instant) {
 mod tests {
     use super::*;
 
-    fn broken(vnode: u32, serial: u32) -> Broken {
-        Broken {
+    fn broken(vnode: u32, serial: u32) -> DamagedObject {
+        DamagedObject {
             volume: VolumeId(1),
             vnode: VnodeId(vnode),
             uniquifier: Uniquifier(1),

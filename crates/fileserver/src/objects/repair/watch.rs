@@ -18,8 +18,8 @@ use tracing::{debug, info, warn};
 
 use super::super::cell::Upkeep;
 use super::super::{LOCAL_DISK, Storage};
-use super::mend::Wish;
-use super::queue::{Broken, Outcome};
+use super::mend::RepairPlacement;
+use super::queue::{DamagedObject, Outcome};
 use crate::limits::{LOOK_AGAIN, REPAIR_LOOKS, REPAIRS_AT_ONCE, WATCH_INTERVAL};
 use crate::server::Server;
 
@@ -63,7 +63,9 @@ impl Server {
                 repairs.add(canonical, 0);
                 continue;
             }
-            let mended = self.mend(broken, Wish::IfBroken, tries, pace).await;
+            let mended = self
+                .mend(broken, RepairPlacement::IfBroken, tries, pace)
+                .await;
             let outcome = mended
                 .map(|(outcome, _)| outcome)
                 .unwrap_or_else(|refusal| {
@@ -76,10 +78,10 @@ impl Server {
 
     /// Names a file by its RW volume if that is in the same group, or else by the first of its
     /// clones.
-    pub(crate) fn by_head(&self, broken: Broken) -> Broken {
+    pub(crate) fn by_head(&self, broken: DamagedObject) -> DamagedObject {
         let found = self.volumes.find(broken.volume).ok().flatten();
         let head = found.and_then(|(_, found)| first_of(&found.partition, &found.volume));
-        Broken {
+        DamagedObject {
             volume: head.unwrap_or(broken.volume),
             ..broken
         }
@@ -171,7 +173,7 @@ impl Server {
             if before.contains(&object) || !self.objects.repairs.note_damaged(osd, object) {
                 continue;
             }
-            let broken = Broken {
+            let broken = DamagedObject {
                 volume: object.volume,
                 vnode: object.vnode,
                 uniquifier: object.uniquifier,
@@ -283,7 +285,7 @@ impl Server {
                 let first = seen.and_then(|seen| first_of(partition, &seen));
                 first.unwrap_or(fid.volume)
             });
-            let broken = Broken {
+            let broken = DamagedObject {
                 volume,
                 vnode: fid.vnode,
                 uniquifier: fid.uniquifier,

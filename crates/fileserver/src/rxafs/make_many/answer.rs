@@ -11,7 +11,7 @@ use cellar_wire::{AbortCode, List};
 
 use super::{Done, Job};
 use crate::abort_map::Refusal;
-use crate::rxafs::common::{check_fid, look_dir};
+use crate::rxafs::common::{check_fid, dir_status_and_access};
 use crate::rxafs::create::shown_new;
 use crate::rxafs::promise::NO_PROMISE;
 use crate::status::vol_sync;
@@ -70,7 +70,8 @@ impl Job {
 
     fn show_dir(&self, attached: &Attached, dir: Fid) -> Result<MadeIn, Refusal> {
         let (server, session) = (&self.server, &self.session);
-        let looked = check_fid(dir).and_then(|()| look_dir(server, session, attached, dir));
+        let looked =
+            check_fid(dir).and_then(|()| dir_status_and_access(server, session, attached, dir));
         let (status, lease_secs) = match looked {
             Ok((status, access)) => {
                 let shown = server.show(session, &status, access);

@@ -309,14 +309,14 @@ mod tests {
 
     /// A disk on which another thread syncs all blocks in the middle of each write.
     #[derive(Clone, Debug)]
-    struct Meddling<D> {
+    struct SyncDuringWrite<D> {
         below: D,
         space: Arc<OnceLock<Weak<Space>>>,
     }
 
-    impl Disk for Meddling<SimDisk> {
+    impl Disk for SyncDuringWrite<SimDisk> {
         fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-            Ok(Arc::new(Meddling {
+            Ok(Arc::new(SyncDuringWrite {
                 below: self.below.open(name)?,
                 space: self.space.clone(),
             }))
@@ -338,7 +338,7 @@ mod tests {
         }
     }
 
-    impl DiskFile for Meddling<Arc<dyn DiskFile>> {
+    impl DiskFile for SyncDuringWrite<Arc<dyn DiskFile>> {
         fn length(&self) -> io::Result<u64> {
             self.below.length()
         }
@@ -380,7 +380,7 @@ mod tests {
             |space, block, bytes| space.write_past(block, &bytes),
         ];
         for write in ways {
-            let disk = Meddling {
+            let disk = SyncDuringWrite {
                 below: SimDisk::new(1 << 30),
                 space: Arc::default(),
             };

@@ -14,10 +14,10 @@ use crate::ticket::{PATIENCE, is_nonblocking};
 /// Shards of the cache, each with its own lock.
 const SHARDS: usize = 16;
 /// If a shard has more objects than this, those that are not in use are forgotten.
-const CELLS_MAX: usize = 2048;
+const SLOTS_MAX: usize = 2048;
 
 /// An object in memory.
-pub(super) struct ObjectCell {
+pub(super) struct ObjectSlot {
     pub(super) id: ObjectId,
     state: RwLock<CachedRecord>,
 }
@@ -46,29 +46,29 @@ impl CachedRecord {
 
 /// The objects in use, and some that were used before.
 #[derive(Default)]
-pub(super) struct ObjectCells {
-    shards: [Mutex<HashMap<ObjectId, Arc<ObjectCell>>>; SHARDS],
+pub(super) struct ObjectSlots {
+    shards: [Mutex<HashMap<ObjectId, Arc<ObjectSlot>>>; SHARDS],
 }
 
-impl ObjectCells {
-    pub(super) fn of(&self, id: ObjectId) -> Arc<ObjectCell> {
+impl ObjectSlots {
+    pub(super) fn of(&self, id: ObjectId) -> Arc<ObjectSlot> {
         let mixed = (u64::from(id.vnode.0) << 32 | u64::from(id.serial))
             .wrapping_add(u64::from(id.volume.0))
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut shard = self.shards[(mixed >> 60) as usize % SHARDS].lock();
-        if let Some(cell) = shard.get(&id) {
-            return Arc::clone(cell);
+        if let Some(slot) = shard.get(&id) {
+            return Arc::clone(slot);
         }
-        if shard.len() >= CELLS_MAX {
+        if shard.len() >= SLOTS_MAX {
             // No other thread has a reference, or gets one while the shard is locked.
-            shard.retain(|_, cell| Arc::strong_count(cell) > 1);
+            shard.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
-        let cell = Arc::new(ObjectCell {
+        let slot = Arc::new(ObjectSlot {
             id,
             state: RwLock::new(CachedRecord::Unread),
         });
-        shard.insert(id, Arc::clone(&cell));
-        cell
+        shard.insert(id, Arc::clone(&slot));
+        slot
     }
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Read<'c>(RwLockReadGuard<'c, CachedRecord>);
 /// The object's record, locked for a change.
 pub(super) struct Write<'c>(RwLockWriteGuard<'c, CachedRecord>);
 
-impl ObjectCell {
+impl ObjectSlot {
     fn load(&self, shared: &Shared, known: &mut CachedRecord) -> Result<()> {
         if matches!(known, CachedRecord::Unread) {
             let value = shared.engine.get(&key_of(self.id))?;

@@ -1,8 +1,8 @@
 //! A bounded cache of decoded vnodes, each with the lock that orders changes to it.
 //!
-//! At any time there is one cell for a vnode of an open volume, so its lock is the vnode's lock. A
-//! cell stays while any thread holds a reference to it. The cache drops other cells when there are
-//! too many, or when the bodies and pages kept with them are too large. Dropping a cell loses
+//! At any time there is one slot for a vnode of an open volume, so its lock is the vnode's lock. A
+//! slot stays while any thread holds a reference to it. The cache drops other slots when there are
+//! too many, or when the bodies and pages kept with them are too large. Dropping a slot loses
 //! nothing: its contents are in the table.
 
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::record::VnodeRecord;
 
 /// Shards of the cache, each with its own lock.
 const SHARDS: usize = 64;
-/// The most cells that are examined when one is added and there are too many.
+/// The most slots that are examined when one is added and there are too many.
 const SWEEP: usize = 16;
 
 /// A vnode's place in memory.
-pub(crate) struct Cell {
+pub(crate) struct VnodeSlot {
     pub(crate) state: RwLock<Option<Loaded>>,
     used: AtomicBool,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Loaded {
     charge: Charge,
 }
 
-/// The memory of a cell's body or pages, as counted in the cache's total.
+/// The memory of a slot's body or pages, as counted in the cache's total.
 struct Charge {
     total: Arc<AtomicUsize>,
     bytes: usize,
@@ -53,8 +53,8 @@ impl Drop for Charge {
 /// A volume instance and a vnode number.
 type Name = (u32, u32);
 
-/// All cells of a partition.
-pub(crate) struct Cells {
+/// All slots of a partition.
+pub(crate) struct VnodeSlots {
     shards: Vec<Mutex<Shard>>,
     cells_max: usize,
     bytes_max: usize,
@@ -63,12 +63,12 @@ pub(crate) struct Cells {
 
 #[derive(Default)]
 struct Shard {
-    cells: HashMap<Name, Arc<Cell>>,
+    slots: HashMap<Name, Arc<VnodeSlot>>,
     order: Vec<Name>,
     hand: usize,
 }
 
-impl Cells {
+impl VnodeSlots {
     pub(crate) fn new(cells_max: usize, bytes_max: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -78,30 +78,30 @@ impl Cells {
         }
     }
 
-    /// Returns the cell of a vnode, and makes it if there is none.
-    pub(crate) fn cell(&self, instance: u32, vnode: u32) -> Arc<Cell> {
+    /// Returns the slot of a vnode, and makes it if there is none.
+    pub(crate) fn slot(&self, instance: u32, vnode: u32) -> Arc<VnodeSlot> {
         let name = (instance, vnode);
         let mixed =
             (u64::from(instance) << 32 | u64::from(vnode)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut shard = self.shards[(mixed >> 58) as usize % SHARDS].lock();
-        if let Some(cell) = shard.cells.get(&name) {
-            if !cell.used.load(Ordering::Relaxed) {
-                cell.used.store(true, Ordering::Relaxed);
+        if let Some(slot) = shard.slots.get(&name) {
+            if !slot.used.load(Ordering::Relaxed) {
+                slot.used.store(true, Ordering::Relaxed);
             }
-            return Arc::clone(cell);
+            return Arc::clone(slot);
         }
-        if shard.cells.len() >= self.cells_max
+        if shard.slots.len() >= self.cells_max
             || self.bytes.load(Ordering::Relaxed) > self.bytes_max
         {
             shard.sweep();
         }
-        let cell = Arc::new(Cell {
+        let slot = Arc::new(VnodeSlot {
             state: RwLock::new(None),
             used: AtomicBool::new(true),
         });
-        shard.cells.insert(name, Arc::clone(&cell));
+        shard.slots.insert(name, Arc::clone(&slot));
         shard.order.push(name);
-        cell
+        slot
     }
 
     /// A loaded state without body or pages.
@@ -119,14 +119,14 @@ impl Cells {
         }
     }
 
-    /// Number of cells and bytes of bodies in memory.
+    /// Number of slots and bytes of bodies in memory.
     pub(crate) fn size(&self) -> (usize, usize) {
-        let cells = self
+        let slots = self
             .shards
             .iter()
-            .map(|shard| shard.lock().cells.len())
+            .map(|shard| shard.lock().slots.len())
             .sum();
-        (cells, self.bytes.load(Ordering::Relaxed))
+        (slots, self.bytes.load(Ordering::Relaxed))
     }
 }
 
@@ -143,7 +143,7 @@ impl Loaded {
 }
 
 impl Shard {
-    /// Drops cells to which no thread has a reference and that were not used since the hand last
+    /// Drops slots to which no thread has a reference and that were not used since the hand last
     /// passed.
     fn sweep(&mut self) {
         let mut dropped = 0;
@@ -152,11 +152,11 @@ impl Shard {
                 self.hand = 0;
             }
             let name = self.order[self.hand];
-            let idle = self.cells.get(&name).is_none_or(|cell| {
-                Arc::strong_count(cell) == 1 && !cell.used.swap(false, Ordering::Relaxed)
+            let idle = self.slots.get(&name).is_none_or(|slot| {
+                Arc::strong_count(slot) == 1 && !slot.used.swap(false, Ordering::Relaxed)
             });
             if idle {
-                self.cells.remove(&name);
+                self.slots.remove(&name);
                 self.order.swap_remove(self.hand);
                 dropped += 1;
                 if dropped == 2 {
@@ -175,12 +175,12 @@ mod tests {
 
     #[test]
     fn the_cache_stays_bounded_and_keeps_what_is_held() {
-        let cells = Cells::new(SHARDS * 4, 1 << 20);
-        let held = cells.cell(1, 1);
+        let slots = VnodeSlots::new(SHARDS * 4, 1 << 20);
+        let held = slots.slot(1, 1);
         for vnode in 2..10_000 {
-            cells.cell(1, vnode);
+            slots.slot(1, vnode);
         }
-        assert!(cells.size().0 <= SHARDS * 6, "{}", cells.size().0);
-        assert!(Arc::ptr_eq(&held, &cells.cell(1, 1)));
+        assert!(slots.size().0 <= SHARDS * 6, "{}", slots.size().0);
+        assert!(Arc::ptr_eq(&held, &slots.slot(1, 1)));
     }
 }
