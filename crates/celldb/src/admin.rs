@@ -18,7 +18,7 @@ use redb::ReadableDatabase;
 use crate::backend::{LockedFile, Shared};
 use crate::embedded::{FORMAT_VERSION, appended, failed, fill, make, stored};
 use crate::guard::guarded;
-use crate::newest::Newest;
+use crate::revision_file::RevisionFile;
 use crate::text::{self, Row};
 use crate::verify::{self, Summary};
 use crate::{DatabaseId, Embedded, Error, sealed};
@@ -41,7 +41,7 @@ pub fn check(path: &Path) -> Result<Summary, Error> {
             format: summary.format,
         });
     }
-    let newest = summary.id.and_then(|id| Newest::read(path, id));
+    let newest = summary.id.and_then(|id| RevisionFile::read(path, id));
     match newest {
         Some(newest) if newest > summary.revision => Err(Error::Older {
             path: path.to_path_buf(),
@@ -87,7 +87,7 @@ pub fn export(path: &Path, to: &Path) -> Result<Exported, Error> {
     };
     let database = verify::open_copy(&storage).map_err(|reason| damaged(path, reason))?;
     let known = guarded(|| stored(&database)).ok().flatten();
-    let noted = Newest::any(path);
+    let noted = RevisionFile::any(path);
     let id = known.and_then(|(.., id)| id).or(noted.map(|(id, _)| id));
     let revision = known
         .map(|(_, revision, _)| revision)
@@ -155,7 +155,7 @@ pub fn import(from: &Path, path: &Path) -> Result<(Summary, Option<PathBuf>), Er
         return Err(damaged(from, reason));
     }
     let id = summary.id.unwrap_or_else(DatabaseId::random);
-    let noted = Newest::any(path).map_or(0, |(_, revision)| revision);
+    let noted = RevisionFile::any(path).map_or(0, |(_, revision)| revision);
     summary.revision = summary.revision.max(noted) + 1;
     let aside = match path.try_exists().map_err(failed)? {
         true => {
@@ -168,7 +168,7 @@ pub fn import(from: &Path, path: &Path) -> Result<(Summary, Option<PathBuf>), Er
     make(path, |storage| {
         guarded(|| fill(storage, &rows, summary.revision, id)).map_err(failed)
     })?;
-    Newest::open(path, id)
+    RevisionFile::open(path, id)
         .map_err(failed)?
         .note(summary.revision);
     Ok((summary, aside.map(|(old, _)| old)))

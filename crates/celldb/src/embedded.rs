@@ -32,7 +32,7 @@ use crate::backend::{LockedFile, Shared};
 use crate::guard::guarded;
 use crate::history::{Committed, History};
 use crate::id::DatabaseId;
-use crate::newest::Newest;
+use crate::revision_file::RevisionFile;
 use crate::text::Row;
 use crate::transaction::{Layered, Overlay, Transaction};
 use crate::verify::{Summary, verify};
@@ -87,7 +87,7 @@ pub struct Embedded {
     history: Arc<History>,
     id: DatabaseId,
     /// The file that holds the newest revision, if the database is a file.
-    newest: Option<Newest>,
+    newest: Option<RevisionFile>,
 }
 
 /// How a database is opened.
@@ -134,7 +134,7 @@ impl Embedded {
         let storage = Shared(Arc::new(LockedFile::open(path, false)?));
         let mut database = Self::start(storage, path, false)?;
         let revision = database.state.get_mut().durable;
-        match Newest::read(path, database.id) {
+        match RevisionFile::read(path, database.id) {
             Some(newest) if newest > revision && !opening.older => {
                 return Err(Error::Older {
                     path: path.to_path_buf(),
@@ -144,7 +144,7 @@ impl Embedded {
             }
             _ => {}
         }
-        let newest = Newest::open(path, database.id).map_err(failed)?;
+        let newest = RevisionFile::open(path, database.id).map_err(failed)?;
         newest.note(revision);
         database.newest = Some(newest);
         Ok(database)

@@ -30,7 +30,7 @@ mod error;
 mod guard;
 mod history;
 mod id;
-mod newest;
+mod revision_file;
 mod sealed;
 mod table;
 mod text;

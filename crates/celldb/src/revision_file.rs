@@ -19,13 +19,13 @@ const BYTES: usize = 8 + 16 + 8 + 4;
 
 /// The file, open.
 #[derive(Debug)]
-pub(crate) struct Newest {
+pub(crate) struct RevisionFile {
     file: File,
     path: PathBuf,
     id: DatabaseId,
 }
 
-impl Newest {
+impl RevisionFile {
     /// The place of the file of a database.
     pub(crate) fn path_of(database: &Path) -> PathBuf {
         database.with_extension("revision")
@@ -94,14 +94,18 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let database = home.path().join("cell.redb");
         let id = DatabaseId::from_bytes([7; 16]);
-        assert_eq!(Newest::read(&database, id), None);
-        let newest = Newest::open(&database, id).unwrap();
+        assert_eq!(RevisionFile::read(&database, id), None);
+        let newest = RevisionFile::open(&database, id).unwrap();
         newest.note(6);
         newest.note(7);
-        assert_eq!(Newest::read(&database, id), Some(7));
+        assert_eq!(RevisionFile::read(&database, id), Some(7));
         let other = DatabaseId::from_bytes([8; 16]);
-        assert_eq!(Newest::read(&database, other), None, "of another database");
-        let path = Newest::path_of(&database);
+        assert_eq!(
+            RevisionFile::read(&database, other),
+            None,
+            "of another database"
+        );
+        let path = RevisionFile::path_of(&database);
         let good = std::fs::read(&path).unwrap();
         for bit in 0..good.len() * 8 {
             let mut bytes = good.clone();
