@@ -11,7 +11,7 @@
 //! valid page, so redb panics; the panic is caught here, and the read fails with an error. If redb
 //! got an I/O error instead, it would refuse all further use of the table.
 
-mod twin;
+mod disk_table;
 
 use std::cell::Cell;
 use std::io;

@@ -97,8 +97,8 @@ impl Engine {
         let Some(base) = &*slot else {
             return Ok(None);
         };
-        let twin = match base.twin() {
-            Ok(twin) => twin,
+        let table = match base.disk_table() {
+            Ok(table) => table,
             Err(error) => {
                 faults.others.push(format!(
                     "the table that is on the disk cannot be opened ({error}), and a restart may not \
@@ -115,7 +115,7 @@ impl Engine {
             }
         };
         let mut look = |key: &Key, faults: &mut TableFaults| {
-            if twin.check(key).is_ok() {
+            if table.check(key).is_ok() {
                 return;
             }
             match faults.lost.len() < NAMED_MAX {

@@ -61,11 +61,11 @@ impl StorageBackend for Stored {
 }
 
 /// The open base table of the disk.
-pub(crate) struct Twin(Option<ReadOnlyDatabase>);
+pub(crate) struct DiskTable(Option<ReadOnlyDatabase>);
 
 impl Base {
-    /// Opens the table on the disk. The file must not change before the twin is dropped.
-    pub(crate) fn twin(&self) -> Result<Twin> {
+    /// Opens the table on the disk. The file must not change before that is dropped.
+    pub(crate) fn disk_table(&self) -> Result<DiskTable> {
         let database = guarded(|| {
             let stored = Stored {
                 file: Arc::clone(&self.file),
@@ -75,7 +75,7 @@ impl Base {
             builder.set_cache_size(CACHE_BYTES);
             Ok(builder.open_read_only_with_backend(stored)?)
         });
-        Ok(Twin(Some(database.map_err(|error| failed(&error))?)))
+        Ok(DiskTable(Some(database.map_err(|error| failed(&error))?)))
     }
 
     /// Compares up to `length` bytes at an offset of the file on the disk with the sums. Returns
@@ -104,7 +104,7 @@ impl Base {
     }
 }
 
-impl Twin {
+impl DiskTable {
     /// Checks whether the entry of a key can be read.
     pub(crate) fn check(&self, key: &Key) -> Result<()> {
         guarded(|| {
@@ -119,7 +119,7 @@ impl Twin {
     }
 }
 
-impl Drop for Twin {
+impl Drop for DiskTable {
     fn drop(&mut self) {
         // The drop of the database may read damaged pages, too.
         let _ = guarded(|| {
