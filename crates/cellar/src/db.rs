@@ -6,8 +6,8 @@ use cellar_celldb::{Error, Summary, check, check_export, export, import};
 use serde_json::json;
 
 use crate::cell_directory::CellDirectory;
+use crate::default_directory;
 use crate::failure::{Failure, Outcome};
-use crate::found;
 use crate::suite::print_json;
 use crate::up::lock;
 
@@ -51,7 +51,7 @@ enum DbCommand {
 }
 
 pub(crate) fn run(options: &Options) -> Outcome {
-    let directory = found::directory(options.dir.as_deref())?;
+    let directory = default_directory::named_or_default(options.dir.as_deref())?;
     if !directory.databases().is_dir() {
         return Err(Failure::new(format!(
             "{} holds no databases of a cell",

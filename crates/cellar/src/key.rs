@@ -9,8 +9,8 @@ use clap::Subcommand;
 use serde_json::json;
 use zeroize::Zeroizing;
 
+use crate::default_directory;
 use crate::failure::{Failure, Outcome};
-use crate::found;
 use crate::output::outln;
 use crate::suite::print_json;
 
@@ -126,7 +126,7 @@ impl KeyDirectory {
         if let (Some(directory), Some(cell)) = (&self.server_dir, &self.cell) {
             return Ok(Authority::open(directory, cell)?);
         }
-        let directory = found::directory(self.dir.as_deref())?;
+        let directory = default_directory::named_or_default(self.dir.as_deref())?;
         let identity = directory.identity()?.ok_or_else(|| {
             Failure::new(format!(
                 "{} holds no cell: give --dir, or --server-dir and --cell for an OpenAFS server",

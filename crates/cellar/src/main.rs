@@ -12,9 +12,9 @@ use tracing_subscriber::EnvFilter;
 
 mod cell_directory;
 mod db;
+mod default_directory;
 mod failure;
 mod files;
-mod found;
 mod identity;
 mod key;
 mod login;

@@ -35,8 +35,8 @@ use cellar_client::{Administrator, Cell, CellName, Client, Config, Dns, Ports};
 use cellar_rpc::Runtime;
 
 use crate::cell_directory::{CellDirectory, Part};
+use crate::default_directory;
 use crate::failure::{Failure, Outcome};
-use crate::found;
 use crate::identity::IdentityOptions;
 use crate::mounted;
 
@@ -255,7 +255,7 @@ impl CellOptions {
         let mut directory = None;
         let list_named = named_list().is_some();
         if self.dir.is_some() || !list_named {
-            let candidate = found::directory(self.dir.as_deref())?;
+            let candidate = default_directory::named_or_default(self.dir.as_deref())?;
             match candidate.known_identity()? {
                 Some(identity) => {
                     cells.push(identity.cell);
@@ -317,7 +317,7 @@ impl CellOptions {
             }
         }
         // If the cell is on this machine, its ports are known and its socket may be used.
-        let local = found::directory(self.dir.as_deref())?;
+        let local = default_directory::named_or_default(self.dir.as_deref())?;
         let identity = local.known_identity()?.filter(|identity| {
             let cell = &identity.cell;
             wanted.as_ref().is_none_or(|name| *name == cell.name)
@@ -516,7 +516,8 @@ mod tests {
     /// The result if a cell's directory exists here and a mount reports `told`.
     fn found(told: &str) -> CellSource {
         let directory = tempfile::tempdir().expect("directory");
-        let directory = found::directory(Some(directory.path())).expect("directory");
+        let directory =
+            default_directory::named_or_default(Some(directory.path())).expect("directory");
         let mut found = CellSource {
             cells: vec![cell(HERE)],
             directory: Some((directory, Part::Fileserver)),

@@ -10,8 +10,8 @@ use cellar_rpc::{CallOptions, local};
 use cellar_wire::package::{Package, ProcedureInfo, Stream};
 use serde_json::Value;
 
+use crate::default_directory;
 use crate::failure::{Failure, Outcome};
-use crate::found;
 use crate::output::outln;
 
 /// The service on the administrator's socket; it is on no port.
@@ -48,7 +48,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) async fn run(options: Options) -> Outcome {
-    let directory = found::directory(options.dir.as_deref())?;
+    let directory = default_directory::named_or_default(options.dir.as_deref())?;
     let socket = directory.admin_socket();
     let connection = local::connect(&socket).await.map_err(|cause| {
         Failure::new(format!(

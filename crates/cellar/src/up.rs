@@ -19,7 +19,6 @@ mod bozo;
 mod copies;
 pub(crate) mod damaged;
 mod databases;
-mod elsewhere;
 mod family;
 pub(crate) mod join;
 pub(crate) mod lock;
@@ -28,6 +27,7 @@ pub(crate) mod osds;
 mod partitions;
 mod pieces;
 mod protection;
+mod remote_databases;
 pub(crate) mod roles;
 mod statistics;
 mod trust;
@@ -41,8 +41,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use cellar_client::{Cell, CellName, Ports};
 
 use crate::cell_directory::{self, Identity, Part};
+use crate::default_directory;
 use crate::failure::{Failure, Outcome};
-use crate::found;
 
 /// The name of a new cell if none is given.
 const DEFAULT_CELL: &str = "demo.cell";
@@ -139,7 +139,7 @@ pub(crate) fn wall_clock() -> Duration {
 
 pub(crate) fn run(options: Options) -> Outcome {
     let start = Instant::now();
-    let directory = found::directory(options.dir.as_deref())?;
+    let directory = default_directory::named_or_default(options.dir.as_deref())?;
     cellar_private::passage(directory.path()).map_err(|cause| {
         Failure::new(format!(
             "cannot make {}: {cause}",

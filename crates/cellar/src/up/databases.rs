@@ -16,10 +16,10 @@ use cellar_wire::{AbortCode, List, vl};
 
 use super::bootstrap;
 use super::copies::Copies;
-use super::elsewhere::RemoteDatabases;
 use super::osds::OsdTable;
 use super::pieces::{self, New};
 use super::protection::{OwnLocations, OwnProtection};
+use super::remote_databases::RemoteDatabases;
 use super::roles::v4_address;
 use super::trust::Trust;
 use super::wall_clock;

@@ -11,7 +11,7 @@ use cellar_wire::package::Procedure;
 use cellar_wire::vl::{self, NvldbEntry};
 use cellar_wire::{AbortCode, afsosd};
 
-use super::elsewhere::RemoteDatabases;
+use super::remote_databases::RemoteDatabases;
 
 /// The largest number of servers. It bounds a database that never reports the end. A server beyond
 /// the bound would not be asked for the objects that it needs, so more servers are an error.

@@ -14,7 +14,7 @@ use crate::cell_directory::{self, CellDirectory};
 use crate::failure::{Failure, Outcome};
 
 /// Returns the directory that was named, otherwise `./cell-data`, whether it exists or not.
-pub(crate) fn directory(named: Option<&Path>) -> Outcome<CellDirectory> {
+pub(crate) fn named_or_default(named: Option<&Path>) -> Outcome<CellDirectory> {
     if let Some(named) = named {
         return Ok(CellDirectory::new(named));
     }
@@ -36,7 +36,7 @@ fn somebody_elses(directory: &CellDirectory, user: u32) -> io::Result<Option<Pat
     let trusted = |about: &Metadata| about.uid() == 0 || about.uid() == user;
     // Check a link as well as its target.
     for about in [fs::symlink_metadata(path), fs::metadata(path)] {
-        let Some(about) = if_there(about)? else {
+        let Some(about) = unless_missing(about)? else {
             return Ok(None);
         };
         let open_to_all = !about.is_symlink() && about.mode() & 0o002 != 0;
@@ -49,14 +49,14 @@ fn somebody_elses(directory: &CellDirectory, user: u32) -> io::Result<Option<Pat
         directory.public_identity_file(),
         directory.admin_socket(),
     ] {
-        if if_there(fs::symlink_metadata(&used))?.is_some_and(|about| !trusted(&about)) {
+        if unless_missing(fs::symlink_metadata(&used))?.is_some_and(|about| !trusted(&about)) {
             return Ok(Some(used));
         }
     }
     Ok(None)
 }
 
-fn if_there(about: io::Result<Metadata>) -> io::Result<Option<Metadata>> {
+fn unless_missing(about: io::Result<Metadata>) -> io::Result<Option<Metadata>> {
     match about {
         Ok(about) => Ok(Some(about)),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
