@@ -214,7 +214,7 @@ pub const LOCAL_SIZE_DEFAULT: u64 = 1 << 20;
 /// copied while the client waits.
 pub const OBJECT_MOVE_MAX: u64 = 64 << 20;
 
-/// Bytes of a store into objects that must have arrived before the store waits for the file's turn.
+/// Bytes of a store into objects that must have arrived before the store waits for the file's lock.
 pub const OBJECT_BEGIN_BYTES: u64 = 256 << 10;
 
 /// Bytes of a store into a new file that are kept while they are written. If a device that was
@@ -223,7 +223,7 @@ pub const OBJECT_REPLAY_MAX: usize = 8 << 20;
 
 /// How long a store waits for another store of the same file in objects. After that the client must
 /// retry.
-pub const OBJECT_TURN_PATIENCE: Duration = Duration::from_secs(20);
+pub const STORE_LOCK_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a device may be silent before another copy is read.
 pub const OBJECT_PATIENCE: Duration = Duration::from_secs(1);
@@ -278,7 +278,7 @@ pub const PRUNE_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long the removal of the data of a failed store may take. No other store of the file begins
 /// in that time.
-pub const UNMAKE_PATIENCE: Duration = Duration::from_secs(2);
+pub const REMOVE_FAILED_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a device counts as alive after an answer. Checked before a new file without copies is
 /// placed on it.
@@ -289,11 +289,11 @@ pub const ALIVE_PATIENCE: Duration = Duration::from_secs(1);
 /// Approximate number of objects of a device that are judged together when garbage is collected.
 pub const COLLECT_OBJECTS: usize = 16 << 10;
 
-/// Files whose turns are taken together when garbage is removed.
+/// Files whose store locks are taken together when garbage is removed.
 pub const COLLECT_FILES: usize = 32;
 
-/// How long garbage removal waits for a turn. A busy file is left for the next time.
-pub const COLLECT_TURN_PATIENCE: Duration = Duration::from_millis(200);
+/// How long garbage removal waits for a lock. A busy file is left for the next time.
+pub const COLLECT_LOCK_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Pause between two parts of a round that collects garbage in the background.
 pub const COLLECT_PAUSE: Duration = Duration::from_millis(200);

@@ -4,9 +4,9 @@
 //!   [`store`]). A store writes new versions and takes effect by one change of the vnode, so
 //!   readers see all or nothing of it.
 //! * For clients with support, it hands out layouts and capabilities ([`crate::afsosd`]).
-//! * [`policies`] decides which files are in objects; [`layouts`] makes new layouts. [`turns`]
-//!   serialises the writers of one file; [`reading`] knows the versions in use; [`prune`] removes
-//!   versions that are no longer needed.
+//! * [`policies`] decides which files are in objects; [`layouts`] makes new layouts.
+//!   [`store_locks`] serialises the writers of one file; [`open_reads`] knows the versions in use;
+//!   [`prune`] removes versions that are no longer needed.
 //! * Volumes take their layouts with them ([`lending`]). [`ownership`] decides which volume may
 //!   write to the objects.
 //! * [`repair`] repairs objects that are lost, damaged or to be moved. [`collect`] removes objects
@@ -47,25 +47,25 @@ pub(crate) mod layouts;
 pub(crate) mod lending;
 pub(crate) mod liveness;
 pub(crate) mod loaded_lists;
-pub(crate) mod making;
+pub(crate) mod open_reads;
 pub(crate) mod ownership;
+pub(crate) mod pending_versions;
 pub(crate) mod policies;
 pub(crate) mod prune;
-pub(crate) mod reading;
 pub(crate) mod repair;
 pub(crate) mod store;
-pub(crate) mod turns;
+pub(crate) mod store_locks;
 
 use cell::Upkeep;
 use liveness::DeviceLiveness;
 use loaded_lists::{LoadedLists, has_none};
-use making::Makings;
+use open_reads::OpenReads;
 use ownership::Claims;
+use pending_versions::PendingVersions;
 use policies::PolicyBook;
 use prune::Prunes;
-use reading::Readings;
 use repair::Repairs;
-use turns::Turns;
+use store_locks::StoreLocks;
 
 /// The number of the device that stands for the file servers' own disks.
 const LOCAL_DISK: u32 = 1;
@@ -124,10 +124,10 @@ pub(crate) struct Objects {
     storage: OnceLock<Storage>,
     pub(crate) loaded_lists: LoadedLists,
     pub(crate) policies: PolicyBook,
-    pub(crate) turns: Turns,
-    pub(crate) readings: Readings,
+    pub(crate) store_locks: StoreLocks,
+    pub(crate) open_reads: OpenReads,
     pub(crate) prunes: Prunes,
-    pub(crate) makings: Makings,
+    pub(crate) pending_versions: PendingVersions,
     pub(crate) liveness: DeviceLiveness,
     pub(crate) repairs: Repairs,
     pub(crate) upkeep: OnceLock<Upkeep>,
@@ -321,11 +321,11 @@ impl Objects {
             while !kept.is_stopping() {
                 tokio::time::sleep(STORE_LEASES_INTERVAL).await;
                 for lease in kept.objects.leases.sweep(kept.wall().as_secs()) {
-                    kept.unmake(
+                    kept.remove_failed_store(
                         &lease.volume,
                         lease.fid,
                         lease.next,
-                        (lease.turn, lease.making),
+                        (lease.store_lock, lease.version_guard),
                     );
                 }
             }

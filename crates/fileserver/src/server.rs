@@ -333,7 +333,7 @@ impl Server {
                     self.callbacks.sweep(now);
                     self.locks.sweep(now);
                     self.leases.sweep();
-                    self.objects.readings.sweep(now.into());
+                    self.objects.open_reads.sweep(now.into());
                 }
                 _ = transactions.tick() => self.expire_transactions(self.now_secs()),
                 _ = rounds.tick() => self.contacts.tidy(self.now_secs()).await,

@@ -36,7 +36,7 @@ pub(super) async fn begin_fetch(server: &Arc<Server>, call: &mut IncomingCall) -
                     let (status, layout) = volume.status_and_layout(fid)?;
                     let layout = layout.ok_or(NOT_IN_OBJECTS)?;
                     let until = server.wall().as_secs() + CLIENT_CAPABILITY_LIFE.as_secs();
-                    if !server.objects.readings.lend(fid, &layout, until) {
+                    if !server.objects.open_reads.lend(fid, &layout, until) {
                         return Err(NOT_IN_OBJECTS);
                     }
                     // The layout is unchanged, so a later removal of versions sees this reader.

@@ -1,8 +1,8 @@
 //! Stores that clients make directly: begun, and not ended yet.
 //!
-//! Each has the turn to write its file until it ends, is aborted, or was not renewed for
+//! Each has the store lock of its file until it ends, is aborted, or was not renewed for
 //! [`STORE_LEASE`] seconds. In the last two cases no vnode names the written data, and the devices
-//! are told to remove it. The next store of the file then gets the turn. A restart forgets all
+//! are told to remove it. The next store of the file then gets the lock. A restart forgets all
 //! direct stores, and their clients begin again.
 
 use std::collections::HashMap;
@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 
 use crate::abort_map::Refusal;
 use crate::limits::STORE_LEASES_MAX;
-use crate::objects::making::Making;
-use crate::objects::turns::Turn;
+use crate::objects::pending_versions::VersionGuard;
+use crate::objects::store_locks::StoreLock;
 
 /// A direct store of a client.
 pub(crate) struct Lease {
@@ -37,9 +37,9 @@ pub(crate) struct Lease {
     /// In seconds since 1970.
     pub(crate) expires: u64,
     /// Keeps other writers from the file.
-    pub(crate) turn: Turn,
+    pub(crate) store_lock: StoreLock,
     /// Keeps garbage collection from the written data.
-    pub(crate) making: Making,
+    pub(crate) version_guard: VersionGuard,
 }
 
 /// All direct stores, by number.

@@ -78,7 +78,7 @@ impl Server {
         // A version in the making gets its record before it leaves the list of makings, so the
         // makings are read before the records. A reader checks the layout again after it has
         // registered, so the readings are read after the records.
-        let mut all = self.objects.makings.of(volume);
+        let mut all = self.objects.pending_versions.of(volume);
         let mut end: Option<VnodeId> = None;
         for (_, partition) in self.volumes.partitions() {
             let (found, more) = partition.references(volume, after, limit)?;
@@ -88,7 +88,7 @@ impl Server {
                 (one, other) => one.or(other),
             };
         }
-        let read = self.objects.readings.named(volume, self.wall().as_secs());
+        let read = self.objects.open_reads.named(volume, self.wall().as_secs());
         all.extend(read);
         let end_or_last = end.unwrap_or(VnodeId(u32::MAX));
         all.retain(|reference| {

@@ -1,6 +1,6 @@
 //! BeginStore, ExtendStore, EndStore, AbortStore: a store that a client makes directly.
 //!
-//! 1. BeginStore takes the turn to write the file, as the server's own stores do, and returns the
+//! 1. BeginStore takes the store lock of the file, as the server's own stores do, and returns the
 //!    objects and versions that may be written. Bytes on this server, or in objects that belong to
 //!    another volume, are first moved to new objects of this volume. The contents stay the same, so
 //!    no promise is broken.
@@ -30,7 +30,7 @@ use super::leases::{self, Lease};
 use super::{Grant, NOT_IN_OBJECTS, access, store_rights};
 use crate::abort_map::Refusal;
 use crate::access::Access;
-use crate::limits::{OBJECT_MOVE_MAX, STORE_SLACK_BLOCKS, UNMAKE_PATIENCE};
+use crate::limits::{OBJECT_MOVE_MAX, REMOVE_FAILED_PATIENCE, STORE_SLACK_BLOCKS};
 use crate::objects::layouts::{self, NewFile};
 use crate::objects::liveness;
 use crate::objects::loaded_lists::retry_when_loaded;
@@ -44,9 +44,9 @@ use crate::status::vol_sync;
 use crate::volumes::{Attached, VolumeAccess};
 
 /// How long BeginStore waits for another store of the file.
-const TURN_WAIT: Duration = Duration::from_secs(2);
+const STORE_LOCK_WAIT: Duration = Duration::from_secs(2);
 // Long enough to outlast the cleanup of an aborted store.
-const _: () = assert!(UNMAKE_PATIENCE.as_millis() <= TURN_WAIT.as_millis());
+const _: () = assert!(REMOVE_FAILED_PATIENCE.as_millis() <= STORE_LOCK_WAIT.as_millis());
 
 /// A permitted store, with the present status of the file.
 struct PermittedStore {
@@ -114,8 +114,8 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
         })
         .await?;
     }
-    let turn = timeout(TURN_WAIT, server.objects.turns.wait(fid)).await;
-    let Ok(Some(turn)) = turn else {
+    let store_lock = timeout(STORE_LOCK_WAIT, server.objects.store_locks.wait(fid)).await;
+    let Ok(Some(store_lock)) = store_lock else {
         return Err(Refusal::Code(AbortCode::EBUSY));
     };
     let look = async || {
@@ -154,7 +154,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
     };
     let length = end.max(before.length);
     let info = volume.info();
-    let (old, next, turn) = if is_own || before.length == 0 {
+    let (old, next, store_lock) = if is_own || before.length == 0 {
         let next = match old.as_ref().filter(|_| is_own) {
             Some(old) => layouts::next(server, fid, old, length, info.borrowed)?,
             None => {
@@ -169,15 +169,16 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
                 fresh.ok_or(NOT_IN_OBJECTS)?
             }
         };
-        (old, next, turn)
+        (old, next, store_lock)
     } else {
-        let moving = Storing::moving(server, &volume, before, old, turn, &wanted, serial).await?;
-        let (moved, turn) = moving.ok_or(NOT_IN_OBJECTS)?.move_out().await?;
+        let moving =
+            Storing::moving(server, &volume, before, old, store_lock, &wanted, serial).await?;
+        let (moved, store_lock) = moving.ok_or(NOT_IN_OBJECTS)?.move_out().await?;
         let next = layouts::next(server, fid, &moved, length, info.borrowed)?;
-        (Some(moved), next, turn)
+        (Some(moved), next, store_lock)
     };
     store::still_taken(&volume).await?;
-    let making = server.objects.makings.store(fid, &next);
+    let version_guard = server.objects.pending_versions.store(fid, &next);
     let grant = Grant {
         rights: store_rights(&next),
         version: next.version,
@@ -194,8 +195,8 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
         next,
         length,
         expires: leases::end(server.wall().as_secs()),
-        turn,
-        making,
+        store_lock,
+        version_guard,
     })?;
     call.reply(&BeginStoreReply {
         store,
@@ -292,7 +293,12 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
     let layout = match after(&lease.next, &failed) {
         Ok(layout) if length <= lease.length => layout,
         ended => {
-            server.unmake(&lease.volume, fid, lease.next, (lease.turn, lease.making));
+            server.remove_failed_store(
+                &lease.volume,
+                fid,
+                lease.next,
+                (lease.store_lock, lease.version_guard),
+            );
             return Err(ended.err().unwrap_or(Refusal::Invalid));
         }
     };
@@ -335,7 +341,12 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
         Err(refused) => {
             let (error, lease) = *refused;
             if store::is_refused_here(&error) {
-                server.unmake(&lease.volume, fid, lease.next, (lease.turn, lease.making));
+                server.remove_failed_store(
+                    &lease.volume,
+                    fid,
+                    lease.next,
+                    (lease.store_lock, lease.version_guard),
+                );
             }
             return Err(match error {
                 Error::Stale(_) => Refusal::Code(AbortCode::ESTALE),
@@ -362,7 +373,12 @@ pub(super) async fn abort_store(server: &Arc<Server>, call: &mut IncomingCall) -
     let session = server.session(call).await?;
     let now = server.wall().as_secs();
     let lease = server.objects.leases.take(store, fid, session.id(), now)?;
-    server.unmake(&lease.volume, fid, lease.next, (lease.turn, lease.making));
+    server.remove_failed_store(
+        &lease.volume,
+        fid,
+        lease.next,
+        (lease.store_lock, lease.version_guard),
+    );
     call.reply(&AbortStoreReply {});
     Ok(())
 }

@@ -48,7 +48,7 @@ pub(super) async fn move_object(server: &Arc<Server>, call: &mut IncomingCall) -
     let begun = server.objects.repairs.begin(&broken).ok_or(Refusal::Busy)?;
     let free = Pace::new(0);
     let (outcome, osd) = server
-        .mend(broken, RepairPlacement::On(osd), 0, &free)
+        .rebuild_object(broken, RepairPlacement::On(osd), 0, &free)
         .await?;
     begun.end(outcome);
     match outcome {

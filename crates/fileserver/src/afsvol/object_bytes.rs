@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use crate::limits::OBJECT_PATIENCE;
 use crate::objects::ObjectFigures;
-use crate::objects::reading::Reading;
+use crate::objects::open_reads::ReadGuard;
 use crate::server::Server;
 
 /// The number of bytes that one reader reads.
@@ -44,13 +44,13 @@ pub(super) struct ObjectBytes {
     end: u64,
     reader: Reader,
     reported: usize,
-    _reading: Reading,
+    _read_guard: ReadGuard,
 }
 
 impl ObjectBytes {
     /// Begins to read the whole file.
     pub(super) fn begin(server: &Arc<Server>, file: InObjects) -> Result<Self, AbortCode> {
-        let reading = server.objects.readings.begin(file.fid, &file.layout);
+        let read_guard = server.objects.open_reads.begin(file.fid, &file.layout);
         let end = file.length.min(PART_BYTES);
         Ok(Self {
             reader: reader(server, &file, 0..end)?,
@@ -58,7 +58,7 @@ impl ObjectBytes {
             file,
             end,
             reported: 0,
-            _reading: reading,
+            _read_guard: read_guard,
         })
     }
 

@@ -17,8 +17,8 @@
 //!    round until after the second. So the family is not moved, released or restored in the
 //!    meantime.
 //! 5. The references of a server include the versions that stores and repairs are making
-//!    ([`super::making`]), and those that are being read ([`super::reading`]). *In the turn of the
-//!    file*, which stores also take, this server's references are read once more. Only then are the
+//!    ([`super::pending_versions`]), and those that are being read ([`super::open_reads`]). *Under
+//!    the store lock of the file*, this server's references are read once more. Only then are the
 //!    devices told. So no store makes a version in between that is older than the garbage, by a
 //!    clock that was set back.
 //! 6. *Grace*: objects that were written recently are never removed.
@@ -47,7 +47,7 @@ use super::garbage::{Age, References, Verdict, judge};
 use super::prune::{prune, remove};
 use super::{LOCAL_DISK, ObjectFigures, Storage};
 use crate::abort_map::Refusal;
-use crate::limits::{COLLECT_FILES, COLLECT_OBJECTS, COLLECT_PAUSE, COLLECT_TURN_PATIENCE};
+use crate::limits::{COLLECT_FILES, COLLECT_LOCK_PATIENCE, COLLECT_OBJECTS, COLLECT_PAUSE};
 use crate::server::Server;
 
 /// References requested in one call.
@@ -330,7 +330,7 @@ impl Server {
         Ok(here)
     }
 
-    /// Removes the garbage of some files, in their turns.
+    /// Removes the garbage of some files, under their store locks.
     #[expect(clippy::too_many_arguments, reason = "all that is known of the volume")]
     async fn remove_garbage(
         self: &Arc<Self>,
@@ -342,7 +342,7 @@ impl Server {
         age: Age,
         collected: &mut Collected,
     ) -> Result<(), Refusal> {
-        let mut turns = Vec::new();
+        let mut store_locks = Vec::new();
         let mut ours = Vec::new();
         for ((vnode, uniquifier), objects) in files {
             let fid = Fid {
@@ -350,9 +350,9 @@ impl Server {
                 vnode: *vnode,
                 uniquifier: *uniquifier,
             };
-            match timeout(COLLECT_TURN_PATIENCE, self.objects.turns.wait(fid)).await {
-                Ok(Some(turn)) => {
-                    turns.push(turn);
+            match timeout(COLLECT_LOCK_PATIENCE, self.objects.store_locks.wait(fid)).await {
+                Ok(Some(store_lock)) => {
+                    store_locks.push(store_lock);
                     ours.extend(objects);
                 }
                 _ => collected.busy += 1,
@@ -405,7 +405,7 @@ impl Server {
         let figures = &self.objects.figures;
         ObjectFigures::count(&figures.collections);
         // Other stores may continue.
-        drop(turns);
+        drop(store_locks);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use cellar_wire::ids::Fid;
 use cellar_wire::object::Layout;
 
 use super::ObjectFigures;
-use super::reading::Reading;
+use super::open_reads::ReadGuard;
 use crate::abort_map::Refusal;
 use crate::limits::OBJECT_PATIENCE;
 use crate::server::Server;
@@ -33,7 +33,7 @@ pub(crate) struct Fetching {
     first: Option<Bytes>,
     reported: usize,
     done: bool,
-    _reading: Reading,
+    _read_guard: ReadGuard,
 }
 
 impl Fetching {
@@ -43,7 +43,7 @@ impl Fetching {
         status: &VnodeStatus,
         layout: &Arc<Layout>,
         (position, length): (u64, u64),
-        reading: Reading,
+        read_guard: ReadGuard,
     ) -> Result<Self, Refusal> {
         let range = clip(status.length, position, length);
         let storage = server.objects.needed()?;
@@ -65,7 +65,7 @@ impl Fetching {
             first: None,
             reported: 0,
             done: length == 0,
-            _reading: reading,
+            _read_guard: read_guard,
         };
         if length > 0 {
             fetching.first = fetching.next().await?;

@@ -31,10 +31,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tracing::debug;
 
-use super::making::Making;
-use super::turns::Turn;
+use super::pending_versions::VersionGuard;
+use super::store_locks::StoreLock;
 use super::{ObjectFigures, Storage};
-use crate::limits::{PRUNE_PAUSE, PRUNES_MAX, UNMAKE_PATIENCE};
+use crate::limits::{PRUNE_PAUSE, PRUNES_MAX, REMOVE_FAILED_PATIENCE};
 use crate::server::Server;
 
 /// Files whose old versions are to be removed.
@@ -200,23 +200,23 @@ impl Server {
     }
 
     /// Removes the data of a failed store, which no record names, even on devices that keep removed
-    /// objects. Most likely one of the devices is full. The store keeps its turn for so long,
+    /// objects. Most likely one of the devices is full. The store keeps its lock until then,
     /// because the next store may use the same objects.
-    pub(crate) fn unmake(
+    pub(crate) fn remove_failed_store(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
         fid: Fid,
         next: Layout,
-        (turn, making): (Turn, Making),
+        (store_lock, version_guard): (StoreLock, VersionGuard),
     ) {
         let server = self.clone();
         let former = Former::of(volume);
-        drop(making);
+        drop(version_guard);
         tokio::task::spawn_local(async move {
             // The rest is left to garbage collection.
             let unmade = server.unmake_now(former, fid, next);
-            let _late = tokio::time::timeout(UNMAKE_PATIENCE, unmade).await;
-            drop(turn);
+            let _late = tokio::time::timeout(REMOVE_FAILED_PATIENCE, unmade).await;
+            drop(store_lock);
         });
     }
 
@@ -285,7 +285,7 @@ impl Server {
         // `shared`.
         let info = volume.info();
         // Read after the layouts: a reader checks the layout again after it has registered.
-        let read = self.objects.readings.of(
+        let read = self.objects.open_reads.of(
             Fid {
                 volume: info.id,
                 ..fid

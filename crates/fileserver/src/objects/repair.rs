@@ -10,20 +10,20 @@
 //!    ([`super::cell::Upkeep::repair_delay`]). When it returns, its objects have no references any
 //!    more, and are collected as garbage.
 //! 3. An object is copied, or computed, while others store and read, because the named versions do
-//!    not change. Only then the turn of the file is taken, as by a store. One change then names the
-//!    new place in all versions of the file that the RW volume and its clones see ([`mend`]). A
+//!    not change. Only then the store lock of the file is taken. One change then names the
+//!    new place in all versions of the file that the RW volume and its clones see ([`rebuild`]). A
 //!    store in between makes the copy useless. After some such attempts the object is copied within
-//!    the turn.
+//!    the lock.
 //! 4. Each server repairs the objects that its own volumes name. A read-only volume on another
 //!    server is that server's task.
 //! 5. The bytes per second are bounded over all repairs of a server.
 
-mod mend;
 mod queue;
+mod rebuild;
 mod watch;
 
-pub(crate) use mend::RepairPlacement;
 pub(crate) use queue::{DamagedObject, Outcome, Repairs};
+pub(crate) use rebuild::RepairPlacement;
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! StoreData into a file that is in objects, or goes there with this store.
 //!
-//! 1. A store waits for the turn of the file, so there is one writer of a file at a time. Readers
+//! 1. A store waits for the lock of the file, so there is one writer of a file at a time. Readers
 //!    are not affected, because they read the versions in their layout.
 //! 2. The layout of the store has a new version.
 //!    - A file that is in objects gets only the new bytes; the devices share the rest.
@@ -16,7 +16,7 @@
 //!
 //!    A volume that moves to another server takes no changes from then on. The versions of its next
 //!    server are above all that were given before (`super::lending`). Consider a store that began
-//!    before the move, and whose bytes or turn took long. It would write a version above those of
+//!    before the move, and whose bytes or lock took long. It would write a version above those of
 //!    the next server, and the device would then remove those. Therefore the store checks again
 //!    that the volume takes changes, after its version was given and before a device learns of it.
 //! 4. If a device fails during a store to new objects, the objects are made on other devices, once,
@@ -36,9 +36,9 @@ use parking_lot::Mutex;
 use super::ObjectFigures;
 use super::layouts::{self, NewFile};
 use super::liveness;
-use super::making::Making;
+use super::pending_versions::VersionGuard;
 use super::policies::{ObjectSpec, StorageDecision};
-use super::turns::Turn;
+use super::store_locks::StoreLock;
 use crate::abort_map::Refusal;
 use crate::limits::{FETCH_PIECE_BYTES, OBJECT_MOVE_MAX, OBJECT_PATIENCE, OBJECT_REPLAY_MAX};
 use crate::rxafs::common::run_apart;
@@ -110,8 +110,8 @@ pub(crate) struct Storing {
     next: Layout,
     /// The file keeps its objects; only the new bytes are written.
     pub(crate) goes_on: bool,
-    turn: Turn,
-    making: Making,
+    store_lock: StoreLock,
+    version_guard: VersionGuard,
 }
 
 /// The result of a store into objects, before the change of the vnode.
@@ -125,7 +125,7 @@ pub(crate) struct Stored {
     written: Written,
     length: u64,
     /// Held until the change is made, or the written data is removed.
-    held: Mutex<Option<(Turn, Making)>>,
+    held: Mutex<Option<(StoreLock, VersionGuard)>>,
 }
 
 /// The place of the file's bytes after a store that leaves it `length` bytes long.
@@ -168,7 +168,7 @@ pub(crate) fn place(
 }
 
 impl Storing {
-    /// Waits for the turn, and chooses the objects. `None` if no devices take files of that size
+    /// Waits for the lock, and chooses the objects. `None` if no devices take files of that size
     /// and the file must stay on this server.
     pub(crate) async fn begin(
         server: &Arc<Server>,
@@ -178,7 +178,12 @@ impl Storing {
         spec: &StoreSpec,
         announced: u64,
     ) -> Result<Option<Self>, Refusal> {
-        let turn = server.objects.turns.wait(fid).await.ok_or(Refusal::Busy)?;
+        let store_lock = server
+            .objects
+            .store_locks
+            .wait(fid)
+            .await
+            .ok_or(Refusal::Busy)?;
         let looked = {
             let volume = volume.clone();
             run_apart(move || {
@@ -217,7 +222,7 @@ impl Storing {
         };
         still_taken(volume).await?;
         Ok(next.map(|next| Self {
-            making: server.objects.makings.store(fid, &next),
+            version_guard: server.objects.pending_versions.store(fid, &next),
             server: server.clone(),
             volume: volume.clone(),
             fid,
@@ -225,18 +230,18 @@ impl Storing {
             old,
             next,
             goes_on,
-            turn,
+            store_lock,
         }))
     }
 
     /// Prepares to move a file to objects of its own, with its present contents. The caller has its
-    /// turn.
+    /// store lock.
     pub(crate) async fn moving(
         server: &Arc<Server>,
         volume: &Arc<Volume>,
         before: VnodeStatus,
         old: Option<Arc<Layout>>,
-        turn: Turn,
+        store_lock: StoreLock,
         wanted: &ObjectSpec,
         serial: u32,
     ) -> Result<Option<Self>, Refusal> {
@@ -251,7 +256,7 @@ impl Storing {
         let next = liveness::fresh(server, &file).await?;
         still_taken(volume).await?;
         Ok(next.map(|next| Self {
-            making: server.objects.makings.store(before.fid, &next),
+            version_guard: server.objects.pending_versions.store(before.fid, &next),
             server: server.clone(),
             volume: volume.clone(),
             fid: before.fid,
@@ -259,13 +264,13 @@ impl Storing {
             old,
             next,
             goes_on: false,
-            turn,
+            store_lock,
         }))
     }
 
     /// Copies the file, and returns its new layout. No promise is broken, because the contents are
     /// the same.
-    pub(crate) async fn move_out(self) -> Result<(Arc<Layout>, Turn), Refusal> {
+    pub(crate) async fn move_out(self) -> Result<(Arc<Layout>, StoreLock), Refusal> {
         let (volume, fid, old) = (self.volume.clone(), self.fid, self.old.clone());
         let server = self.server.clone();
         let version = self.before.data_version;
@@ -284,8 +289,8 @@ impl Storing {
             Err(Error::Stale(_)) => return Err(Refusal::Busy),
             changed => changed?.durable.await?,
         }
-        let (turn, _making) = stored.held.into_inner().ok_or(Refusal::Busy)?;
-        Ok((Arc::new(stored.written.layout), turn))
+        let (store_lock, _making) = stored.held.into_inner().ok_or(Refusal::Busy)?;
+        Ok((Arc::new(stored.written.layout), store_lock))
     }
 
     /// Writes the arriving bytes, and those that the file keeps, to objects.
@@ -311,13 +316,18 @@ impl Storing {
                     next: self.next,
                     written,
                     length,
-                    held: Mutex::new(Some((self.turn, self.making))),
+                    held: Mutex::new(Some((self.store_lock, self.version_guard))),
                 })
             }
             Err(refusal) => {
                 ObjectFigures::count(&figures.stores_failed);
                 tracing::debug!(%fid, ?refusal, "a store into objects failed");
-                server.unmake(&self.volume, fid, self.next, (self.turn, self.making));
+                server.remove_failed_store(
+                    &self.volume,
+                    fid,
+                    self.next,
+                    (self.store_lock, self.version_guard),
+                );
                 Err(refusal)
             }
         }
@@ -413,7 +423,7 @@ impl Stored {
     /// The change was refused: removes the written data.
     pub(crate) fn give_up(&self, server: &Arc<Server>) {
         if let Some(held) = self.held.lock().take() {
-            server.unmake(&self.volume, self.fid, self.next.clone(), held);
+            server.remove_failed_store(&self.volume, self.fid, self.next.clone(), held);
         }
     }
 
@@ -548,7 +558,7 @@ impl RetainedData {
             }
             Self::Objects(server, fid, layout, whole) => {
                 let storage = server.objects.needed()?;
-                let _reading = server.objects.readings.begin(*fid, layout);
+                let _read_guard = server.objects.open_reads.begin(*fid, layout);
                 let set = storage.set(*fid, (**layout).clone());
                 let options = cellar_objects::ReadOptions {
                     patience: OBJECT_PATIENCE,

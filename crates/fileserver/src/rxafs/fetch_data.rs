@@ -24,7 +24,7 @@ use super::promise::with_promise;
 use crate::abort_map::Refusal;
 use crate::limits::FETCH_PIECE_BYTES;
 use crate::objects::fetch::Fetching;
-use crate::objects::reading::Reading;
+use crate::objects::open_reads::ReadGuard;
 use crate::server::Server;
 use crate::service::CallResult;
 use crate::session::Session;
@@ -54,8 +54,8 @@ impl Source {
 /// A file that is open for reading.
 enum Opened {
     Here(Reader),
-    /// Its bytes are in these objects, which are kept while [`Reading`] exists.
-    Objects(Box<(VnodeStatus, Arc<Layout>)>, Reading),
+    /// Its bytes are in these objects, which are kept while [`ReadGuard`] exists.
+    Objects(Box<(VnodeStatus, Arc<Layout>)>, ReadGuard),
 }
 
 impl Opened {
@@ -161,9 +161,9 @@ async fn open(
     durable.await?;
     let source = match opened {
         Opened::Here(reader) => Source::Here(reader),
-        Opened::Objects(found, reading) => {
+        Opened::Objects(found, read_guard) => {
             let (status, layout) = *found;
-            let fetching = Fetching::begin(server, &status, &layout, asked, reading);
+            let fetching = Fetching::begin(server, &status, &layout, asked, read_guard);
             Source::Objects(Box::new(fetching.await?))
         }
     };
@@ -192,11 +192,11 @@ fn open_file(
             // The bytes have just moved back to this server.
             return Ok(Opened::Here(volume.read_file(fid, position, length)?));
         };
-        let reading = server.objects.readings.begin(fid, &layout);
+        let read_guard = server.objects.open_reads.begin(fid, &layout);
         // A task that removes old versions after a change checks for readers. The layout is
         // unchanged, so such a task sees this reader.
         if volume.layout(fid)?.as_ref() == Some(&layout) {
-            return Ok(Opened::Objects(Box::new((status, layout)), reading));
+            return Ok(Opened::Objects(Box::new((status, layout)), read_guard));
         }
     }
 }

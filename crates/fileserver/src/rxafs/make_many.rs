@@ -526,7 +526,7 @@ impl Job {
             let outcome = match stored {
                 Ok(status) => Ok(Done { status, ..done }),
                 Err(refusal) => {
-                    self.unmake(index).await;
+                    self.undo_create(index).await;
                     if is_of_call(&refusal) {
                         return Err(refusal);
                     }
@@ -540,7 +540,7 @@ impl Job {
 
     /// Removes a file whose bytes could not be stored. If that fails too, a repeated call finds the
     /// file empty.
-    async fn unmake(&self, index: usize) {
+    async fn undo_create(&self, index: usize) {
         let (server, session) = (self.server.clone(), self.session.clone());
         let making = &self.makings[index];
         let (dir, fid) = (self.dir_of(making), self.fid_of(making));

@@ -483,7 +483,7 @@ async fn large(
     };
     let (store, allowed) = retry_when_loaded(&server.objects.loaded_lists, begin).await?;
     let Some(mut store) = store else {
-        // The first bytes are gathered before the turn, so that a slow client does not block other
+        // The first bytes are gathered before the lock, so that a slow client does not block other
         // stores. A fast client does not wait for the end of its bytes either.
         let begun = gather(call, left, OBJECT_BEGIN_BYTES).await?;
         let mut bytes = Arriving {

@@ -18,8 +18,8 @@ use tracing::{debug, info, warn};
 
 use super::super::cell::Upkeep;
 use super::super::{LOCAL_DISK, Storage};
-use super::mend::RepairPlacement;
 use super::queue::{DamagedObject, Outcome};
+use super::rebuild::RepairPlacement;
 use crate::limits::{LOOK_AGAIN, REPAIR_LOOKS, REPAIRS_AT_ONCE, WATCH_INTERVAL};
 use crate::server::Server;
 
@@ -64,7 +64,7 @@ impl Server {
                 continue;
             }
             let mended = self
-                .mend(broken, RepairPlacement::IfBroken, tries, pace)
+                .rebuild_object(broken, RepairPlacement::IfBroken, tries, pace)
                 .await;
             let outcome = mended
                 .map(|(outcome, _)| outcome)

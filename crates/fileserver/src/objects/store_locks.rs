@@ -2,7 +2,8 @@
 //!
 //! A store of such a file writes new versions of objects while others may read the old ones. It is
 //! effective only if no other store came in between. Two at the same time would undo each other, so
-//! they take turns. This covers stores through this server and direct stores that it permitted.
+//! each takes the store lock of the file. This covers stores through this server and direct stores
+//! that it permitted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,33 +13,33 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
 
-use crate::limits::OBJECT_TURN_PATIENCE;
+use crate::limits::STORE_LOCK_PATIENCE;
 
 /// The files with a writer or a waiting writer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Turns(Arc<Mutex<HashMap<Fid, Arc<tokio::sync::Mutex<()>>>>>);
+pub(crate) struct StoreLocks(Arc<Mutex<HashMap<Fid, Arc<tokio::sync::Mutex<()>>>>>);
 
 /// Permission to write a file. Ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    turns: Turns,
+pub(crate) struct StoreLock {
+    store_locks: StoreLocks,
     fid: Fid,
     guard: Option<OwnedMutexGuard<()>>,
 }
 
-impl Turns {
-    /// Waits for the turn. `None` if the other writers take too long.
-    pub(crate) async fn wait(&self, fid: Fid) -> Option<Turn> {
+impl StoreLocks {
+    /// Waits for the lock. `None` if the other writers take too long.
+    pub(crate) async fn wait(&self, fid: Fid) -> Option<StoreLock> {
         let waiting = Waiter::new(self, fid);
         let lock = waiting.lock.clone();
-        let guard = timeout(OBJECT_TURN_PATIENCE, lock.lock_owned()).await.ok();
+        let guard = timeout(STORE_LOCK_PATIENCE, lock.lock_owned()).await.ok();
         drop(waiting);
-        guard.map(|guard| self.turn(fid, guard))
+        guard.map(|guard| self.store_lock(fid, guard))
     }
 
-    fn turn(&self, fid: Fid, guard: OwnedMutexGuard<()>) -> Turn {
-        Turn {
-            turns: self.clone(),
+    fn store_lock(&self, fid: Fid, guard: OwnedMutexGuard<()>) -> StoreLock {
+        StoreLock {
+            store_locks: self.clone(),
             fid,
             guard: Some(guard),
         }
@@ -62,24 +63,28 @@ impl Turns {
     }
 }
 
-impl Drop for Turn {
+impl Drop for StoreLock {
     fn drop(&mut self) {
         drop(self.guard.take());
-        self.turns.tidy(self.fid);
+        self.store_locks.tidy(self.fid);
     }
 }
 
 /// A waiting writer, which may give up.
 struct Waiter<'a> {
-    turns: &'a Turns,
+    store_locks: &'a StoreLocks,
     fid: Fid,
     lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl<'a> Waiter<'a> {
-    fn new(turns: &'a Turns, fid: Fid) -> Self {
-        let lock = turns.0.lock().entry(fid).or_default().clone();
-        Self { turns, fid, lock }
+    fn new(store_locks: &'a StoreLocks, fid: Fid) -> Self {
+        let lock = store_locks.0.lock().entry(fid).or_default().clone();
+        Self {
+            store_locks,
+            fid,
+            lock,
+        }
     }
 }
 
@@ -87,7 +92,7 @@ impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         // Drops its own reference first.
         self.lock = Arc::default();
-        self.turns.tidy(self.fid);
+        self.store_locks.tidy(self.fid);
     }
 }
 
@@ -99,18 +104,18 @@ mod tests {
 
     use super::*;
 
-    async fn one_at_a_time(turns: Turns) {
+    async fn one_at_a_time(store_locks: StoreLocks) {
         let (one, other) = (Fid::new(1, 2, 3), Fid::new(1, 4, 3));
-        let first = turns.wait(one).await.unwrap();
-        let second = turns.wait(other).await.unwrap();
-        let mut waiter = pin!(turns.wait(one));
+        let first = store_locks.wait(one).await.unwrap();
+        let second = store_locks.wait(other).await.unwrap();
+        let mut waiter = pin!(store_locks.wait(one));
         let early = poll_fn(|cx| Poll::Ready(waiter.as_mut().poll(cx).is_ready()));
         assert!(!early.await, "another writer has the turn");
         drop(first);
         let third = waiter.await.unwrap();
-        assert_eq!(turns.count(), 2);
+        assert_eq!(store_locks.count(), 2);
         drop((second, third));
-        assert_eq!(turns.count(), 0);
+        assert_eq!(store_locks.count(), 0);
     }
 
     #[test]
@@ -119,6 +124,6 @@ mod tests {
             .enable_time()
             .build()
             .unwrap();
-        runtime.block_on(one_at_a_time(Turns::default()));
+        runtime.block_on(one_at_a_time(StoreLocks::default()));
     }
 }

@@ -24,7 +24,7 @@ use super::queue::{DamagedObject, Outcome};
 use crate::abort_map::Refusal;
 use crate::server::Server;
 
-/// Attempts after which the turn of the file is taken before the copy and not after it.
+/// Attempts after which the store lock of the file is taken before the copy and not after it.
 const PATIENT_TRIES: u32 = 2;
 
 /// The wanted place of an object.
@@ -50,7 +50,7 @@ type RepairWork = (Arc<Volume>, Vec<Work>);
 impl Server {
     /// Rebuilds an object as far as needed, in all versions of the file. Returns the device that
     /// the last of them is on now.
-    pub(crate) async fn mend(
+    pub(crate) async fn rebuild_object(
         self: &Arc<Self>,
         broken: DamagedObject,
         wish: RepairPlacement,
@@ -74,8 +74,8 @@ impl Server {
             return Ok((Outcome::Busy, broken.osd));
         }
         let early = match tries >= PATIENT_TRIES {
-            true => match self.objects.turns.wait(fid).await {
-                Some(turn) => Some(turn),
+            true => match self.objects.store_locks.wait(fid).await {
+                Some(store_lock) => Some(store_lock),
                 None => return Ok((Outcome::Busy, broken.osd)),
             },
             false => None,
@@ -107,7 +107,7 @@ impl Server {
                 serial: target.serial,
                 ..work.placed
             };
-            let making = self.objects.makings.begin(vec![Referenced {
+            let version_guard = self.objects.pending_versions.begin(vec![Referenced {
                 object: work.layout.object(fid.vnode, fid.uniquifier, &made),
                 version: made.version,
                 osd: made.osd,
@@ -134,7 +134,7 @@ impl Server {
             let outcome = self.put_in_place(&volume, fid, work, made, early.is_some());
             match outcome.await? {
                 true => {
-                    drop(making);
+                    drop(version_guard);
                     let length = cellar_objects::arithmetic::length_at(
                         &work.layout.shape,
                         work.place,
@@ -207,20 +207,20 @@ impl Server {
         Ok(Some((attached.volume, works)))
     }
 
-    /// Names the new object in the turn of the file. Returns `false` if a store is in progress, or
-    /// the old object has no reference any more.
+    /// Names the new object under the store lock. Returns `false` if a store is in progress, or the
+    /// old object has no reference any more.
     async fn put_in_place(
         &self,
         volume: &Arc<Volume>,
         fid: Fid,
         work: &Work,
         made: Placed,
-        in_turn: bool,
+        in_lock: bool,
     ) -> Result<bool, Refusal> {
-        let turn = match in_turn {
+        let store_lock = match in_lock {
             true => None,
-            false => match self.objects.turns.wait(fid).await {
-                Some(turn) => Some(turn),
+            false => match self.objects.store_locks.wait(fid).await {
+                Some(store_lock) => Some(store_lock),
                 None => return Ok(false),
             },
         };
@@ -236,7 +236,7 @@ impl Server {
             changed => changed?,
         };
         changed.durable.await?;
-        drop(turn);
+        drop(store_lock);
         Ok(changed.outcome > 0)
     }
 

@@ -15,10 +15,10 @@ use crate::limits::{LENT_LAYOUTS_MAX, READ_FILES_MAX};
 
 /// Files with readers, which only this server knows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Readings(Arc<Mutex<HashMap<Fid, Vec<OpenReads>>>>);
+pub(crate) struct OpenReads(Arc<Mutex<HashMap<Fid, Vec<HeldLayout>>>>);
 
 #[derive(Debug)]
-struct OpenReads {
+struct HeldLayout {
     layout: Arc<Layout>,
     /// Readers of this server.
     readers: usize,
@@ -28,8 +28,8 @@ struct OpenReads {
 
 /// A reader; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Reading {
-    readings: Readings,
+pub(crate) struct ReadGuard {
+    open_reads: OpenReads,
     fid: Fid,
     layout: Arc<Layout>,
 }
@@ -43,16 +43,16 @@ fn family(fid: Fid, layout: &Layout) -> Fid {
 }
 
 fn hold(
-    files: &mut HashMap<Fid, Vec<OpenReads>>,
+    files: &mut HashMap<Fid, Vec<HeldLayout>>,
     fid: Fid,
     layout: &Arc<Layout>,
-    change: impl FnOnce(&mut OpenReads),
+    change: impl FnOnce(&mut HeldLayout),
 ) {
     let all = files.entry(fid).or_default();
     match all.iter_mut().find(|held| held.layout == *layout) {
         Some(held) => change(held),
         None => {
-            let mut held = OpenReads {
+            let mut held = HeldLayout {
                 layout: layout.clone(),
                 readers: 0,
                 until: 0,
@@ -63,13 +63,13 @@ fn hold(
     }
 }
 
-impl Readings {
+impl OpenReads {
     /// Keeps a layout until the returned value is dropped.
-    pub(crate) fn begin(&self, fid: Fid, layout: &Arc<Layout>) -> Reading {
+    pub(crate) fn begin(&self, fid: Fid, layout: &Arc<Layout>) -> ReadGuard {
         let fid = family(fid, layout);
         hold(&mut self.0.lock(), fid, layout, |held| held.readers += 1);
-        Reading {
-            readings: self.clone(),
+        ReadGuard {
+            open_reads: self.clone(),
             fid,
             layout: layout.clone(),
         }
@@ -151,9 +151,9 @@ impl Readings {
     }
 }
 
-impl Drop for Reading {
+impl Drop for ReadGuard {
     fn drop(&mut self) {
-        let mut files = self.readings.0.lock();
+        let mut files = self.open_reads.0.lock();
         let Some(all) = files.get_mut(&self.fid) else {
             return;
         };
@@ -196,18 +196,18 @@ mod tests {
     /// an object.
     #[test]
     fn who_reads_directly_does_not_keep_more_versions_than_a_device_has() {
-        let readings = Readings::default();
+        let open_reads = OpenReads::default();
         let fid = Fid::new(1, 2, 3);
-        let reading = readings.begin(fid, &layout(1));
+        let read_guard = open_reads.begin(fid, &layout(1));
         for version in 2..1000 {
-            assert!(readings.lend(fid, &layout(version), 100 + version));
+            assert!(open_reads.lend(fid, &layout(version), 100 + version));
         }
-        let mut held: Vec<u64> = readings.of(fid, 99).into_iter().map(|(_, v)| v).collect();
+        let mut held: Vec<u64> = open_reads.of(fid, 99).into_iter().map(|(_, v)| v).collect();
         held.sort_unstable();
         assert_eq!(held.len(), LENT_LAYOUTS_MAX);
         assert_eq!((held[0], held.last()), (1, Some(&999)), "{held:?}");
-        drop(reading);
-        assert_eq!(readings.of(fid, 99).len(), LENT_LAYOUTS_MAX - 1);
-        assert!(readings.of(fid, 10_000).is_empty());
+        drop(read_guard);
+        assert_eq!(open_reads.of(fid, 99).len(), LENT_LAYOUTS_MAX - 1);
+        assert!(open_reads.of(fid, 10_000).is_empty());
     }
 }
