@@ -136,7 +136,7 @@ pub(crate) struct Call {
     pub(crate) turned: bool,
     pub(crate) ack: PendingAck,
     pub(crate) started_at: Time,
-    pub(crate) heard_at: Time,
+    pub(crate) received_at: Time,
     /// Time of the last ping.
     pub(crate) pinged_at: Time,
     /// Unanswered pings in a row; below, those during which the peer was otherwise heard.
@@ -194,7 +194,7 @@ impl Call {
             turned: false,
             ack: PendingAck::default(),
             started_at: Time::ZERO,
-            heard_at: Time::ZERO,
+            received_at: Time::ZERO,
             pinged_at: Time::ZERO,
             pings_missed: 0,
             pings_lost: 0,
@@ -233,7 +233,7 @@ impl Call {
         self.turned = false;
         self.ack = PendingAck::default();
         self.started_at = now;
-        self.heard_at = now;
+        self.received_at = now;
         self.sent_at = now;
         self.progress_at = now;
         self.taken_at = now;
@@ -263,7 +263,7 @@ impl Call {
 
     /// Whether the last ping is unanswered.
     pub(crate) fn is_missed(&self) -> bool {
-        self.pinged_at > self.heard_at
+        self.pinged_at > self.received_at
     }
 
     /// Cancels retransmission and pacing.

@@ -33,7 +33,7 @@ pub(crate) struct Peer {
     pub(crate) jumbo_max: u8,
     pub(crate) path: Option<PathModel>,
     pub(crate) share: Share,
-    pub(crate) heard_at: Time,
+    pub(crate) received_at: Time,
     /// Time of the last version query to it.
     pub(crate) asked_at: Time,
     /// Proof that the address receives.
@@ -66,7 +66,7 @@ impl Peer {
             jumbo_max: 1,
             path: None,
             share: Share::default(),
-            heard_at: now,
+            received_at: now,
             asked_at: Time::ZERO,
             proof: Proof::default(),
             allowance: Allowance::default(),
@@ -132,10 +132,10 @@ impl Peer {
             return;
         };
         let max = clamp(trailer.max_datagram);
-        let told = trailer.interface_mtu.map_or(max, |mtu| clamp(mtu).min(max));
+        let announced = trailer.interface_mtu.map_or(max, |mtu| clamp(mtu).min(max));
         // Linux reports the MTU of its loopback here; single packets of that size are for Cellar
         // peers only.
-        self.takes = told.min(self.mtu.base());
+        self.takes = announced.min(self.mtu.base());
         let jumbo = trailer
             .jumbo_max
             .unwrap_or(1)

@@ -41,13 +41,13 @@ impl Endpoint {
             self.statistics.acks_ignored = self.statistics.acks_ignored.wrapping_add(1);
             // This ACK was not merely reordered: the server was restarted and has only a part of
             // the request.
-            let overtaken = now.micros_since(call.heard_at) <= OVERTAKEN_TIME;
+            let overtaken = now.micros_since(call.received_at) <= OVERTAKEN_TIME;
             if !call.server && !overtaken && call.send.was_beyond(&ack) {
                 self.fail_call(now, call_slot, code::GONE);
             }
             return;
         }
-        call.heard_at = now;
+        call.received_at = now;
         if header.flags.has(Flags::REQUEST_ACK) {
             call.ack.pong = Some(header.serial);
         }
@@ -80,8 +80,8 @@ impl Endpoint {
             call.send
                 .set_window(cellar.window.clamp(1, crate::config::MAX_EXTENDED_WINDOW));
         } else {
-            let told = ack.trailer.and_then(|trailer| trailer.window);
-            if let Some(window) = told {
+            let announced = ack.trailer.and_then(|trailer| trailer.window);
+            if let Some(window) = announced {
                 call.send
                     .set_window(window.clamp(1, self.config.send_window));
             } else if call.send.window() > self.config.send_window {
@@ -203,7 +203,7 @@ impl Endpoint {
         if call.state == CallState::Dally || !call.send.last_sent() {
             return;
         }
-        call.heard_at = now;
+        call.received_at = now;
         let sent = call.send.acknowledge_all();
         self.buffered.sub_sent(call, sent);
         call.stops_sending();
@@ -226,7 +226,7 @@ impl Endpoint {
             && let Some(call) = self.calls.get_mut(call_slot)
             && call.state == CallState::Active
         {
-            call.heard_at = now;
+            call.received_at = now;
         }
     }
 

@@ -283,7 +283,7 @@ impl Endpoint {
                 call.state == CallState::Dally
                     && call.ack.deadline.is_none()
                     && !call.queued
-                    && now.micros_since(call.heard_at.max(call.sent_at)) > quiet
+                    && now.micros_since(call.received_at.max(call.sent_at)) > quiet
             })
             .map(|(slot, call)| (slot, call.connection))
             .collect();
@@ -306,7 +306,7 @@ impl Endpoint {
         let old: Vec<u32> = self
             .peers
             .iter()
-            .filter(|(_, peer)| peer.connections == 0 && now.micros_since(peer.heard_at) >= life)
+            .filter(|(_, peer)| peer.connections == 0 && now.micros_since(peer.received_at) >= life)
             .map(|(slot, _)| slot)
             .collect();
         for slot in old {
@@ -342,7 +342,7 @@ impl Endpoint {
             return;
         }
         let waiting = |call: &crate::call::Call| {
-            call.expects_answer() && call.sent_at >= call.heard_at && call.started_at < now
+            call.expects_answer() && call.sent_at >= call.received_at && call.started_at < now
         };
         let failing: Vec<u32> = self
             .calls
@@ -427,7 +427,7 @@ impl Endpoint {
         if let Some(peer) = peer.and_then(|peer| self.peers.get_mut(peer))
             && now.micros_since(peer.asked_at) < VERSION_TIME
         {
-            peer.heard_at = now;
+            peer.received_at = now;
         }
     }
 

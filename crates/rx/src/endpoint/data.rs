@@ -188,7 +188,7 @@ impl Endpoint {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        call.heard_at = now;
+        call.received_at = now;
         let SubPacket { header, start, end } = *packet;
         if self.buffered.received >= limit && !call.receive.is_next(header.seq) {
             return;

@@ -326,7 +326,7 @@ impl Endpoint {
         connection.traffic[2] = connection.traffic[2].wrapping_add(datagram.len() as u32);
         let error = connection.error;
         if let Some(peer) = self.peers.get_mut(connection.peer) {
-            peer.heard_at = now;
+            peer.received_at = now;
             peer.bytes_received += datagram.len() as u64;
             let length = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
             peer.largest_received = peer.largest_received.max(length);

@@ -188,7 +188,7 @@ impl Endpoint {
             address: ipv4(peer.address),
             port: peer.address.port(),
             interface_mtu: self.config.mtu,
-            idle_since: u32::try_from(self.unix_seconds(peer.heard_at)).unwrap_or(u32::MAX),
+            idle_since: u32::try_from(self.unix_seconds(peer.received_at)).unwrap_or(u32::MAX),
             references: u16::try_from(peer.connections).unwrap_or(u16::MAX),
             srtt: units(peer.rtt.smoothed, 8),
             deviation: units(peer.rtt.deviation, 4),

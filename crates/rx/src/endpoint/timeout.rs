@@ -39,7 +39,7 @@ const BLAME_SIZE: u8 = 3;
 /// Failed retransmissions after which a call with large packets ends, if the peer is heard.
 const GIVE_UP_SIZE: u8 = 4;
 /// A peer counts as heard if a packet arrived within this time, microseconds.
-const HEARD_LATELY: u64 = 6_000_000;
+const RECEIVED_LATELY: u64 = 6_000_000;
 /// Longest interval of pings for a request that the server has received, microseconds.
 const CLIENT_PING: u64 = 1_000_000;
 /// The same while the last ping is unanswered, for the first [`PINGS_SOON`] pings.
@@ -169,8 +169,8 @@ impl Endpoint {
             return true;
         };
         let (at, code) = death_at(call, &self.limits(connection));
-        let heard = now.micros_since(call.heard_at) < HEARD_LATELY;
-        if call.blackholed && call.backoff > GIVE_UP_SIZE && heard {
+        let received_lately = now.micros_since(call.received_at) < RECEIVED_LATELY;
+        if call.blackholed && call.backoff > GIVE_UP_SIZE && received_lately {
             self.abort_call(now, slot, code::MESSAGE_SIZE, true);
             return true;
         }
@@ -239,7 +239,7 @@ impl Endpoint {
             wanted = true;
             // Rule 4.
             let missed = is_done_sending(call) && call.is_missed();
-            let lost = missed && peer.heard_at > call.pinged_at;
+            let lost = missed && peer.received_at > call.pinged_at;
             if missed {
                 let address = connection.address;
                 self.ask_version(now, address);
@@ -335,7 +335,7 @@ fn is_done_sending(call: &Call) -> bool {
 fn death_at(call: &Call, limits: &Limits) -> (Time, i32) {
     let mut death = (Time::NEVER, code::CALL_DEAD);
     if call.known_to_peer() {
-        death.0 = call.heard_at.plus_micros(limits.dead);
+        death.0 = call.received_at.plus_micros(limits.dead);
     }
     // Rule 4.
     if is_done_sending(call) && call.is_missed() && call.pings_lost >= PINGS_LOST {

@@ -268,7 +268,7 @@ fn send_buffers_are_bounded_over_all_calls() {
 
 /// A living peer that accepts none of the reply loses its call; one that accepts a little does not.
 #[test]
-fn a_reply_that_nobody_takes_is_given_up() {
+fn a_reply_that_is_not_taken_is_given_up() {
     let mut desk = Desk::server(Config {
         connection_idle: Duration::from_secs(100_000),
         ..Config::default()
