@@ -399,8 +399,8 @@ impl Server {
             return gone.await;
         }
         tracing::debug!(%fid, "lease recalled");
-        let told = self.breaker.recall(fid, recalled.host, self.now_secs());
-        tokio::join!(self.breaker.wait_for_delivery(told), gone);
+        let pending = self.breaker.recall(fid, recalled.host, self.now_secs());
+        tokio::join!(self.breaker.wait_for_delivery(pending), gone);
     }
 }
 
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_two_want_nobody_gets_for_a_while() {
+    async fn what_two_want_neither_gets_for_a_while() {
         let leases = Leases::default();
         assert!(granted(&leases, dir(1), A));
         assert_eq!(leases.request(dir(1), B, TERM), LeaseOutcome::Refused);

@@ -276,7 +276,7 @@ pub(super) async fn re_clone(server: &Arc<Server>, call: &mut IncomingCall) -> C
         let server = server.clone();
         on_disk(move || {
             let reserved = reserve(&server, &source, clone, "ReClone")?;
-            let outcome = clone_anew(&server, &source, clone);
+            let outcome = replace_clone(&server, &source, clone);
             reserved.end();
             outcome?;
             server.volumes.forget(clone);
@@ -289,7 +289,7 @@ pub(super) async fn re_clone(server: &Arc<Server>, call: &mut IncomingCall) -> C
     Ok(())
 }
 
-fn clone_anew(server: &Server, source: &InUse, clone: VolumeId) -> Result<(), AbortCode> {
+fn replace_clone(server: &Server, source: &InUse, clone: VolumeId) -> Result<(), AbortCode> {
     let (attached, info) = cloneable(source)?;
     let Some(old) = attached.partition.volume(clone).map_err(code)? else {
         let elsewhere = server.volumes.find(clone).map_err(code)?.is_some();

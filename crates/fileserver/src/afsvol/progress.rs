@@ -43,9 +43,9 @@ impl Progress {
 
     /// Waits until the calls must give up.
     pub(super) async fn stopped(&self) {
-        let told = self.stop.notified();
+        let stopped = self.stop.notified();
         if !self.is_stopped() {
-            told.await;
+            stopped.await;
         }
     }
 

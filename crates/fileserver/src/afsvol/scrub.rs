@@ -73,9 +73,9 @@ pub(super) async fn scrub(server: &Arc<Server>, call: &mut IncomingCall) -> Call
     let stopping = server.clone();
     let work = cellar_rpc::blocking(move || {
         let _scrubbing = scrubbing;
-        let mut tell = |told: &cellar_volume::ScrubProgress| {
+        let mut tell = |sent: &cellar_volume::ScrubProgress| {
             let gone = matches!(
-                sender.try_send(*told),
+                sender.try_send(*sent),
                 Err(mpsc::error::TrySendError::Closed(_))
             );
             if gone || stopping.is_stopping() {
@@ -96,8 +96,8 @@ pub(super) async fn scrub(server: &Arc<Server>, call: &mut IncomingCall) -> Call
         report.map_err(code)
     });
     let tell = async {
-        while let Some(told) = progress.recv().await {
-            call.write(record(SCRUB_PROGRESS, &shown(told))).await?;
+        while let Some(sent) = progress.recv().await {
+            call.write(record(SCRUB_PROGRESS, &shown(sent))).await?;
         }
         Ok::<_, AbortCode>(())
     };
@@ -105,8 +105,8 @@ pub(super) async fn scrub(server: &Arc<Server>, call: &mut IncomingCall) -> Call
     let mut work = std::pin::pin!(work);
     let report = tokio::select! {
         biased;
-        told = tell => {
-            told?;
+        sent = tell => {
+            sent?;
             work.await
         }
         report = &mut work => report,

@@ -275,12 +275,12 @@ impl Contacts {
         self.give_up_all(host);
         host.outbox_clear();
         let with_uuid = host.uuid().is_some();
-        let told = self.call_host(host, |connection| async move {
-            let told = questions::forget_everything(&connection, self.server, with_uuid);
-            let told = timeout(CONTACT_PATIENCE, told).await;
-            told.unwrap_or(Err(CallError::Timeout))
+        let reset = self.call_host(host, |connection| async move {
+            let reset = questions::forget_everything(&connection, self.server, with_uuid);
+            let reset = timeout(CONTACT_PATIENCE, reset).await;
+            reset.unwrap_or(Err(CallError::Timeout))
         });
-        match told.await {
+        match reset.await {
             Ok(()) => {
                 self.counters.resets.fetch_add(1, Ordering::Relaxed);
                 host.clear(RESET);
@@ -392,21 +392,21 @@ impl Contacts {
 
     /// Tries once to empty the outbox. Returns whether it is empty now.
     async fn try_to_deliver(&self, host: &Arc<Host>) -> bool {
-        let told = async {
+        let delivered = async {
             let _talk = host.talk().await;
             // A failure is noted in the host's record.
             self.catch_up(host).await.is_ok()
         };
-        tokio::pin!(told);
+        tokio::pin!(delivered);
         // The semaphore is never closed.
         let permit = self.permits.acquire().await;
-        match timeout(host.break_wait(), &mut told).await {
-            Ok(told) => told,
+        match timeout(host.break_wait(), &mut delivered).await {
+            Ok(delivered) => delivered,
             // No change waits for this host any longer, so it must not hold back the deliveries
             // behind it.
             Err(_) => {
                 drop(permit);
-                told.await
+                delivered.await
             }
         }
     }

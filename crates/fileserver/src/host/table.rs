@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_reused_only_when_nobody_uses_the_host() {
+    fn a_slot_is_reused_only_when_nothing_uses_the_host() {
         let table = HostTable::new(2);
         let first = table.find_or_create(address(1, 7001), 0).unwrap();
         let slot = first.slot();

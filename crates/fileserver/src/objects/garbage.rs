@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_nobody_names_goes_as_a_whole() {
+    fn an_object_that_no_file_names_goes_as_a_whole() {
         for versions in [&[][..], &[100], &[100, 899]] {
             let Verdict::Remove(garbage) = verdict(versions, 100, &[], 100) else {
                 panic!("{versions:?}");

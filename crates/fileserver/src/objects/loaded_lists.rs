@@ -133,8 +133,8 @@ mod tests {
         lists.expect();
         let begun = Instant::now();
         let attempt = async || lists.check();
-        let told = retry_when_loaded(&lists, attempt).await;
-        assert_eq!(told.unwrap_err().code(false), AbortCode::VBUSY);
+        let outcome = retry_when_loaded(&lists, attempt).await;
+        assert_eq!(outcome.unwrap_err().code(false), AbortCode::VBUSY);
         assert_eq!(begun.elapsed(), STATES_PATIENCE);
         lists.note_devices();
         let waits = retry_when_loaded(&lists, async || lists.check());
@@ -142,8 +142,8 @@ mod tests {
             tokio::time::sleep(STATES_PATIENCE / 2).await;
             lists.note_policies();
         };
-        let (told, ()) = tokio::join!(waits, loaded);
-        told.unwrap();
+        let (outcome, ()) = tokio::join!(waits, loaded);
+        outcome.unwrap();
         assert_eq!(begun.elapsed(), STATES_PATIENCE + STATES_PATIENCE / 2);
         // Known lists stay known.
         tokio::time::advance(STATES_DEADLINE).await;

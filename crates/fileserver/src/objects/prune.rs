@@ -187,16 +187,16 @@ impl Server {
 
     /// Removes versions on all these devices in parallel, so that a silent device delays no other.
     async fn prune_at(self: &Arc<Self>, needs: HashMap<u32, Vec<Needed>>) {
-        let mut told = JoinSet::new();
+        let mut calls = JoinSet::new();
         for (osd, needed) in needs {
             let server = self.clone();
-            told.spawn_local(async move {
+            calls.spawn_local(async move {
                 if let Some(storage) = server.objects.storage() {
                     prune(storage, osd, &needed).await;
                 }
             });
         }
-        while told.join_next().await.is_some() {}
+        while calls.join_next().await.is_some() {}
     }
 
     /// Removes the data of a failed store, which no record names, even on devices that keep removed

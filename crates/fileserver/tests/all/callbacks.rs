@@ -44,7 +44,7 @@ fn a_new_host_is_asked_who_it_is_and_told_to_forget() {
 }
 
 #[test]
-fn everybody_but_the_originator_is_told_before_a_change_is_answered() {
+fn everybody_but_the_originator_is_notified_before_a_change_is_answered() {
     let cell = Cell::start();
     let (writer, reader) = (Machine::new(&cell, 1), Machine::new(&cell, 2));
     run(async {

@@ -107,7 +107,7 @@ fn groups_change_at_once_or_when_flushed_or_after_two_hours() {
 }
 
 #[test]
-fn who_is_known_stays_known_while_nobody_can_be_asked() {
+fn who_is_known_stays_known_while_no_database_can_be_asked() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);
     run(async {
@@ -135,7 +135,7 @@ fn who_is_known_stays_known_while_nobody_can_be_asked() {
 }
 
 #[test]
-fn who_is_taken_off_the_list_does_not_stay_while_nobody_can_be_asked() {
+fn who_is_taken_off_the_list_does_not_stay_while_no_database_can_be_asked() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);
     run(async {

@@ -38,12 +38,12 @@ fn clients_hear_eio_from_a_partition_that_takes_no_more_changes() {
                 let kept = machine.create(root, "kept").await;
                 machine.store(kept, 0, b"bytes").await.unwrap();
                 cell.disk.set_fault(fault);
-                let mut told = Vec::new();
+                let mut codes = Vec::new();
                 macro_rules! changes {
                     ($($call:expr),* $(,)?) => { $(
                         let call = $call;
                         let what = format!("{call:?}").split(' ').next().unwrap().to_owned();
-                        told.push((what, machine.code(&call).await));
+                        codes.push((what, machine.code(&call).await));
                     )* };
                 }
                 changes! {
@@ -71,14 +71,14 @@ fn clients_hear_eio_from_a_partition_that_takes_no_more_changes() {
                     rxafs::RemoveDir { dir_fid: root, name: name("dir") },
                 }
                 let small = machine.store(file, 0, b"others").await;
-                told.push(("StoreData64".into(), code(small, "StoreData64")));
+                codes.push(("StoreData64".into(), code(small, "StoreData64")));
                 let large = machine.store(file, 0, &vec![7; 300_000]).await;
-                told.push(("StoreData64, large".into(), code(large, "StoreData64")));
+                codes.push(("StoreData64, large".into(), code(large, "StoreData64")));
                 let admin = cell.admin().await;
                 let changed = admin.call(&quota(1000)).await;
                 let plain = changed.unwrap_err().code().to_plain().0;
                 assert_eq!(plain, EIO, "SetVolumeStatus");
-                for (what, code) in told {
+                for (what, code) in codes {
                     assert_eq!(code, eio, "{what} after {fault:?}");
                 }
                 // Reads continue. Only the directory of the failed change is in doubt, so it gives

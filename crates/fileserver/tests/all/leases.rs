@@ -73,7 +73,7 @@ async fn leased(one: &Machine, what: &str) -> Fid {
 }
 
 #[test]
-fn whoever_looks_at_or_changes_a_leased_directory_waits_until_it_is_given_back() {
+fn a_host_that_looks_at_or_changes_a_leased_directory_waits_until_it_is_given_back() {
     let cell = Cell::start();
     let (one, two) = (Machine::new(&cell, 1), Machine::new(&cell, 2));
     run(async {
@@ -253,7 +253,7 @@ fn a_directory_that_others_want_is_not_leased() {
 }
 
 #[test]
-fn others_are_told_before_a_lease_is_granted() {
+fn others_are_notified_before_a_lease_is_granted() {
     let cell = Cell::start();
     let (one, two) = (Machine::new(&cell, 1), Machine::new(&cell, 2));
     run(async {
@@ -337,7 +337,7 @@ fn directories_that_are_made_are_leased_from_birth() {
 /// Two machines create files in one directory, each under a lease if it gets one: no name is
 /// created twice.
 #[test]
-fn a_name_is_made_once_whoever_has_the_lease() {
+fn a_name_is_made_once_for_any_holder_of_the_lease() {
     let cell = cell_of(2);
     let (one, two) = (Machine::new(&cell, 1), Machine::new(&cell, 2));
     run(async {

@@ -32,7 +32,7 @@ async fn code_of(machine: &Machine, items: &[Item]) -> i32 {
 }
 
 #[test]
-fn reserved_numbers_are_nobody_elses_also_after_a_restart() {
+fn reserved_numbers_are_no_other_hosts_also_after_a_restart() {
     let cell = Cell::start();
     let (one, two) = (Machine::new(&cell, 1), Machine::new(&cell, 2));
     let root = Fid::root(OPEN);

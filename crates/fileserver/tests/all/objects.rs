@@ -268,7 +268,7 @@ fn a_file_that_a_client_s_store_moves_goes_to_devices_that_answer() {
 }
 
 #[test]
-fn a_file_is_emptied_and_written_anew_with_the_devices_that_are_left() {
+fn a_file_is_emptied_and_rewritten_with_the_devices_that_are_left() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);
     run(async {

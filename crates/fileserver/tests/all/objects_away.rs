@@ -260,12 +260,12 @@ fn waits_for_the_database(policy: u32) {
         assert!(begun.elapsed() < Duration::from_secs(5));
         set_policy(&cell, OPEN, policy);
         // The database was not even asked yet: the client must retry.
-        let told = tokio::join!(
+        let outcomes = tokio::join!(
             store_within(&machine, fid, 0, &bytes, KEEP),
             store_within(&machine, small, 0, few, KEEP),
         );
-        assert_eq!(code(told.0, "large"), AbortCode::VBUSY.0);
-        assert_eq!(code(told.1, "small"), AbortCode::VBUSY.0);
+        assert_eq!(code(outcomes.0, "large"), AbortCode::VBUSY.0);
+        assert_eq!(code(outcomes.1, "small"), AbortCode::VBUSY.0);
         assert_eq!(machine.status(fid).await.status.length, 0);
         // The list arrives while a store waits. No device has sent a heartbeat yet; the store waits
         // for that too.

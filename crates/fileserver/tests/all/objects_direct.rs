@@ -302,7 +302,7 @@ fn a_silent_device_does_not_keep_others_from_what_a_store_gives_up() {
 }
 
 #[test]
-fn a_store_that_nobody_renews_is_taken_over() {
+fn a_store_that_is_not_renewed_is_taken_over() {
     run(async {
         let world = World::new(2).await;
         let fid = world.file("f", &pattern(1000, 1)).await;
@@ -334,7 +334,7 @@ fn a_store_that_nobody_renews_is_taken_over() {
 }
 
 #[test]
-fn what_a_store_wrote_that_nobody_renews_is_given_up() {
+fn what_a_store_wrote_that_is_not_renewed_is_given_up() {
     run(async {
         let world = World::new(2).await;
         let old = pattern(1000, 1);

@@ -52,7 +52,7 @@ impl World {
         let piece = [Bytes::from(vec![7; 1 << 20])];
         self.osds.with(osd, |store| {
             for at in 0.. {
-                let written = store.write(nobodys(), 0, NOW, at << 20, &piece);
+                let written = store.write(unreferenced_object(), 0, NOW, at << 20, &piece);
                 if written.and_then(|ticket| ticket.wait()).is_err() {
                     break;
                 }
@@ -63,7 +63,12 @@ impl World {
     /// Removes that object.
     fn empty(&self, osd: u32) {
         self.osds.with(osd, |store| {
-            store.remove(&[nobodys()], false).unwrap().1.wait().unwrap();
+            store
+                .remove(&[unreferenced_object()], false)
+                .unwrap()
+                .1
+                .wait()
+                .unwrap();
             store.reap_now().unwrap();
         });
     }
@@ -72,14 +77,16 @@ impl World {
     /// removed objects that it keeps.
     fn counts(&self, osd: u32) -> (usize, usize, usize) {
         let objects = self.osds.objects(osd);
-        let ours = objects.iter().filter(|info| info.object != nobodys());
+        let ours = objects
+            .iter()
+            .filter(|info| info.object != unreferenced_object());
         let versions = ours.clone().map(|info| info.versions.len()).sum();
         let kept = self.osds.with(osd, |store| store.usage().unwrap().removed);
         (ours.count(), versions, kept as usize)
     }
 }
 
-fn nobodys() -> ObjectId {
+fn unreferenced_object() -> ObjectId {
     ObjectId {
         volume: OPEN,
         vnode: VnodeId(4000),

@@ -447,13 +447,16 @@ fn quotas_hold_and_can_be_changed_by_administrators() {
         };
         assert_eq!(machine.code(&quota(100)).await, 13);
         cell.admin().await.call(&quota(100)).await.unwrap();
-        let told = machine.ok(&rxafs::GetVolumeStatus { volume: OPEN }).await;
-        assert_eq!((told.status.max_quota, told.status.volume_type), (100, 1));
+        let answer = machine.ok(&rxafs::GetVolumeStatus { volume: OPEN }).await;
         assert_eq!(
-            (&told.name[..], &told.message_of_the_day[..]),
+            (answer.status.max_quota, answer.status.volume_type),
+            (100, 1)
+        );
+        assert_eq!(
+            (&answer.name[..], &answer.message_of_the_day[..]),
             (&b"scratch"[..], &b"be nice"[..])
         );
-        assert!(told.status.online && told.status.partition_blocks_available > 1000);
+        assert!(answer.status.online && answer.status.partition_blocks_available > 1000);
         // A store may exceed the quota by the slack, and no more.
         machine.store(fid, 0, &[1; 1_000_000]).await.unwrap();
         for bytes in [1_300_000, 40_000_000usize] {
@@ -528,8 +531,8 @@ fn lists_as_text() {
         let text = "3\n1\nsystem:anyuser\t127\nalice\t16777225\nlab\t9\nbob\t127\n\0";
         machine.ok(&store(text)).await;
         let reply = machine.ok(&rxafs::FetchACL { fid: root }).await;
-        let told = String::from_utf8(reply.access_list.to_vec()).unwrap();
-        let mut lines: Vec<&str> = told.trim_end_matches('\0').lines().collect();
+        let answer = String::from_utf8(reply.access_list.to_vec()).unwrap();
+        let mut lines: Vec<&str> = answer.trim_end_matches('\0').lines().collect();
         assert_eq!(lines[..2], ["3", "1"]);
         lines[2..5].sort_unstable();
         assert_eq!(
@@ -541,7 +544,7 @@ fn lists_as_text() {
                 "bob\t127"
             ]
         );
-        assert!(told.ends_with('\0'));
+        assert!(answer.ends_with('\0'));
         // For a file, the list of its directory is returned.
         let file = machine.create(root, "f").await;
         assert_eq!(
@@ -568,8 +571,8 @@ fn lists_as_text() {
         cell.names
             .unreachable
             .store(true, std::sync::atomic::Ordering::Relaxed);
-        let told = machine.ok(&rxafs::FetchACL { fid: root }).await.access_list;
-        assert!(told.starts_with(b"3\n1\n-400\t9\n"), "{told:?}");
+        let answer = machine.ok(&rxafs::FetchACL { fid: root }).await.access_list;
+        assert!(answer.starts_with(b"3\n1\n-400\t9\n"), "{answer:?}");
         assert_eq!(machine.code(&store("1\n0\nalice\t127\n\0")).await, -1001);
         let inherited = machine.make_dir(root, "d").await;
         assert_eq!(
@@ -577,7 +580,7 @@ fn lists_as_text() {
                 .ok(&rxafs::FetchACL { fid: inherited })
                 .await
                 .access_list,
-            told
+            answer
         );
     });
 }

@@ -119,7 +119,7 @@ fn a_volume_is_created_used_and_removed_as_vos_does_it() {
 }
 
 #[test]
-fn an_unfinished_volume_is_shown_to_nobody() {
+fn an_unfinished_volume_is_not_shown() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);
     run(async {
@@ -264,7 +264,7 @@ fn everybody_may_look_and_only_the_superuser_may_change() {
 }
 
 #[test]
-fn a_backup_clone_is_made_and_made_anew() {
+fn a_backup_clone_is_made_and_made_again() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);
     run(async {

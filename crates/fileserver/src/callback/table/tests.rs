@@ -17,7 +17,7 @@ fn collect(table: &CallbackTable, key: Fid, except: Option<u32>, now: u32) -> Ve
 }
 
 #[test]
-fn everyone_but_the_originator_is_told_once() {
+fn everyone_but_the_originator_is_notified_once() {
     let table = CallbackTable::new(100, 1);
     for host in 0..5 {
         assert_eq!(
@@ -112,7 +112,7 @@ fn expired_promises_go_silently() {
 }
 
 #[test]
-fn a_volume_is_collected_whole_and_each_host_told_once() {
+fn a_volume_is_collected_whole_and_each_host_notified_once() {
     let table = CallbackTable::new(1000, 6);
     for vnode in 1..50 {
         for host in 0..3 {
