@@ -27,7 +27,7 @@ use crate::record::{Piece, PieceBlocks};
 /// bitmaps.
 const REGIONS_TOGETHER: u32 = 65_536;
 /// The most blocks that are looked up by name, and the most messages.
-const TOLD_MAX: usize = 1000;
+const REPORTED_MAX: usize = 1000;
 /// Entries that are read before `go_on` is asked again.
 const ENTRIES_TOGETHER: u64 = 10_000;
 
@@ -54,7 +54,7 @@ pub(crate) struct MapFaults {
 
 impl MapFaults {
     fn other(&mut self, text: String) {
-        if self.others.len() < TOLD_MAX {
+        if self.others.len() < REPORTED_MAX {
             self.others.push(text);
         }
     }
@@ -98,19 +98,19 @@ pub(crate) fn compare(
         }
         let wrong = names.compare(&view, &mut faults);
         if !wrong.is_empty() {
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             let walked = walk(&view, kind, &mut go_on, &mut faults, &mut |key, piece| {
                 let mut causes = piece.0.iter().flatten().map(|slot| wrong.get(&slot.block));
                 if let Some(Some(cause)) = causes.find(Option::is_some)
-                    && told.len() < TOLD_MAX
+                    && reported.len() < REPORTED_MAX
                 {
-                    told.push((*key, cause.clone()));
+                    reported.push((*key, cause.clone()));
                 }
             });
             faults.is_partial |= walked.is_break();
-            faults.pieces.append(&mut told);
+            faults.pieces.append(&mut reported);
         }
-        if !names.has_more || faults.is_partial || faults.pieces.len() >= TOLD_MAX {
+        if !names.has_more || faults.is_partial || faults.pieces.len() >= REPORTED_MAX {
             break;
         }
         first += REGIONS_TOGETHER;
@@ -219,7 +219,7 @@ impl Names {
             words[bit / 64] |= 1 << (bit % 64);
             let before = self.here.insert(slot.block, at);
             let is_other = before.is_some_and(|before| before != at);
-            if (is_other || is_known && before.is_none()) && self.doubled.len() < TOLD_MAX {
+            if (is_other || is_known && before.is_none()) && self.doubled.len() < REPORTED_MAX {
                 self.doubled.insert(slot.block);
             }
         }
@@ -265,7 +265,7 @@ impl Names {
                 }
                 for bit in of(named & !image) {
                     let block = base + bit;
-                    if wrong.len() < 2 * TOLD_MAX {
+                    if wrong.len() < 2 * REPORTED_MAX {
                         wrong.insert(block, format!("block {block} is free in the map"));
                     }
                 }
@@ -395,11 +395,11 @@ mod tests {
         let (_, runs) = first_piece(&partition, one);
         change(&partition, |batch| batch.released = runs);
         let damaged = found(&partition);
-        let told: Vec<_> = damaged
+        let reported: Vec<_> = damaged
             .iter()
             .map(|damage| (damage.fid, &damage.path))
             .collect();
-        assert_eq!(told, [(one, &Some("one".to_owned()))]);
+        assert_eq!(reported, [(one, &Some("one".to_owned()))]);
         assert!(damaged[0].cause.contains("is free in the map"));
     }
 

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_most_loses_the_oldest() {
+    fn the_holder_of_most_loses_the_oldest() {
         let mut reserved = Reserved::default();
         reserved.add(block(1, 0));
         for number in 1..200 {

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_ticket_keeps_nobody_waiting() {
+    fn a_dropped_ticket_keeps_no_thread_waiting() {
         let flight: Arc<Flight> = Arc::default();
         let mut waiters: Vec<_> = (0..4).map(|_| Waiter::of(&flight)).collect();
         // Dropped before the end of the flight: the next ticket is the first.

@@ -148,8 +148,9 @@ fn walk(
             Err(_) => return skip_unreadable(view, &place),
         };
         if last.is_some_and(|last| key <= last) || key < *from {
-            let told = format!("the key {key:?} of the base table is not behind the one before it");
-            faults.others.push(told);
+            let fault =
+                format!("the key {key:?} of the base table is not behind the one before it");
+            faults.others.push(fault);
             return None;
         }
         look(&key, faults);

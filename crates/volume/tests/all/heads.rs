@@ -353,7 +353,7 @@ fn what_was_kept_for_a_reader_goes_with_him() {
             .unwrap();
         Box::new(open)
     };
-    let cloned_anew = |world: &World| -> Box<dyn Any> {
+    let cloned_again = |world: &World| -> Box<dyn Any> {
         let open = clone(&world.partition, VOLUME, RO).unwrap();
         clone(&world.partition, VOLUME, RO).unwrap();
         delete(&world.partition, RO);
@@ -362,7 +362,7 @@ fn what_was_kept_for_a_reader_goes_with_him() {
         Box::new(open)
     };
     type HeadMaker = fn(&World) -> Box<dyn Any>;
-    let ways: [HeadMaker; 4] = [restored, given_up, converted, cloned_anew];
+    let ways: [HeadMaker; 4] = [restored, given_up, converted, cloned_again];
     for way in ways {
         let world = World::new();
         write(&world.volume(), "a", 1);

@@ -501,10 +501,10 @@ fn telling_one_change_costs_the_same_in_a_large_volume() {
         world.partition.flush().unwrap();
         let before = world.partition.counters().reads;
         let frozen = volume.freeze().unwrap();
-        let told = changes(&frozen, &state);
+        let counted = changes(&frozen, &state);
         costs.push(world.partition.counters().reads - before);
         // The file, its directory's one page, and whole blocks around 10 KiB.
-        assert_eq!(told, (2, 1, 3 * 4096 + 2048), "{files} files");
+        assert_eq!(counted, (2, 1, 3 * 4096 + 2048), "{files} files");
         let again = frozen.state().unwrap();
         assert_eq!(changes(&volume.freeze().unwrap(), &again), (0, 0, 0));
     }

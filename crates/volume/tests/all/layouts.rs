@@ -111,7 +111,7 @@ fn a_file_goes_away_is_charged_by_its_length_and_comes_back() {
 }
 
 #[test]
-fn a_store_counts_only_if_nobody_was_faster() {
+fn a_store_counts_only_if_no_other_was_faster() {
     let world = World::new();
     let volume = world.volume();
     let fid = file(&volume, b"file", 10);
@@ -178,11 +178,11 @@ fn whatever_anybody_sees_is_referenced_and_nothing_else() {
     expected.sort_unstable();
     assert_eq!(versions(&world), expected);
     let (holders, _) = world.partition.holders(0, 1000, |_| true).unwrap();
-    let told: Vec<_> = holders
+    let listed: Vec<_> = holders
         .iter()
         .map(|holder| (holder.fid.volume, holder.is_head, holder.layout.version))
         .collect();
-    assert_eq!(told, [(VOLUME, true, 7), (VolumeId(11), false, 5)]);
+    assert_eq!(listed, [(VOLUME, true, 7), (VolumeId(11), false, 5)]);
     // Removed from the head, and then from the clone.
     let _ = volume.remove_file(volume.root(), b"file", at(9)).unwrap();
     assert_eq!(versions(&world), both(5));
@@ -211,8 +211,8 @@ fn references_come_in_pages() {
         }
     }
     assert_eq!(all.len(), 100);
-    let of_nobody = world.partition.references(VolumeId(9), VnodeId(0), 7);
-    assert_eq!(of_nobody.unwrap(), (vec![], None));
+    let of_unknown_owner = world.partition.references(VolumeId(9), VnodeId(0), 7);
+    assert_eq!(of_unknown_owner.unwrap(), (vec![], None));
     let (mut holders, mut from) = (0, Some(0));
     while let Some(place) = from {
         let (found, next) = world.partition.holders(place, 9, |_| true).unwrap();
@@ -244,11 +244,15 @@ fn a_volume_that_is_restored_names_what_it_shows() {
         restore.push(vec![7; 4000].into()).unwrap();
     }
     let (holders, _) = world.partition.holders(0, 1000, |_| true).unwrap();
-    let told: Vec<_> = holders
+    let listed: Vec<_> = holders
         .iter()
         .map(|holder| (holder.fid, holder.is_head, holder.layout.version))
         .collect();
-    assert_eq!(told, [(fid, false, 5)], "readers see it, and nobody stores");
+    assert_eq!(
+        listed,
+        [(fid, false, 5)],
+        "readers see it, and nobody stores"
+    );
 }
 
 #[test]
@@ -273,7 +277,7 @@ fn a_clone_that_is_made_meanwhile_is_told_of() {
         });
         true
     });
-    let told: Vec<_> = found
+    let listed: Vec<_> = found
         .unwrap()
         .0
         .iter()
@@ -283,11 +287,11 @@ fn a_clone_that_is_made_meanwhile_is_told_of() {
         volume: VolumeId(11),
         ..last
     };
-    assert_eq!(told.len(), fids.len() + 1);
+    assert_eq!(listed.len(), fids.len() + 1);
     assert!(
-        told.ends_with(&[(last, 6), (in_clone, 5)]),
+        listed.ends_with(&[(last, 6), (in_clone, 5)]),
         "{:?}",
-        told.last()
+        listed.last()
     );
 }
 

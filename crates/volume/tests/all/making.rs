@@ -78,7 +78,7 @@ fn create(volume: &Volume, name: &str) -> Fid {
 }
 
 #[test]
-fn nobody_else_gets_reserved_numbers() {
+fn no_other_holder_gets_reserved_numbers() {
     let world = World::new();
     let volume = world.volume();
     let before = create(&volume, "before");
@@ -328,8 +328,8 @@ fn small_things_are_made_without_waiting() {
 
 /// Whatever fails, numbers that were given out are not given out again, and can be used.
 #[test]
-fn a_reservation_that_was_told_survives() {
-    let mut told = 0;
+fn a_reservation_that_was_acknowledged_survives() {
+    let mut acknowledged = 0;
     for relaxed in [false, true] {
         for n in 1.. {
             let disk = SimDisk::new(64 << 20);
@@ -357,7 +357,7 @@ fn a_reservation_that_was_told_survives() {
             let volume = partition.volume(VOLUME).unwrap().unwrap();
             let fresh = create(&volume, "fresh");
             if let Ok(block) = block {
-                told += 1;
+                acknowledged += 1;
                 assert_eq!(fresh.vnode.0, block.first_file.0 + 20);
                 make(&volume, volume.root(), &[file(&block, 0, "mine", &[])]).unwrap();
             }
@@ -368,5 +368,5 @@ fn a_reservation_that_was_told_survives() {
             }
         }
     }
-    assert_eq!(told, 2);
+    assert_eq!(acknowledged, 2);
 }

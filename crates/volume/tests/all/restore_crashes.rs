@@ -206,7 +206,7 @@ fn released() -> SimDisk {
 }
 
 #[test]
-fn a_clone_made_anew() {
+fn a_clone_made_again() {
     crash_everywhere_from(&released(), |partition, _| release(partition), true);
 }
 

@@ -358,16 +358,16 @@ fn a_scrub_keeps_to_its_rate_among_writers_and_can_be_ended() {
             }
         });
         let begun = Instant::now();
-        let mut told = 0;
+        let mut reports = 0;
         let rate = 1 << 20;
         let report = volume.scrub(rate, &mut |progress| {
-            told += 1;
+            reports += 1;
             assert_eq!(progress.volumes_total, 1);
             ControlFlow::Continue(())
         });
         let report = report.unwrap();
         assert_eq!(report.damaged, []);
-        assert!(report.progress.bytes > 700_000 && told > 0);
+        assert!(report.progress.bytes > 700_000 && reports > 0);
         let least = report.progress.bytes as f64 / rate as f64 - 0.1;
         assert!(begun.elapsed() > Duration::from_secs_f64(least));
         for _ in 0..30 {
