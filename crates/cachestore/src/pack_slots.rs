@@ -254,9 +254,9 @@ fn makes_holes(trial: &Path) -> io::Result<bool> {
     let file = open(trial)?;
     file.write_all_at(&[1; 8 << 10], 0)?;
     let made = punch(&file, 0, 4 << 10).is_ok();
-    let told = rustix::fs::seek(&file, SeekFrom::Data(0)).is_ok_and(|data| data > 0);
+    let has_data = rustix::fs::seek(&file, SeekFrom::Data(0)).is_ok_and(|data| data > 0);
     std::fs::remove_file(trial)?;
-    Ok(made && told)
+    Ok(made && has_data)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub(crate) fn named_or_default(named: Option<&Path>) -> Outcome<CellDirectory> {
         return Ok(CellDirectory::new(named));
     }
     let directory = CellDirectory::new(cell_directory::DEFAULT);
-    match somebody_elses(&directory, rustix::process::geteuid().as_raw())? {
+    match of_another_account(&directory, rustix::process::geteuid().as_raw())? {
         None => Ok(directory),
         Some(path) => Err(Failure::new(format!(
             "./{} belongs to another account, or every account may write to it: 'cd' to another directory, or \
@@ -31,7 +31,7 @@ pub(crate) fn named_or_default(named: Option<&Path>) -> Outcome<CellDirectory> {
 
 /// The first path of a directory that belongs to neither root nor `user`, or that every account may
 /// replace.
-fn somebody_elses(directory: &CellDirectory, user: u32) -> io::Result<Option<PathBuf>> {
+fn of_another_account(directory: &CellDirectory, user: u32) -> io::Result<Option<PathBuf>> {
     let path = directory.path();
     let trusted = |about: &Metadata| about.uid() == 0 || about.uid() == user;
     // Check a link as well as its target.
@@ -78,7 +78,7 @@ mod tests {
         let ours = fs::metadata(home.path()).expect("there").uid();
         let directory = CellDirectory::new(home.path().join("cell-data"));
         let path = directory.path();
-        let bad = |user| somebody_elses(&directory, user).expect("looked at");
+        let bad = |user| of_another_account(&directory, user).expect("looked at");
         assert_eq!(bad(ours), None, "nothing is there");
         fs::create_dir(path).expect("directory");
         fs::write(directory.identity_file(), "{}").expect("file");
@@ -105,8 +105,11 @@ mod tests {
         let link = home.path().join("link");
         symlink(path, &link).expect("link");
         let linked = CellDirectory::new(&link);
-        assert_eq!(somebody_elses(&linked, 0).expect("looked at"), None);
+        assert_eq!(of_another_account(&linked, 0).expect("looked at"), None);
         std::os::unix::fs::lchown(&link, Some(12_345), None).expect("chown");
-        assert_eq!(somebody_elses(&linked, 0).expect("looked at"), Some(link));
+        assert_eq!(
+            of_another_account(&linked, 0).expect("looked at"),
+            Some(link)
+        );
     }
 }

@@ -244,7 +244,7 @@ mod tests {
 
     /// Root, when it reads the cache of one user, must not be led to the cache of another user.
     #[test]
-    fn a_cache_that_must_be_somebodys_is_no_link_and_no_pipe() {
+    fn a_cache_of_a_given_account_is_no_link_and_no_pipe() {
         let home = tempfile::tempdir().expect("tempdir");
         let at = |name: &str| home.path().join(name);
         let ours = std::fs::metadata(home.path()).expect("there").uid();
@@ -267,7 +267,7 @@ mod tests {
 
     /// In `/tmp`, every user can make a file with the name of root's cache.
     #[test]
-    fn tickets_are_not_given_to_whoever_made_the_file_first() {
+    fn tickets_are_not_given_to_the_account_that_made_the_file_first() {
         let home = tempfile::tempdir().expect("tempdir");
         let (from, to) = (home.path().join("from"), home.path().join("to"));
         let owner = |path: &Path| std::fs::metadata(path).expect("there").uid();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_puts_beside_a_copy_for_him_is_not_removed() {
+    fn what_another_account_puts_beside_a_copy_for_him_is_not_removed() {
         let user = rustix::process::geteuid().as_raw();
         let file = PrivateFile::of(Some(user)).expect("a directory");
         let path = file.path();

@@ -173,7 +173,7 @@ async fn cleaning_leaves_a_list_of_numbers_that_are_all_known() {
 }
 
 #[tokio::test]
-async fn cleaning_fails_where_nobody_says_who_is_known() {
+async fn cleaning_fails_where_no_server_says_who_is_known() {
     for mood in [Mood::Silent, Mood::TooFew] {
         let (done, stored, _) = cleaned(mood).await;
         let sentence = done.unwrap_err();

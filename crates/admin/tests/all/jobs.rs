@@ -439,7 +439,7 @@ fn a_volume_that_was_restored_to_an_older_state_is_released_whole() {
 }
 
 #[test]
-fn a_site_that_is_down_holds_up_nobody_and_is_resumed() {
+fn a_site_that_is_down_holds_up_no_other_and_is_resumed() {
     run(async {
         let world = World::new(false).await;
         let id = world.create("vol").await;

@@ -218,7 +218,7 @@ fn challenges_cannot_be_foretold() {
 }
 
 #[test]
-fn the_level_lowered_by_somebody_on_the_path() {
+fn the_level_lowered_by_an_attacker_on_the_path() {
     let cell = Cell::with(Policy {
         level_min: Level::Crypt,
         ..Policy::default()
@@ -355,9 +355,10 @@ fn a_connection_hijacked_from_another_address() {
         network.inject(forged);
         network.run(10, |_| false);
         assert_eq!(network.served(), 1, "nothing ran for the attacker");
-        let mut told = network.log.iter();
+        let mut received = network.log.iter();
         assert!(
-            told.all(|datagram| datagram.to != address(ATTACKER) || !datagram.is(PacketType::DATA)),
+            received
+                .all(|datagram| datagram.to != address(ATTACKER) || !datagram.is(PacketType::DATA)),
             "no reply went to the attacker"
         );
     }

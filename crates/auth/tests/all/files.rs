@@ -302,7 +302,7 @@ fn acts_are_written_as_json_lines() {
 }
 
 #[test]
-fn a_renamed_audit_log_is_opened_anew() {
+fn a_renamed_audit_log_is_opened_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit.log");
     let old = directory.path().join("audit.log.1");

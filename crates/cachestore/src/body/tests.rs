@@ -63,7 +63,7 @@ impl Server {
 const NOW: AfsTime = AfsTime(1);
 
 #[test]
-fn a_file_written_anew_is_one_call() {
+fn a_rewritten_file_is_one_call() {
     let mut server = Server(b"something old".to_vec(), 3);
     let mut body = body(3, &server.0);
     body.set_length(0, NOW).expect("cut");
@@ -248,7 +248,7 @@ fn a_newer_version_leaves_only_our_own() {
 }
 
 #[test]
-fn a_store_beside_somebody_elses_is_noticed() {
+fn a_store_beside_another_clients_is_noticed() {
     let mut body = body(3, b"0123456789");
     body.write(2, b"ab", NOW).expect("write");
     let piece = body.next_piece(STORE_BYTES).expect("a piece");

@@ -162,7 +162,7 @@ fn what_another_may_have_stored_is_fetched() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_anew_grows() {
+fn a_log_that_cannot_be_rewritten_grows() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = Server {
         version: 4,

@@ -242,7 +242,7 @@ fn repairs_of_a_code_go_on_when_devices_that_take_part_are_killed() {
 /// Without a command: objects that no file names are removed when their time has come, and not
 /// before. Named objects stay, and are healed.
 #[test]
-fn garbage_goes_and_damage_is_healed_with_nobody_asking() {
+fn garbage_goes_and_damage_is_healed_unasked() {
     const GRACE: Duration = Duration::from_secs(20);
     let cell = Cell::with(&["--collect-every", "1s", "--collect-grace", "20s"]);
     let mut servers = Servers::start_with(&cell, 3, &["--scrub-every", "2s"]);

@@ -361,11 +361,11 @@ fn a_refused_dump_is_explained_from_a_file_and_from_a_pipe() {
         ("half of it", &whole[..whole.len() / 2]),
     ] {
         fs::write(&dump, bytes).expect("a dump");
-        let told = cell.fails(&format!("vos restore {B} new -file {}", dump.display()));
-        let (_, fault) = told
+        let output = cell.fails(&format!("vos restore {B} new -file {}", dump.display()));
+        let (_, fault) = output
             .lines()
             .find_map(|line| line.split_once(&format!("{}: ", dump.display())))
-            .unwrap_or_else(|| panic!("{case}: {told}"));
+            .unwrap_or_else(|| panic!("{case}: {output}"));
         let restored = Command::new(env!("CARGO_BIN_EXE_cellar"))
             .args(format!("vos restore {B} new").split(' '))
             .env("CELLAR_DIR", cell.directory())
@@ -373,8 +373,8 @@ fn a_refused_dump_is_explained_from_a_file_and_from_a_pipe() {
             .output()
             .expect("the program starts");
         assert_ne!(restored.status.code(), Some(0), "{case}");
-        let told = String::from_utf8_lossy(&restored.stderr);
+        let output = String::from_utf8_lossy(&restored.stderr);
         let wanted = format!("standard input: {fault}");
-        assert!(told.contains(&wanted), "{case}: {told}");
+        assert!(output.contains(&wanted), "{case}: {output}");
     }
 }

@@ -30,8 +30,8 @@ pub(super) fn of_user(model: &Protection, record: &Record) -> Result<BTreeSet<Vi
     let mut cps = expand(model, elements, NESTING_MAX, None)?;
     cps.insert(ViceId::ANYUSER);
     cps.insert(record.id);
-    let is_nobody = matches!(record.id, ViceId::ANONYMOUS | ViceId::ANYUSER);
-    if !is_nobody && !record.is_foreign() {
+    let is_anonymous = matches!(record.id, ViceId::ANONYMOUS | ViceId::ANYUSER);
+    if !is_anonymous && !record.is_foreign() {
         cps.insert(ViceId::AUTHUSER);
     }
     Ok(cps)

@@ -281,7 +281,7 @@ fn many_clients_at_once_get_their_own_answers() {
 }
 
 #[test]
-fn whoever_locks_is_written_down_however_they_lock() {
+fn the_owner_of_a_lock_is_written_down_however_it_locks() {
     run(async {
         let servers = serve(false);
         let admin = local::connect(servers.local.path()).await.unwrap();

@@ -126,7 +126,7 @@ fn a_write_that_cannot_be_is_told_so_before_all_has_come() {
         };
         let mut call = cell.osd.open(&write).await.unwrap();
         call.write(vec![1; 700 << 10].into()).await.unwrap();
-        let told = async {
+        let refused = async {
             loop {
                 if let Err(failure) = call.write(vec![1].into()).await {
                     break failure;
@@ -134,8 +134,8 @@ fn a_write_that_cannot_be_is_told_so_before_all_has_come() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        let told = tokio::time::timeout(Duration::from_secs(20), told).await;
-        assert_eq!(aborted::<()>(Err(told.unwrap())), AbortCode::EIO);
+        let refused = tokio::time::timeout(Duration::from_secs(20), refused).await;
+        assert_eq!(aborted::<()>(Err(refused.unwrap())), AbortCode::EIO);
         assert_eq!(cell.read(&all, id(1), 10, 0, 9).await.unwrap(), b"bytes");
     });
 }

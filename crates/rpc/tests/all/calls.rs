@@ -292,7 +292,7 @@ fn a_dropped_call_frees_its_channel_and_its_server() {
 }
 
 #[test]
-fn a_slow_reader_stops_its_writer_and_nobody_else() {
+fn a_slow_reader_stops_its_writer_and_no_other() {
     run(async {
         let server = Server::start(1);
         let client = Runtime::client_only().unwrap();
@@ -502,7 +502,7 @@ fn callers_on_the_shard_itself_and_ports_of_their_own() {
 }
 
 #[test]
-fn nobody_there() {
+fn no_server_there() {
     run(async {
         let client = Runtime::client_only().unwrap();
         let port = client.client_port().unwrap();

@@ -22,7 +22,7 @@ impl Random {
 }
 
 #[test]
-fn garbage_is_counted_and_hurts_nobody() {
+fn garbage_is_counted_and_hurts_no_peer() {
     run(async {
         let server = Server::start(2);
         let client = Runtime::client_only().unwrap();

@@ -163,7 +163,7 @@ fn readers_see_whole_entries_while_writers_work() {
 }
 
 #[test]
-fn a_copy_catches_up_with_what_others_wrote_or_loads_anew() {
+fn a_copy_catches_up_with_what_others_wrote_or_loads_again() {
     let cell = cell();
     let other = Vl::open(Arc::clone(&cell.db), Arc::clone(&cell.vl.clock)).unwrap();
     cell.create(volume("v", 10)).unwrap();
