@@ -7,8 +7,8 @@
 //! 2. A handler is polled once within the turn. Most answer from memory and finish; a pending one
 //!    becomes a task of its own.
 //! 3. Tasks and callers on this thread enter the protocol directly, between turns, and request a
-//!    turn ([`Driver::kick`]). That turn comes after all tasks that are ready now, so their packets
-//!    leave together.
+//!    turn ([`Driver::request_turn`]). That turn comes after all tasks that are ready now, so their
+//!    packets leave together.
 //! 4. After a long turn the sockets are polled before the next turn, even if a turn was requested.
 //!    Tasks that request turns as fast as they end would otherwise keep the event loop from polling
 //!    for tens of milliseconds.
@@ -236,7 +236,7 @@ impl Driver {
         shard::spawn(tokio::task::unconstrained(driver.clone().run()));
         let count = driver.sockets().len();
         for socket in 0..count {
-            let task = shard::spawn(driver.clone().hear_complaints(socket));
+            let task = shard::spawn(driver.clone().process_icmp_errors(socket));
             driver.listeners.borrow_mut().push(task.abort_handle());
         }
         Ok(driver)
@@ -309,7 +309,7 @@ impl Driver {
             while self.transmit(&mut context, outbox, &mut VecDeque::new()) {}
         });
         self.sockets.replace(Rc::new([]));
-        self.kick();
+        self.request_turn();
     }
 
     fn sockets(&self) -> Rc<[ShardSocket]> {
@@ -317,7 +317,7 @@ impl Driver {
     }
 
     /// Requests a turn, after the tasks that are ready now.
-    pub(crate) fn kick(&self) {
+    pub(crate) fn request_turn(&self) {
         if self.in_turn.get() || self.kicked.replace(true) || self.resting.get() {
             return;
         }
@@ -366,13 +366,13 @@ impl Driver {
         let (now, since) = (self.now(), self.clock.time(since));
         let endpoint = &mut self.state.borrow_mut().endpoint;
         endpoint.handle_new_address(now, since);
-        self.kick();
+        self.request_turn();
     }
 
     /// Sends a datagram that keeps address translators open and gets no answer.
     pub(crate) fn keep_mapping(&self, to: SocketAddr) {
         self.state.borrow_mut().endpoint.keep_mapping(to);
-        self.kick();
+        self.request_turn();
     }
 
     /// Sends the answer to a query of `rxdebug`.
@@ -387,7 +387,7 @@ impl Driver {
             .borrow_mut()
             .endpoint
             .answer_debug(to, local, query, &payload);
-        self.kick();
+        self.request_turn();
     }
 
     /// Current time: within a turn that of its start, otherwise the clock's.

@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// An ICMP error about a datagram of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Complaint {
+pub(crate) enum IcmpError {
     /// There is no route to that host.
     Unreachable(SocketAddr),
     /// Nothing listens on that port of the host.
@@ -32,7 +32,7 @@ pub(crate) enum Complaint {
 ///
 /// # Errors
 /// The system reports an error of the socket itself.
-pub(crate) fn next_complaint(socket: BorrowedFd<'_>) -> io::Result<Option<Complaint>> {
+pub(crate) fn next_error(socket: BorrowedFd<'_>) -> io::Result<Option<IcmpError>> {
     // Bounded: if errors arrive faster, the rest is read next time.
     for _ in 0..MESSAGES_MAX {
         let Some((destination, error)) = receive(socket)? else {
@@ -42,11 +42,11 @@ pub(crate) fn next_complaint(socket: BorrowedFd<'_>) -> io::Result<Option<Compla
             continue;
         };
         match error.ee_errno.cast_signed() {
-            libc::ECONNREFUSED => return Ok(Some(Complaint::Refused(destination))),
+            libc::ECONNREFUSED => return Ok(Some(IcmpError::Refused(destination))),
             libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN => {
-                return Ok(Some(Complaint::Unreachable(destination)));
+                return Ok(Some(IcmpError::Unreachable(destination)));
             }
-            libc::EMSGSIZE => return Ok(Some(Complaint::TooBig(destination, error.ee_info))),
+            libc::EMSGSIZE => return Ok(Some(IcmpError::TooBig(destination, error.ee_info))),
             _ => {}
         }
     }
@@ -163,16 +163,16 @@ mod tests {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let state = quinn_udp::UdpSocketState::new((&socket).into()).unwrap();
         state.enable_transport_errors((&socket).into()).unwrap();
-        assert_eq!(next_complaint(socket.as_fd()).unwrap(), None);
+        assert_eq!(next_error(socket.as_fd()).unwrap(), None);
         let closed = UdpSocket::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
             .unwrap();
         socket.send_to(&[1, 2, 3], closed).unwrap();
         assert_eq!(
-            next_complaint(socket.as_fd()).unwrap(),
-            Some(Complaint::Refused(closed))
+            next_error(socket.as_fd()).unwrap(),
+            Some(IcmpError::Refused(closed))
         );
-        assert_eq!(next_complaint(socket.as_fd()).unwrap(), None);
+        assert_eq!(next_error(socket.as_fd()).unwrap(), None);
     }
 }

@@ -24,7 +24,7 @@ use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 
-use crate::icmp::{self, Complaint};
+use crate::icmp::{self, IcmpError};
 
 /// Opens `count` sockets on one address, the n-th for the n-th shard. Port 0 selects any free port.
 ///
@@ -199,15 +199,15 @@ impl ShardSocket {
     }
 
     /// Waits for an ICMP error about a sent datagram.
-    pub(crate) async fn complained(&self) -> io::Result<()> {
+    pub(crate) async fn wait_for_icmp_error(&self) -> io::Result<()> {
         self.io.ready(Interest::ERROR).await?;
         let _would_block = self.io.try_io(Interest::ERROR, would_block::<()>);
         Ok(())
     }
 
     /// Returns the next ICMP error, if there is one.
-    pub(crate) fn next_complaint(&self) -> Option<Complaint> {
-        icmp::next_complaint(self.io.as_fd()).unwrap_or_else(|cause| {
+    pub(crate) fn next_error(&self) -> Option<IcmpError> {
+        icmp::next_error(self.io.as_fd()).unwrap_or_else(|cause| {
             tracing::debug!(%cause, "cannot read the socket's error queue");
             None
         })

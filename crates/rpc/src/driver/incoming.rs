@@ -230,7 +230,7 @@ impl Driver {
             }
         }
         if freed {
-            self.kick();
+            self.request_turn();
         }
     }
 
@@ -261,7 +261,7 @@ impl Driver {
             state.clear_slot(call);
         }
         // There is either output, or a place for a waiting call.
-        self.kick();
+        self.request_turn();
     }
 }
 
@@ -334,7 +334,7 @@ impl RxCall {
             ReadOutcome::Chunk(chunk) => {
                 self.driver.peer_waited_for(self.call, self.client);
                 // The window moved, and an ACK may be due.
-                self.driver.kick();
+                self.driver.request_turn();
                 Poll::Ready(Ok(Some(chunk)))
             }
             ReadOutcome::End => {
@@ -372,7 +372,7 @@ impl RxCall {
                 Ok(WriteOutcome::Full(_)) => {
                     self.driver
                         .wait_for_peer(self.call, self.client, cx.waker());
-                    self.driver.kick();
+                    self.driver.request_turn();
                     return Poll::Pending;
                 }
                 Err(cellar_rx::CallError::Failed(code)) => {
@@ -384,7 +384,7 @@ impl RxCall {
             }
         }
         self.driver.peer_waited_for(self.call, self.client);
-        self.driver.kick();
+        self.driver.request_turn();
         Poll::Ready(Ok(()))
     }
 

@@ -87,7 +87,7 @@ impl Driver {
             if state.endpoint.has_events() {
                 state.to_begin.push_back(shared.clone());
                 drop(state);
-                return self.kick();
+                return self.request_turn();
             }
             let call = self.take_channel(&mut state, connection);
             if let Some(call) = call {
@@ -185,7 +185,7 @@ impl Driver {
         if matches!(pumped, TransferStep::Over) {
             self.call_over(shared);
         }
-        self.kick();
+        self.request_turn();
     }
 
     fn pump_locked(
@@ -365,7 +365,7 @@ impl Driver {
             state.endpoint.close(now, id);
         }
         drop(state);
-        self.kick();
+        self.request_turn();
     }
 
     /// Wakes without a borrow of the state: at once, or at the end of the step in a turn.

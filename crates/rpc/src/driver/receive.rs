@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use super::{Driver, State};
-use crate::icmp::Complaint;
+use crate::icmp::IcmpError;
 use crate::limits::{DATAGRAMS_PER_TURN, PASSED_ON_BYTES_MAX};
 use crate::socket::{ReceiveBuffers, Received};
 
@@ -139,19 +139,19 @@ impl Driver {
     }
 
     /// Processes the ICMP errors of one socket.
-    pub(super) async fn hear_complaints(self: Rc<Self>, socket: usize) {
+    pub(super) async fn process_icmp_errors(self: Rc<Self>, socket: usize) {
         let sockets = self.sockets();
         let Some(socket) = sockets.get(socket) else {
             return;
         };
-        while socket.complained().await.is_ok() && !self.closed.get() {
-            while let Some(complaint) = socket.next_complaint() {
+        while socket.wait_for_icmp_error().await.is_ok() && !self.closed.get() {
+            while let Some(error) = socket.next_error() {
                 let now = self.clock.now();
                 let endpoint = &mut self.state.borrow_mut().endpoint;
-                match complaint {
-                    Complaint::Unreachable(to) => endpoint.handle_unreachable(now, to),
-                    Complaint::Refused(to) => endpoint.handle_refused(now, to),
-                    Complaint::TooBig(to, mtu) => {
+                match error {
+                    IcmpError::Unreachable(to) => endpoint.handle_unreachable(now, to),
+                    IcmpError::Refused(to) => endpoint.handle_refused(now, to),
+                    IcmpError::TooBig(to, mtu) => {
                         let headers = if to.is_ipv4() { 20 + 8 } else { 40 + 8 };
                         // One byte more than what fits does not pass.
                         let size = (mtu as usize + 1).saturating_sub(headers);
@@ -159,7 +159,7 @@ impl Driver {
                     }
                 }
             }
-            self.kick();
+            self.request_turn();
         }
     }
 
@@ -171,7 +171,7 @@ impl Driver {
             self.take(&mut state, run);
         }
         drop(state);
-        self.kick();
+        self.request_turn();
     }
 }
 

@@ -69,7 +69,7 @@ impl LocalConnection {
             let carrying = connection.carry(package, &call, &notify);
             let outcome = match options.timeout {
                 None => carrying.await,
-                Some(timeout) => carrying_until(carrying, timeout).await,
+                Some(timeout) => with_timeout(carrying, timeout).await,
             };
             match outcome {
                 Ok(Some(stream)) => connection.return_to_pool(stream),
@@ -129,7 +129,7 @@ impl LocalConnection {
     }
 }
 
-async fn carrying_until<T>(
+async fn with_timeout<T>(
     carrying: impl Future<Output = Result<T, CallError>>,
     timeout: Duration,
 ) -> Result<T, CallError> {
