@@ -63,7 +63,7 @@ impl PendingAck {
     }
 
     /// Requests an ACK at `deadline` at the latest.
-    pub(crate) fn want_by(&mut self, deadline: Time) {
+    pub(crate) fn request_by(&mut self, deadline: Time) {
         self.deadline = Some(
             self.deadline
                 .map_or(deadline, |earlier| earlier.min(deadline)),

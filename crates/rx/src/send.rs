@@ -322,7 +322,7 @@ impl SendWindow {
     }
 
     /// Whether an earlier ACK has hard-acknowledged more.
-    pub(crate) fn was_beyond(&self, ack: &Ack<'_>) -> bool {
+    pub(crate) fn is_older_ack(&self, ack: &Ack<'_>) -> bool {
         ack.first_packet < self.first
     }
 

@@ -42,7 +42,7 @@ impl Endpoint {
             // This ACK was not merely reordered: the server was restarted and has only a part of
             // the request.
             let overtaken = now.micros_since(call.received_at) <= OVERTAKEN_TIME;
-            if !call.server && !overtaken && call.send.was_beyond(&ack) {
+            if !call.server && !overtaken && call.send.is_older_ack(&ack) {
                 self.fail_call(now, call_slot, code::GONE);
             }
             return;

@@ -313,7 +313,7 @@ impl Endpoint {
                     call.ack.request(AckReason::DELAY, 0);
                 } else {
                     call.ack.deadline = None;
-                    call.ack.want_by(now.plus_micros(FINAL_ACK_DELAY));
+                    call.ack.request_by(now.plus_micros(FINAL_ACK_DELAY));
                 }
             }
             if packets > SHORT_REPLY {
@@ -345,7 +345,7 @@ impl Endpoint {
             call.ack.request(AckReason::DELAY, 0);
             self.queue(slot);
         } else if call.ack.deadline.is_none() {
-            call.ack.want_by(now.plus_micros(CONSUMED_DELAY));
+            call.ack.request_by(now.plus_micros(CONSUMED_DELAY));
             self.arm_call(slot);
         }
     }

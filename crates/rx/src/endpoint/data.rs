@@ -251,7 +251,7 @@ impl Endpoint {
         if (call.ack.unacked >= every && !short) || finished {
             call.ack.request(AckReason::IDLE, header.serial);
         } else {
-            call.ack.want_by(now.plus_micros(ACK_DELAY));
+            call.ack.request_by(now.plus_micros(ACK_DELAY));
         }
     }
 
