@@ -161,7 +161,7 @@ pub fn import(from: &Path, path: &Path) -> Result<(Summary, Option<PathBuf>), Er
         true => {
             // Held until the new one is in its place.
             let in_use = LockedFile::open(path, false)?;
-            Some((keep_old(path)?, in_use))
+            Some((link_old(path)?, in_use))
         }
         false => None,
     };
@@ -175,7 +175,7 @@ pub fn import(from: &Path, path: &Path) -> Result<(Summary, Option<PathBuf>), Er
 }
 
 /// Gives the file at `path` a second name.
-fn keep_old(path: &Path) -> Result<PathBuf, Error> {
+fn link_old(path: &Path) -> Result<PathBuf, Error> {
     for number in 1..OLD_FILES_MAX {
         let old = appended(path, &format!(".old-{number}"));
         match fs::hard_link(path, &old) {

@@ -210,7 +210,7 @@ impl Embedded {
                 let revision = other.as_ref().map_or(0, |found| found.revision);
                 let id = other.as_ref().and_then(|found| found.id);
                 let id = id.unwrap_or_else(DatabaseId::random);
-                guarded(|| take_up(&database, other.as_ref(), revision, id)).map_err(failed)?;
+                guarded(|| init_meta(&database, other.as_ref(), revision, id)).map_err(failed)?;
                 (revision, id)
             }
         };
@@ -278,7 +278,7 @@ impl Embedded {
     }
 
     /// Writes the waiting changes to the disk. The lock is free meanwhile.
-    fn lead(&self, state: &mut parking_lot::MutexGuard<'_, State>) {
+    fn write_waiting(&self, state: &mut parking_lot::MutexGuard<'_, State>) {
         let changes = Arc::new(std::mem::take(&mut state.waiting));
         let transactions = std::mem::take(&mut state.waiting_transactions);
         let revision = state.given;
@@ -335,7 +335,7 @@ impl CellDb for Embedded {
             if state.has_leader {
                 self.progress.wait(&mut state);
             } else {
-                self.lead(&mut state);
+                self.write_waiting(&mut state);
             }
         }
         Ok(Revision(wanted))
@@ -389,7 +389,7 @@ pub(crate) fn stored(
 
 /// Writes what a database of this form has in one transaction: its format, revision and id. The
 /// rows of one in the form before get their checksums; all of it was verified.
-fn take_up(
+fn init_meta(
     database: &Database,
     found: Option<&Summary>,
     revision: u64,

@@ -74,10 +74,10 @@ pub(crate) fn open_copy(storage: &Shared) -> Result<Database, String> {
 /// A sentence about the first fault.
 pub(crate) fn verify(storage: &Shared) -> Result<Summary, String> {
     // Closing it can panic, too.
-    guarded(|| look_at_all(storage))
+    guarded(|| verify_all(storage))
 }
 
-fn look_at_all(storage: &Shared) -> Result<Summary, String> {
+fn verify_all(storage: &Shared) -> Result<Summary, String> {
     let mut database = open_copy(storage)?;
     if !guarded(|| database.check_integrity())? {
         return Err("its pages do not match their checksums".to_owned());
