@@ -216,7 +216,9 @@ impl Command {
             Self::Pts(words) => block_on(suite::pts::run(words.words)),
             Self::Fs(words) => block_on(suite::fs::run(words.words)),
             Self::Bos(words) => block_on(suite::bos::run(words.words)),
-            Self::Osd(words) if osd_serve::is_meant(&words.words) => osd_serve::run(&words.words),
+            Self::Osd(words) if osd_serve::is_server_command(&words.words) => {
+                osd_serve::run(&words.words)
+            }
             Self::Osd(words) => block_on(suite::osd::run(words.words)),
             Self::Statistics(options) => block_on(statistics::run(options)),
             Self::Rxperf(options) => block_on(rxperf::run(options)),

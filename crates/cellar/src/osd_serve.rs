@@ -75,7 +75,7 @@ struct Options {
 }
 
 /// Returns whether the arguments of `cellar osd` ask for a server.
-pub(crate) fn is_meant(words: &[String]) -> bool {
+pub(crate) fn is_server_command(words: &[String]) -> bool {
     words.first().is_some_and(|word| word == "serve")
 }
 

@@ -117,7 +117,7 @@ impl CredentialCache {
     }
 
     /// The ticket-granting ticket of the owner's own realm, if it is valid at `now` (Unix seconds).
-    pub fn granting(&self, now: u32) -> Option<&Ticket> {
+    pub fn granting_ticket(&self, now: u32) -> Option<&Ticket> {
         self.tickets.iter().find(|ticket| {
             ticket.server.is_ticket_granting()
                 && ticket.server.realm == self.owner.realm

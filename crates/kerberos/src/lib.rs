@@ -42,5 +42,6 @@ pub use principal::KerberosPrincipal;
 pub use programs::CacheName;
 pub use service::{RealmHints, candidates};
 pub use tickets::{
-    best, cached_token, cell_tickets, enctype_name, file_of, forget_token, get_token, granting,
+    best, cached_token, cell_tickets, enctype_name, file_of, forget_token, get_token,
+    granting_ticket,
 };

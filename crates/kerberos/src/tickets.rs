@@ -191,7 +191,7 @@ pub async fn file_of(cache: &CacheName) -> Result<Option<PathBuf>, Error> {
 ///
 /// # Errors
 /// The cache exists but cannot be read.
-pub async fn granting(
+pub async fn granting_ticket(
     cache: &CacheName,
     now: u32,
 ) -> Result<Option<(KerberosPrincipal, Ticket)>, Error> {
@@ -201,7 +201,7 @@ pub async fn granting(
             None => return Ok(None),
             Some(listing) => match programs::path_of(&listing.cache) {
                 Some(path) => Some(path),
-                None => return granting_elsewhere(cache, &listing, now).await,
+                None => return granting_ticket_of_listing(cache, &listing, now).await,
             },
         },
     };
@@ -211,11 +211,11 @@ pub async fn granting(
     let Some(found) = parse_cache(&path, read_owned(&path, cache.owner())?)? else {
         return Ok(None);
     };
-    let ticket = found.granting(now).cloned();
+    let ticket = found.granting_ticket(now).cloned();
     Ok(ticket.map(|ticket| (found.owner, ticket)))
 }
 
-async fn granting_elsewhere(
+async fn granting_ticket_of_listing(
     cache: &CacheName,
     listing: &programs::Listing,
     now: u32,

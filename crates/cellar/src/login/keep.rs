@@ -85,14 +85,14 @@ pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsSt
                 Some((program, arguments)) => Some(start(program, arguments, &keeper.target)?),
                 None => None,
             };
-            tell_systemd(command.is_empty(), &keeper);
+            report_to_systemd(command.is_empty(), &keeper);
             if command.is_empty() && !said && std::io::stdout().is_terminal() {
                 let until = cellar_admin::date::ctime(AfsTime(keeper.ends));
                 outln!("Tokens until {until}; they are renewed until you press Ctrl-C");
                 said = true;
             }
         } else {
-            tell_systemd(command.is_empty() && keeper.ends > 0, &keeper);
+            report_to_systemd(command.is_empty() && keeper.ends > 0, &keeper);
         }
         match sleep(wait, &mut signals, job.as_mut()).await? {
             WakeReason::Again => {}
@@ -205,7 +205,7 @@ async fn copy_own(private: &PrivateFile) -> Outcome {
              or --cache with the name of the cache to use",
         )
     })?;
-    if kerberos::granting(&own, now()).await?.is_none() {
+    if kerberos::granting_ticket(&own, now()).await?.is_none() {
         return Err(kerberos::Error::NoTicket.into());
     }
     Ok(kerberos::copy(&file, &private.path())?)
@@ -329,8 +329,8 @@ fn exit_code(status: ExitStatus) -> Outcome {
 
 /// Reports the state to systemd; only without a command, since a command may speak to systemd
 /// itself.
-fn tell_systemd(ours_to_tell: bool, keeper: &TokenRenewer) {
-    if !ours_to_tell {
+fn report_to_systemd(ours_to_report: bool, keeper: &TokenRenewer) {
+    if !ours_to_report {
         return;
     }
     let until = cellar_admin::date::ctime(AfsTime(keeper.ends));

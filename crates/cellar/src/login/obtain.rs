@@ -66,7 +66,7 @@ impl Request {
                 programs::kinit(cache, principal.as_deref(), &self.kinit).await?;
             }
             Proof::TicketsThere => {
-                if kerberos::granting(cache, now()).await?.is_none() {
+                if kerberos::granting_ticket(cache, now()).await?.is_none() {
                     programs::kinit(cache, None, &self.kinit).await?;
                 }
             }
@@ -79,7 +79,7 @@ impl Request {
 
     /// Gets a ticket for each cell's service into the cache.
     pub(super) async fn tokens(&self, cache: &CacheName) -> Outcome<Vec<(CellName, Ticket)>> {
-        let granting = kerberos::granting(cache, now()).await?;
+        let granting = kerberos::granting_ticket(cache, now()).await?;
         let (user, _) = granting.ok_or(kerberos::Error::NoTicket)?;
         let domains = DomainRealm::load();
         let mut held = Vec::new();

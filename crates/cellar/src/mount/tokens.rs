@@ -229,7 +229,7 @@ impl Tokens {
     /// Gets a ticket for the home cell if there is none and there can be one. Returns whether it
     /// got one.
     async fn get_home(&self, uid: u32, found: &mut CachedTokens) -> bool {
-        let granting = kerberos::granting(&found.cache, now()).await;
+        let granting = kerberos::granting_ticket(&found.cache, now()).await;
         let Some((user, granting)) = granting.ok().flatten() else {
             return false;
         };

@@ -45,7 +45,7 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
 }
 
 /// Returns whether an operation only reads. Such operations need no administrator.
-fn looks_only(command: &str) -> bool {
+fn is_read_only(command: &str) -> bool {
     matches!(
         command,
         "status" | "listhosts" | "listusers" | "getdate" | "getrestart" | "getrestricted"
@@ -57,8 +57,8 @@ async fn operation(invocation: &Invocation) -> Outcome {
         outln!("Fetching log file '{}'...", invocation.required("file"));
     }
     let named = invocation.required("server");
-    let looks_only = looks_only(invocation.command);
-    let who = match looks_only {
+    let is_read_only = is_read_only(invocation.command);
+    let who = match is_read_only {
         true => As::Anybody,
         false => As::AdministratorIfPossible,
     };
@@ -72,7 +72,7 @@ async fn operation(invocation: &Invocation) -> Outcome {
     // The machine itself answers; the databases are not asked.
     let server = called_server(&session, named)
         .map_err(|_| Failure::new(format!("can't find address for host '{named}'")))?;
-    if !looks_only && !session.authenticated && !invocation.has("noauth") {
+    if !is_read_only && !session.authenticated && !invocation.has("noauth") {
         return Err(Failure::new(
             "unable to build security class (configuring connection security). An administrator needs a token \
              ('cellar login'), or root or the owner of the cell's directory --dir DIR",

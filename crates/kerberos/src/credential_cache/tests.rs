@@ -77,7 +77,7 @@ fn both_forms_are_read() {
             Some("afs/other.cell@OTHER")
         );
         assert_eq!(best("third.cell", 0), None);
-        assert!(read.granting(4999).is_some() && read.granting(5000).is_none());
+        assert!(read.granting_ticket(4999).is_some() && read.granting_ticket(5000).is_none());
     }
 }
 

@@ -229,7 +229,7 @@ impl Vos<'_> {
         if self.json() {
             return print_json(&json!({ "id": id.0, "copy": copy.0, "name": name }));
         }
-        self.went(id, "copied", from, &format!("{name} on "), to);
+        self.print_transfer(id, "copied", from, &format!("{name} on "), to);
         Ok(())
     }
 
@@ -261,7 +261,7 @@ impl Vos<'_> {
         if self.json() {
             return print_json(&json!({ "id": id.0, "shadow": shadow.0 }));
         }
-        self.went(id, "shadowed", from, "", to);
+        self.print_transfer(id, "shadowed", from, "", to);
         Ok(())
     }
 
@@ -308,12 +308,19 @@ impl Vos<'_> {
         if self.json() {
             return print_json(&moved);
         }
-        self.went(moved.volume, "moved", from, "", to);
+        self.print_transfer(moved.volume, "moved", from, "", to);
         Ok(())
     }
 
     /// Prints the result in the form of `vos`, with the names of servers from the command line.
-    fn went(&self, volume: VolumeId, how: &str, from: Location, name: &str, to: Location) {
+    fn print_transfer(
+        &self,
+        volume: VolumeId,
+        how: &str,
+        from: Location,
+        name: &str,
+        to: Location,
+    ) {
         let named = |switch: &str, at: Location| {
             let given = self.invocation.get(switch);
             given.map_or_else(|| at.server.to_string(), str::to_owned)
