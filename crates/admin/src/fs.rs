@@ -21,7 +21,7 @@ use futures_util::{StreamExt, stream};
 use serde::Serialize;
 
 pub use acl::{Acl, AclEntry, BadAcl, RightsChange, parse_rights};
-pub(crate) use objects::patiently;
+pub(crate) use objects::retry_until_loaded;
 pub use objects::{Piece, Pieces, Policies};
 pub use quota::{DISK_HEAD, QUOTA_HEAD, VolumeStatus};
 

@@ -60,7 +60,12 @@ impl Server {
             length,
             next: Cell::new(0),
         };
-        tokio::try_join!(job.lane(), job.lane(), job.lane(), job.lane())?;
+        tokio::try_join!(
+            job.copy_ranges(),
+            job.copy_ranges(),
+            job.copy_ranges(),
+            job.copy_ranges()
+        )?;
         made.await?;
         // The object may end with a hole.
         let store = device.store.clone();
@@ -96,7 +101,7 @@ impl Server {
 
 impl Job<'_> {
     /// Copies one range after another, and waits until the last one is durable.
-    async fn lane(&self) -> Result<(), Refusal> {
+    async fn copy_ranges(&self) -> Result<(), Refusal> {
         let mut durable = Ticket::ready();
         loop {
             let begin = self.next.get();

@@ -22,11 +22,11 @@ impl Server {
     pub(crate) async fn send_heartbeats(self: Arc<Self>) {
         for &database in &self.config.databases {
             let server = self.clone();
-            tokio::task::spawn_local(async move { server.beat(database).await });
+            tokio::task::spawn_local(async move { server.send_reports(database).await });
         }
     }
 
-    async fn beat(self: Arc<Self>, database: SocketAddr) {
+    async fn send_reports(self: Arc<Self>, database: SocketAddr) {
         let mut ticks = tokio::time::interval(HEARTBEAT_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut connection = None;
@@ -38,7 +38,7 @@ impl Server {
                 connection = None;
                 continue;
             };
-            match self.beat_once(to, &mut revision).await {
+            match self.send_report(to, &mut revision).await {
                 Ok(()) => {
                     add(&self.statistics.heartbeats, 1);
                     failed = false;
@@ -65,7 +65,7 @@ impl Server {
         Some(port.connect(address, osddb::PACKAGE.service_id, security))
     }
 
-    async fn beat_once(
+    async fn send_report(
         self: &Arc<Self>,
         connection: &Connection,
         known: &mut Option<u64>,

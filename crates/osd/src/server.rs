@@ -135,7 +135,7 @@ impl OsdServer {
         let server = self.0.clone();
         runtime.spawn(0, || async move { server.send_heartbeats().await });
         let server = self.0.clone();
-        runtime.spawn(0, || async move { server.keep_up().await });
+        runtime.spawn(0, || async move { server.run_upkeep().await });
     }
 
     /// Ends the background work and closes the devices.

@@ -15,7 +15,7 @@ use crate::statistics::add;
 
 impl Server {
     /// Runs until the server stops.
-    pub(crate) async fn keep_up(self: Arc<Self>) {
+    pub(crate) async fn run_upkeep(self: Arc<Self>) {
         let every = self.config.scrub_interval;
         let mut ticks =
             tokio::time::interval(self.config.purge_interval.max(Duration::from_millis(1)));

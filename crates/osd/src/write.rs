@@ -53,7 +53,7 @@ impl Server {
         } else {
             let writer =
                 on_disk(move || store.writer(object, base, version, position, length)).await?;
-            let writer = bring(call, left, writer).await?;
+            let writer = receive_into(call, left, writer).await?;
             on_disk(move || writer.finish()).await?
         };
         drop(stream);
@@ -100,7 +100,7 @@ async fn gather(
 }
 
 /// Passes all data to `writer`.
-async fn bring(
+async fn receive_into(
     call: &mut IncomingCall,
     mut left: u64,
     mut writer: ObjectWriter,

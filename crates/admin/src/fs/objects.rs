@@ -253,7 +253,7 @@ impl Files<'_> {
             )));
         }
         let fid = node.fid;
-        patiently(async || {
+        retry_until_loaded(async || {
             let set = SetPolicy { fid, policy };
             call(self.client, &node, path, &set).await.map(drop)
         })
@@ -263,7 +263,7 @@ impl Files<'_> {
 
 /// Sets a policy that is in the database. A file server refuses a new one with EINVAL until it has
 /// read it from there some seconds later; this function retries until then.
-pub(crate) async fn patiently(set: impl AsyncFn() -> Result<()>) -> Result<()> {
+pub(crate) async fn retry_until_loaded(set: impl AsyncFn() -> Result<()>) -> Result<()> {
     for _ in 0..HEARING_TRIES {
         match set().await {
             Err(error) if error.code() == Some(AbortCode::EINVAL) => {}

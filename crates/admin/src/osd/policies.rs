@@ -102,7 +102,7 @@ impl Osds<'_> {
     /// The database does not answer, or has policies of a language that is newer than this program.
     pub async fn policies(&self) -> Result<(Policies, Vec<PolicyView>)> {
         let entries = self.policy_entries().await?;
-        let policies = Policies::compile(&entries).map_err(wrong)?;
+        let policies = Policies::compile(&entries).map_err(policy_error)?;
         let views = entries
             .iter()
             .map(|entry| PolicyView::of(entry, &policies))
@@ -144,7 +144,7 @@ impl Osds<'_> {
         };
         entries.retain(|entry| entry.id != id);
         entries.push(entry(id, name, text)?);
-        Policies::compile(&entries).map_err(wrong)?;
+        Policies::compile(&entries).map_err(policy_error)?;
         Ok(parsed)
     }
 
@@ -259,6 +259,6 @@ fn entry(id: u32, name: &str, text: &str) -> Result<PolicyEntry> {
     })
 }
 
-fn wrong(error: PolicyError) -> Error {
+fn policy_error(error: PolicyError) -> Error {
     Error::Usage(error.to_string())
 }

@@ -209,7 +209,7 @@ impl Job<'_> {
                 // written once more. Only its acknowledgement makes sure that the destination is
                 // not the volume.
                 if let Err(second) = self.volumes.replace(&self.draft, 0).await {
-                    return Err(self.stuck(error, &second));
+                    return Err(self.partial_move(error, &second));
                 }
                 return Err(self.back(error, clone).await);
             }
@@ -511,11 +511,11 @@ impl Job<'_> {
         .await;
         match undone {
             Ok(()) => error,
-            Err(second) => self.stuck(error, &second),
+            Err(second) => self.partial_move(error, &second),
         }
     }
 
-    fn stuck(&self, error: Error, second: &Error) -> Error {
+    fn partial_move(&self, error: Error, second: &Error) -> Error {
         let volume = self.draft.read_write;
         Error::Partial {
             what: format!("Move of volume {volume} from {} to {}", self.from, self.to),

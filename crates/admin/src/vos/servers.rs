@@ -69,7 +69,7 @@ impl Volumes<'_> {
         let connection = servers.connection(&self.cell.name, peer, &afsosd::PACKAGE);
         let fid = Fid::root(volume);
         let arguments = afsosd::SetVolumePolicy { fid, policy };
-        crate::fs::patiently(async || match connection.call(&arguments).await {
+        crate::fs::retry_until_loaded(async || match connection.call(&arguments).await {
             Ok(_) => Ok(()),
             Err(cause) if is_unknown_there(cause.code()) => Err(Error::Usage(format!(
                 "{what}: the file server has no object storage"
