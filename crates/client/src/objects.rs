@@ -111,7 +111,7 @@ impl Client {
     /// The object storage devices of a cell, as far as file servers have named them.
     pub fn devices(&self, cell: &CellName) -> Devices {
         let mut cells = self.cell_devices().devices.lock();
-        let make = || Devices::stood_in(self.servers().port().clone());
+        let make = || Devices::with_fallback(self.servers().port().clone());
         cells.entry(cell.clone()).or_insert_with(make).clone()
     }
 

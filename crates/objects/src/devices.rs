@@ -6,11 +6,11 @@
 //!    silence.
 //! 2. A process that calls a device learns of failures sooner. After a failure the device is
 //!    *suspect* for [`SUSPECT_TIME`]. Suspects are used last, and are retried when no other device
-//!    is left. If a file server stands in for devices ([`Devices::stood_in`]), a device that was
-//!    silent counts as dead for [`SILENT_TIME`]. The reason is that detecting silence takes longer
-//!    than asking the file server. Readers pass such a device over for the same time before this is
-//!    certain, unless it sends something after all. Stores ignore that, as a copy that a store
-//!    leaves out must be repaired.
+//!    is left. If a file server stands in for devices ([`Devices::with_fallback`]), a device that
+//!    was silent counts as dead for [`SILENT_TIME`]. The reason is that detecting silence takes
+//!    longer than asking the file server. Readers pass such a device over for the same time before
+//!    this is certain, unless it sends something after all. Stores ignore that, as a copy that a
+//!    store leaves out must be repaired.
 //! 3. Each shard of the runtime has its own connection to a device, so that callers there enter the
 //!    protocol directly. Connections last until the device's addresses change, a call fails, or
 //!    this machine's address changes.
@@ -86,7 +86,7 @@ pub struct Devices(Arc<Shared>);
 
 struct Shared {
     port: Port,
-    stood_in: bool,
+    has_fallback: bool,
     idle_time: RwLock<Duration>,
     devices: RwLock<HashMap<u32, Device>>,
 }
@@ -138,14 +138,14 @@ impl Devices {
 
     /// The same for a client, which can always use a file server instead.
     #[must_use]
-    pub fn stood_in(port: Port) -> Self {
+    pub fn with_fallback(port: Port) -> Self {
         Self::make(port, true)
     }
 
-    fn make(port: Port, stood_in: bool) -> Self {
+    fn make(port: Port, has_fallback: bool) -> Self {
         Self(Arc::new(Shared {
             port,
-            stood_in,
+            has_fallback,
             idle_time: RwLock::new(IDLE_TIME),
             devices: RwLock::default(),
         }))
@@ -158,8 +158,8 @@ impl Devices {
     }
 
     /// Whether a file server can be used instead of a device.
-    pub(crate) fn is_stood_in(&self) -> bool {
-        self.0.stood_in
+    pub(crate) fn has_fallback(&self) -> bool {
+        self.0.has_fallback
     }
 
     /// Idle time of a living server after which a call fails.
@@ -280,7 +280,7 @@ impl Devices {
         let address = *device.addresses.get(device.current)?;
         let make = || {
             let options = ConnectionOptions {
-                dead_time: Some(match self.0.stood_in {
+                dead_time: Some(match self.0.has_fallback {
                     true => STOOD_IN_DEAD_TIME,
                     false => DEAD_TIME,
                 }),
@@ -312,7 +312,7 @@ impl Devices {
             if busy {
                 return;
             }
-            if self.0.stood_in && matches!(cause, CallError::Dead | CallError::Gone) {
+            if self.0.has_fallback && matches!(cause, CallError::Dead | CallError::Gone) {
                 device.silent_until = Some(now + SILENT_TIME);
             }
             if device.addresses.len() > 1 {

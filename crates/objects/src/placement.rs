@@ -194,7 +194,7 @@ pub fn choose_one(
         if let Some(device) = known(id) {
             candidates.push(candidate(device, true));
             all.push(candidates.len() - 1);
-            if are_fellows(&wish.shape, place, other) {
+            if share_bytes(&wish.shape, place, other) {
                 fellows.push(candidates.len() - 1);
             }
         }
@@ -213,7 +213,7 @@ fn best(
     rng: &mut impl Rng,
 ) -> Option<usize> {
     let fellows: Vec<usize> = (0..place)
-        .filter(|other| are_fellows(shape, place, *other))
+        .filter(|other| share_bytes(shape, place, *other))
         .map(|other| chosen[other])
         .collect();
     let best = draw(candidates, &fellows, chosen, rng)?;
@@ -256,7 +256,7 @@ pub fn is_full(device: &OsdListed) -> bool {
 }
 
 /// Whether two objects of a layout hold the same bytes, so that they must not be lost together.
-fn are_fellows(shape: &Shape, place: usize, other: usize) -> bool {
+fn share_bytes(shape: &Shape, place: usize, other: usize) -> bool {
     match shape.scheme {
         Scheme::Striped => {
             let stripes = shape.stripes.max(1) as usize;
@@ -267,7 +267,7 @@ fn are_fellows(shape: &Shape, place: usize, other: usize) -> bool {
 }
 
 /// Whether a device is for files of that size and class.
-fn suits(entry: &OsdEntry, wish: &PlacementRequest) -> bool {
+fn fits(entry: &OsdEntry, wish: &PlacementRequest) -> bool {
     let size = size_of(wish);
     (wish.class.is_empty() || entry.class.as_bytes() == wish.class.as_bytes())
         && (entry.max_size == 0 || size <= entry.max_size)
@@ -290,7 +290,7 @@ fn usable<'a>(devices: &'a [OsdListed], wish: &PlacementRequest) -> Vec<&'a OsdL
     let takes = |device: &&OsdListed| {
         takes_objects(device)
             && !wish.avoid.contains(&device.entry.id)
-            && suits(&device.entry, wish)
+            && fits(&device.entry, wish)
             && device.state.free > largest
     };
     devices.iter().filter(takes).collect()
@@ -301,7 +301,7 @@ fn usable<'a>(devices: &'a [OsdListed], wish: &PlacementRequest) -> Vec<&'a OsdL
 fn away<'a>(devices: &'a [OsdListed], wish: &PlacementRequest) -> Vec<&'a OsdListed> {
     let would_take = |device: &&OsdListed| {
         is_for_objects(device)
-            && suits(&device.entry, wish)
+            && fits(&device.entry, wish)
             && (is_away(device) || wish.avoid.contains(&device.entry.id))
     };
     devices.iter().filter(would_take).collect()

@@ -139,7 +139,9 @@ async fn copy(
         host: words_of(address.ip()),
         port: u32::from(address.port()),
     };
-    connection.call_with(&arguments, working_on(length)).await?;
+    connection
+        .call_with(&arguments, work_timeout(length))
+        .await?;
     let there = sum(devices, set, &from, length).await?;
     let here = sum(devices, set, made, length).await?;
     if there != here {
@@ -166,12 +168,12 @@ async fn sum(
         version,
         sums: SUM_SHA256,
     };
-    connection.call_with(&arguments, working_on(length)).await
+    connection.call_with(&arguments, work_timeout(length)).await
 }
 
 /// Time limit for a device to copy an object or compute its checksum: it sends nothing until that
 /// is done.
-fn working_on(length: u64) -> CallOptions {
+fn work_timeout(length: u64) -> CallOptions {
     let slow = Duration::from_secs(length / WORK_RATE_MIN);
     CallOptions {
         timeout: Some((WORK_TIME + slow).min(WORK_TIME_MAX)),

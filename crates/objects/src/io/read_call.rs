@@ -141,7 +141,7 @@ impl ReadCall {
 
     /// Whether the caller had not listened for so long that one side may have ended the call. The
     /// data was read ahead and must be requested again.
-    pub(crate) fn was_left_alone(&self) -> bool {
+    pub(crate) fn was_idle(&self) -> bool {
         self.left_alone
     }
 

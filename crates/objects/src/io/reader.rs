@@ -106,12 +106,12 @@ impl Failure {
         Self {
             place: call.place,
             cause,
-            left_alone: call.was_left_alone(),
+            left_alone: call.was_idle(),
             call: Some(Box::new(call)),
         }
     }
 
-    fn to_open(place: usize, cause: CallError) -> Self {
+    fn of_open(place: usize, cause: CallError) -> Self {
         Self {
             place,
             cause,
@@ -141,7 +141,7 @@ impl Reader {
             code: None,
             file_length: None,
             tried: tried.collect(),
-            silence: (devices.is_stood_in() && !options.insists)
+            silence: (devices.has_fallback() && !options.insists)
                 .then_some(options.patience * SILENCES),
             devices,
             set,
@@ -302,7 +302,7 @@ impl Reader {
             };
             match ReadCall::open(&self.devices, &self.set, place, range, self.file_length).await {
                 Ok(call) => calls[stripe] = Some(call),
-                Err(cause) => return Ok(Err(Failure::to_open(place, cause))),
+                Err(cause) => return Ok(Err(Failure::of_open(place, cause))),
             }
         }
         Ok(Ok(Span {
@@ -327,7 +327,7 @@ impl Reader {
             let range = range.clone();
             ReadCall::open(&self.devices, &self.set, *place, range, self.file_length)
                 .await
-                .map_err(|cause| Failure::to_open(*place, cause))
+                .map_err(|cause| Failure::of_open(*place, cause))
         });
         let calls = try_join_all(open).await?;
         Ok(Span {
@@ -399,7 +399,7 @@ impl Reader {
         for (place, _) in &have {
             self.clear_silence(*place);
         }
-        self.went_on();
+        self.reset_silence();
         self.spans.pop_front();
         Ok(Ok(()))
     }
@@ -410,11 +410,11 @@ impl Reader {
         for call in calls.into_iter().flatten().flatten() {
             self.clear_silence(call.place);
         }
-        self.went_on();
+        self.reset_silence();
     }
 
     /// Refills the budget of silence, since data arrived.
-    fn went_on(&mut self) {
+    fn reset_silence(&mut self) {
         self.silence = self.silence.map(|_| self.options.patience * SILENCES);
     }
 

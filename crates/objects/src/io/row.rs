@@ -37,7 +37,7 @@ pub(crate) struct OldColumns {
 
 /// Returns the ranges of the file in a row's columns that a store does not provide: by stripe,
 /// before and after its bytes.
-pub(crate) fn not_brought(
+pub(crate) fn missing_ranges(
     striping: &Striping,
     row: u64,
     run: &Range<u64>,

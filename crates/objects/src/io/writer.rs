@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::chunks::Chunks;
 use super::reader::check;
-use super::row::{OldColumns, Row, not_brought};
+use super::row::{OldColumns, Row, missing_ranges};
 use super::write_lane::Lane;
 use super::{Capabilities, ObjectSet, ReadOptions, Reader, WriteOptions};
 use crate::arithmetic::{Striping, copies_of, length_at, stripe_of};
@@ -178,7 +178,7 @@ impl Writer {
             None => position,
             Some(_) => position / row * row,
         };
-        let keeps = self.code.is_some() && self.keeps_some(&run);
+        let keeps = self.code.is_some() && self.has_kept_bytes(&run);
         if safe < self.high || (keeps && self.high > 0) {
             // Calls may overtake each other: no other call for the same bytes may be in progress,
             // and no version may be read that its device has yet to create.
@@ -439,9 +439,9 @@ impl Writer {
     }
 
     /// Whether bytes of the file remain in the rows of a run, so that they must be read.
-    fn keeps_some(&self, run: &Range<u64>) -> bool {
+    fn has_kept_bytes(&self, run: &Range<u64>) -> bool {
         let rows = self.edge_rows(run).into_iter();
-        let mut kept = rows.flat_map(|number| not_brought(&self.striping, number, run));
+        let mut kept = rows.flat_map(|number| missing_ranges(&self.striping, number, run));
         let is_there = |range: &Range<u64>| !range.is_empty() && range.start < self.length;
         kept.any(|(before, behind)| is_there(&before) || is_there(&behind))
     }
@@ -450,7 +450,7 @@ impl Writer {
     async fn read_old(&self, run: &Range<u64>) -> Result<VecDeque<(u64, OldColumns)>> {
         let mut old = VecDeque::new();
         for number in self.edge_rows(run) {
-            let ranges = not_brought(&self.striping, number, run);
+            let ranges = missing_ranges(&self.striping, number, run);
             let before = ranges.iter().map(|(before, _)| self.read(before.clone()));
             let behind = ranges.iter().map(|(_, behind)| self.read(behind.clone()));
             let (before, behind) = (try_join_all(before).await?, try_join_all(behind).await?);

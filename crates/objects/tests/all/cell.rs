@@ -42,7 +42,7 @@ impl Cell {
     /// Replaces the device list by that of a client for which a file server stands in, with no
     /// state except the list.
     pub(crate) fn stand_in(&mut self) {
-        self.devices = Devices::stood_in(self.runtime.client_port().unwrap());
+        self.devices = Devices::with_fallback(self.runtime.client_port().unwrap());
         let list: Vec<_> = self.osds.iter().map(FakeOsd::listed).collect();
         self.devices.update(&list);
     }
