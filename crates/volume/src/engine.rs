@@ -422,7 +422,7 @@ impl Engine {
         let levels = Arc::clone(&self.levels.read());
         let full = queue.file_used + filled > self.options.journal_bytes
             || levels.active.bytes() > self.options.journal_bytes * 3 / 2
-            || self.ledger.is_enough(&levels.active);
+            || self.ledger.is_at_limit(&levels.active);
         let active = if full && !levels.active.is_empty() {
             self.freeze(&mut queue, &levels)
         } else {
@@ -524,7 +524,7 @@ impl Engine {
         for thread in std::mem::take(&mut *self.threads.lock()) {
             let _ = thread.join();
         }
-        self.land_the_rest();
+        self.resolve_unwritten();
         // The base stays open for reads. It must not write when it is dropped: by then, another
         // process may have the file open.
         if let Some(base) = &*self.base.lock() {
@@ -561,14 +561,14 @@ impl Engine {
     }
 
     /// Resolves the tickets of groups that will not be written any more.
-    fn land_the_rest(&self) {
+    fn resolve_unwritten(&self) {
         let mut queue = self.queue.lock();
         let next = OpenGroup::new(queue.open.number);
         let open = std::mem::replace(&mut queue.open, next);
         let left: Vec<_> = queue.closed.drain(..).chain([open]).collect();
         drop(queue);
         for group in left.into_iter().filter(|group| !group.is_empty()) {
-            group.flight.land(Err(Error::Stopped("closed".into())));
+            group.flight.resolve(Err(Error::Stopped("closed".into())));
         }
     }
 
@@ -589,6 +589,6 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.stop_quietly("closed");
-        self.land_the_rest();
+        self.resolve_unwritten();
     }
 }

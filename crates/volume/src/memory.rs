@@ -89,13 +89,13 @@ impl Memory {
 
     /// A part of the bytes.
     pub(crate) fn freeze(mut self, part: Range<usize>) -> Bytes {
-        if self.comes_back() {
+        if self.is_reusable() {
             return Bytes::from_owner(self).slice(part);
         }
         Bytes::from(std::mem::take(&mut self.bytes)).slice(part)
     }
 
-    fn comes_back(&self) -> bool {
+    fn is_reusable(&self) -> bool {
         self.bytes.len() == WHOLE_BYTES && self.range.len() <= KEPT_BYTES
     }
 }
@@ -108,7 +108,7 @@ impl AsRef<[u8]> for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if !self.comes_back() {
+        if !self.is_reusable() {
             return;
         }
         let bytes = std::mem::take(&mut self.bytes);

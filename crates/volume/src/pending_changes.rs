@@ -106,11 +106,11 @@ mod tests {
         let (first, second): (Arc<Flight>, Arc<Flight>) = Default::default();
         pending_changes.note(&[1, 2], &Ticket::of(first.clone()));
         pending_changes.note(&[2], &Ticket::of(second.clone()));
-        first.land(Ok(()));
+        first.resolve(Ok(()));
         assert!(pending_changes.of(1).is_ready() && !pending_changes.is_quiet());
         assert!(pending_changes.of(3).is_ready());
         assert!(!pending_changes.of(2).is_ready());
-        second.land(Ok(()));
+        second.resolve(Ok(()));
         assert!(pending_changes.is_quiet() && pending_changes.of(2).is_ready());
     }
 
@@ -120,9 +120,9 @@ mod tests {
         let pending_changes = PendingChanges::since(&Ticket::of(made.clone()));
         pending_changes.note(&[1], &Ticket::of(changed.clone()));
         assert!(!pending_changes.of(1).is_ready() && !pending_changes.of(2).is_ready());
-        made.land(Ok(()));
+        made.resolve(Ok(()));
         assert!(!pending_changes.of(1).is_ready() && pending_changes.of(2).is_ready());
-        changed.land(Ok(()));
+        changed.resolve(Ok(()));
         assert!(pending_changes.of(1).is_ready());
     }
 
@@ -131,7 +131,7 @@ mod tests {
         let pending_changes = PendingChanges::default();
         let flight: Arc<Flight> = Arc::default();
         pending_changes.note(&[1], &Ticket::of(flight.clone()));
-        flight.land(Err(Error::Stopped("no disk".into())));
+        flight.resolve(Err(Error::Stopped("no disk".into())));
         for vnode in 10..2000 {
             pending_changes.note(&[vnode], &Ticket::of(Arc::default()));
         }
@@ -144,7 +144,7 @@ mod tests {
         for vnode in 0..10_000 {
             let flight: Arc<Flight> = Arc::default();
             pending_changes.note(&[vnode], &Ticket::of(flight.clone()));
-            flight.land(Ok(()));
+            flight.resolve(Ok(()));
         }
         assert!(pending_changes.tickets.lock().len() <= super::SWEEP);
     }

@@ -543,7 +543,7 @@ pub(crate) fn delete_some(
             };
             if let (Ok(older), Ok(piece)) = (older, Piece::decode(&value)) {
                 let older = older.into_blocks();
-                batch.released.extend(piece.into_blocks().not_in(&[&older]));
+                batch.released.extend(piece.into_blocks().minus(&[&older]));
             }
         }
         batch.delete(key);

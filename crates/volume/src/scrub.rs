@@ -445,7 +445,7 @@ impl<'s> Scrub<'s> {
                     < visible.seen_by.end.min(version.seen_by.end);
                 if sees && record.body_number == body && number < pieces_of(record) {
                     wanted = true;
-                    found.of(index);
+                    found.mark(index);
                     pages[index] += 1;
                 }
             }
@@ -481,7 +481,7 @@ impl<'s> Scrub<'s> {
                 _ => true,
             };
             if is_readable && !has_all && self.is_unchanged(group, viewers, vnode, visible)? {
-                found.of(index);
+                found.mark(index);
                 found.place(0..record.length, "bytes are missing".into());
                 found.forget_last();
             }
@@ -526,7 +526,7 @@ impl<'s> Scrub<'s> {
                 let body = record.body_number;
                 let prefix = Key::piece_prefix(group.id.0, vnode, body, number);
                 let from = Key::piece(group.id.0, vnode, body, number, epoch);
-                found.of(index);
+                found.mark(index);
                 match engine.first_version(&from, &prefix) {
                     Ok(Some((key, value))) => {
                         let version = Version {
@@ -579,7 +579,7 @@ impl<'s> Scrub<'s> {
         for (place, run) in blocks.runs() {
             let slots = &blocks.0[place..place + run.count as usize];
             // A block that a newer version of the piece shares was verified with that version.
-            if slots.iter().flatten().all(|slot| found.knows(slot.block)) {
+            if slots.iter().flatten().all(|slot| found.sound(slot.block)) {
                 continue;
             }
             let mut bytes = vec![0; run.count as usize * BLOCK];
@@ -594,14 +594,14 @@ impl<'s> Scrub<'s> {
                     &bytes[offset * BLOCK..(offset + 1) * BLOCK],
                 );
                 if whole.is_ok() && sum == slot.checksum {
-                    found.sound(slot.block);
+                    found.add_sound(slot.block);
                     continue;
                 }
                 if let Some(cause) = self.verify(group, vnode, version, place + offset, slot)? {
                     let at = index * BLOCK as u64;
                     found.place(at..at + BLOCK as u64, cause);
                 } else {
-                    found.sound(slot.block);
+                    found.add_sound(slot.block);
                 }
             }
         }
@@ -713,7 +713,7 @@ struct VnodeDamage {
 }
 
 impl VnodeDamage {
-    fn of(&mut self, index: usize) {
+    fn mark(&mut self, index: usize) {
         self.these.push(index);
     }
 
@@ -721,11 +721,11 @@ impl VnodeDamage {
         self.these.clear();
     }
 
-    fn knows(&self, block: u64) -> bool {
+    fn sound(&self, block: u64) -> bool {
         self.sound.contains(&block)
     }
 
-    fn sound(&mut self, block: u64) {
+    fn add_sound(&mut self, block: u64) {
         if self.sound.len() >= 2 * PIECE_BLOCKS {
             self.sound.pop_front();
         }

@@ -61,7 +61,7 @@ struct FlightState {
 
 impl Flight {
     /// Ends the flight: every ticket resolves to `result`.
-    pub(crate) fn land(&self, result: Result<()>) {
+    pub(crate) fn resolve(&self, result: Result<()>) {
         let mut first: Vec<(ThreadId, Waker)> = Vec::new();
         {
             let mut inner = self.inner.lock();
@@ -288,7 +288,7 @@ mod tests {
             let made = || (0..2).map(|_| Waiter::of(&flight)).collect::<Vec<_>>();
             scope.spawn(made).join().unwrap()
         });
-        flight.land(Ok(()));
+        flight.resolve(Ok(()));
         assert_eq!(wakes(&here), [1, 0, 0]);
         assert_eq!(wakes(&there), [1, 0]);
         assert_eq!(here[0].poll(), Poll::Ready(Ok(())));
@@ -305,7 +305,7 @@ mod tests {
         let mut waiters: Vec<_> = (0..4).map(|_| Waiter::of(&flight)).collect();
         // Dropped before the end of the flight: the next ticket is the first.
         waiters[0].ticket = None;
-        flight.land(Ok(()));
+        flight.resolve(Ok(()));
         assert_eq!(wakes(&waiters), [0, 1, 0, 0]);
         // Dropped after it, woken and not polled: the drop wakes the others.
         waiters[1].ticket = None;
@@ -320,7 +320,7 @@ mod tests {
         let flight: Arc<Flight> = Arc::default();
         let mut waiters: Vec<_> = (0..2).map(|_| Waiter::of(&flight)).collect();
         let failed = Err(Error::Stopped("no disk".into()));
-        flight.land(failed.clone());
+        flight.resolve(failed.clone());
         for waiter in &mut waiters {
             assert_eq!(waiter.poll(), Poll::Ready(failed.clone()));
             assert_eq!(waiter.wakes(), 1);

@@ -289,7 +289,7 @@ impl<'v> Txn<'v> {
                     let older = older.as_ref().and_then(Piece::blocks);
                     let kept = new.as_ref().and_then(|(_, blocks)| *blocks);
                     let others: Vec<_> = kept.into_iter().chain(older).collect();
-                    self.batch.released.extend(old_blocks.not_in(&others));
+                    self.batch.released.extend(old_blocks.minus(&others));
                 }
                 if old_key != key {
                     self.batch.delete(old_key);

@@ -129,11 +129,11 @@ impl Engine {
                 other => other.to_string(),
             };
             self.stop(reason.clone());
-            group.flight.land(Err(Error::Stopped(reason)));
+            group.flight.resolve(Err(Error::Stopped(reason)));
             return;
         }
         self.space.released(std::mem::take(&mut group.released));
-        group.flight.land(Ok(()));
+        group.flight.resolve(Ok(()));
     }
 
     fn try_write(&self, group: &mut OpenGroup, position: &mut Position) -> Result<()> {

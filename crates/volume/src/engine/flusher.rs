@@ -181,7 +181,7 @@ impl Engine {
         }
         self.statistics.flushes.fetch_add(1, Ordering::Relaxed);
         self.ledger.flushed(table);
-        self.ledger.relieved();
+        self.ledger.restore_reserve();
         Ok(())
     }
 

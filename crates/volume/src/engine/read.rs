@@ -221,7 +221,7 @@ impl Scan<'_> {
     fn renew(&mut self, mut error: Error) -> Result<()> {
         let begun = Instant::now();
         while let Some(levels) = self.engine.levels_after(&self.levels, begun) {
-            match self.begin(levels).and_then(|()| self.look_ahead()) {
+            match self.begin(levels).and_then(|()| self.read_ahead()) {
                 Ok(()) => return Ok(()),
                 Err(another) => error = another,
             }
@@ -230,7 +230,7 @@ impl Scan<'_> {
     }
 
     /// Takes the next entry from the base.
-    fn look_ahead(&mut self) -> Result<()> {
+    fn read_ahead(&mut self) -> Result<()> {
         self.ahead = match &mut self.base {
             Some(base) => base.next()?,
             None => None,
@@ -244,7 +244,7 @@ impl Scan<'_> {
         loop {
             if self.ahead.is_none()
                 && !self.base_done
-                && let Err(error) = self.look_ahead()
+                && let Err(error) = self.read_ahead()
             {
                 self.renew(error)?;
             }

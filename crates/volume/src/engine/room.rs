@@ -135,7 +135,7 @@ fn positive(bytes: &AtomicI64) -> u64 {
 impl Room {
     /// The ledger of a disk, of which `reserve` bytes are kept back.
     pub(crate) fn new(disk: Arc<dyn Disk>, reserve: u64, journal_bytes: u64) -> Result<Self> {
-        let space = disk.space().map_err(|error| asking(&error))?;
+        let space = disk.space().map_err(|error| space_error(&error))?;
         Ok(Self {
             disk,
             journal_bytes,
@@ -152,7 +152,7 @@ impl Room {
     }
 
     fn free(&self) -> Result<u64> {
-        let space = self.disk.space().map_err(|error| asking(&error))?;
+        let space = self.disk.space().map_err(|error| space_error(&error))?;
         Ok(space.free)
     }
 
@@ -243,7 +243,7 @@ impl Room {
     }
 
     /// Returns whether a table has reached the limit for one table.
-    pub(crate) fn is_enough(&self, table: &Table) -> bool {
+    pub(crate) fn is_at_limit(&self, table: &Table) -> bool {
         table.growth() > self.table_limit.load(Ordering::Relaxed)
     }
 
@@ -266,11 +266,11 @@ impl Room {
     /// Promises room for a file that is about to grow. Returns `None` if there is not enough.
     pub(crate) fn grow(self: &Arc<Self>, bytes: u64) -> Option<Promise> {
         let promise = self.promise(To::File, bytes);
-        (self.left_to_files().ok()? > 0).then_some(promise)
+        (self.bytes_for_files().ok()? > 0).then_some(promise)
     }
 
     /// The bytes by which files may grow, plus one.
-    fn left_to_files(&self) -> Result<u64> {
+    fn bytes_for_files(&self) -> Result<u64> {
         let allowed = 2 * positive(&self.allowance);
         let kept = self.promised() + allowed + self.reserve + self.given_up();
         Ok((self.free()? + 1).saturating_sub(kept))
@@ -278,7 +278,7 @@ impl Room {
 
     /// The bytes that can be stored in files that grow.
     pub(crate) fn available(&self) -> Result<u64> {
-        Ok(self.left_to_files()?.saturating_sub(1))
+        Ok(self.bytes_for_files()?.saturating_sub(1))
     }
 
     /// The most that a transaction of a flush may [cost](entry_cost). Its pages are all copied
@@ -305,7 +305,7 @@ impl Room {
 
     /// A flush found room. If the reserve was given up and there is enough room, sets it aside
     /// again.
-    pub(crate) fn relieved(self: &Arc<Self>) {
+    pub(crate) fn restore_reserve(self: &Arc<Self>) {
         if self.full.swap(false, Ordering::Relaxed) {
             tracing::info!("the partition has room again");
         }
@@ -349,6 +349,6 @@ pub(super) fn spend_reserve(disk: &dyn Disk) {
     }
 }
 
-fn asking(error: &std::io::Error) -> Error {
+fn space_error(error: &std::io::Error) -> Error {
     Error::Partition(format!("asking for free space: {error}"))
 }

@@ -600,7 +600,7 @@ impl<'s> Change<'s> {
             if let (Ok(older), Some((_, Piece::Blocks(blocks)))) = (older, &before) {
                 let older = older.as_ref().and_then(Piece::blocks);
                 let others: Vec<_> = older.into_iter().chain([&after]).collect();
-                self.release(blocks.not_in(&others));
+                self.release(blocks.minus(&others));
             }
         }
         if !after.is_empty() {

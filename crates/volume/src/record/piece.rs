@@ -126,7 +126,7 @@ impl PieceBlocks {
     }
 
     /// The blocks that are named here and in none of the others.
-    pub(crate) fn not_in(&self, others: &[&Self]) -> Vec<Run> {
+    pub(crate) fn minus(&self, others: &[&Self]) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for (place, slot) in self.0.iter().enumerate() {
             let Some(slot) = slot else { continue };
@@ -265,7 +265,7 @@ mod tests {
             epoch: 10,
         });
         assert_eq!(
-            blocks.not_in(&[&newer]),
+            blocks.minus(&[&newer]),
             [Run {
                 start: 101,
                 count: 1

@@ -21,7 +21,7 @@ pub(super) struct DirectoryBody {
 
 impl DirectoryBody {
     /// Returns whether a directory can have that length in bytes.
-    pub(super) fn can_be(length: u64) -> bool {
+    pub(super) fn is_valid_length(length: u64) -> bool {
         let page = PAGE_SIZE as u64;
         length > 0 && length.is_multiple_of(page) && length / page <= PAGES_MAX as u64
     }

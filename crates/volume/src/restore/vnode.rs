@@ -175,7 +175,7 @@ impl Restore {
     }
 
     /// Returns whether a vnode of that number was ever made before this restore.
-    fn ever_made(&self, vnode: u32) -> bool {
+    fn was_ever_made(&self, vnode: u32) -> bool {
         match vnode % 2 {
             0 => vnode < self.base.next_file,
             _ => vnode < self.base.next_directory,
@@ -184,7 +184,7 @@ impl Restore {
 
     /// The vnode's record before the restore.
     pub(super) fn base_record(&self, vnode: u32) -> Result<Option<VnodeRecord>> {
-        if !self.ever_made(vnode) {
+        if !self.was_ever_made(vnode) {
             return Ok(None);
         }
         self.version(vnode, self.pin)
@@ -217,7 +217,7 @@ impl Restore {
 
     /// A body number that no piece has, not even one that waits for its removal.
     fn next_body(&self, vnode: u32) -> Result<u32> {
-        if !self.ever_made(vnode) {
+        if !self.was_ever_made(vnode) {
             return Ok(0);
         }
         let group = self.volume.group.id.0;
@@ -282,7 +282,7 @@ fn check_image(image: &VnodeImage) -> Result<()> {
     }
     match image.kind {
         FileType::Directory if image.acl.is_none() => unsound("has no access list"),
-        FileType::Directory if !DirectoryBody::can_be(length) => {
+        FileType::Directory if !DirectoryBody::is_valid_length(length) => {
             unsound("has a length that no directory has")
         }
         FileType::Symlink if length > TARGET_MAX => unsound("is a link to too long a name"),

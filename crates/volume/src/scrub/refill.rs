@@ -151,7 +151,7 @@ impl Refill<'_> {
                 }
             }
         }
-        bring_along_newer(&versions, &mut batch);
+        rewrite_newer(&versions, &mut batch);
         if let Some(allocation) = &allocation {
             batch.taken = Allocation::runs(allocation).to_vec();
             batch.wrote_blocks = true;
@@ -371,7 +371,7 @@ impl Refill<'_> {
 
 /// Rewrites the versions that are newer than any of those in the batch. For entries in memory,
 /// readers take the first visible version and search no further (`Engine::first_version`).
-fn bring_along_newer(versions: &[PieceVersion], batch: &mut Batch) {
+fn rewrite_newer(versions: &[PieceVersion], batch: &mut Batch) {
     let put: Vec<Key> = batch.entries.iter().map(|(key, _)| *key).collect();
     let newer = |key: &Key| !put.contains(key) && put.iter().any(|put| key < put);
     for version in versions.iter().filter(|version| newer(&version.key)) {

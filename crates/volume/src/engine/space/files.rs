@@ -100,7 +100,7 @@ impl Space {
     pub(super) fn ensure_room(&self, run: Run) -> Result<()> {
         let (region, _) = region_of(run.start);
         if self.unbacked.lock().contains(&region) {
-            self.back(region)?;
+            self.allocate_region(region)?;
         }
         let result = self.with_file(run.start, |file, offset| {
             let end = offset + u64::from(run.count) * BLOCK_BYTES;
@@ -200,7 +200,7 @@ impl Space {
     }
 
     /// Allocates the room of a region that has none.
-    fn back(&self, region: u32) -> Result<()> {
+    fn allocate_region(&self, region: u32) -> Result<()> {
         if is_nonblocking() {
             return Err(Error::WouldBlock);
         }
