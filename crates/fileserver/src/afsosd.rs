@@ -161,7 +161,7 @@ fn store_rights(layout: &Layout) -> u32 {
 }
 
 /// A vnode to read or change, if `may` permits it for the caller's rights and the volume's owner.
-fn judged(
+fn check_vnode_access(
     server: &Server,
     session: &Session,
     (fid, want): (Fid, VolumeAccess),

@@ -1,10 +1,10 @@
 //! The administrative acts and their records in the audit log.
 //!
-//! A handler of an administrator's operation calls [`act`], before the call can be refused, and
-//! [`about`] with the subject of the act. When the call has ended, [`crate::service`] records it
-//! with its outcome. In between, the note belongs to the call's task. So handlers need not pass it
-//! on, and a call that is no act only pays for an empty note. The note does not follow work to the
-//! threads that may wait: facts known there are noted before or after that work.
+//! A handler of an administrator's operation calls [`mark_act`], before the call can be refused,
+//! and [`add_detail`] with the subject of the act. When the call has ended, [`crate::service`]
+//! records it with its outcome. In between, the note belongs to the call's task. So handlers need
+//! not pass it on, and a call that is no act only pays for an empty note. The note does not follow
+//! work to the threads that may wait: facts known there are noted before or after that work.
 //!
 //! Recorded operations:
 //!
@@ -39,14 +39,14 @@ pub(crate) async fn observe<T>(handler: impl Future<Output = T>) -> (T, Option<A
 }
 
 /// Marks this call as an administrative act.
-pub(crate) fn act() {
+pub(crate) fn mark_act() {
     let _unobserved = ACT.try_with(|act| {
         act.borrow_mut().get_or_insert_default();
     });
 }
 
 /// Adds a detail to the act. Does nothing if the call is no act.
-pub(crate) fn about(key: &'static str, value: impl ToString) {
+pub(crate) fn add_detail(key: &'static str, value: impl ToString) {
     let _unobserved = ACT.try_with(|act| {
         if let Some(Act(details)) = act.borrow_mut().as_mut() {
             details.push((key, value.to_string()));
@@ -82,16 +82,16 @@ mod tests {
             .build()
             .unwrap();
         runtime.block_on(async {
-            act();
-            about("nothing", 0);
-            let ((), none) = observe(async { about("volume", 1) }).await;
+            mark_act();
+            add_detail("nothing", 0);
+            let ((), none) = observe(async { add_detail("volume", 1) }).await;
             assert_eq!(none, None, "not an act");
             let (seven, noted) = observe(async {
-                act();
-                about("volume", 1);
+                mark_act();
+                add_detail("volume", 1);
                 tokio::task::yield_now().await;
-                act();
-                about("name", "root.cell");
+                mark_act();
+                add_detail("name", "root.cell");
                 7
             })
             .await;

@@ -233,7 +233,7 @@ impl Leases {
 
     /// Gives the host the lease of a directory that it is creating now and that no other host
     /// knows. Returns `false` if the host has too many.
-    pub(crate) fn born(&self, fid: Fid, host: HostSlot, term: Duration) -> bool {
+    pub(crate) fn grant_new(&self, fid: Fid, host: HostSlot, term: Duration) -> bool {
         let now = Instant::now();
         let until = now + term + LEASE_MARGIN;
         self.change(|table| match table.current(fid, now) {
@@ -496,15 +496,17 @@ mod tests {
         let leases = Leases::default();
         let many = |host| {
             let each = 0..LEASES_PER_HOST as u32;
-            each.filter(|n| leases.born(dir(2 * n + 1 + (host == B) as u32 * 100_000), host, TERM))
-                .count()
+            each.filter(|n| {
+                leases.grant_new(dir(2 * n + 1 + (host == B) as u32 * 100_000), host, TERM)
+            })
+            .count()
         };
         assert_eq!(many(A), LEASES_PER_HOST);
-        assert!(!leases.born(dir(99_999), A, TERM));
+        assert!(!leases.grant_new(dir(99_999), A, TERM));
         assert!(!granted(&leases, dir(99_999), A));
-        assert!(leases.born(dir(99_999), B, TERM));
+        assert!(leases.grant_new(dir(99_999), B, TERM));
         tokio::time::advance(TERM + 2 * LEASE_MARGIN).await;
-        assert!(leases.born(dir(99_997), A, TERM));
+        assert!(leases.grant_new(dir(99_997), A, TERM));
         assert_eq!(leases.count(), 1);
     }
 

@@ -82,7 +82,7 @@ impl KnownLocations {
 
     /// An entry for a store, which needs it urgently. A database that did not answer is asked again
     /// soon, and the wait for it is short.
-    pub(crate) async fn entry_soon(
+    pub(crate) async fn entry_for_store(
         &self,
         name: &VolumeNameArgument,
         now: u32,

@@ -104,7 +104,7 @@ impl Lock {
     }
 
     /// The lock that conflicts with a range, if any.
-    fn hinders(&self, owner: Owner, wanted: LockRange, now: u32) -> Option<LockRange> {
+    fn conflict(&self, owner: Owner, wanted: LockRange, now: u32) -> Option<LockRange> {
         let whole = self.whole(now);
         if whole < 0 || (whole > 0 && wanted.alone) {
             return Some(LockRange {
@@ -114,7 +114,7 @@ impl Lock {
             });
         }
         let mut others = self.live(now).filter(|holder| holder.owner != owner);
-        others.find_map(|holder| holder.ranges.hinders(wanted))
+        others.find_map(|holder| holder.ranges.conflict(wanted))
     }
 
     fn count(&self, now: u32) -> i32 {
@@ -131,7 +131,7 @@ impl Lock {
     /// Whether any lock conflicts with the ranges that an owner wants. For each pair of lists, the
     /// ranges of the shorter one are looked up in the longer one. So the number of lookups is at
     /// most the number of ranges of the file.
-    fn hinders_any(&self, owner: Owner, wanted: &HeldRanges, now: u32) -> bool {
+    fn has_conflict(&self, owner: Owner, wanted: &HeldRanges, now: u32) -> bool {
         let any_alone = || wanted.ranges().iter().any(|range| range.alone);
         let whole = self.whole(now);
         if !wanted.is_empty() && (whole < 0 || (whole > 0 && any_alone())) {
@@ -144,7 +144,7 @@ impl Lock {
                 std::mem::swap(&mut few, &mut many);
             }
             let mut each = few.ranges().iter();
-            each.any(|range| many.hinders(*range).is_some())
+            each.any(|range| many.conflict(*range).is_some())
         })
     }
 
@@ -357,7 +357,7 @@ impl LockTable {
             // A range that the owner holds cannot have been given to another owner.
             let mine = mine.filter(|holder| holder.expires > now);
             let has = |range: &LockRange| mine.is_some_and(|holder| holder.ranges.has(*range));
-            if !ranges.ranges().iter().all(has) && lock.hinders_any(owner, ranges, now) {
+            if !ranges.ranges().iter().all(has) && lock.has_conflict(owner, ranges, now) {
                 return Err(LockError::Conflict);
             }
         }
@@ -393,7 +393,7 @@ impl LockTable {
     #[must_use]
     pub fn test(&self, fid: Fid, owner: Owner, wanted: LockRange, now: u32) -> Option<LockRange> {
         let shard = self.shard(fid).lock();
-        shard.files.get(&fid)?.hinders(owner, wanted, now)
+        shard.files.get(&fid)?.conflict(owner, wanted, now)
     }
 
     /// The lock count of a file status: 0 not locked, n readers, -1 a writer.

@@ -55,11 +55,16 @@ impl Networks {
     /// Whether an address is in a network of the server.
     pub(crate) fn has(&self, address: SocketAddr) -> bool {
         let address = canonical(address).ip();
-        address.is_loopback() || self.addresses.read().iter().any(|own| same(*own, address))
+        address.is_loopback()
+            || self
+                .addresses
+                .read()
+                .iter()
+                .any(|own| is_same_address(*own, address))
     }
 }
 
-fn same(own: IpAddr, other: IpAddr) -> bool {
+fn is_same_address(own: IpAddr, other: IpAddr) -> bool {
     match (own, other) {
         (IpAddr::V4(own), IpAddr::V4(other)) => {
             let (own, other) = (own.to_bits(), other.to_bits());

@@ -152,7 +152,7 @@ impl FileServer {
         self.0.contacts.use_port(port);
         self.0.networks.add(&[port.local_address()]);
         let server = self.0.clone();
-        runtime.spawn(0, || async move { server.keep_house().await });
+        runtime.spawn(0, || async move { server.run_housekeeping().await });
         let server = self.0.clone();
         runtime.spawn(0, || async move {
             server.remove_unfinished_volumes_later().await
@@ -321,7 +321,7 @@ impl Server {
         }
     }
 
-    async fn keep_house(self: Arc<Self>) {
+    async fn run_housekeeping(self: Arc<Self>) {
         let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
         let mut rounds = tokio::time::interval(HOUSEKEEPING_INTERVAL);
         let idle = self.config.transaction_idle.max(Duration::from_secs(1));

@@ -102,7 +102,7 @@ pub(crate) struct Clients(Arc<AtomicUsize>);
 struct Counted(Arc<AtomicUsize>);
 
 impl Clients {
-    fn another(&self) -> Counted {
+    fn count_one(&self) -> Counted {
         self.0.fetch_add(1, Ordering::Relaxed);
         Counted(self.0.clone())
     }
@@ -234,7 +234,7 @@ impl Server {
 
     /// For a call that is answered to any host, known or not. Notes the call. If the host is not
     /// ready, makes it ready in the background.
-    pub(crate) fn passing_by(self: &Arc<Self>, call: &IncomingCall) {
+    pub(crate) fn note_call(self: &Arc<Self>, call: &IncomingCall) {
         let Some(client) = call.connection_data::<ClientRecord>() else {
             return;
         };
@@ -337,7 +337,7 @@ impl Server {
             stale: now.saturating_add(known.refresh as u32),
             generation,
             listed: known.listed,
-            _counted: self.clients.another(),
+            _counted: self.clients.count_one(),
         }
     }
 

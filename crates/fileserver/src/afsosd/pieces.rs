@@ -6,7 +6,7 @@ use cellar_rpc::IncomingCall;
 use cellar_wire::List;
 use cellar_wire::afsosd::{GetPieces, GetPiecesReply};
 
-use super::{devices, judged};
+use super::{check_vnode_access, devices};
 use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::rxafs::common::run;
@@ -23,7 +23,8 @@ pub(super) async fn get_pieces(server: &Arc<Server>, call: &mut IncomingCall) ->
             let may = |identity: &Identity, status: &_, rights, owner| {
                 identity.administrator || identity.may_fetch_data(status, rights, owner)
             };
-            let (volume, _) = judged(&server, &session, (fid, VolumeAccess::Read), may)?;
+            let (volume, _) =
+                check_vnode_access(&server, &session, (fid, VolumeAccess::Read), may)?;
             Ok(volume.status_and_layout(fid)?)
         })
         .await?

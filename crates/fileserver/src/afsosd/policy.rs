@@ -9,7 +9,7 @@ use cellar_wire::afsosd::{
 };
 use cellar_wire::ids::Fid;
 
-use super::judged;
+use super::check_vnode_access;
 use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::audit;
@@ -25,7 +25,8 @@ pub(super) async fn get_policy(server: &Arc<Server>, call: &mut IncomingCall) ->
         let (server, session) = (server.clone(), session.clone());
         run(&server.clone(), move || {
             let may = Identity::may_fetch_status;
-            let (volume, status) = judged(&server, &session, (fid, VolumeAccess::Read), may)?;
+            let (volume, status) =
+                check_vnode_access(&server, &session, (fid, VolumeAccess::Read), may)?;
             let dir = match status.kind {
                 FileType::Directory => fid,
                 _ => Fid {
@@ -51,7 +52,8 @@ pub(super) async fn set_policy(server: &Arc<Server>, call: &mut IncomingCall) ->
         move || {
             let may =
                 |identity: &Identity, _: &_, rights, owner| identity.may_store_acl(rights, owner);
-            let (volume, status) = judged(&server, &session, (fid, VolumeAccess::Change), may)?;
+            let (volume, status) =
+                check_vnode_access(&server, &session, (fid, VolumeAccess::Change), may)?;
             if status.kind != FileType::Directory {
                 return Err(Refusal::Store(Error::NotDirectory));
             }
@@ -67,9 +69,9 @@ pub(super) async fn set_policy(server: &Arc<Server>, call: &mut IncomingCall) ->
 pub(super) async fn set_volume_policy(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let SetVolumePolicy { fid, policy } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
-    audit::act();
-    audit::about("volume", fid.volume);
-    audit::about("policy", policy);
+    audit::mark_act();
+    audit::add_detail("volume", fid.volume);
+    audit::add_detail("policy", policy);
     if !session.identity().administrator {
         return Err(Refusal::NotAdministrator);
     }

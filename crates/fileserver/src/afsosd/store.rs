@@ -165,7 +165,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
                     serial,
                     borrowed: info.borrowed,
                 };
-                let fresh = liveness::fresh(server, &file).await?;
+                let fresh = liveness::new_layout(server, &file).await?;
                 fresh.ok_or(NOT_IN_OBJECTS)?
             }
         };
@@ -177,7 +177,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
         let next = layouts::next(server, fid, &moved, length, info.borrowed)?;
         (Some(moved), next, store_lock)
     };
-    store::still_taken(&volume).await?;
+    store::check_takes_changes(&volume).await?;
     let version_guard = server.objects.pending_versions.store(fid, &next);
     let grant = Grant {
         rights: store_rights(&next),
@@ -358,7 +358,7 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
     volume.count_change(session.origin(), &lease.before, session.context());
     let status = finish(server, changed, pending).await?;
     if let Some(old) = &lease.old {
-        server.objects.prunes.later(volume, fid, old.clone());
+        server.objects.prunes.queue(volume, fid, old.clone());
     }
     server.repair_after_store(fid, &stored, whole);
     call.reply(&EndStoreReply {

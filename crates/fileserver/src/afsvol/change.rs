@@ -37,8 +37,8 @@ pub(super) async fn delete_volume(server: &Arc<Server>, call: &mut IncomingCall)
 pub(super) async fn nuke_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let NukeVolume { partition, volume } = call.arguments().await?;
     superuser(server, call)?;
-    audit::about("volume", volume);
-    audit::about("partition", partition);
+    audit::add_detail("volume", volume);
+    audit::add_detail("partition", partition);
     let (place, _) = partition_of(server, partition)?;
     if server.transactions.is_busy(place, volume) {
         return Err(AbortCode::VOLSERVOLBUSY);
@@ -82,7 +82,7 @@ async fn delete(
 pub(super) async fn set_flags(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let SetFlags { trans, flags } = call.arguments().await?;
     superuser(server, call)?;
-    audit::about("flags", format_args!("{flags:#x}"));
+    audit::add_detail("flags", format_args!("{flags:#x}"));
     let used = InUse::enter(server, trans, "SetFlags")?;
     // As for the flags of TransCreate, the strongest one counts.
     if special_of(used.attach_flags()) == Some(Special::ReadOnly) {
@@ -151,7 +151,7 @@ pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall)
     } = call.arguments().await?;
     superuser(server, call)?;
     let name = volume_name(&name)?;
-    audit::about("name", &name);
+    audit::add_detail("name", &name);
     let kind = kind_of(volume_type).ok_or(AbortCode::EINVAL)?;
     let used = InUse::enter(server, trans, "SetIdsTypes")?;
     let pending = {
@@ -187,8 +187,8 @@ pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall)
 pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ConvertROtoRWvolume { partition, volume } = call.arguments().await?;
     superuser(server, call)?;
-    audit::about("volume", volume);
-    audit::about("partition", partition);
+    audit::add_detail("volume", volume);
+    audit::add_detail("partition", partition);
     let (place, partition) = partition_of(server, partition)?;
     let pending = {
         let server = server.clone();
@@ -236,7 +236,7 @@ pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> Ca
 pub(super) async fn set_forwarding(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let SetForwarding { trans, new_site } = call.arguments().await?;
     superuser(server, call)?;
-    audit::about("server", std::net::Ipv4Addr::from(new_site));
+    audit::add_detail("server", std::net::Ipv4Addr::from(new_site));
     let used = InUse::enter(server, trans, "SetForwarding")?;
     server.volumes.set_moved(used.id(), new_site);
     call.reply(&SetForwardingReply {});

@@ -36,13 +36,13 @@ pub(super) async fn create_volume(server: &Arc<Server>, call: &mut IncomingCall)
         volume,
     } = call.arguments().await?;
     superuser(server, call)?;
-    audit::about("volume", volume);
-    audit::about("partition", partition);
+    audit::add_detail("volume", volume);
+    audit::add_detail("partition", partition);
     let name = volume_name(&name)?;
-    audit::about("name", &name);
+    audit::add_detail("name", &name);
     let partition = PartitionId::new(partition).ok_or(AbortCode::EINVAL)?;
     let kind = kind_of(volume_type).ok_or(AbortCode::EINVAL)?;
-    audit::about("type", volume_type);
+    audit::add_detail("type", volume_type);
     if volume.0 == 0 {
         return Err(AbortCode::E2BIG);
     }
@@ -166,9 +166,9 @@ pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) 
         new_volume,
     } = call.arguments().await?;
     superuser(server, call)?;
-    audit::about("clone", new_volume);
+    audit::add_detail("clone", new_volume);
     let name = volume_name(&new_name)?;
-    audit::about("name", &name);
+    audit::add_detail("name", &name);
     let kind = kind_of(new_type).ok_or(AbortCode::EINVAL)?;
     if new_volume.0 == 0 {
         return Err(AbortCode::EINVAL);
@@ -270,7 +270,7 @@ fn clone(
 pub(super) async fn re_clone(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ReClone { trans, clone } = call.arguments().await?;
     superuser(server, call)?;
-    audit::about("clone", clone);
+    audit::add_detail("clone", clone);
     let source = InUse::enter(server, trans, "ReClone")?;
     let pending = {
         let server = server.clone();

@@ -71,7 +71,7 @@ pub(super) async fn restore_delta(server: &Arc<Server>, call: &mut IncomingCall)
         head,
     } = call.arguments().await?;
     superuser(server, call)?;
-    audit::about("name", String::from_utf8_lossy(cookie.name.as_bytes()));
+    audit::add_detail("name", String::from_utf8_lossy(cookie.name.as_bytes()));
     if head.version != DELTA_VERSION {
         return Err(AbortCode::RXGEN_OPCODE);
     }
@@ -188,12 +188,12 @@ impl DeltaSink {
                 let len = bytes.len() as u64;
                 self.go_to(offset)?;
                 self.target.restoring().push(bytes)?;
-                self.went(len);
+                self.advance(len);
             }
             Item::Zeros(offset, len) => {
                 self.go_to(offset)?;
                 self.target.restoring().zeros(len)?;
-                self.went(len);
+                self.advance(len);
             }
             Item::Keep(vnode, uniquifier) => {
                 self.end_body()?;
@@ -235,11 +235,11 @@ impl DeltaSink {
         if zeros > 0 {
             self.target.restoring().zeros(zeros)?;
         }
-        self.went(stays + zeros);
+        self.advance(stays + zeros);
         Ok(())
     }
 
-    fn went(&mut self, len: u64) {
+    fn advance(&mut self, len: u64) {
         if let Some(place) = &mut self.body {
             place.at += len;
         }

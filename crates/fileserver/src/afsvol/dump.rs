@@ -66,7 +66,7 @@ async fn send(
     from_date: i32,
     flags: i32,
 ) -> CallResult {
-    audit::about("from", from_date as u32);
+    audit::add_detail("from", from_date as u32);
     let every_directory = flags & DUMP_OMIT_DIRS == 0;
     let lender = (flags & DUMP_OSD_METADATA != 0).then(|| Lender::new(server));
     let used = InUse::enter(server, trans, "Dump")?;

@@ -58,7 +58,7 @@ pub(super) async fn forward(server: &Arc<Server>, call: &mut IncomingCall) -> Ca
         cookie,
     } = call.arguments().await?;
     superuser(server, call)?;
-    audit::about("to", address(&destination));
+    audit::add_detail("to", address(&destination));
     let used = InUse::enter(server, from_trans, "Forward")?;
     let outgoing = Outgoing::new(server, call, &used, from_date, cookie).await?;
     let replica = Replica {
@@ -94,7 +94,7 @@ pub(super) async fn forward_multiple(server: &Arc<Server>, call: &mut IncomingCa
         }
     }
     for (replica, result) in destinations.iter().zip(&results) {
-        audit::about("to", format_args!("{} {result}", address(&replica.server)));
+        audit::add_detail("to", format_args!("{} {result}", address(&replica.server)));
     }
     call.reply(&ForwardMultipleReply {
         results: List::from_iter_cut(results),
@@ -180,7 +180,7 @@ impl Outgoing {
 
     fn destination(&self, peer: SocketAddr, trans: i32) -> Result<Destination, AbortCode> {
         if self.server.networks.is_volume_server(peer) {
-            let used = InUse::enter_quietly(&self.server, trans, "RestoreDelta")?;
+            let used = InUse::enter_unaudited(&self.server, trans, "RestoreDelta")?;
             return Ok(Destination::Here(used));
         }
         let service = afsvol::PACKAGE.service_id;

@@ -42,7 +42,7 @@ pub(super) async fn x_list_volumes(server: &Arc<Server>, call: &mut IncomingCall
 
 pub(super) async fn list_one_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let ListOneVolume { partition, volume } = call.arguments().await?;
-    let entry = one(server, partition, volume).await?;
+    let entry = entry_of(server, partition, volume).await?;
     call.reply(&ListOneVolumeReply {
         entries: List::from_iter_cut([entry]),
     });
@@ -51,7 +51,7 @@ pub(super) async fn list_one_volume(server: &Arc<Server>, call: &mut IncomingCal
 
 pub(super) async fn x_list_one_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let XListOneVolume { partition, volume } = call.arguments().await?;
-    let entry = one(server, partition, volume).await?;
+    let entry = entry_of(server, partition, volume).await?;
     call.reply(&XListOneVolumeReply {
         entries: List::from_iter_cut([entry]),
     });
@@ -111,7 +111,7 @@ async fn every<E: Entry>(
     .await
 }
 
-async fn one<E: Entry>(
+async fn entry_of<E: Entry>(
     server: &Arc<Server>,
     partition: i32,
     volume: VolumeId,

@@ -34,8 +34,8 @@ pub(super) async fn refill(server: &Arc<Server>, call: &mut IncomingCall) -> Cal
         places,
     } = call.arguments().await?;
     superuser(server, call)?;
-    audit::about("partition", partition);
-    audit::about("fid", fid);
+    audit::add_detail("partition", partition);
+    audit::add_detail("fid", fid);
     let (_, partition) = partition_of(server, partition)?;
     let (sender, chunks) = mpsc::channel(QUEUE);
     let work = cellar_rpc::blocking(move || {

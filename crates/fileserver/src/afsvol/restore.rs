@@ -36,7 +36,7 @@ use crate::server::Server;
 pub(super) async fn restore(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let Restore { trans, cookie, .. } = call.arguments().await?;
     superuser(server, call)?;
-    audit::about("name", String::from_utf8_lossy(cookie.name.as_bytes()));
+    audit::add_detail("name", String::from_utf8_lossy(cookie.name.as_bytes()));
     let used = InUse::enter(server, trans, "Restore")?;
     let stream = Stream::new(server, used.progress());
     let sink = {

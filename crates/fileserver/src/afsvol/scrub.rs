@@ -64,8 +64,8 @@ pub(super) async fn scrub(server: &Arc<Server>, call: &mut IncomingCall) -> Call
         rate_kib,
     } = call.arguments().await?;
     superuser(server, call)?;
-    audit::about("partition", partition);
-    audit::about("volume", volume);
+    audit::add_detail("partition", partition);
+    audit::add_detail("volume", volume);
     let (place, partition) = partition_of(server, partition)?;
     let scrubbing = Scrubbing::begin(server, place)?;
     let rate = u64::from(rate_kib) * 1024;

@@ -25,8 +25,8 @@ pub(super) async fn trans_create(server: &Arc<Server>, call: &mut IncomingCall) 
         flags,
     } = call.arguments().await?;
     superuser(server, call)?;
-    audit::about("volume", volume);
-    audit::about("partition", partition);
+    audit::add_detail("volume", volume);
+    audit::add_detail("partition", partition);
     let special = special_of(flags).ok_or(AbortCode::EINVAL)?;
     let partition = PartitionId::new(partition).ok_or(AbortCode::VNOVOL)?;
     let beginning = Beginning {
@@ -58,7 +58,7 @@ pub(super) async fn end_trans(server: &Arc<Server>, call: &mut IncomingCall) -> 
     let EndTrans { trans } = call.arguments().await?;
     superuser(server, call)?;
     if let Ok(transaction) = server.transactions.for_reading(trans) {
-        audit::about("volume", transaction.volume);
+        audit::add_detail("volume", transaction.volume);
     }
     server.end_transaction(trans)?;
     call.reply(&EndTransReply { rcode: 0 });

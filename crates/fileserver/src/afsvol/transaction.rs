@@ -262,14 +262,14 @@ impl InUse {
         number: i32,
         procedure: &'static str,
     ) -> Result<Self, AbortCode> {
-        let entered = Self::enter_quietly(server, number, procedure)?;
-        audit::about("volume", entered.id());
+        let entered = Self::enter_unaudited(server, number, procedure)?;
+        audit::add_detail("volume", entered.id());
         Ok(entered)
     }
 
     /// The same for a second transaction of a call, which is not audited as the subject of the
     /// call.
-    pub(super) fn enter_quietly(
+    pub(super) fn enter_unaudited(
         server: &Arc<Server>,
         number: i32,
         procedure: &'static str,

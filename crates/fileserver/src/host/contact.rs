@@ -185,7 +185,7 @@ impl Contacts {
                 host.answered_in(begun.elapsed());
                 who
             }
-            Err(cause) => return Err(self.silent(host, "TellMeAboutYourself", &cause)),
+            Err(cause) => return Err(self.mark_silent(host, "TellMeAboutYourself", &cause)),
         };
         debug!(host = %address, ?who, "host introduced");
         match who {
@@ -265,7 +265,7 @@ impl Contacts {
                     host.set(RESET | DOWN);
                     host.outbox_clear();
                 }
-                Err(cause) => return Err(self.silent(host, "CallBack", &cause)),
+                Err(cause) => return Err(self.mark_silent(host, "CallBack", &cause)),
             }
         }
     }
@@ -292,7 +292,7 @@ impl Contacts {
                 host.clear(RESET);
                 Ok(())
             }
-            Err(cause) => Err(self.silent(host, "InitCallBackState", &cause)),
+            Err(cause) => Err(self.mark_silent(host, "InitCallBackState", &cause)),
         }
     }
 
@@ -443,7 +443,7 @@ impl Contacts {
         }
     }
 
-    fn silent(&self, host: &Host, asked: &str, cause: &CallError) -> NotReady {
+    fn mark_silent(&self, host: &Host, asked: &str, cause: &CallError) -> NotReady {
         self.counters.silences.fetch_add(1, Ordering::Relaxed);
         info!(host = %host.address(), asked, %cause, "host does not answer");
         host.mark_down();

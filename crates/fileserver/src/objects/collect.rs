@@ -43,7 +43,7 @@ use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::cell::{CellServer, Family, Upkeep};
-use super::garbage::{Age, References, Verdict, judge};
+use super::garbage::{Age, References, Verdict, verdict_on};
 use super::prune::{prune, remove};
 use super::{LOCAL_DISK, ObjectFigures, Storage};
 use crate::abort_map::Refusal;
@@ -132,7 +132,7 @@ impl Server {
         };
         let mut files: BTreeMap<(VnodeId, Uniquifier), Vec<(u32, ObjectInfo)>> = BTreeMap::new();
         for (osd, info) in listed.found {
-            match judge(osd, &info, &[&named], age) {
+            match verdict_on(osd, &info, &[&named], age) {
                 Verdict::Stays(young) => collected.young += u64::from(young),
                 verdict if dry => note(&mut collected, &verdict),
                 _ => {
@@ -382,7 +382,7 @@ impl Server {
         }
         let (mut prunes, mut removes) = (BTreeMap::new(), BTreeMap::new());
         for (osd, info) in ours {
-            let verdict = judge(*osd, info, &[named, &here], age);
+            let verdict = verdict_on(*osd, info, &[named, &here], age);
             match &verdict {
                 Verdict::Stays(_) => continue,
                 Verdict::Prune(needed, _) => {

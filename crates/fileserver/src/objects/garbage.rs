@@ -45,7 +45,12 @@ pub(crate) enum Verdict {
 }
 
 /// Decides on an object of the device `osd`, by all `references`.
-pub(crate) fn judge(osd: u32, info: &ObjectInfo, references: &[&References], age: Age) -> Verdict {
+pub(crate) fn verdict_on(
+    osd: u32,
+    info: &ObjectInfo,
+    references: &[&References],
+    age: Age,
+) -> Verdict {
     let object = info.object;
     let (mut keep, mut garbage, mut young) = (Vec::new(), Vec::new(), false);
     for known in info.versions.iter() {
@@ -166,7 +171,7 @@ mod tests {
         for second in named {
             references.add((9, info.object, second * MICROS));
         }
-        judge(9, &info, &[&references], age)
+        verdict_on(9, &info, &[&references], age)
     }
 
     #[test]

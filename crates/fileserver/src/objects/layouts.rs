@@ -54,7 +54,7 @@ pub(crate) fn whole(
     file: &NewFile<'_>,
     trusts_suspects: bool,
 ) -> Result<Layout, NoLayout> {
-    let mut wish = wish(storage, file.wanted, file.size);
+    let mut wish = placement_request(storage, file.wanted, file.size);
     if !trusts_suspects {
         wish.avoid = all_suspects(&storage.devices).0;
     }
@@ -71,7 +71,7 @@ pub(crate) fn degraded(
     file: &NewFile<'_>,
     trusts_suspects: bool,
 ) -> Result<Layout, NoLayout> {
-    let mut wish = wish(storage, file.wanted, file.size);
+    let mut wish = placement_request(storage, file.wanted, file.size);
     wish.avoid = match trusts_suspects {
         true => Vec::new(),
         false => all_suspects(&storage.devices).0,
@@ -101,10 +101,10 @@ fn choose<T>(
         wish.size = 0;
         chosen = way(&devices, &wish, &mut rng);
     }
-    chosen.map_err(|none| lack(&devices, &wish, &none))
+    chosen.map_err(|none| no_layout(&devices, &wish, &none))
 }
 
-fn lack(devices: &[OsdListed], wish: &PlacementRequest, none: &NoPlace) -> NoLayout {
+fn no_layout(devices: &[OsdListed], wish: &PlacementRequest, none: &NoPlace) -> NoLayout {
     if none.usable + placement::away_count(devices, wish) < none.wanted {
         info!(cause = %none, size = wish.size, "no place for a file in objects");
         NoLayout::NoDevices
@@ -167,7 +167,7 @@ fn replace_missing(server: &Server, storage: &Storage, fid: Fid, layout: &mut La
         class: None,
         by_size: false,
     };
-    let wish = wish(storage, &wanted, size);
+    let wish = placement_request(storage, &wanted, size);
     let devices = storage.devices.list();
     for place in 0..layout.objects.len() {
         if !unmade(&layout.objects[place]) {
@@ -186,7 +186,11 @@ fn replace_missing(server: &Server, storage: &Storage, fid: Fid, layout: &mut La
 }
 
 /// The requirements for devices for a file of that size.
-pub(crate) fn wish(storage: &Storage, wanted: &ObjectSpec, size: u64) -> PlacementRequest {
+pub(crate) fn placement_request(
+    storage: &Storage,
+    wanted: &ObjectSpec,
+    size: u64,
+) -> PlacementRequest {
     PlacementRequest {
         shape: wanted.shape,
         size,

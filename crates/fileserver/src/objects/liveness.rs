@@ -47,7 +47,10 @@ impl DeviceLiveness {
 ///
 /// Before a degraded layout is used, the list is loaded again. The function also waits for devices
 /// that the database has not heard from since its start.
-pub(crate) async fn fresh(server: &Server, file: &NewFile<'_>) -> Result<Option<Layout>, Refusal> {
+pub(crate) async fn new_layout(
+    server: &Server,
+    file: &NewFile<'_>,
+) -> Result<Option<Layout>, Refusal> {
     let storage = server.objects.needed()?;
     let wanted = file.wanted;
     let alone = wanted.shape.scheme == Scheme::Striped && wanted.shape.copies == 1;

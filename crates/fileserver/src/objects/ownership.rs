@@ -80,7 +80,7 @@ impl Server {
         let Ok(name) = VolumeNameArgument::new(info.id.0.to_string()) else {
             return false;
         };
-        let entry = match self.locations.entry_soon(&name, self.now_secs()).await {
+        let entry = match self.locations.entry_for_store(&name, self.now_secs()).await {
             Ok(entry) => entry,
             Err(code) => {
                 debug!(volume = %info.id, %code, "cannot look up the server of the RW volume");

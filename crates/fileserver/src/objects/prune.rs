@@ -71,7 +71,7 @@ const LAYOUTS_MAX: usize = 8;
 
 impl Prunes {
     /// Queues the old layout of a file in a writable volume, after the file got another one.
-    pub(crate) fn later(&self, volume: &Arc<Volume>, fid: Fid, old: Arc<Layout>) {
+    pub(crate) fn queue(&self, volume: &Arc<Volume>, fid: Fid, old: Arc<Layout>) {
         let mut waiting = self.waiting.lock();
         if waiting.len() >= PRUNES_MAX && !waiting.contains_key(&fid) {
             return;
@@ -214,13 +214,13 @@ impl Server {
         drop(version_guard);
         tokio::task::spawn_local(async move {
             // The rest is left to garbage collection.
-            let unmade = server.unmake_now(former, fid, next);
-            let _late = tokio::time::timeout(REMOVE_FAILED_PATIENCE, unmade).await;
+            let removed = server.remove_failed_now(former, fid, next);
+            let _late = tokio::time::timeout(REMOVE_FAILED_PATIENCE, removed).await;
             drop(store_lock);
         });
     }
 
-    async fn unmake_now(self: &Arc<Self>, mut former: Former, fid: Fid, next: Layout) {
+    async fn remove_failed_now(self: &Arc<Self>, mut former: Former, fid: Fid, next: Layout) {
         let server = self.clone();
         let found = blocking(move || {
             let found = server.writable_volume(fid, &former)?;

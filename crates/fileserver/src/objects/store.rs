@@ -202,7 +202,7 @@ impl Storing {
             serial,
             borrowed: info.borrowed,
         };
-        let fresh = || liveness::fresh(server, &file);
+        let fresh = || liveness::new_layout(server, &file);
         let anew = match kept {
             0 => Some(fresh().await),
             _ => None,
@@ -220,7 +220,7 @@ impl Storing {
             (None, Some(made)) => made?,
             (None, None) => fresh().await?,
         };
-        still_taken(volume).await?;
+        check_takes_changes(volume).await?;
         Ok(next.map(|next| Self {
             version_guard: server.objects.pending_versions.store(fid, &next),
             server: server.clone(),
@@ -253,8 +253,8 @@ impl Storing {
             serial,
             borrowed: info.borrowed,
         };
-        let next = liveness::fresh(server, &file).await?;
-        still_taken(volume).await?;
+        let next = liveness::new_layout(server, &file).await?;
+        check_takes_changes(volume).await?;
         Ok(next.map(|next| Self {
             version_guard: server.objects.pending_versions.store(before.fid, &next),
             server: server.clone(),
@@ -434,14 +434,14 @@ impl Stored {
             server
                 .objects
                 .prunes
-                .later(&self.volume, self.fid, old.clone());
+                .queue(&self.volume, self.fid, old.clone());
         }
         server.repair_after_store(self.fid, &self.written.layout, self.length);
     }
 }
 
 /// Checks that the volume takes changes. Called after a version was given.
-pub(crate) async fn still_taken(volume: &Arc<Volume>) -> Result<(), Refusal> {
+pub(crate) async fn check_takes_changes(volume: &Arc<Volume>) -> Result<(), Refusal> {
     let volume = volume.clone();
     run_apart(move || Ok(volume.check_takes_changes()?)).await
 }

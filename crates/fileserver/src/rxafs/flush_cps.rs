@@ -17,7 +17,7 @@ use crate::service::CallResult;
 pub(super) async fn flush_cps(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let FlushCPS { .. } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
-    audit::act();
+    audit::mark_act();
     if !session.identity().administrator {
         return Err(Refusal::NotAdministrator);
     }

@@ -14,7 +14,7 @@ use crate::service::CallResult;
 
 pub(super) async fn get_capabilities(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetCapabilities {} = call.arguments().await.map_err(Refusal::Call)?;
-    server.passing_by(call);
+    server.note_call(call);
     let word = ERROR_TRANSLATION | FILES_64_BIT | WRITE_LOCK_ACL;
     call.reply(&GetCapabilitiesReply {
         capabilities: Capabilities::from_iter_cut([word]),

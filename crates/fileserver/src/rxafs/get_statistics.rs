@@ -20,7 +20,7 @@ const DISKS_MAX: usize = 10;
 
 pub(super) async fn get_statistics(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetStatistics {} = call.arguments().await.map_err(Refusal::Call)?;
-    server.passing_by(call);
+    server.note_call(call);
     let disks = {
         let server = server.clone();
         run_apart(move || disks(&server)).await?
@@ -54,7 +54,7 @@ pub(super) async fn get_statistics(server: &Arc<Server>, call: &mut IncomingCall
 
 pub(super) async fn get_statistics64(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetStatistics64 { version } = call.arguments().await.map_err(Refusal::Call)?;
-    server.passing_by(call);
+    server.note_call(call);
     if usize::try_from(version) != Ok(STATISTICS64_LEN) {
         return Err(Refusal::Invalid);
     }

@@ -11,7 +11,7 @@ use crate::service::CallResult;
 
 pub(super) async fn get_time(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let GetTime {} = call.arguments().await.map_err(Refusal::Call)?;
-    server.passing_by(call);
+    server.note_call(call);
     let now = server.wall();
     call.reply(&GetTimeReply {
         seconds: now.as_secs() as u32,

@@ -34,7 +34,7 @@ const UNKNOWN_COLLECTION: AbortCode = AbortCode(1);
 
 pub(super) async fn x_stats_version(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
     let XStatsVersion {} = call.arguments().await.map_err(Refusal::Call)?;
-    server.passing_by(call);
+    server.note_call(call);
     call.reply(&XStatsVersionReply {
         version: XSTAT_VERSION,
     });
@@ -46,7 +46,7 @@ pub(super) async fn get_x_stats(server: &Arc<Server>, call: &mut IncomingCall) -
         client_version: _,
         collection,
     } = call.arguments().await.map_err(Refusal::Call)?;
-    server.passing_by(call);
+    server.note_call(call);
     let figures = Figures::collect(server);
     let words = match collection {
         CALL_INFO => Vec::new(),

@@ -231,7 +231,7 @@ impl Job {
         let mut state = self.state.lock();
         let attached = self.attached()?;
         while let Some(first) = state.done.iter().position(Option::is_none) {
-            let these = self.together(&state, first);
+            let these = self.batch_from(&state, first);
             let dir = self.dir_of(&self.makings[first]);
             match self.dir_for_insert(&attached, dir) {
                 Ok(place) => self.make(&attached, &mut state, place, &these)?,
@@ -247,7 +247,7 @@ impl Job {
     }
 
     /// The entries, starting with the first, that one change can create.
-    fn together(&self, state: &State, first: usize) -> Vec<usize> {
+    fn batch_from(&self, state: &State, first: usize) -> Vec<usize> {
         let dir = self.dir_of(&self.makings[first]);
         let mut bytes = 0;
         let fits = |index: &usize| {
@@ -296,7 +296,7 @@ impl Job {
         if makes.is_empty() {
             return Ok(());
         }
-        let born = self.born(&makes);
+        let born = self.lease_new_directories(&makes);
         let (holder, slack) = (self.session.holder(), u64::from(STORE_SLACK_BLOCKS));
         let context = self.session.context();
         match volume.make(place.dir, holder, &makes, slack, context) {
@@ -425,7 +425,7 @@ impl Job {
 
     /// Grants leases of the directories that are about to be created. No other host has seen them
     /// before their creator sends more.
-    fn born(&self, makes: &[Make<'_>]) -> Vec<(Fid, HostSlot)> {
+    fn lease_new_directories(&self, makes: &[Make<'_>]) -> Vec<(Fid, HostSlot)> {
         let Some(host) = self.session.promise_to() else {
             return Vec::new();
         };
@@ -438,7 +438,7 @@ impl Job {
             uniquifier: make.uniquifier,
         });
         let term = self.server.config.lease;
-        fids.filter(|fid| self.server.leases.born(*fid, host, term))
+        fids.filter(|fid| self.server.leases.grant_new(*fid, host, term))
             .map(|fid| (fid, host))
             .collect()
     }

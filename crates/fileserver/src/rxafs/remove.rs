@@ -73,7 +73,7 @@ async fn remove(
     };
     let (dir_status, access, sync, objects) = change(server, session, work).await?;
     if let Some((volume, fid, objects)) = objects {
-        server.objects.prunes.later(&volume, fid, objects);
+        server.objects.prunes.queue(&volume, fid, objects);
     }
     Ok((server.show(session, &dir_status, access), sync))
 }

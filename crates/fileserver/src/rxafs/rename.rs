@@ -91,7 +91,7 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Cal
         server
             .objects
             .prunes
-            .later(&volume, status.fid, objects.clone());
+            .queue(&volume, status.fid, objects.clone());
     }
     call.reply(&RenameReply {
         old_dir_status: server.show(&session, &renamed.old_dir, old_access),

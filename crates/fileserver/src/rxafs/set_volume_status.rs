@@ -28,14 +28,14 @@ pub(super) async fn set_volume_status(server: &Arc<Server>, call: &mut IncomingC
         ..
     } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
-    audit::act();
-    audit::about("volume", volume);
+    audit::mark_act();
+    audit::add_detail("volume", volume);
     for (what, quota) in [
         ("min_quota", status.min_quota),
         ("max_quota", status.max_quota),
     ] {
         if let Some(quota) = quota {
-            audit::about(what, quota);
+            audit::add_detail(what, quota);
         }
     }
     let work = {

@@ -45,9 +45,9 @@ async fn store(
 ) -> Result<(AfsFetchStatus, VolSync), Refusal> {
     check_fid(fid)?;
     if session.identity().administrator {
-        audit::act();
-        audit::about("fid", fid);
-        audit::about("list", shown(&text));
+        audit::mark_act();
+        audit::add_detail("fid", fid);
+        audit::add_detail("list", shown(&text));
     }
     // Check the rights first: a caller that may not change the list learns nothing about names.
     {

@@ -335,7 +335,7 @@ async fn gathered(
         Err(Refusal::Store(Error::InObjects(_))) if server.objects.storage().is_some() => {}
         outcome => {
             let (status, allowed) = outcome?;
-            came_back(server, asked.fid, &allowed);
+            schedule_object_removal(server, asked.fid, &allowed);
             return Ok((status, allowed.access));
         }
     }
@@ -348,10 +348,10 @@ async fn gathered(
 }
 
 /// Schedules the removal of a file's objects, after a store has put its bytes on this server.
-fn came_back(server: &Server, fid: Fid, allowed: &PermittedStore) {
+fn schedule_object_removal(server: &Server, fid: Fid, allowed: &PermittedStore) {
     if let Some(objects) = &allowed.objects {
         let volume = &allowed.attached.volume;
-        server.objects.prunes.later(volume, fid, objects.clone());
+        server.objects.prunes.queue(volume, fid, objects.clone());
     }
 }
 
@@ -432,7 +432,7 @@ async fn store_locally(
     let (changed, pending) = commit(server, session, asked.fid, store, Vec::new()).await?;
     allowed.count(session);
     let status = finish(server, changed, pending).await?;
-    came_back(server, asked.fid, allowed);
+    schedule_object_removal(server, asked.fid, allowed);
     Ok((status, allowed.access))
 }
 
@@ -499,7 +499,7 @@ async fn large(
             let (changed, pending) = commit(server, session, asked.fid, store, pieces).await?;
             allowed.count(session);
             let status = finish(server, changed, pending).await?;
-            came_back(server, asked.fid, &allowed);
+            schedule_object_removal(server, asked.fid, &allowed);
             return Ok((status, allowed.access));
         }
         store = blocking(move || push(store, pieces)).await?;

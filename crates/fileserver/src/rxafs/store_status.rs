@@ -60,16 +60,16 @@ fn note_privilege(identity: &Identity, fid: Fid, asked: &AfsStoreStatus) {
     if !identity.administrator || !privileged {
         return;
     }
-    audit::act();
-    audit::about("fid", fid);
+    audit::mark_act();
+    audit::add_detail("fid", fid);
     if let Some(owner) = asked.owner {
-        audit::about("owner", owner);
+        audit::add_detail("owner", owner);
     }
     if let Some(group) = asked.group {
-        audit::about("group", group);
+        audit::add_detail("group", group);
     }
     if let Some(mode) = set_id {
-        audit::about("mode", format_args!("{mode:o}"));
+        audit::add_detail("mode", format_args!("{mode:o}"));
     }
 }
 

@@ -94,7 +94,7 @@ impl HeldRanges {
     }
 
     /// The first range that conflicts with a lock that another client wants.
-    pub fn hinders(&self, wanted: LockRange) -> Option<LockRange> {
+    pub fn conflict(&self, wanted: LockRange) -> Option<LockRange> {
         let mut overlaps = self.overlapping(wanted);
         overlaps.find(|held| held.alone || wanted.alone).copied()
     }
@@ -139,11 +139,11 @@ mod tests {
         assert!(held.has(range(0, u64::MAX, false)));
         assert!(held.has(range(5, 6, true)));
         assert!(!held.has(range(5, 7, true)));
-        assert_eq!(held.hinders(range(7, 7, false)), None);
-        assert_eq!(held.hinders(range(6, 7, false)), Some(range(5, 6, true)));
-        assert_eq!(held.hinders(range(8, 8, true)), Some(expected[2]));
+        assert_eq!(held.conflict(range(7, 7, false)), None);
+        assert_eq!(held.conflict(range(6, 7, false)), Some(range(5, 6, true)));
+        assert_eq!(held.conflict(range(8, 8, true)), Some(expected[2]));
         assert_eq!(
-            HeldRanges::default().hinders(range(0, u64::MAX, true)),
+            HeldRanges::default().conflict(range(0, u64::MAX, true)),
             None
         );
         assert!(!HeldRanges::of_all([range(1, 9, false)]).has(range(0, 3, false)));
@@ -193,7 +193,7 @@ mod tests {
             let stronger = |byte| kind(byte).is_some_and(|alone| alone || !wanted.alone);
             assert_eq!(held.has(wanted), bytes().all(stronger));
             let hinders = |byte| kind(byte).is_some_and(|alone| alone || wanted.alone);
-            assert_eq!(held.hinders(wanted).is_some(), bytes().any(hinders));
+            assert_eq!(held.conflict(wanted).is_some(), bytes().any(hinders));
             let listed = held.to_list().unwrap();
             assert_eq!(HeldRanges::in_order(listed), Some(held));
         }

@@ -151,7 +151,7 @@ impl Server {
                         info!(%fid, %object, osd = work.placed.osd, to = made.osd,
                             "an object was rebuilt");
                     }
-                    self.objects.prunes.later(&volume, fid, work.layout.clone());
+                    self.objects.prunes.queue(&volume, fid, work.layout.clone());
                 }
                 false => {
                     self.give_up(storage, &work.layout, fid, &made).await;
@@ -291,7 +291,7 @@ fn target(
         class: None,
         by_size: false,
     };
-    let mut wish = layouts::wish(storage, &wanted, work.length);
+    let mut wish = layouts::placement_request(storage, &wanted, work.length);
     let away = devices.iter().map(|listed| listed.entry.id);
     wish.avoid
         .extend(away.filter(|osd| !server.objects.repairs.stays(*osd)));

@@ -39,7 +39,10 @@ impl Server {
         let (server, kept) = (self.clone(), upkeep.clone());
         runtime.spawn(0, || async move { server.watch_damage(&kept).await });
         let (server, kept) = (self.clone(), upkeep.clone());
-        runtime.spawn(0, || async move { server.look_in_background(&kept).await });
+        runtime.spawn(
+            0,
+            || async move { server.examine_in_background(&kept).await },
+        );
     }
 
     async fn repair_in_background(self: Arc<Self>, pace: &Pace) {
@@ -196,12 +199,12 @@ impl Server {
     }
 
     /// Examines all files at the start, on request, and periodically.
-    async fn look_in_background(self: Arc<Self>, upkeep: &Upkeep) {
+    async fn examine_in_background(self: Arc<Self>, upkeep: &Upkeep) {
         while !self.is_stopping() {
             let repairs = &self.objects.repairs;
             repairs.looking.store(true, Ordering::Relaxed);
             let begun = Instant::now();
-            let found = self.look_through().await;
+            let found = self.examine_files().await;
             repairs.looking.store(false, Ordering::Relaxed);
             if found > 0 {
                 info!(found, took = ?begun.elapsed(), "objects need repair");
@@ -217,7 +220,7 @@ impl Server {
         }
     }
 
-    async fn look_through(self: &Arc<Self>) -> usize {
+    async fn examine_files(self: &Arc<Self>) -> usize {
         let (mut found, mut all) = (0, true);
         let before = self.objects.repairs.damaged();
         let mut damaged = HashSet::new();
@@ -231,7 +234,7 @@ impl Server {
                     let (holders, next) = part.holders(place, REPAIR_LOOKS, wanted)?;
                     let (mut entered, mut damaged) = (0, Vec::new());
                     for holder in &holders {
-                        entered += server.enter_broken(&part, holder, &mut damaged);
+                        entered += server.queue_damaged(&part, holder, &mut damaged);
                     }
                     Ok::<_, cellar_volume::Error>((entered, damaged, next))
                 });
@@ -258,7 +261,7 @@ impl Server {
     }
 
     /// Queues the broken objects of a version of a file, and adds the damaged ones to `damaged`.
-    fn enter_broken(
+    fn queue_damaged(
         &self,
         partition: &Arc<Partition>,
         holder: &Holder,
