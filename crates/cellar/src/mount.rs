@@ -201,15 +201,17 @@ async fn mounted(options: Options) -> Outcome {
         cache.discover(dns);
     }
     cache.alias(cell_aliases());
-    cache.set_store_behind(options.store_behind << 10);
+    cache
+        .management()
+        .set_store_behind(options.store_behind << 10);
     let user = cache.user(me.as_raw()).await?;
-    let root = cache.root(&user).await?;
+    let root = cache.names().root(&user).await?;
     if let Some(root) = &root {
-        cache.attributes(&user, root).await?;
+        cache.reads().attributes(&user, root).await?;
     }
     // Store what an earlier mount left unstored before programs start to write. A silent server is
     // not waited for twice.
-    let _late = tokio::time::timeout(patience * 2, cache.take_up()).await;
+    let _late = tokio::time::timeout(patience * 2, cache.write_back().take_up()).await;
     if let Some(directory) = &kept_in {
         tell_of_leftovers(directory);
     }
@@ -396,7 +398,7 @@ async fn close(cache: &Cache, directory: Option<&Path>) -> Outcome {
         )
     });
     let Ok(failed) = tokio::time::timeout(CLOSE_TIME, cache.close()).await else {
-        let count = cache.unstored().len();
+        let count = cache.write_back().unstored().len();
         return Err(Failure::new(format!(
             "{count} files could not be stored in time{kept}"
         )));

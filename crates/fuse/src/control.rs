@@ -127,7 +127,11 @@ impl Requests {
                 let cell = cells.iter().find(|cell| cell.name == name);
                 cell.ok_or(Errno::ENOENT)?.line()
             }
-            STORE_BEHIND => match self.cache.store_behind_of(&*self.file(number)?) {
+            STORE_BEHIND => match self
+                .cache
+                .write_back()
+                .store_behind_of(&*self.file(number)?)
+            {
                 Some(bytes) => (bytes >> 10).to_string(),
                 None => "default".to_owned(),
             },
@@ -136,10 +140,10 @@ impl Requests {
                     let cells = self.cache.cells();
                     page(cells.iter().map(Cell::line), at)?
                 } else if let Some(at) = name.strip_prefix(ALIASES) {
-                    let aliases = self.cache.aliases().into_iter();
+                    let aliases = self.cache.management().aliases().into_iter();
                     page(aliases.map(|(alias, cell)| format!("{alias} {cell}")), at)?
                 } else if let Some(at) = name.strip_prefix(SILENT) {
-                    let silent = self.cache.silent_servers().into_iter();
+                    let silent = self.cache.management().silent_servers().into_iter();
                     page(silent.map(|(cell, ip)| format!("{cell} {ip}")), at)?
                 } else if let Some(at) = name.strip_prefix(UNSTORED) {
                     self.unstored(uid, at)?
@@ -153,7 +157,7 @@ impl Requests {
 
     fn unstored(&self, uid: u32, at: &str) -> Answer<String> {
         let whose = (!self.manages(uid)).then_some(uid);
-        let all = self.cache.waiting(whose).into_iter();
+        let all = self.cache.management().waiting(whose).into_iter();
         let line = |(one, failed): cellar_client::cache::Waiting| {
             let user = match one.writer {
                 u32::MAX => "-".to_owned(),
@@ -163,27 +167,36 @@ impl Requests {
             let (fid, cell, bytes, version) = (one.fid, one.cell, one.bytes, one.version);
             format!("{fid} {cell} {bytes} {version} {user} {failed}")
         };
-        let aside = self.cache.aside(whose).into_iter();
+        let aside = self.cache.management().aside(whose).into_iter();
         let aside = aside.map(|path| format!("aside {}", path.display()));
         page(all.map(line).chain(aside), at)
     }
 
     fn status(&self) -> String {
         let cache = &self.cache;
-        let sysnames = cache.sysnames();
+        let sysnames = cache.management().sysnames();
         let home = cache.cells().into_iter().next();
         let home = home.map_or(String::new(), |cell| cell.name.to_string());
         let lines = [
             ("owner", self.owner.to_string()),
             ("home", home),
-            ("cache-kib", (cache.size() >> 10).to_string()),
-            ("used-kib", cache.used().div_ceil(1 << 10).to_string()),
-            ("dirty-kib", cache.dirty().div_ceil(1 << 10).to_string()),
-            ("vnodes", cache.vnodes_known().to_string()),
+            ("cache-kib", (cache.management().size() >> 10).to_string()),
+            (
+                "used-kib",
+                cache.management().used().div_ceil(1 << 10).to_string(),
+            ),
+            (
+                "dirty-kib",
+                cache.management().dirty().div_ceil(1 << 10).to_string(),
+            ),
+            ("vnodes", cache.management().vnodes_known().to_string()),
             ("vnodes-max", cache.options().vnodes_max.to_string()),
-            ("crypt", on_or_off(cache.encrypts()).to_owned()),
+            ("crypt", on_or_off(cache.management().encrypts()).to_owned()),
             ("suid", on_or_off(self.suid).to_owned()),
-            ("store-behind-kib", (cache.store_behind() >> 10).to_string()),
+            (
+                "store-behind-kib",
+                (cache.management().store_behind() >> 10).to_string(),
+            ),
             ("sysnames", sysnames.join(" ")),
         ];
         lines
@@ -206,15 +219,15 @@ impl Requests {
             TOKENS => self.cache.look_again(uid),
             FLUSH if text == "all" => {
                 self.must_manage(uid)?;
-                self.cache.flush_all();
+                self.cache.management().flush_all();
             }
             FLUSH => {
                 let user = self.user(uid).await?;
                 self.settle(uid, number).await?;
                 let vnode = self.file(number)?;
                 let flushed = match text {
-                    "file" => self.cache.flush(&user, &vnode).await,
-                    "volume" => self.cache.flush_volume(&user, &vnode).await,
+                    "file" => self.cache.management().flush(&user, &vnode).await,
+                    "volume" => self.cache.management().flush_volume(&user, &vnode).await,
                     _ => return Err(Errno::EINVAL),
                 };
                 flushed.map_err(code)?;
@@ -223,17 +236,26 @@ impl Requests {
                 let user = self.user(uid).await?;
                 self.settle(uid, number).await?;
                 if let Node::Cells | Node::Volumes = self.node(number)? {
-                    self.cache.flush_cell(value).map_err(code)?;
+                    self.cache.management().flush_cell(value).map_err(code)?;
                     return Ok(());
                 }
                 let directory = self.file(number)?;
-                let flushed = self.cache.flush_mount(&user, &directory, value).await;
+                let flushed = self
+                    .cache
+                    .management()
+                    .flush_mount(&user, &directory, value)
+                    .await;
                 flushed.map_err(code)?;
             }
             STORE_BEHIND => {
                 let user = self.user(uid).await?;
                 let vnode = self.file(number)?;
-                let rights = self.cache.rights(&user, &vnode).await.map_err(code)?;
+                let rights = self
+                    .cache
+                    .statuses()
+                    .rights(&user, &vnode)
+                    .await
+                    .map_err(code)?;
                 if vnode.is_directory() {
                     return Err(Errno::EISDIR);
                 }
@@ -244,7 +266,7 @@ impl Requests {
                     "default" => None,
                     _ => Some(store_behind(text)?),
                 };
-                self.cache.set_store_behind_of(&vnode, bytes);
+                self.cache.write_back().set_store_behind_of(&vnode, bytes);
             }
             _ => {
                 self.must_manage(uid)?;
@@ -256,7 +278,7 @@ impl Requests {
 
     async fn manage(&self, name: &str, text: &str) -> Answer<()> {
         match name {
-            CHECK_VOLUMES => self.cache.check_volumes(),
+            CHECK_VOLUMES => self.cache.management().check_volumes(),
             CACHE_SIZE => {
                 let bytes = match number(text)? {
                     0 => self.cache.options().size,
@@ -265,7 +287,7 @@ impl Requests {
                 if bytes < SIZE_MIN {
                     return Err(Errno::EINVAL);
                 }
-                self.cache.set_size(bytes);
+                self.cache.management().set_size(bytes);
             }
             SYSNAMES => {
                 let names: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
@@ -273,11 +295,11 @@ impl Requests {
                 if names.is_empty() || names.len() > SYSNAMES_MAX || !names.iter().all(is_one) {
                     return Err(Errno::EINVAL);
                 }
-                self.cache.set_sysnames(&names);
+                self.cache.management().set_sysnames(&names);
             }
             NEW_CELL => {
                 let cell = Cell::parse_line(text).ok_or(Errno::EINVAL)?;
-                if !self.cache.new_cell(cell) {
+                if !self.cache.management().new_cell(cell) {
                     return Err(Errno::ENOSPC);
                 }
             }
@@ -285,7 +307,7 @@ impl Requests {
                 let (alias, cell) = text.split_once(' ').ok_or(Errno::EINVAL)?;
                 let name = |text| CellName::new(text).map_err(|_| Errno::EINVAL);
                 let (alias, cell) = (name(alias)?, name(cell)?);
-                let added = self.cache.new_alias(alias, &cell).await;
+                let added = self.cache.management().new_alias(alias, &cell).await;
                 let added = added.map_err(|error| match error {
                     cellar_client::Error::UnknownCell(_) => Errno::ENOENT,
                     error => Errno::from_i32(errno(&error)),
@@ -300,12 +322,15 @@ impl Requests {
                     "off" => false,
                     _ => return Err(Errno::EINVAL),
                 };
-                self.cache.set_encrypt(on).await;
-                if self.cache.encrypts() != on {
+                self.cache.management().set_encrypt(on).await;
+                if self.cache.management().encrypts() != on {
                     return Err(Errno::EOPNOTSUPP);
                 }
             }
-            STORE_BEHIND_ALL => self.cache.set_store_behind(store_behind(text)?),
+            STORE_BEHIND_ALL => self
+                .cache
+                .management()
+                .set_store_behind(store_behind(text)?),
             _ => return Err(Errno::EOPNOTSUPP),
         }
         Ok(())

@@ -87,7 +87,7 @@ impl Gift<'_> {
         let given = std::mem::take(&mut self.given);
         for one in given {
             if one.vnode.breaks() != one.breaks {
-                self.requests.cache.take_back(&one.vnode);
+                self.requests.cache.promises().take_back(&one.vnode);
             }
         }
         self.requests.answered(&self.seen);
@@ -187,7 +187,12 @@ impl Requests {
         let opened = match self.node(number)? {
             Node::Cells => {
                 let cells = self.cache.cells().into_iter().map(|cell| cell.name);
-                let aliases = self.cache.aliases().into_iter().map(|(alias, _)| alias);
+                let aliases = self
+                    .cache
+                    .management()
+                    .aliases()
+                    .into_iter()
+                    .map(|(alias, _)| alias);
                 let line =
                     |name: CellName, kind| (Bytes::copy_from_slice(name.as_str().as_bytes()), kind);
                 let cells = cells.map(|name| line(name, FileType::Directory));
@@ -200,8 +205,13 @@ impl Requests {
             Node::Link(_) => return Err(Errno::ENOTDIR),
             Node::Vnode(vnode) => {
                 let user = self.user(uid).await?;
-                let listing = self.cache.listing(&user, &vnode).await.map_err(code)?;
-                self.cache.will_walk(&vnode);
+                let listing = self
+                    .cache
+                    .statuses()
+                    .listing(&user, &vnode)
+                    .await
+                    .map_err(code)?;
+                self.cache.names().will_walk(&vnode);
                 let lines = self.inodes.listing_opened(number.0, &listing);
                 Opened::Vnode(vnode, listing, lines)
             }
@@ -300,12 +310,21 @@ impl Requests {
             }
             let mut vnodes = Vec::with_capacity(some.len());
             for (name, fid) in &some {
-                vnodes.push(self.cache.child(directory, name, **fid).map_err(code)?);
+                vnodes.push(
+                    self.cache
+                        .names()
+                        .child(directory, name, **fid)
+                        .map_err(code)?,
+                );
             }
-            self.cache.statuses(&user, &vnodes).await.map_err(code)?;
+            self.cache
+                .statuses()
+                .fetch_many(&user, &vnodes)
+                .await
+                .map_err(code)?;
             // The present contents of the directory, which may differ from those at its open.
             let current = match P::PLUS {
-                true => self.cache.listing(&user, directory).await.ok(),
+                true => self.cache.statuses().listing(&user, directory).await.ok(),
                 false => None,
             };
             for ((name, fid), vnode) in some.into_iter().zip(vnodes) {

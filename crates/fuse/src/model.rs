@@ -73,7 +73,12 @@ impl Machine {
         let identities = Arc::new(Anonymous);
         let cache = Cache::new(cell.port(), options, identities, || NOW).expect("cache");
         let user = cache.user(0).await.expect("user");
-        let root = cache.root(&user).await.expect("root").expect("a volume");
+        let root = cache
+            .names()
+            .root(&user)
+            .await
+            .expect("root")
+            .expect("a volume");
         let inodes = Arc::new(Inodes::new(Node::Vnode(root)));
         let notices = Notices::new();
         cache.watch(notices.clone());

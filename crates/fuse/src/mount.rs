@@ -81,7 +81,7 @@ impl Mount {
             let (cache, runtime) = (Arc::downgrade(&cache), runtime.clone());
             let changed_names = move |before: &Before| {
                 let cache = cache.upgrade()?;
-                runtime.block_on(cache.changed_names(before))
+                runtime.block_on(cache.names().changed_names(before))
             };
             std::thread::Builder::new()
                 .name(format!("fuse-notices-{number}"))

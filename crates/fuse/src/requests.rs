@@ -1,18 +1,16 @@
 //! Carries out each request of the kernel with the cache.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
-use cellar_client::cache::{Attributes, Cache, Lock, LockOwner, Lookup, User, Vnode, Wanted};
+use cellar_client::cache::{Attributes, Cache, Lookup, User, Vnode, Wanted};
 use cellar_client::{Error, errno};
 use cellar_wire::acl::Rights;
-use cellar_wire::rxafs::{AfsFetchStatus, FileType as Kind};
-use fuser::{Errno, FileAttr, FileType, INodeNo, RenameFlags};
+use cellar_wire::rxafs::FileType as Kind;
+use fuser::{Errno, FileAttr, INodeNo};
 use parking_lot::Mutex;
 
 use crate::caller::{Caller, Interrupts};
@@ -22,8 +20,13 @@ use crate::mount::Options;
 use crate::notices::Kernel;
 use crate::passthrough::Passthrough;
 
+mod attributes;
+mod changes;
+mod locks;
 mod opens;
 
+pub(crate) use attributes::{attr, nothing};
+use attributes::{cell_attr, link_attr, root_attr, volumes_attr};
 pub(crate) use opens::Open;
 use opens::OpenFile;
 
@@ -199,7 +202,12 @@ impl Requests {
             return Ok(());
         };
         let user = self.user(uid).await?;
-        let found = self.cache.lookup_cell(&user, &name).await.map_err(code)?;
+        let found = self
+            .cache
+            .names()
+            .lookup_cell(&user, &name)
+            .await
+            .map_err(code)?;
         self.inodes.settle(number.0, &found.vnode);
         Ok(())
     }
@@ -223,7 +231,7 @@ impl Requests {
     /// and then believes the answer; so the notice is repeated.
     pub(crate) fn answered(&self, seen: &Seen) {
         if let Some((directory, _)) = seen.directory.as_ref().filter(|_| seen.is_over()) {
-            self.cache.take_back(directory);
+            self.cache.promises().take_back(directory);
         }
     }
 
@@ -233,7 +241,7 @@ impl Requests {
         if let Some((vnode, breaks)) = &entry.shown
             && vnode.breaks() != *breaks
         {
-            self.cache.take_back(vnode);
+            self.cache.promises().take_back(vnode);
         }
     }
 
@@ -245,7 +253,7 @@ impl Requests {
         seen: &Seen,
     ) -> Answer<Entry> {
         let node = self.node(parent)?;
-        if let (Node::Cells, Some(text)) = (&node, self.cache.alias_of(name)) {
+        if let (Node::Cells, Some(text)) = (&node, self.cache.names().alias_of(name)) {
             return Ok(self.alias(name, &text));
         }
         if let Node::Cells = node
@@ -254,7 +262,7 @@ impl Requests {
             return Ok(self.volumes());
         }
         if let Node::Cells = node
-            && self.cache.lists(name)
+            && self.cache.names().lists(name)
             && let Some(number) = self.inodes.enter_cell(name)
         {
             return Ok(Entry {
@@ -270,15 +278,27 @@ impl Requests {
         let found = match node {
             Node::Link(_) => return Err(Errno::ENOTDIR),
             Node::Cell(_) => return Err(Errno::ETIMEDOUT),
-            Node::Cells => self.cache.lookup_cell(&user, name).await.map_err(code)?,
-            Node::Volumes => self.cache.lookup_volume(&user, name).await.map_err(code)?,
+            Node::Cells => self
+                .cache
+                .names()
+                .lookup_cell(&user, name)
+                .await
+                .map_err(code)?,
+            Node::Volumes => self
+                .cache
+                .names()
+                .lookup_volume(&user, name)
+                .await
+                .map_err(code)?,
             Node::Vnode(directory) => self
                 .cache
+                .names()
                 .lookup(&user, &directory, name)
                 .await
                 .map_err(code)?,
         };
         self.cache
+            .reads()
             .attributes(&user, &found.vnode)
             .await
             .map_err(code)?;
@@ -328,7 +348,7 @@ impl Requests {
             Node::Link(text) => Ok((link_attr(number.0, text.len()), CROSSING_TIME)),
             Node::Vnode(vnode) => {
                 let user = self.user(uid).await?;
-                let attributes = self.cache.attributes(&user, &vnode).await;
+                let attributes = self.cache.reads().attributes(&user, &vnode).await;
                 let shown = self.inodes.shown(number.0);
                 let contents = attributes.is_ok().then(|| vnode.contents());
                 if let Some(was) = self.passthrough.was(number.0, contents) {
@@ -402,12 +422,16 @@ impl Requests {
         }
         let vnode = self.vnode(number)?;
         let user = self.user(uid).await?;
-        self.cache.link_text(&user, &vnode).await.map_err(code)
+        self.cache
+            .statuses()
+            .link_text(&user, &vnode)
+            .await
+            .map_err(code)
     }
 
     /// Returns whether a user may open a file in this way.
     async fn may(&self, user: &Arc<User>, vnode: &Arc<Vnode>, wanted: Rights) -> Answer<bool> {
-        match self.cache.may(user, vnode, wanted).await {
+        match self.cache.statuses().may(user, vnode, wanted).await {
             Ok(()) => Ok(true),
             Err(error) if errno(&error) == Errno::EACCES.code() => Ok(false),
             Err(error) => Err(code(error)),
@@ -425,12 +449,22 @@ impl Requests {
         };
         let user = self.user(uid).await?;
         let (read, write, execute) = if vnode.is_directory() {
-            let granted = self.cache.rights(&user, &vnode).await.map_err(code)?;
+            let granted = self
+                .cache
+                .statuses()
+                .rights(&user, &vnode)
+                .await
+                .map_err(code)?;
             let has = |rights: Rights| granted.intersects(rights);
             let change = Rights::INSERT.union(Rights::DELETE).union(Rights::WRITE);
             (has(Rights::LOOKUP), has(change), has(Rights::LOOKUP))
         } else {
-            let attributes = self.cache.attributes(&user, &vnode).await.map_err(code)?;
+            let attributes = self
+                .cache
+                .reads()
+                .attributes(&user, &vnode)
+                .await
+                .map_err(code)?;
             let can_run = attributes.status.unix_mode & 0o111 != 0;
             let read = self.may(&user, &vnode, Rights::READ).await?;
             let write = self.may(&user, &vnode, Rights::WRITE).await?;
@@ -446,58 +480,6 @@ impl Requests {
     }
 
     // ---- files
-
-    pub(crate) async fn create(
-        &self,
-        uid: u32,
-        parent: INodeNo,
-        name: &[u8],
-        mode: u32,
-        (flags, kills_set_id): (i32, bool),
-    ) -> Answer<(Entry, Open)> {
-        let directory = self.vnode(parent)?;
-        let user = self.user(uid).await?;
-        let seen = self.seen(parent)?;
-        let made = self.cache.create_file(&user, &directory, name, mode).await;
-        let (vnode, handle) = match made {
-            Ok(vnode) => {
-                let handle = self.cache.opened(&user, &vnode);
-                (vnode, handle)
-            }
-            // Another client was faster.
-            Err(error) if errno(&error) == Errno::EEXIST.code() && flags & O_EXCL == 0 => {
-                let seen = self.seen(parent)?;
-                let entry = self.lookup(uid, parent, name, &seen).await?;
-                // No backing file: files in a writable volume are never lent.
-                let none = |_: &File| Err(io::ErrorKind::Unsupported.into());
-                let open = self
-                    .open(uid, entry.attr.ino, (flags, kills_set_id), none)
-                    .await?;
-                return Ok((entry, open));
-            }
-            Err(error) => return Err(code(error)),
-        };
-        self.cache.attributes(&user, &vnode).await.map_err(code)?;
-        let found = Lookup {
-            vnode,
-            crossed: false,
-        };
-        let entry = match self.entry(parent, name, &found, &seen) {
-            Ok(entry) => entry,
-            Err(error) => {
-                handle.close().await;
-                return Err(error);
-            }
-        };
-        self.inodes
-            .pages_are(entry.attr.ino.0, found.vnode.contents());
-        let open = Open {
-            handle: self.keep(handle, None),
-            backing: None,
-            pages_are_right: true,
-        };
-        Ok((entry, open))
-    }
 
     pub(crate) async fn read(&self, handle: u64, offset: u64, size: u32) -> Answer<Vec<u8>> {
         let handle = self.handle(handle)?;
@@ -516,7 +498,7 @@ impl Requests {
         let handle = self.handle(handle)?;
         let start = handle.append(data).await.map_err(code)?;
         if start != offset {
-            self.cache.take_back(handle.vnode());
+            self.cache.promises().take_back(handle.vnode());
         }
         Ok(data.len() as u32)
     }
@@ -524,187 +506,6 @@ impl Requests {
     pub(crate) async fn store(&self, handle: u64, durable: bool) -> Answer<()> {
         let handle = self.handle(handle)?;
         handle.store(durable).await.map_err(code)
-    }
-
-    // ---- locks
-
-    /// Sets a lock. If the thread is `waiting`, waits until there is no conflict.
-    pub(crate) async fn set_lock(
-        &self,
-        handle: u64,
-        lock: Lock,
-        waiting: Option<&Caller>,
-    ) -> Answer<()> {
-        let handle = self.handle(handle)?;
-        let (user, vnode) = (handle.user(), handle.vnode());
-        let set = match waiting {
-            Some(caller) => {
-                let waited = self
-                    .cache
-                    .wait_for_lock(user, vnode, lock, caller.interrupted());
-                waited.await
-            }
-            None => self.cache.set_lock(user, vnode, lock).await,
-        };
-        set.map_err(code)
-    }
-
-    /// Returns the lock that conflicts with a lock.
-    pub(crate) async fn test_lock(&self, handle: u64, lock: Lock) -> Answer<Option<Lock>> {
-        let handle = self.handle(handle)?;
-        let test = self.cache.test_lock(handle.user(), handle.vnode(), lock);
-        test.await.map_err(code)
-    }
-
-    /// Releases an owner's locks in a range.
-    pub(crate) async fn unlock(
-        &self,
-        handle: u64,
-        owner: LockOwner,
-        range: (u64, u64),
-    ) -> Answer<()> {
-        let handle = self.handle(handle)?;
-        let (first, last) = range;
-        self.cache.unlock(handle.vnode(), owner, first, last).await;
-        Ok(())
-    }
-
-    /// A process has closed a descriptor of a file: its fcntl(2) locks on the file are released.
-    /// Source: fcntl(2).
-    pub(crate) async fn descriptor_closed(&self, handle: u64, owner: u64) {
-        let all = (0, u64::MAX);
-        let _closed = self.unlock(handle, LockOwner::record(owner), all).await;
-    }
-
-    // ---- names
-
-    async fn made(
-        &self,
-        user: &Arc<User>,
-        parent: INodeNo,
-        name: &[u8],
-        vnode: Arc<Vnode>,
-        seen: &Seen,
-    ) -> Answer<Entry> {
-        self.cache.attributes(user, &vnode).await.map_err(code)?;
-        let found = Lookup {
-            vnode,
-            crossed: false,
-        };
-        self.entry(parent, name, &found, seen)
-    }
-
-    /// Makes a file or a directory.
-    pub(crate) async fn make(
-        &self,
-        uid: u32,
-        parent: INodeNo,
-        name: &[u8],
-        mode: u32,
-        is_directory: bool,
-    ) -> Answer<Entry> {
-        let directory = self.vnode(parent)?;
-        let user = self.user(uid).await?;
-        let seen = self.seen(parent)?;
-        let made = match is_directory {
-            true => self.cache.make_dir(&user, &directory, name, mode).await,
-            false => self.cache.make_node(&user, &directory, name, mode).await,
-        };
-        let made = made.map_err(code)?;
-        self.made(&user, parent, name, made, &seen).await
-    }
-
-    pub(crate) async fn symlink(
-        &self,
-        uid: u32,
-        parent: INodeNo,
-        name: &[u8],
-        text: &[u8],
-    ) -> Answer<Entry> {
-        let directory = self.vnode(parent)?;
-        let user = self.user(uid).await?;
-        let seen = self.seen(parent)?;
-        let made = self.cache.symlink(&user, &directory, name, text).await;
-        let made = made.map_err(code)?;
-        let is_mount_point = cellar_client::MountPoint::parse(text).is_some();
-        let mut entry = self.made(&user, parent, name, made, &seen).await?;
-        if is_mount_point {
-            // The kernel accepts only a link as the answer. The next look-up finds the target.
-            entry.entry_time = Duration::ZERO;
-        }
-        Ok(entry)
-    }
-
-    pub(crate) async fn link(
-        &self,
-        uid: u32,
-        number: INodeNo,
-        parent: INodeNo,
-        name: &[u8],
-    ) -> Answer<Entry> {
-        let (file, directory) = (self.vnode(number)?, self.vnode(parent)?);
-        let user = self.user(uid).await?;
-        let seen = self.seen(parent)?;
-        let linked = self.cache.link(&user, &directory, name, &file).await;
-        linked.map_err(code)?;
-        self.made(&user, parent, name, file, &seen).await
-    }
-
-    pub(crate) async fn unlink(&self, uid: u32, parent: INodeNo, name: &[u8]) -> Answer<()> {
-        let directory = self.vnode(parent)?;
-        let user = self.user(uid).await?;
-        let removed = self.cache.remove_file(&user, &directory, name).await;
-        removed.map_err(code)?;
-        self.inodes.removed(parent.0, name);
-        Ok(())
-    }
-
-    pub(crate) async fn remove_dir(&self, uid: u32, parent: INodeNo, name: &[u8]) -> Answer<()> {
-        let directory = self.vnode(parent)?;
-        let user = self.user(uid).await?;
-        let removed = self.cache.remove_dir(&user, &directory, name).await;
-        removed.map_err(|error| match errno(&error) {
-            // Servers return this code for a directory that is not empty.
-            17 => Errno::ENOTEMPTY,
-            _ => code(error),
-        })?;
-        self.inodes.removed(parent.0, name);
-        Ok(())
-    }
-
-    pub(crate) async fn rename(
-        &self,
-        uid: u32,
-        from: (INodeNo, &[u8]),
-        to: (INodeNo, &[u8]),
-        flags: RenameFlags,
-    ) -> Answer<()> {
-        let (old, new) = (self.vnode(from.0)?, self.vnode(to.0)?);
-        let user = self.user(uid).await?;
-        if flags.bits() & !RENAME_NOREPLACE != 0 {
-            return Err(Errno::EINVAL);
-        }
-        if flags.bits() & RENAME_NOREPLACE != 0 {
-            let listing = self.cache.listing(&user, &new).await.map_err(code)?;
-            if listing.contains_key(to.1) {
-                return Err(Errno::EEXIST);
-            }
-        }
-        let renamed = self.cache.rename(&user, (&old, from.1), (&new, to.1)).await;
-        renamed.map_err(|error| match errno(&error) {
-            17 => Errno::ENOTEMPTY,
-            _ => code(error),
-        })?;
-        self.inodes.renamed((from.0.0, from.1), (to.0.0, to.1));
-        Ok(())
-    }
-
-    /// Waits until the server knows what was made in a directory. Acknowledged changes are durable.
-    pub(crate) async fn sync_dir(&self, number: INodeNo) -> Answer<()> {
-        match self.node(number)? {
-            Node::Vnode(directory) => self.cache.flush_pending(&directory).await.map_err(code),
-            Node::Cells | Node::Volumes | Node::Cell(_) | Node::Link(_) => Ok(()),
-        }
     }
 
     /// Total and free blocks of 1 KiB.
@@ -730,88 +531,3 @@ const O_EXCL: i32 = 0o200;
 const O_TRUNC: i32 = 0o1000;
 pub(crate) const O_APPEND: i32 = 0o2000;
 const RENAME_NOREPLACE: u32 = 1;
-
-pub(crate) fn attr(number: u64, status: &AfsFetchStatus) -> FileAttr {
-    let time = |seconds: u32| UNIX_EPOCH + Duration::from_secs(seconds.into());
-    let modified = time(status.client_mod_time.0);
-    FileAttr {
-        ino: INodeNo(number),
-        size: status.length,
-        blocks: status.length.div_ceil(512),
-        atime: modified,
-        mtime: modified,
-        ctime: time(status.server_mod_time.0),
-        crtime: modified,
-        kind: match status.file_type {
-            Kind::Directory => FileType::Directory,
-            Kind::Symlink => FileType::Symlink,
-            Kind::File | Kind::Invalid => FileType::RegularFile,
-        },
-        perm: (status.unix_mode & 0o7777) as u16,
-        nlink: status.link_count,
-        uid: status.owner.0.unsigned_abs(),
-        gid: status.group.0.unsigned_abs(),
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
-/// The attributes of an absent name: number 0.
-pub(crate) fn nothing() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        ..root_attr(0)
-    }
-}
-
-fn root_attr(cells: usize) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(crate::inodes::ROOT),
-        size: 2048,
-        blocks: 4,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::Directory,
-        perm: 0o755,
-        nlink: 2 + cells as u32,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
-/// The attributes of a listed cell's name, of which nothing is known yet. One link tells programs
-/// nothing about the number of directories in it.
-fn cell_attr(number: u64) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(number),
-        nlink: 1,
-        ..root_attr(0)
-    }
-}
-
-/// The attributes of the directory of volumes.
-fn volumes_attr(number: u64) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(number),
-        ..root_attr(0)
-    }
-}
-
-/// The attributes of a cell's alias.
-fn link_attr(number: u64, length: usize) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(number),
-        size: length as u64,
-        blocks: 1,
-        kind: FileType::Symlink,
-        perm: 0o777,
-        nlink: 1,
-        ..root_attr(0)
-    }
-}

@@ -37,7 +37,11 @@ impl Requests {
             Node::Vnode(vnode) => {
                 // A program that reads the fid will use it at the server, so the server must know
                 // the file.
-                self.cache.flush_pending(&vnode).await.map_err(code)?;
+                self.cache
+                    .creates()
+                    .flush_pending(&vnode)
+                    .await
+                    .map_err(code)?;
                 Ok(vnode)
             }
             Node::Cells | Node::Volumes | Node::Cell(_) | Node::Link(_) => Err(Errno::EOPNOTSUPP),
@@ -46,7 +50,7 @@ impl Requests {
 
     pub(crate) async fn xattr(&self, uid: u32, number: INodeNo, name: &[u8]) -> Answer<Vec<u8>> {
         if name == control::HEARD.as_bytes() {
-            self.cache.heard_all().await;
+            self.cache.management().heard_all().await;
             return Ok(Vec::new());
         }
         if control::is_control(name) {
@@ -101,7 +105,7 @@ impl Requests {
         stored.await.map_err(code)?;
         // The rights of `system:anyuser` may have changed, and the server notifies only other
         // clients.
-        self.cache.distrust(vnode.volume().id);
+        self.cache.statuses().distrust(vnode.volume().id);
         Ok(())
     }
 }

@@ -320,13 +320,21 @@ fn a_mount_stores_mode_and_time_of_what_it_stores_at_devices() {
         let time = AfsTime(1_234_567_890);
         let (a, b) = (cache(), cache());
         let user = a.user(0).await.expect("user");
-        let root = a.root(&user).await.expect("root").expect("a volume");
+        let root = a
+            .names()
+            .root(&user)
+            .await
+            .expect("root")
+            .expect("a volume");
         // The first stores go through the file server, until it has announced that it keeps
         // objects.
         let mut name = String::new();
         for number in 0..100 {
             name = format!("f{number}");
-            let file = a.create_file(&user, &root, name.as_bytes(), 0o644).await;
+            let file = a
+                .names()
+                .create_file(&user, &root, name.as_bytes(), 0o644)
+                .await;
             let file = file.expect("made");
             let handle = a.open(&user, &file, Rights::WRITE, false).await;
             let handle = handle.expect("open");
@@ -340,7 +348,7 @@ fn a_mount_stores_mode_and_time_of_what_it_stores_at_devices() {
             set.expect("set");
             handle.store(false).await.expect("stored");
             handle.close().await;
-            assert!(a.unstored().is_empty());
+            assert!(a.write_back().unstored().is_empty());
             let none = "\ncellar_stored_directly_bytes_total 0\n";
             if !a.metrics().contains(none) {
                 break;
@@ -350,10 +358,20 @@ fn a_mount_stores_mode_and_time_of_what_it_stores_at_devices() {
         let direct = "\ncellar_stored_directly_bytes_total 2097152\n";
         assert!(a.metrics().contains(direct), "{}", a.metrics());
         let user = b.user(0).await.expect("user");
-        let root = b.root(&user).await.expect("root").expect("a volume");
-        let found = b.lookup(&user, &root, name.as_bytes()).await;
+        let root = b
+            .names()
+            .root(&user)
+            .await
+            .expect("root")
+            .expect("a volume");
+        let found = b.names().lookup(&user, &root, name.as_bytes()).await;
         let found = found.expect("found").vnode;
-        let there = b.attributes(&user, &found).await.expect("status").status;
+        let there = b
+            .reads()
+            .attributes(&user, &found)
+            .await
+            .expect("status")
+            .status;
         let shown = (there.unix_mode & 0o7777, there.client_mod_time);
         assert_eq!(shown, (0o600, time));
         comes_back(&cell, &name, &bytes);

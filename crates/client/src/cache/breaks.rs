@@ -5,8 +5,8 @@ use std::sync::Weak;
 
 use cellar_wire::ids::Fid;
 
-use super::Cache;
-use super::renew::Renewals;
+use crate::cache::Cache;
+use crate::cache::reads::Renewals;
 use crate::rxafscb::{Promises, Settled};
 
 /// Receives the breaks of file servers.
@@ -15,7 +15,7 @@ pub(super) struct Breaks(pub(super) Weak<Cache>);
 impl Breaks {
     async fn settled(&self) {
         if let Some(cache) = self.0.upgrade() {
-            cache.audience.settled().await;
+            cache.env.audience.settled().await;
         }
     }
 }
@@ -25,8 +25,8 @@ impl Promises for Breaks {
         let mut renewals = Renewals::default();
         if let Some(cache) = self.0.upgrade() {
             for fid in fids {
-                for vnode in cache.break_promises(*fid) {
-                    renewals.renew(&cache, &vnode);
+                for vnode in cache.statuses.break_promises(*fid) {
+                    renewals.renew(&cache.reads, &vnode);
                 }
             }
         }
@@ -37,11 +37,11 @@ impl Promises for Breaks {
 
     fn all_broken(&self, _server: SocketAddr) -> Settled<'_> {
         if let Some(cache) = self.0.upgrade() {
-            cache.reach.was_forgotten();
-            cache.locks_lost.notify_one();
+            cache.env.reach.was_forgotten();
+            cache.locks.may_be_lost();
             // The server may call from an address that this cache does not know. So all promises
             // end.
-            cache.promises_end(None);
+            cache.statuses.promises_end(None);
         }
         Box::pin(self.settled())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::user::User;
+use crate::cache::user::User;
 use crate::objects::Granted;
 
 /// How long a file is read through the file server after its devices failed, and stored through it

@@ -7,11 +7,11 @@ use cellar_wire::acl::Rights;
 use cellar_wire::ids::{AfsTime, ViceId};
 use cellar_wire::rxafs::{AfsStoreStatus, FileType, GetVolumeStatus};
 
-use super::Cache;
-use super::read::Course;
-use super::request::refused;
-use super::user::User;
-use super::vnode::{Attributes, Vnode};
+use crate::cache::Cache;
+use crate::cache::reads::Course;
+use crate::cache::request::refused;
+use crate::cache::user::User;
+use crate::cache::vnode::{Attributes, Vnode};
 use crate::error::Result;
 use crate::volume::Volume;
 
@@ -74,8 +74,8 @@ impl Cache {
         wanted: Rights,
         cut: bool,
     ) -> Result<Handle> {
-        self.audience.notified(vnode).await;
-        let status = self.status(user, vnode).await?;
+        self.env.audience.notified(vnode).await;
+        let status = self.statuses.status(user, vnode).await?;
         if status.file_type == FileType::Directory {
             return Err(refused("opening a directory", AbortCode::EISDIR));
         }
@@ -87,15 +87,16 @@ impl Cache {
         if wanted.contains(Rights::WRITE) && vnode.volume.is_read_only() {
             return Err(refused("opening a file to write", AbortCode::EROFS));
         }
-        self.may(user, vnode, wanted).await?;
+        self.statuses.may(user, vnode, wanted).await?;
         let handle = self.opened(user, vnode);
         if !cut {
-            self.lengthen(user, vnode).await;
+            self.reads.lengthen(user, vnode).await;
         }
-        self.audience.notified(vnode).await;
+        self.env.audience.notified(vnode).await;
         if cut {
-            let now = self.now();
+            let now = self.env.now();
             let changed = self
+                .write_back
                 .changed(user, vnode, |body| body.set_length(0, now))
                 .await;
             if let Err(error) = changed {
@@ -135,7 +136,7 @@ impl Cache {
         open: bool,
     ) -> Result<Attributes> {
         if let Some(length) = wanted.length {
-            let status = self.status(user, vnode).await?;
+            let status = self.statuses.status(user, vnode).await?;
             if status.file_type != FileType::File {
                 return Err(refused("the length of a directory", AbortCode::EISDIR));
             }
@@ -146,14 +147,15 @@ impl Cache {
                 return Err(refused("a length", AbortCode::EROFS));
             }
             if !open {
-                self.may(user, vnode, Rights::WRITE).await?;
+                self.statuses.may(user, vnode, Rights::WRITE).await?;
             }
-            let now = self.now();
-            self.changed(user, vnode, |body| body.set_length(length, now))
+            let now = self.env.now();
+            self.write_back
+                .changed(user, vnode, |body| body.set_length(length, now))
                 .await?;
             // No close will follow that could return the server's error.
             if vnode.state.lock().opens == 0 {
-                self.store(vnode, false).await?;
+                self.write_back.store(vnode, false).await?;
             }
         }
         let set = AfsStoreStatus {
@@ -164,9 +166,9 @@ impl Cache {
             ..AfsStoreStatus::default()
         };
         if set != AfsStoreStatus::default() {
-            self.set(user, vnode, set).await?;
+            self.write_back.set(user, vnode, set).await?;
         }
-        self.attributes_now(user, vnode).await
+        self.statuses.attributes_now(user, vnode).await
     }
 
     /// Returns the size and free space of a volume.
@@ -209,6 +211,7 @@ impl Handle {
     pub async fn read(&self, start: u64, length: u64) -> Result<Vec<u8>> {
         self.vnode.hold_contents();
         self.cache
+            .reads
             .read_file(&self.user, &self.vnode, &self.course, start, length)
             .await
     }
@@ -236,12 +239,12 @@ impl Handle {
             give(&bytes);
             body.contents()
         };
-        cache.read_all(user, vnode, &status);
+        cache.reads.read_all(user, vnode, &status);
         // A break is first counted, then the promise ends, then the notice is sent.
         let is_same = (vnode.breaks(), vnode.contents()) == (breaks, contents);
         let holds = is_same && vnode.promised(user).is_some();
         if !holds {
-            cache.take_back(vnode);
+            cache.promises.take_back(vnode);
         }
         holds
     }
@@ -255,9 +258,10 @@ impl Handle {
             return Err(refused("a write", AbortCode::from_errno(27)));
         }
         self.vnode.hold_contents();
-        self.cache.has_room_for(&self.vnode)?;
-        let now = self.cache.now();
+        self.cache.write_back.has_room_for(&self.vnode)?;
+        let now = self.cache.env.now();
         self.cache
+            .write_back
             .changed(&self.user, &self.vnode, |body| {
                 body.write(start, bytes, now)
             })
@@ -274,15 +278,15 @@ impl Handle {
     pub async fn append(&self, bytes: &[u8]) -> Result<u64> {
         let (cache, vnode) = (&self.cache, &self.vnode);
         vnode.hold_contents();
-        cache.has_room_for(vnode)?;
-        cache.status(&self.user, vnode).await?;
+        cache.write_back.has_room_for(vnode)?;
+        cache.statuses.status(&self.user, vnode).await?;
         if vnode.body.lock().has_to_judge() {
             // The server's latest answer is applied when that store has ended.
             drop(vnode.storing.lock().await);
         }
-        let now = cache.now();
+        let now = cache.env.now();
         let mut too_long = false;
-        let put = |body: &mut super::Body| {
+        let put = |body: &mut cellar_cachestore::Body| {
             let start = body.length();
             too_long = start.saturating_add(bytes.len() as u64) > LENGTH_MAX;
             if too_long {
@@ -291,7 +295,7 @@ impl Handle {
             body.write(start, bytes, now)?;
             Ok(start)
         };
-        let start = cache.changed(&self.user, vnode, put).await;
+        let start = cache.write_back.changed(&self.user, vnode, put).await;
         match too_long {
             true => Err(refused("a write", AbortCode::from_errno(27))),
             false => start,
@@ -310,8 +314,8 @@ impl Handle {
         }
         self.vnode.state.lock().made = false;
         match durable {
-            true => self.cache.store(&self.vnode, true).await?,
-            false => self.cache.store_at_close(&self.vnode).await?,
+            true => self.cache.write_back.store(&self.vnode, true).await?,
+            false => self.cache.write_back.store_at_close(&self.vnode).await?,
         }
         match self.vnode.state.lock().refused.take() {
             Some(code) => Err(refused("an earlier write or change of attributes", code)),
@@ -340,17 +344,20 @@ impl Handle {
         if !last {
             return;
         }
-        self.cache.remove_silly_rename(&self.vnode).await;
-        let locked = self.cache.is_locked(&self.vnode);
+        self.cache.names.remove_silly_rename(&self.vnode).await;
+        let locked = self.cache.locks.is_locked(&self.vnode);
         let stored = match locked {
-            true => self.cache.store(&self.vnode, false).await,
-            false => self.cache.store_at_close(&self.vnode).await,
+            true => self.cache.write_back.store(&self.vnode, false).await,
+            false => self.cache.write_back.store_at_close(&self.vnode).await,
         };
-        if let Some(error) = stored.err().filter(|_| self.cache.still_waits(&self.vnode)) {
+        if let Some(error) = stored
+            .err()
+            .filter(|_| self.cache.creates.still_waits(&self.vnode))
+        {
             tracing::warn!(fid = %self.vnode.fid(), %error, "not stored yet; the store is retried");
         }
-        self.cache.forget_locks(&self.vnode, false).await;
+        self.cache.locks.forget_locks(&self.vnode, false).await;
         self.vnode.body.lock().close();
-        self.cache.make_room(None);
+        self.cache.reads.make_room(None);
     }
 }

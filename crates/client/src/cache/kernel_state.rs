@@ -1,15 +1,16 @@
 //! The facts about one vnode that the kernel may hold, and the notices that it is owed. The rule is
-//! in [`super::coherence`].
+//! in `promises/coherence.rs`.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 /// A promise is given up this much earlier than the kernel stops believing it. The value exceeds
-/// the interval between two checks ([`super::store`]) plus the time of a notice.
+/// the interval between two checks (`write_back/store.rs`) plus the time of a notice.
 pub(crate) const TOLD_EARLIER: Duration = Duration::from_secs(6);
 
-/// The notice that the kernel must receive about a vnode: see [`Cache::send_notices`].
+/// The notice that the kernel must receive about a vnode: see
+/// [`Promises::send_notices`](super::Promises::send_notices).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "the kernel goes on believing it"]
 pub(crate) struct Owed {

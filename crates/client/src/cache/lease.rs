@@ -1,11 +1,11 @@
-//! One lease of a directory. The rules are in [`super::leases`].
+//! One lease of a directory. The rules are in `creates/leases.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::user::User;
+use crate::cache::user::User;
 
 /// The time by which a lease ends earlier for us than for the server.
 pub(super) const MARGIN: Duration = Duration::from_secs(2);

@@ -26,9 +26,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::create_queue::Pending;
-use super::user::User;
-use super::vnode::Vnode;
+use crate::cache::creates::create_queue::Pending;
+use crate::cache::user::User;
+use crate::cache::vnode::Vnode;
 
 /// See the table above.
 #[derive(Debug, Default)]

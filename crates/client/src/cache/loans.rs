@@ -16,8 +16,8 @@ use std::sync::atomic::Ordering;
 
 use cellar_cachestore::Space;
 
-use super::files::Handle;
-use super::vnode::Attributes;
+use crate::cache::files::Handle;
+use crate::cache::vnode::Attributes;
 
 /// A file that is lent, until this is dropped.
 #[derive(Debug)]
@@ -29,8 +29,8 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// [`Vnode::contents`](super::Vnode::contents) at the time of the loan. Another number means
-    /// other contents.
+    /// [`Vnode::contents`](crate::cache::Vnode::contents) at the time of the loan. Another number
+    /// means other contents.
     pub fn contents(&self) -> u64 {
         self.contents
     }
@@ -59,8 +59,8 @@ impl Handle {
         vnode.hold_contents();
         let attributes = vnode.attributes()?;
         let length = attributes.status.length;
-        let space = cache.space.clone();
-        if length < least || space.lent.load(Ordering::Relaxed) + length > cache.size() / 2 {
+        let space = cache.env.space.clone();
+        if length < least || space.lent.load(Ordering::Relaxed) + length > cache.env.size() / 2 {
             return None;
         }
         let mut body = vnode.body.lock();
@@ -76,8 +76,8 @@ impl Handle {
             _lent: lent,
         };
         drop(body);
-        cache.counts.lent.fetch_add(1, Ordering::Relaxed);
-        cache.read_all(self.user(), vnode, &attributes.status);
+        cache.env.counts.lent.fetch_add(1, Ordering::Relaxed);
+        cache.reads.read_all(self.user(), vnode, &attributes.status);
         Some((file, loan))
     }
 }

@@ -1,5 +1,5 @@
 //! The locks on one file: those of programs of this machine, and the one that the server keeps. The
-//! rules are in [`super::locks`].
+//! rules are in `file_locks.rs`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use cellar_wire::rxafs::{HeldRanges, LockRange};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::user::User;
+use crate::cache::user::User;
 
 /// How long a server keeps a lock that is not extended, in seconds. Source: `AFS_LOCKWAIT`.
 pub(super) const LOCK_SECS: u32 = 300;
@@ -220,4 +220,73 @@ pub(super) fn without(held: &[Lock], owner: LockOwner, first: u64, last: u64) ->
         }
     }
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_wire::rxafs::HeldRanges;
+
+    use super::*;
+
+    fn lock(owner: u64, first: u64, last: u64, kind: LockKind) -> Lock {
+        Lock {
+            owner: LockOwner::record(owner),
+            open_file: 0,
+            pid: 1,
+            first,
+            last,
+            kind,
+        }
+    }
+
+    #[test]
+    fn flock_and_fcntl_are_independent() {
+        use LockKind::{Read, Write};
+        let all = |owner, kind| Lock {
+            owner,
+            ..lock(0, 0, u64::MAX, kind)
+        };
+        let locks = Locks::default();
+        assert!(locks.put(all(LockOwner::flock(1), Read)));
+        assert!(locks.put(all(LockOwner::record(1), Write)));
+        assert_eq!(locks.hindrance(&all(LockOwner::flock(2), Read)), None);
+        assert!(locks.hindrance(&all(LockOwner::record(2), Read)).is_some());
+        // The server keeps the stronger of both, and later the one that is left.
+        let held = |alone| {
+            let (first, last) = (0, u64::MAX);
+            HeldRanges::of_all([LockRange { first, last, alone }])
+        };
+        assert_eq!(locks.all_with(None), held(true));
+        locks.take(LockOwner::record(1), 0, u64::MAX);
+        assert_eq!(locks.all_with(None), held(false));
+        locks.take(LockOwner::flock(1), 0, u64::MAX);
+        assert!(locks.is_empty());
+    }
+
+    #[test]
+    fn ranges_exclude_each_other_as_fcntl_says() {
+        use LockKind::{Read, Write};
+        let locks = Locks::default();
+        assert!(locks.put(lock(1, 0, 99, Read)));
+        assert_eq!(locks.hindrance(&lock(2, 50, 60, Read)), None);
+        assert!(locks.hindrance(&lock(2, 50, 60, Write)).is_some());
+        assert_eq!(locks.hindrance(&lock(2, 100, 200, Write)), None);
+        assert_eq!(locks.hindrance(&lock(1, 0, 99, Write)), None, "its own");
+        // A part is exclusive now, and a part is free.
+        assert!(locks.put(lock(1, 40, 59, Write)));
+        locks.take(LockOwner::record(1), 45, 49);
+        let mut held = locks.held.lock().clone();
+        held.sort_by_key(|lock| lock.first);
+        let ranges: Vec<_> = held.iter().map(|l| (l.first, l.last, l.kind)).collect();
+        let expected = [
+            (0, 39, Read),
+            (40, 44, Write),
+            (50, 59, Write),
+            (60, 99, Read),
+        ];
+        assert_eq!(ranges, expected);
+        assert_eq!(locks.hindrance(&lock(2, 45, 49, Write)), None);
+        locks.take(LockOwner::record(1), 0, u64::MAX);
+        assert!(locks.is_empty());
+    }
 }

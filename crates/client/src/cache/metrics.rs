@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::Cache;
+use crate::cache::Cache;
 use crate::latency::LATENCY_BOUNDS;
 
 /// Requests that the cache answered alone, and requests that needed a server.
@@ -89,7 +89,7 @@ impl Cache {
     }
 
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let counts = &self.counts;
+        let counts = &self.env.counts;
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let kinds = [
             ("status", &counts.statuses),
@@ -161,28 +161,28 @@ impl Cache {
             let encoder = encoder.encode_descriptor(name, about, None, MetricType::Counter)?;
             ConstCounter::new(value).encode(encoder)?;
         }
-        let unstored = self.unstored();
+        let unstored = self.write_back.unstored();
         let failed = unstored.iter().filter(|(_, why)| why.is_some()).count();
         for (name, about, value) in [
             (
                 "cellar_passthrough_bytes",
                 "Bytes of files that the kernel reads by itself.",
-                load(&self.space.lent),
+                load(&self.env.space.lent),
             ),
             (
                 "cellar_cache_bytes",
                 "Bytes in the cache.",
-                load(&self.space.used),
+                load(&self.env.space.used),
             ),
             (
                 "cellar_cache_limit_bytes",
                 "Bytes that the cache may have.",
-                self.size(),
+                self.env.size(),
             ),
             (
                 "cellar_cache_dirty_bytes",
                 "Bytes that no server has.",
-                load(&self.space.dirty),
+                load(&self.env.space.dirty),
             ),
             (
                 "cellar_cache_dirty_files",
@@ -197,7 +197,7 @@ impl Cache {
             (
                 "cellar_cache_vnodes",
                 "Vnodes that are remembered.",
-                self.vnodes.lock().len() as u64,
+                self.vnodes.count() as u64,
             ),
         ] {
             let encoder = encoder.encode_descriptor(name, about, None, MetricType::Gauge)?;
@@ -210,7 +210,7 @@ impl Cache {
             MetricType::Histogram,
         )?;
         let bounds = LATENCY_BOUNDS.into_iter().chain([f64::INFINITY]);
-        for (server, latency) in self.users.latencies() {
+        for (server, latency) in self.env.users.latencies() {
             let buckets: Vec<_> = bounds.clone().zip(latency.counts).collect();
             let count = latency.counts.iter().sum();
             let label = [("server", server.to_string())];

@@ -1,13 +1,13 @@
 //! The last reader of the files of a directory. The rules of the read-ahead are in
-//! [`super::read_ahead`].
+//! `reads/read_ahead.rs`.
 
 use std::ops::Bound;
 
 use bytes::Bytes;
 use cellar_wire::ids::Fid;
 
-use super::user::User;
-use super::vnode::Listing;
+use crate::cache::user::User;
+use crate::cache::vnode::Listing;
 
 /// The number of files in a row that show an order.
 pub(super) const RUN: u32 = 3;

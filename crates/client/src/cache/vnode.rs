@@ -15,15 +15,15 @@ use cellar_wire::rxafs::{AfsFetchStatus, Callback, FileType};
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-use super::device_locations::Places;
-use super::kernel_state::{Held, Owed, TOLD_EARLIER};
-use super::lease::{Busy, Lease};
-use super::life::Life;
-use super::lock_order::{BODY, Ordered, STATE};
-use super::lock_table::Locks;
-use super::reader::Reader;
-use super::request::StatusRequest;
-use super::user::User;
+use crate::cache::device_locations::Places;
+use crate::cache::kernel_state::{Held, Owed, TOLD_EARLIER};
+use crate::cache::lease::{Busy, Lease};
+use crate::cache::life::Life;
+use crate::cache::lock_order::{BODY, Ordered, STATE};
+use crate::cache::lock_table::Locks;
+use crate::cache::reader::Reader;
+use crate::cache::request::StatusRequest;
+use crate::cache::user::User;
 use crate::course::SETTLE_TIME;
 use crate::mount_point::is_mount_point;
 use crate::store::Unanswered;
@@ -99,7 +99,7 @@ pub(crate) struct State {
     pub(crate) listing: Option<(u64, Arc<Listing>)>,
     /// Directories: the user for whom the names were fetched.
     pub(crate) lister: Option<Arc<User>>,
-    /// Directories: when the names were last compared after a break ([`super::compare`]).
+    /// Directories: when the names were last compared after a break (`names/compare.rs`).
     pub(crate) compared: Option<Instant>,
     pub(crate) link: Option<(u64, Bytes)>,
     /// Files: the number of open handles.

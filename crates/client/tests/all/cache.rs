@@ -47,7 +47,7 @@ async fn what_one_closes_the_other_sees() {
     assert!(seen.attributes().expect("known").valid.is_zero());
     assert_eq!(b.get(&seen).await, b"another");
     // The same in the other direction, with a name that did not exist.
-    let missing = b.cache.lookup(&b.user, &b.root, b"new").await;
+    let missing = b.cache.names().lookup(&b.user, &b.root, b"new").await;
     assert_eq!(errno(&missing.expect_err("not there")), 2);
     a.make("new").await;
     b.find("new").await;
@@ -73,7 +73,8 @@ async fn a_small_file_is_given_away_only_as_it_is() {
     b.cache.watch(told.clone());
     // The promise ends in another thread, because this one holds the bytes meanwhile.
     let volume = seen.volume().id;
-    let end = || std::thread::scope(|scope| scope.spawn(|| b.cache.distrust(volume)).join());
+    let end =
+        || std::thread::scope(|scope| scope.spawn(|| b.cache.statuses().distrust(volume)).join());
     let good = handle.give_small(100, |_| end().expect("ended"));
     assert!(!good && told.0.load(Ordering::SeqCst) >= 2);
     assert_eq!(give(100), (false, None), "nothing is promised");
@@ -94,25 +95,34 @@ async fn names_change_here_as_on_the_server() {
     }
     let (cache, user, root) = (&a.cache, &a.user, &a.root);
     let directory = cache
+        .names()
         .make_dir(user, root, b"dir", 0o755)
         .await
         .expect("mkdir");
-    cache.remove_file(user, root, b"a").await.expect("remove");
     cache
+        .names()
+        .remove_file(user, root, b"a")
+        .await
+        .expect("remove");
+    cache
+        .names()
         .rename(user, (root, b"b"), (root, b"c"))
         .await
         .expect("replace");
     cache
+        .names()
         .rename(user, (root, b"d"), (&directory, b"d"))
         .await
         .expect("move");
     let file = a.find("c").await;
     cache
+        .names()
         .link(user, root, b"second", &file)
         .await
         .expect("link");
     assert_eq!(
         cache
+            .reads()
             .attributes(user, &file)
             .await
             .expect("status")
@@ -120,22 +130,31 @@ async fn names_change_here_as_on_the_server() {
             .link_count,
         2
     );
-    let other = cache.link(user, &directory, b"third", &file).await;
+    let other = cache.names().link(user, &directory, b"third", &file).await;
     assert_eq!(errno(&other.expect_err("another directory")), 18);
     cache
+        .names()
         .symlink(user, root, b"link", b"c")
         .await
         .expect("symlink");
-    let full = cache.remove_dir(user, root, b"dir").await;
+    let full = cache.names().remove_dir(user, root, b"dir").await;
     assert!(matches!(errno(&full.expect_err("not empty")), 17 | 39));
     assert_eq!(a.names().await, ["c", "dir", "link", "second"]);
     assert_eq!(b.names().await, a.names().await);
     let link = b.find("link").await;
-    assert_eq!(b.cache.link_text(&b.user, &link).await.expect("text"), "c");
+    assert_eq!(
+        b.cache
+            .statuses()
+            .link_text(&b.user, &link)
+            .await
+            .expect("text"),
+        "c"
+    );
     // A system name.
     a.make("bin.amd64_linux26").await;
     let by_sysname = b
         .cache
+        .names()
         .lookup(&b.user, &b.root, b"bin.@sys")
         .await
         .expect("found");
@@ -152,10 +171,11 @@ async fn a_removed_file_lives_until_it_is_closed() {
     let (a, file) = bench.one_with_a_file(b"contents").await;
     let handle = a.open(&file, Rights::READ.union(Rights::WRITE)).await;
     a.cache
+        .names()
         .remove_file(&a.user, &a.root, b"file")
         .await
         .expect("remove");
-    let missing = a.cache.lookup(&a.user, &a.root, b"file").await;
+    let missing = a.cache.names().lookup(&a.user, &a.root, b"file").await;
     assert_eq!(errno(&missing.expect_err("removed")), 2);
     handle.write(8, b" and more").await.expect("write");
     assert_eq!(
@@ -189,7 +209,7 @@ async fn large_files_pass_through_a_small_cache() {
     }
     handle.store(false).await.expect("stored");
     handle.close().await;
-    assert!(a.cache.unstored().is_empty());
+    assert!(a.cache.write_back().unstored().is_empty());
     let seen = b.find("large").await;
     assert!(b.get(&seen).await == bytes);
     assert!(a.get(&file).await == bytes);
@@ -210,13 +230,17 @@ async fn what_cannot_be_stored_stays() {
     let refused = handle.store(false).await.expect_err("no right");
     assert_eq!(errno(&refused), 13);
     handle.close().await;
-    let unstored = a.cache.unstored();
+    let unstored = a.cache.write_back().unstored();
     assert_eq!(unstored.len(), 1);
     assert_eq!(unstored[0].1, Some(13));
     assert_eq!(a.get(&file).await, b"kept");
     bench.allow(Rights::ALL);
-    a.cache.store(&file, false).await.expect("stored now");
-    assert!(a.cache.unstored().is_empty());
+    a.cache
+        .write_back()
+        .store(&file, false)
+        .await
+        .expect("stored now");
+    assert!(a.cache.write_back().unstored().is_empty());
     let b = bench.client().await;
     assert_eq!(b.contents("file").await, b"kept");
     bench.end();
@@ -236,7 +260,7 @@ async fn who_may_not_write_cuts_nothing() {
     let handle = b.open(&seen, Rights::READ).await;
     let cut = b.cut(&seen, 0).await;
     assert_eq!(errno(&cut.expect_err("no right")), 13);
-    assert!(b.cache.unstored().is_empty());
+    assert!(b.cache.write_back().unstored().is_empty());
     assert_eq!(handle.read(0, 10).await.expect("read"), b"kept");
     handle.close().await;
     bench.end();
@@ -267,6 +291,7 @@ async fn a_change_whose_answer_nobody_waited_for_is_seen() {
         a.names().await;
         let create = a
             .cache
+            .names()
             .create_file(&a.user, &a.root, name.as_bytes(), 0o644);
         let there = async {
             while bench.volume.lookup(root, name.as_bytes()).is_err() {
@@ -332,7 +357,7 @@ async fn a_file_read_backwards_stays_within_the_cache() {
         let read = handle.read(start as u64, 500_000).await.expect("read");
         assert!(read == bytes[start..start + 500_000], "at {start}");
         // The bytes of the last fetch may exceed the limit of the cache.
-        let used = b.cache.used();
+        let used = b.cache.management().used();
         assert!(used <= 12 << 20, "{used} bytes are kept at {start}");
     }
     handle.close().await;
@@ -355,15 +380,15 @@ async fn who_has_a_file_open_is_told_when_its_promise_has_run_out() {
     let count = || told.0.load(Ordering::SeqCst);
     let before = count();
     let now = tokio::time::Instant::now();
-    a.cache.tell_expired(now);
+    a.cache.promises().tell_expired(now);
     assert_eq!(count(), before);
     // Attributes that the kernel may keep: without any there would be no notice.
     for file in [&open, &closed] {
         assert!(!file.attributes().expect("known").valid.is_zero());
     }
     let later = now + Duration::from_secs(1_000_000);
-    a.cache.tell_expired(later);
-    a.cache.tell_expired(later);
+    a.cache.promises().tell_expired(later);
+    a.cache.promises().tell_expired(later);
     assert_eq!(count(), before + 1, "once, and of the open file only");
     assert!(open.attributes().expect("known").valid.is_zero());
     assert!(!closed.attributes().expect("known").valid.is_zero());
@@ -431,11 +456,12 @@ async fn what_was_not_stored_before_a_crash_is_stored_after_it() {
         .expect("stored");
     let removed = other
         .cache
+        .names()
         .remove_file(&other.user, &other.root, b"gone")
         .await;
     removed.expect("removed");
     let second = bench.client_with(64 << 20, disk()).await;
-    second.cache.take_up().await;
+    second.cache.write_back().take_up().await;
     let kept = other.find("kept").await;
     assert_eq!(other.get(&kept).await, b"what was is here!");
     assert_eq!(
@@ -475,11 +501,11 @@ async fn what_was_not_stored_is_stored_as_who_wrote_it() {
     assert_eq!(writers(), [USER]);
     // As long as the user has no tokens, no other user's tokens are used for the store.
     let second = bench.client_with(64 << 20, disk()).await;
-    second.cache.take_up().await;
+    second.cache.write_back().take_up().await;
     assert_eq!(writers(), [USER]);
     drop(second);
     let third = bench.client_of(tokens(), 0, 64 << 20, disk()).await;
-    third.cache.take_up().await;
+    third.cache.write_back().take_up().await;
     assert_eq!(writers(), [0; 0]);
     let other = bench.client().await;
     assert_eq!(

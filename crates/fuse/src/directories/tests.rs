@@ -30,7 +30,12 @@ async fn client_on(cell: &TestCell, port: cellar_testcell::Port) -> Client {
     let told = Arc::new(Told::default());
     cache.watch(told.clone());
     let user = cache.user(0).await.expect("user");
-    let root = cache.root(&user).await.expect("root").expect("a volume");
+    let root = cache
+        .names()
+        .root(&user)
+        .await
+        .expect("root")
+        .expect("a volume");
     let inodes = Arc::new(Inodes::new(Node::Vnode(root.clone())));
     let requests = Requests::new(cache, inodes, &OPTIONS);
     Client {
@@ -73,13 +78,17 @@ struct Client {
 impl Client {
     async fn make(&self, name: &str) -> Arc<Vnode> {
         let cache = &self.requests.cache;
-        let made = cache.create_file(&self.user, &self.root, name.as_bytes(), 0o644);
+        let made = cache
+            .names()
+            .create_file(&self.user, &self.root, name.as_bytes(), 0o644);
         made.await.expect(name)
     }
 
     async fn remove(&self, name: &str) {
         let cache = &self.requests.cache;
-        let removed = cache.remove_file(&self.user, &self.root, name.as_bytes());
+        let removed = cache
+            .names()
+            .remove_file(&self.user, &self.root, name.as_bytes());
         removed.await.expect(name);
     }
 
@@ -362,7 +371,7 @@ async fn the_mount_is_managed_by_who_may() {
         assert!(status.contains(told), "{name}: {status}");
     }
     assert_eq!(set(0, CACHE_SIZE, "0").await, Ok(()));
-    assert_eq!(requests.cache.size(), 64 << 20);
+    assert_eq!(requests.cache.management().size(), 64 << 20);
     assert!(
         requests
             .cache
@@ -421,17 +430,17 @@ async fn a_file_is_flushed_and_stored_as_its_users_say() {
     assert_eq!(get(STORE_BEHIND).await, "64");
     requests.write(handle, 0, b"later").await.expect("write");
     requests.store(handle, false).await.expect("close");
-    let fid = cache.waiting(None)[0].0.fid;
+    let fid = cache.management().waiting(None)[0].0.fid;
     let line = format!("{fid} test.cell 5 ");
     assert!(get(&format!("{UNSTORED}0")).await.starts_with(&line));
     // Unstored data is not dropped.
     assert_eq!(set(FLUSH, "file").await, Ok(()));
-    assert_eq!(cache.waiting(None)[0].0.bytes, 5);
+    assert_eq!(cache.management().waiting(None)[0].0.bytes, 5);
     requests.store(handle, true).await.expect("fsync");
     assert_eq!(get(&format!("{UNSTORED}0")).await, "");
-    assert_eq!(cache.used(), 5);
+    assert_eq!(cache.management().used(), 5);
     assert_eq!(set(FLUSH, "file").await, Ok(()));
-    assert_eq!(cache.used(), 0);
+    assert_eq!(cache.management().used(), 0);
     requests.release(handle).await;
     drop(seen);
     cell.end();
@@ -443,9 +452,14 @@ async fn a_volume_within_itself_has_one_number_for_programs() {
     let client = client(&cell).await;
     let (requests, user) = (&client.requests, &client.user);
     let cache = &requests.cache;
-    let made = cache.symlink(user, &client.root, b"self", b"#root.cell.");
+    let made = cache
+        .names()
+        .symlink(user, &client.root, b"self", b"#root.cell.");
     made.await.expect("a mount point");
-    let made = cache.make_dir(user, &client.root, b"d", 0o755).await;
+    let made = cache
+        .names()
+        .make_dir(user, &client.root, b"d", 0o755)
+        .await;
     made.expect("a directory");
     let mut number = ROOT_DIR;
     let mut all = vec![number];

@@ -132,7 +132,7 @@ impl Requests {
                 .was(inode, Some(vnode.contents()))
                 .is_some()
         {
-            self.cache.take_back(vnode);
+            self.cache.promises().take_back(vnode);
         }
         // The kernel drops the pages that it has.
         self.inodes.pages_are(inode, NO_CONTENTS);
@@ -169,7 +169,10 @@ impl Requests {
         };
         // Release the locks by flock(2) and those of the open file (F_OFD_SETLK). The kernel does
         // not tell their owner.
-        let back = self.cache.unlock_open_file(file.handle.vnode(), handle);
+        let back = self
+            .cache
+            .locks()
+            .unlock_open_file(file.handle.vnode(), handle);
         back.await;
         if let Some(inode) = file.counted {
             self.passthrough.close(inode);

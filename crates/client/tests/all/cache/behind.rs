@@ -15,12 +15,12 @@ const KIB: u64 = 1 << 10;
 /// Until nothing is left to be stored.
 async fn all_stored(client: &Client) {
     for _ in 0..500 {
-        if client.cache.unstored().is_empty() {
+        if client.cache.write_back().unstored().is_empty() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("not stored: {:?}", client.cache.unstored());
+    panic!("not stored: {:?}", client.cache.write_back().unstored());
 }
 
 /// Closes as close(2) does.
@@ -34,7 +34,7 @@ async fn close(handle: Handle) -> cellar_client::Result<()> {
 async fn what_close_leaves_is_stored_soon() {
     let bench = Bench::start();
     let a = bench.client().await;
-    a.cache.set_store_behind(64 * KIB);
+    a.cache.management().set_store_behind(64 * KIB);
     let b = bench.client().await;
     let mut files = Vec::new();
     for number in 0..50_u8 {
@@ -61,8 +61,8 @@ async fn at_server(bench: &Bench, name: &str) -> usize {
 async fn no_more_is_left_than_may_wait_and_fsync_leaves_nothing() {
     let bench = Bench::start();
     let a = bench.client().await;
-    a.cache.set_store_behind(64 * KIB);
-    let unstored = || a.cache.unstored().len();
+    a.cache.management().set_store_behind(64 * KIB);
+    let unstored = || a.cache.write_back().unstored().len();
     // Of one thread: what is stored behind has not begun when `store` returns.
     let file = a.make("small").await;
     let small = a.open(&file, Rights::WRITE).await;
@@ -81,12 +81,12 @@ async fn no_more_is_left_than_may_wait_and_fsync_leaves_nothing() {
     assert_eq!(at_server(&bench, "large").await, 65 << 10);
     // A file may have a value of its own.
     let file = a.make("own").await;
-    a.cache.set_store_behind_of(&file, Some(0));
+    a.cache.write_back().set_store_behind_of(&file, Some(0));
     let own = a.open(&file, Rights::WRITE).await;
     own.write(0, b"at once").await.expect("write");
     own.store(false).await.expect("closed");
     assert_eq!((unstored(), file.unstored_bytes()), (0, 0));
-    a.cache.set_store_behind_of(&file, None);
+    a.cache.write_back().set_store_behind_of(&file, None);
     own.write(0, b"later").await.expect("write");
     own.store(false).await.expect("closed");
     assert_eq!(file.unstored_bytes(), 5);
@@ -105,7 +105,7 @@ async fn a_store_that_fails_behind_close_is_kept_and_told_by_the_next_close() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().to_owned();
     let a = bench.client_with(64 << 20, Some(path)).await;
-    a.cache.set_store_behind(64 * KIB);
+    a.cache.management().set_store_behind(64 * KIB);
     let file = a.make("file").await;
     let handle = a.open(&file, Rights::WRITE).await;
     bench.allow(Rights::READ.union(Rights::LOOKUP));
@@ -113,6 +113,7 @@ async fn a_store_that_fails_behind_close_is_kept_and_told_by_the_next_close() {
     close(handle).await.expect("it need not be stored yet");
     for _ in 0..500 {
         if a.cache
+            .write_back()
             .unstored()
             .first()
             .is_some_and(|one| one.1.is_some())
@@ -121,7 +122,7 @@ async fn a_store_that_fails_behind_close_is_kept_and_told_by_the_next_close() {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(a.cache.unstored()[0].1, Some(13));
+    assert_eq!(a.cache.write_back().unstored()[0].1, Some(13));
     let (left, _) = cache::unstored_in(directory.path()).expect("a cache");
     assert_eq!(left.len(), 1);
     // The next close returns the error.
@@ -129,7 +130,11 @@ async fn a_store_that_fails_behind_close_is_kept_and_told_by_the_next_close() {
     let refused = close(handle).await.expect_err("no right");
     assert_eq!(errno(&refused), 13);
     bench.allow(Rights::ALL);
-    a.cache.store(&file, false).await.expect("stored now");
+    a.cache
+        .write_back()
+        .store(&file, false)
+        .await
+        .expect("stored now");
     let b = bench.client().await;
     assert_eq!(b.contents("file").await, b"kept");
     bench.end();
@@ -139,7 +144,7 @@ async fn a_store_that_fails_behind_close_is_kept_and_told_by_the_next_close() {
 async fn what_waits_of_a_file_with_another_name_is_stored_though_one_is_removed() {
     let bench = Bench::start();
     let (a, b) = (bench.client().await, bench.client().await);
-    a.cache.set_store_behind(64 * KIB);
+    a.cache.management().set_store_behind(64 * KIB);
     let file = a.make("one").await;
     let handle = a.open(&file, Rights::WRITE).await;
     handle.write(0, b"kept").await.expect("write");
@@ -147,10 +152,14 @@ async fn what_waits_of_a_file_with_another_name_is_stored_though_one_is_removed(
     bench.allow(Rights::READ.union(Rights::LOOKUP).union(Rights::DELETE));
     close(handle).await.expect("closed");
     bench.link("one", "two");
-    let removed = a.cache.remove_file(&a.user, &a.root, b"one").await;
+    let removed = a.cache.names().remove_file(&a.user, &a.root, b"one").await;
     removed.expect("removed");
     bench.allow(Rights::ALL);
-    a.cache.store(&file, false).await.expect("stored");
+    a.cache
+        .write_back()
+        .store(&file, false)
+        .await
+        .expect("stored");
     assert_eq!(b.contents("two").await, b"kept");
     bench.end();
 }
@@ -161,12 +170,12 @@ async fn a_file_is_stored_before_it_replaces_another() {
     let (a, b) = (bench.client().await, bench.client().await);
     let old = a.make("file").await;
     a.put(&old, b"old").await.expect("stored");
-    a.cache.set_store_behind(u64::MAX);
+    a.cache.management().set_store_behind(u64::MAX);
     let new = a.make("new").await;
     let bytes = vec![7; 24 << 20];
     a.put(&new, &bytes).await.expect("closed");
     let (from, to) = ((&a.root, &b"new"[..]), (&a.root, &b"file"[..]));
-    let renamed = a.cache.rename(&a.user, from, to).await;
+    let renamed = a.cache.names().rename(&a.user, from, to).await;
     assert_eq!((renamed.is_ok(), new.unstored_bytes()), (true, 0));
     let seen = b.find("file").await;
     assert!(b.get(&seen).await == bytes);
@@ -177,7 +186,7 @@ async fn a_file_is_stored_before_it_replaces_another() {
 async fn a_mode_that_is_set_during_a_store_is_not_the_older_one_after_it() {
     let bench = Bench::start();
     let a = bench.client().await;
-    a.cache.set_store_behind(64 << 20);
+    a.cache.management().set_store_behind(64 << 20);
     let b = bench.client().await;
     for round in 0..20_u32 {
         let file = a.make(&format!("file{round}")).await;
@@ -196,7 +205,12 @@ async fn a_mode_that_is_set_during_a_store_is_not_the_older_one_after_it() {
         set.await.expect("later");
         all_stored(&a).await;
         let seen = b.find(&format!("file{round}")).await;
-        let status = b.cache.attributes(&b.user, &seen).await.expect("known");
+        let status = b
+            .cache
+            .reads()
+            .attributes(&b.user, &seen)
+            .await
+            .expect("known");
         let (mode, time) = (status.status.unix_mode, status.status.client_mod_time.0);
         assert_eq!((mode & 0o777, time), (0o600, 1_000_000_384), "{round}");
     }
@@ -207,7 +221,7 @@ async fn a_mode_that_is_set_during_a_store_is_not_the_older_one_after_it() {
 async fn a_mode_does_not_wait_for_a_store_of_the_file() {
     let bench = Bench::start();
     let (a, b) = (bench.client().await, bench.client().await);
-    a.cache.set_store_behind(64 * KIB);
+    a.cache.management().set_store_behind(64 * KIB);
     a.names().await;
     let file = a.make("file").await;
     let stores = bench.hold::<StoreData64>();
@@ -228,7 +242,7 @@ async fn a_mode_does_not_wait_for_a_store_of_the_file() {
     let seen = b.find("file").await;
     assert_eq!(b.get(&seen).await, b"bytes");
     for (client, file) in [(&a, &file), (&b, &seen)] {
-        let known = client.cache.attributes(&client.user, file).await;
+        let known = client.cache.reads().attributes(&client.user, file).await;
         assert_eq!(known.expect("known").status.unix_mode & 0o777, 0o600);
     }
     bench.end();
@@ -238,14 +252,14 @@ async fn a_mode_does_not_wait_for_a_store_of_the_file() {
 async fn a_file_that_is_stored_for_long_takes_the_turns_of_no_others() {
     let bench = Bench::start();
     let a = bench.client().await;
-    a.cache.set_store_behind(64 * KIB);
+    a.cache.management().set_store_behind(64 * KIB);
     let stores = bench.hold::<StoreData64>();
     a.put(&a.make("first").await, b"bytes")
         .await
         .expect("closed");
     held(&stores, 1).await;
     for _ in 0..10 {
-        a.cache.store_old();
+        a.cache.write_back().store_old();
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     // All that a server has are five.
@@ -264,7 +278,7 @@ async fn many_files_that_are_stored_at_the_end_are_few_tasks() {
     const FILES: usize = 100;
     let bench = Bench::start();
     let a = bench.client().await;
-    a.cache.set_store_behind(64 * KIB);
+    a.cache.management().set_store_behind(64 * KIB);
     let mut handles = Vec::new();
     for number in 0..FILES {
         let file = a.make(&format!("file{number}")).await;
@@ -287,7 +301,7 @@ async fn many_files_that_are_stored_at_the_end_are_few_tasks() {
     assert!(begun <= 10, "{begun} tasks");
     drop(stores);
     assert!(end.await.is_empty());
-    assert!(a.cache.unstored().is_empty());
+    assert!(a.cache.write_back().unstored().is_empty());
     assert_eq!(bench.calls::<StoreData64>(), FILES as u64);
     assert_eq!(bench.client().await.contents("file99").await, b"bytes");
     bench.end();
@@ -338,8 +352,12 @@ async fn a_file_that_is_cut_is_not_longer_for_who_asks_meanwhile() {
             let (file, ended) = (file.clone(), ended.clone());
             tokio::spawn(async move {
                 while !ended.load(Ordering::Relaxed) {
-                    cache.flush(&user, &file).await.expect("flush");
-                    cache.attributes(&user, &file).await.expect("attributes");
+                    cache.management().flush(&user, &file).await.expect("flush");
+                    cache
+                        .reads()
+                        .attributes(&user, &file)
+                        .await
+                        .expect("attributes");
                 }
             })
         })
@@ -351,7 +369,12 @@ async fn a_file_that_is_cut_is_not_longer_for_who_asks_meanwhile() {
         handle.store(false).await.expect("stored");
         a.cut(&file, short as u64).await.expect("cut");
         handle.store(false).await.expect("stored");
-        let shown = a.cache.attributes(&a.user, &file).await.expect("status");
+        let shown = a
+            .cache
+            .reads()
+            .attributes(&a.user, &file)
+            .await
+            .expect("status");
         assert_eq!(shown.status.length, short as u64);
     }
     ended.store(true, Ordering::Relaxed);

@@ -95,7 +95,12 @@ impl Bench {
         let tokens = Arc::new(Tokens(None));
         let cache = Cache::new(self.port(), options, tokens, || NOW).expect("cache");
         let user = cache.user(0).await.expect("user");
-        let root = cache.root(&user).await.expect("root").expect("a volume");
+        let root = cache
+            .names()
+            .root(&user)
+            .await
+            .expect("root")
+            .expect("a volume");
         Client { cache, user, root }
     }
 
@@ -115,7 +120,12 @@ impl Bench {
         };
         let cache = Cache::new(self.port(), options, Arc::new(tokens), || NOW).expect("cache");
         let user = cache.user(uid).await.expect("user");
-        let root = cache.root(&user).await.expect("root").expect("a volume");
+        let root = cache
+            .names()
+            .root(&user)
+            .await
+            .expect("root")
+            .expect("a volume");
         Client { cache, user, root }
     }
 
@@ -134,6 +144,7 @@ impl Client {
     pub(crate) async fn find(&self, name: &str) -> Arc<Vnode> {
         let found = self
             .cache
+            .names()
             .lookup(&self.user, &self.root, name.as_bytes())
             .await;
         found.expect(name).vnode
@@ -142,6 +153,7 @@ impl Client {
     pub(crate) async fn make(&self, name: &str) -> Arc<Vnode> {
         let made = self
             .cache
+            .names()
             .create_file(&self.user, &self.root, name.as_bytes(), 0o644)
             .await;
         made.expect(name)
@@ -202,6 +214,7 @@ impl Client {
     pub(crate) async fn names(&self) -> Vec<String> {
         let listing = self
             .cache
+            .statuses()
             .listing(&self.user, &self.root)
             .await
             .expect("names");

@@ -58,7 +58,9 @@ impl Client {
     /// open(2) of a new file.
     async fn create(&self, directory: &Arc<Vnode>, name: &str) -> Handle {
         let (cache, user) = (&self.cache, &self.user);
-        let made = cache.create_file(user, directory, name.as_bytes(), 0o600);
+        let made = cache
+            .names()
+            .create_file(user, directory, name.as_bytes(), 0o600);
         cache.opened(user, &made.await.expect(name))
     }
 
@@ -76,14 +78,17 @@ impl Client {
     }
 
     async fn seen(&self, name: &str) -> (u64, u32, AfsTime) {
-        let found = self.cache.lookup(&self.user, &self.root, name.as_bytes());
+        let found = self
+            .cache
+            .names()
+            .lookup(&self.user, &self.root, name.as_bytes());
         let vnode = found.await.expect(name).vnode;
         self.shown(&vnode).await
     }
 
     /// Length, mode and time, as `stat` shows them.
     async fn shown(&self, vnode: &Arc<Vnode>) -> (u64, u32, AfsTime) {
-        let attributes = self.cache.attributes(&self.user, vnode).await;
+        let attributes = self.cache.reads().attributes(&self.user, vnode).await;
         let status = attributes.expect("attributes").status;
         (status.length, status.unix_mode, status.client_mod_time)
     }
@@ -170,13 +175,18 @@ async fn a_new_directory_is_known_to_be_empty() {
     let before = Calls::of(&bench);
     let made = client
         .cache
+        .names()
         .make_dir(&client.user, &client.root, b"new", 0o755);
     let made = made.await.expect("made");
-    let there = client.cache.lookup(&client.user, &made, b"file").await;
+    let there = client
+        .cache
+        .names()
+        .lookup(&client.user, &made, b"file")
+        .await;
     assert_eq!(errno(&there.expect_err("nothing")), 2);
     let handle = client.create(&made, "file").await;
     assert_eq!(close(handle).await, Ok(()));
-    let listing = client.cache.listing(&client.user, &made).await;
+    let listing = client.cache.statuses().listing(&client.user, &made).await;
     assert_eq!(listing.expect("names").len(), 1);
     let two = Calls {
         made: 2,
@@ -211,6 +221,7 @@ async fn what_changes_nothing_is_no_call() {
     let stranger = fresh(&bench).await;
     let found = stranger
         .cache
+        .names()
         .lookup(&stranger.user, &stranger.root, b"file");
     let vnode = found.await.expect("file").vnode;
     assert_eq!(stranger.set(&vnode, MODE).await, Err(13));
@@ -229,7 +240,7 @@ async fn attributes_that_are_refused_are_told_at_close() {
     bench.allow(Rights::READ.union(Rights::LOOKUP));
     assert_eq!(close(handle).await, Err(13));
     assert_eq!(client.shown(&vnode).await.1, 0o600);
-    assert!(client.cache.unstored().is_empty());
+    assert!(client.cache.write_back().unstored().is_empty());
     bench.end();
 }
 
@@ -248,7 +259,7 @@ async fn bytes_are_stored_without_attributes_that_are_refused() {
     assert_eq!((calls.stored, calls.statuses_set), (2, 0));
     // A time is everybody's to set who may write.
     assert_eq!(other.seen("file").await, (5, 0o600, THEN));
-    assert!(client.cache.unstored().is_empty());
+    assert!(client.cache.write_back().unstored().is_empty());
     bench.end();
 }
 
@@ -298,8 +309,8 @@ async fn attributes_outlive_the_cache_manager() {
         // Killed: nothing is closed.
         drop((handle, client));
         let next = start().await;
-        next.cache.take_up().await;
-        assert!(next.cache.unstored().is_empty(), "{name}");
+        next.cache.write_back().take_up().await;
+        assert!(next.cache.write_back().unstored().is_empty(), "{name}");
         let seen = other.seen(name).await;
         assert_eq!(seen, (bytes.len() as u64, 0o444, THEN), "{name}");
     }

@@ -67,7 +67,7 @@ async fn only_names_that_changed_are_told() {
     let bench = Bench::start();
     let (a, b, last) = two(&bench).await;
     a.make("new").await;
-    let changed = b.cache.changed_names(&last.names()).await;
+    let changed = b.cache.names().changed_names(&last.names()).await;
     assert_eq!(changed.expect("compared"), ["new"]);
     assert!(
         !b.root.attributes().expect("known").valid.is_zero(),
@@ -83,10 +83,11 @@ async fn only_names_that_changed_are_told() {
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     hold(&b).await;
     a.cache
+        .names()
         .remove_file(&a.user, &a.root, b"new")
         .await
         .expect("removed");
-    let changed = b.cache.changed_names(&last.names()).await;
+    let changed = b.cache.names().changed_names(&last.names()).await;
     assert_eq!(changed.expect("compared"), ["new"]);
     bench.end();
 }
@@ -102,7 +103,7 @@ async fn a_change_of_access_has_all_names_told() {
     let (cache, user) = (&a.cache, &a.user);
     let changed = cache.set_attributes(user, &a.root, wanted, false).await;
     changed.expect("changed");
-    assert!(b.cache.changed_names(&last.names()).await.is_none());
+    assert!(b.cache.names().changed_names(&last.names()).await.is_none());
     bench.end();
 }
 
@@ -115,7 +116,7 @@ async fn another_break_before_the_end_has_all_names_told() {
     hold(&b).await;
     a.make("newer").await;
     assert!(matches!(last.take(), Notice::Contents));
-    assert!(b.cache.changed_names(&before).await.is_none());
+    assert!(b.cache.names().changed_names(&before).await.is_none());
     bench.end();
 }
 
@@ -125,13 +126,13 @@ async fn a_slow_server_is_waited_for_once() {
     let (a, b, last) = two(&bench).await;
     let held = bench.hold::<FetchData64>();
     a.make("new").await;
-    assert!(b.cache.changed_names(&last.names()).await.is_none());
+    assert!(b.cache.names().changed_names(&last.names()).await.is_none());
     drop(held);
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     hold(&b).await;
     a.make("newer").await;
     assert!(
-        b.cache.changed_names(&last.names()).await.is_none(),
+        b.cache.names().changed_names(&last.names()).await.is_none(),
         "not asked again"
     );
     bench.end();

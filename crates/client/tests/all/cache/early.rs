@@ -22,19 +22,24 @@ const EDQUOT: i32 = 122;
 
 async fn make_in(client: &Client, directory: &Arc<Vnode>, name: &str) -> Arc<Vnode> {
     let (cache, user) = (&client.cache, &client.user);
-    let made = cache.create_file(user, directory, name.as_bytes(), 0o644);
+    let made = cache
+        .names()
+        .create_file(user, directory, name.as_bytes(), 0o644);
     made.await.expect(name)
 }
 
 async fn make_dir(client: &Client, directory: &Arc<Vnode>, name: &str) -> Arc<Vnode> {
     let (cache, user) = (&client.cache, &client.user);
-    let made = cache.make_dir(user, directory, name.as_bytes(), 0o755);
+    let made = cache
+        .names()
+        .make_dir(user, directory, name.as_bytes(), 0o755);
     made.await.expect(name)
 }
 
 async fn find_in(client: &Client, directory: &Arc<Vnode>, name: &str) -> Arc<Vnode> {
     let found = client
         .cache
+        .names()
         .lookup(&client.user, directory, name.as_bytes());
     found.await.expect(name).vnode
 }
@@ -118,7 +123,7 @@ async fn files_are_made_with_their_bytes_by_one_call_each() {
 async fn what_close_does_not_wait_for_is_told_many_at_a_time() {
     let bench = Bench::start();
     let a = with_lease(&bench).await;
-    a.cache.set_store_behind(1 << 20);
+    a.cache.management().set_store_behind(1 << 20);
     let before = bench.calls::<MakeMany>();
     let mut parent = a.root.clone();
     for number in 0..200_u32 {
@@ -140,7 +145,12 @@ async fn what_close_does_not_wait_for_is_told_many_at_a_time() {
     let b = bench.client().await;
     for number in (0..200_u32).step_by(20) {
         let directory = b.find(&format!("dir{number}")).await;
-        let listing = b.cache.listing(&b.user, &directory).await.expect("names");
+        let listing = b
+            .cache
+            .statuses()
+            .listing(&b.user, &directory)
+            .await
+            .expect("names");
         assert_eq!(listing.len(), 20);
         for number in number..number + 20 {
             let file = find_in(&b, &directory, &format!("file{number}")).await;
@@ -192,12 +202,19 @@ async fn a_name_is_given_once() {
     let b = bench.client().await;
     a.make("mine").await;
     let (cache, user, root) = (&a.cache, &a.user, &a.root);
-    let again = cache.create_file(user, root, b"mine", 0o644).await;
+    let again = cache.names().create_file(user, root, b"mine", 0o644).await;
     assert_eq!(errno(&again.expect_err("there is one")), EEXIST);
-    let made = b.cache.create_file(&b.user, &b.root, b"mine", 0o644).await;
+    let made = b
+        .cache
+        .names()
+        .create_file(&b.user, &b.root, b"mine", 0o644)
+        .await;
     assert_eq!(errno(&made.expect_err("there is one")), EEXIST);
     b.make("theirs").await;
-    let again = cache.create_file(user, root, b"theirs", 0o644).await;
+    let again = cache
+        .names()
+        .create_file(user, root, b"theirs", 0o644)
+        .await;
     assert_eq!(errno(&again.expect_err("there is one")), EEXIST);
     bench.end();
 }
@@ -213,17 +230,27 @@ async fn what_is_done_with_what_was_made_is_done_on_the_server() {
     let sub = make_dir(&a, root, "sub").await;
     let gone = make_dir(&a, root, "gone").await;
     let within = make_in(&a, &sub, "within").await;
-    assert!(cache.remove_dir(user, root, b"sub").await.is_err());
-    cache.remove_dir(user, root, b"gone").await.expect("empty");
+    assert!(cache.names().remove_dir(user, root, b"sub").await.is_err());
+    cache
+        .names()
+        .remove_dir(user, root, b"gone")
+        .await
+        .expect("empty");
     drop(gone);
-    let removed = cache.remove_file(user, root, b"removed").await;
+    let removed = cache.names().remove_file(user, root, b"removed").await;
     removed.expect("removed");
-    let renamed = cache.rename(user, (root, b"renamed"), (root, b"new")).await;
+    let renamed = cache
+        .names()
+        .rename(user, (root, b"renamed"), (root, b"new"))
+        .await;
     renamed.expect("renamed");
-    let moved = cache.rename(user, (root, b"moved"), (&sub, b"here")).await;
+    let moved = cache
+        .names()
+        .rename(user, (root, b"moved"), (&sub, b"here"))
+        .await;
     moved.expect("moved");
     let linked = a.find("linked").await;
-    let done = cache.link(user, root, b"another", &linked).await;
+    let done = cache.names().link(user, root, b"another", &linked).await;
     done.expect("linked");
     let wanted = Wanted {
         mode: Some(0o600),
@@ -242,7 +269,12 @@ async fn what_is_done_with_what_was_made_is_done_on_the_server() {
     let seen = b.find("sub").await;
     find_in(&b, &seen, "here").await;
     for vnode in [find_in(&b, &seen, "within").await, seen] {
-        let status = b.cache.status(&b.user, &vnode).await.expect("status");
+        let status = b
+            .cache
+            .statuses()
+            .status(&b.user, &vnode)
+            .await
+            .expect("status");
         let mode = status.unix_mode & 0o777;
         assert_eq!((mode, status.client_mod_time), (0o600, AfsTime(77)));
     }
@@ -269,7 +301,12 @@ async fn mode_and_time_go_with_the_bytes() {
     assert_eq!(bench.calls::<MakeMany>() - before, 1);
     let b = bench.client().await;
     let seen = b.find("file").await;
-    let status = b.cache.status(&b.user, &seen).await.expect("status");
+    let status = b
+        .cache
+        .statuses()
+        .status(&b.user, &seen)
+        .await
+        .expect("status");
     let mode = status.unix_mode & 0o777;
     assert_eq!((mode, status.client_mod_time), (0o444, AfsTime(99)));
     assert_eq!(b.get(&seen).await, b"bytes");
@@ -311,9 +348,13 @@ async fn a_refusal_is_told_by_close_and_tried_again() {
     let file = a.make("file").await;
     let refused = a.put(&file, b"bytes").await.expect_err("no room");
     assert_eq!(errno(&refused), EDQUOT);
-    assert_eq!(a.cache.unstored().len(), 1, "it is kept");
+    assert_eq!(a.cache.write_back().unstored().len(), 1, "it is kept");
     assert_eq!(a.get(&file).await, b"bytes");
-    a.cache.store(&file, false).await.expect("stored");
+    a.cache
+        .write_back()
+        .store(&file, false)
+        .await
+        .expect("stored");
     let b = bench.client().await;
     assert_eq!(b.contents("file").await, b"bytes");
     assert!(a.cache.close().await.is_empty());
@@ -324,16 +365,19 @@ async fn a_refusal_is_told_by_close_and_tried_again() {
 async fn an_empty_file_that_is_refused_behind_close_is_listed() {
     let bench = Bench::start();
     let a = with_lease(&bench).await;
-    a.cache.set_store_behind(1 << 20);
+    a.cache.management().set_store_behind(1 << 20);
     bench.refuse::<MakeMany>(AbortCode::from_errno(EDQUOT), 100);
     let file = a.make("file").await;
     a.open(&file, Rights::WRITE).await.close().await;
-    assert!(a.cache.waiting(None).is_empty(), "the server was not asked");
+    assert!(
+        a.cache.management().waiting(None).is_empty(),
+        "the server was not asked"
+    );
     assert_eq!(a.cache.close().await.len(), 1);
-    let listed = a.cache.waiting(None);
+    let listed = a.cache.management().waiting(None);
     assert_eq!(listed.len(), 1);
     assert_eq!((listed[0].0.fid, listed[0].1), (file.fid(), Some(EDQUOT)));
-    assert!(a.cache.aside(None).is_empty());
+    assert!(a.cache.management().aside(None).is_empty());
     bench.end();
 }
 
@@ -353,9 +397,9 @@ async fn what_is_no_file_is_there_when_its_maker_is_answered() {
     };
     let before = asked();
     let sub = make_dir(&a, &root, "sub").await;
-    let link = cache.symlink(user, &root, b"link", b"where");
+    let link = cache.names().symlink(user, &root, b"link", b"where");
     link.await.expect("link");
-    let node = cache.make_node(user, &root, b"node", 0o644);
+    let node = cache.names().make_node(user, &root, b"node", 0o644);
     node.await.expect("node");
     let expected = (before.0 + 1, before.1 + 1, before.2 + 1, before.3);
     assert_eq!(asked(), expected);
@@ -384,7 +428,7 @@ async fn what_is_no_file_is_there_when_its_maker_is_answered() {
 async fn nobody_waits_for_who_waits_for_the_server() {
     let bench = Bench::start();
     let a = with_lease(&bench).await;
-    a.cache.set_store_behind(1 << 20);
+    a.cache.management().set_store_behind(1 << 20);
     let calls = bench.hold::<MakeMany>();
     for number in 0..100 {
         let file = a.make(&format!("file{number}")).await;
@@ -418,7 +462,7 @@ async fn what_no_server_was_told_of_survives_a_crash() {
             handle.write(0, name.as_bytes()).await.expect("write");
             // It ends without a close, as a program does whose mount was killed.
         }
-        a.cache.set_store_behind(1 << 20);
+        a.cache.management().set_store_behind(1 << 20);
         for name in ["empty", "taken empty"] {
             let file = a.make(name).await;
             let handle = a.open(&file, Rights::WRITE).await;
@@ -432,7 +476,7 @@ async fn what_no_server_was_told_of_survives_a_crash() {
     let other = b.make("taken empty").await;
     b.put(&other, b"another's").await.expect("stored");
     let again = bench.leasing(Some(place.path().to_owned())).await;
-    again.cache.take_up().await;
+    again.cache.write_back().take_up().await;
     for name in ["three", "four"] {
         assert_eq!(b.contents(name).await, name.as_bytes());
     }
@@ -511,7 +555,7 @@ async fn what_an_older_version_has_not_told_is_stored_or_put_aside() {
     let (unstored, aside) = cellar_client::cache::unstored_in(place.path()).expect("a cache");
     assert_eq!((unstored.len(), aside.len()), (4, 0));
     let again = bench.leasing(Some(place.path().to_owned())).await;
-    again.cache.take_up().await;
+    again.cache.write_back().take_up().await;
     assert_eq!(b.names().await, ["beside", "empty beside"]);
     assert_eq!(b.contents("beside").await, b"beside");
     assert_eq!(b.contents("empty beside").await, b"");
@@ -551,9 +595,9 @@ async fn what_was_made_with_its_bytes_before_a_crash_is_ours() {
     assert!(a.cache.close().await.is_empty());
     drop((a, file));
     let again = bench.leasing(Some(at_the_kill.clone())).await;
-    assert_eq!(again.cache.waiting(None).len(), 0,);
-    again.cache.take_up().await;
-    assert!(again.cache.unstored().is_empty());
+    assert_eq!(again.cache.management().waiting(None).len(), 0,);
+    again.cache.write_back().take_up().await;
+    assert!(again.cache.write_back().unstored().is_empty());
     assert!(again.cache.close().await.is_empty());
     let (_, aside) = cellar_client::cache::unstored_in(&at_the_kill).expect("a cache");
     assert!(aside.is_empty(), "{aside:?}");
@@ -570,21 +614,25 @@ async fn numbers_that_the_server_has_forgotten_cost_nothing_but_others() {
     for name in ["asked for", "asked for, too", "leased"] {
         make_in(&a, &sub, name).await;
     }
-    cache.flush_pending(&sub).await.expect("told");
+    cache.creates().flush_pending(&sub).await.expect("told");
     forget_numbers(&a).await;
     let before = bench.calls::<CreateFile>();
     let open = a.make("open").await;
     let handle = a.open(&open, Rights::WRITE).await;
-    cache.set_store_behind(1 << 20);
+    cache.management().set_store_behind(1 << 20);
     let within = make_in(&a, &sub, "within").await;
     a.put(&within, b"within").await.expect("closed");
     handle.write(0, b"open").await.expect("write");
     handle.store(true).await.expect("stored");
     handle.close().await;
     assert_eq!(a.get(&within).await, b"within");
-    cache.flush_pending(root).await.expect("told");
+    cache.creates().flush_pending(root).await.expect("told");
     for vnode in [&open, &within] {
-        cache.store(vnode, false).await.expect("stored");
+        cache
+            .write_back()
+            .store(vnode, false)
+            .await
+            .expect("stored");
     }
     assert_eq!(bench.calls::<CreateFile>(), before + 2);
     let b = bench.client().await;
@@ -614,7 +662,7 @@ async fn what_has_another_number_by_the_time_it_is_told_is_closed_linked_and_loc
     a.make("numbered").await;
     forget_numbers(&a).await;
     let linked = a.make("linked").await;
-    let link = cache.link(user, root, b"too", &linked).await;
+    let link = cache.names().link(user, root, b"too", &linked).await;
     link.expect("linked");
     a.make("numbered again").await;
     forget_numbers(&a).await;
@@ -627,14 +675,18 @@ async fn what_has_another_number_by_the_time_it_is_told_is_closed_linked_and_loc
         last: 7,
         kind: LockKind::Write,
     };
-    cache.set_lock(user, &locked, lock).await.expect("locked");
+    cache
+        .locks()
+        .set_lock(user, &locked, lock)
+        .await
+        .expect("locked");
     // With the one in the directory that used a number which was forgotten before it was told.
     assert_eq!(bench.calls::<CreateFile>(), asked + 4);
     let b = bench.client().await;
     assert_eq!(b.contents("closed").await, b"bytes");
     assert_eq!(b.find("too").await.fid(), linked.fid());
     let seen = b.find("locked").await;
-    let refused = b.cache.set_lock(&b.user, &seen, lock).await;
+    let refused = b.cache.locks().set_lock(&b.user, &seen, lock).await;
     assert_eq!(errno(&refused.expect_err("held")), EAGAIN);
     bench.end();
 }

@@ -67,7 +67,11 @@ async fn what_the_server_has_makes_room() {
     for (seed, name) in (0..).zip(names) {
         assert!(b.contents(name).await == bytes(5 << 20, seed), "{name}");
     }
-    assert!(b.cache.used() > 1 << 20, "{}", b.cache.used());
+    assert!(
+        b.cache.management().used() > 1 << 20,
+        "{}",
+        b.cache.management().used()
+    );
     // Writes of programs succeed, too, also after earlier dirty bytes.
     let new = bytes(12 << 20, 9);
     let file = b.make("new").await;

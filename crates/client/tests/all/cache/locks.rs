@@ -26,13 +26,16 @@ fn lock(owner: u64, kind: LockKind) -> Lock {
 impl Client {
     /// Sets a lock. Returns 0 or an errno.
     async fn lock(&self, vnode: &Arc<Vnode>, owner: u64, kind: LockKind) -> i32 {
-        let set = self.cache.set_lock(&self.user, vnode, lock(owner, kind));
+        let set = self
+            .cache
+            .locks()
+            .set_lock(&self.user, vnode, lock(owner, kind));
         set.await.map_or_else(|error| errno(&error), |()| 0)
     }
 
     async fn unlock(&self, vnode: &Arc<Vnode>, owner: u64) {
         let owner = LockOwner::record(owner);
-        self.cache.unlock(vnode, owner, 0, u64::MAX).await;
+        self.cache.locks().unlock(vnode, owner, 0, u64::MAX).await;
     }
 }
 
@@ -45,10 +48,18 @@ async fn locks_keep_programs_of_two_machines_apart() {
     assert_eq!(a.lock(&file, 1, Write).await, 0);
     assert_eq!(a.lock(&file, 2, Read).await, EAGAIN, "on the same machine");
     assert_eq!(b.lock(&seen, 1, Read).await, EAGAIN, "on another");
-    let test = b.cache.test_lock(&b.user, &seen, lock(1, Read)).await;
+    let test = b
+        .cache
+        .locks()
+        .test_lock(&b.user, &seen, lock(1, Read))
+        .await;
     assert_eq!(test.expect("asked").expect("in the way").kind, Write);
     a.unlock(&file, 1).await;
-    let test = b.cache.test_lock(&b.user, &seen, lock(1, Write)).await;
+    let test = b
+        .cache
+        .locks()
+        .test_lock(&b.user, &seen, lock(1, Write))
+        .await;
     assert_eq!(test.expect("asked"), None);
     // Readers share; neither of them gets more, and neither loses what he has.
     assert_eq!(a.lock(&file, 1, Read).await, 0);
@@ -56,7 +67,11 @@ async fn locks_keep_programs_of_two_machines_apart() {
     assert_eq!(b.lock(&seen, 1, Read).await, 0);
     assert_eq!(b.lock(&seen, 1, Write).await, EAGAIN);
     for (kind, found) in [(Read, None), (Write, Some(Read))] {
-        let test = b.cache.test_lock(&b.user, &seen, lock(1, kind)).await;
+        let test = b
+            .cache
+            .locks()
+            .test_lock(&b.user, &seen, lock(1, kind))
+            .await;
         assert_eq!(test.expect("asked").map(|lock| lock.kind), found);
     }
     a.unlock(&file, 1).await;
@@ -74,6 +89,7 @@ async fn locks_keep_programs_of_two_machines_apart() {
     let reading = a.open(&file, Rights::READ).await;
     let wait = a
         .cache
+        .locks()
         .wait_for_lock(&a.user, &file, lock(1, Read), pending());
     let (waited, ()) = tokio::join!(wait, b.unlock(&seen, 1));
     waited.expect("locked");
@@ -81,6 +97,7 @@ async fn locks_keep_programs_of_two_machines_apart() {
     assert_eq!(read, b"under the lock");
     let wait = b
         .cache
+        .locks()
         .wait_for_lock(&b.user, &seen, lock(1, Write), ready(()));
     assert_eq!(errno(&wait.await.expect_err("gave up")), 4);
     // The last close gives back what is left.
@@ -121,9 +138,9 @@ async fn a_program_that_locks_by_flock_and_fcntl_has_both() {
         a.unlock(&file, 1).await;
         assert_eq!(b.lock(&seen, 9, Read).await, 11);
         // The open file goes, and the lock with it.
-        a.cache.unlock_open_file(&file, 1).await;
+        a.cache.locks().unlock_open_file(&file, 1).await;
         assert_eq!(b.lock(&seen, 9, Read).await, 11);
-        a.cache.unlock_open_file(&file, 2).await;
+        a.cache.locks().unlock_open_file(&file, 2).await;
         assert_eq!(b.lock(&seen, 9, Read).await, 0);
     }
     bench.end();
@@ -137,18 +154,18 @@ async fn locks_last_as_long_as_they_are_extended() {
     assert_eq!(a.lock(&file, 1, Write).await, 0);
     for _ in 0..3 {
         bench.later(200);
-        a.cache.extend_locks(NOW).await;
+        a.cache.locks().extend_locks(NOW).await;
         assert_eq!(b.lock(&seen, 1, Write).await, 11);
     }
     // The server forgot it, as when it is started again: it is set again.
     bench.later(400);
-    a.cache.extend_locks(NOW).await;
+    a.cache.locks().extend_locks(NOW).await;
     assert_eq!(b.lock(&seen, 1, Write).await, 11);
     // Another client was faster: our lock is lost, and the other one stays.
     bench.later(400);
     assert_eq!(b.lock(&seen, 1, Write).await, 0);
     let slept = AfsTime(NOW.0 + 400);
-    a.cache.extend_locks(slept).await;
+    a.cache.locks().extend_locks(slept).await;
     a.unlock(&file, 1).await;
     assert_eq!(a.lock(&file, 2, Write).await, 11);
     b.unlock(&seen, 1).await;
@@ -156,9 +173,9 @@ async fn locks_last_as_long_as_they_are_extended() {
     assert_eq!(a.lock(&file, 1, Write).await, 0);
     bench.later(400);
     assert_eq!(b.lock(&seen, 1, Write).await, 0);
-    a.cache.extend_locks(slept).await;
+    a.cache.locks().extend_locks(slept).await;
     b.unlock(&seen, 1).await;
-    a.cache.extend_locks(slept).await;
+    a.cache.locks().extend_locks(slept).await;
     assert_eq!(b.lock(&seen, 1, Write).await, 11);
     bench.end();
 }
@@ -196,13 +213,13 @@ fn range(owner: u64, first: u64, last: u64, kind: LockKind) -> Lock {
 impl Client {
     /// Sets a lock on a range. Returns 0 or an errno.
     async fn range(&self, vnode: &Arc<Vnode>, lock: Lock) -> i32 {
-        let set = self.cache.set_lock(&self.user, vnode, lock);
+        let set = self.cache.locks().set_lock(&self.user, vnode, lock);
         set.await.map_or_else(|error| errno(&error), |()| 0)
     }
 
     /// Tests for a lock that conflicts.
     async fn test(&self, vnode: &Arc<Vnode>, lock: Lock) -> Option<(u64, u64, LockKind)> {
-        let found = self.cache.test_lock(&self.user, vnode, lock).await;
+        let found = self.cache.locks().test_lock(&self.user, vnode, lock).await;
         let found = found.expect("asked")?;
         Some((found.first, found.last, found.kind))
     }
@@ -227,7 +244,7 @@ async fn ranges_keep_programs_of_two_machines_apart() {
     assert_eq!(a.test(&file, range(1, 300, 400, Write)).await, None);
     // A part is given back, and a part becomes shared.
     let one = LockOwner::record(1);
-    a.cache.unlock(&file, one, 0, 49).await;
+    a.cache.locks().unlock(&file, one, 0, 49).await;
     assert_eq!(a.range(&file, range(1, 50, 59, Read)).await, 0);
     assert_eq!(b.range(&seen, range(3, 0, 49, Write)).await, 0);
     assert_eq!(b.range(&seen, range(3, 50, 59, Read)).await, 0);
@@ -235,8 +252,11 @@ async fn ranges_keep_programs_of_two_machines_apart() {
     assert_eq!(a.range(&file, range(1, 55, 55, Write)).await, 11);
     // A waiting program gets it.
     let (user, wanted) = (&b.user, range(4, 60, 99, Write));
-    let wait = b.cache.wait_for_lock(user, &seen, wanted, pending());
-    let (waited, ()) = tokio::join!(wait, a.cache.unlock(&file, one, 0, 99));
+    let wait = b
+        .cache
+        .locks()
+        .wait_for_lock(user, &seen, wanted, pending());
+    let (waited, ()) = tokio::join!(wait, a.cache.locks().unlock(&file, one, 0, 99));
     waited.expect("locked");
     a.unlock(&file, 2).await;
     for owner in 1..5 {
@@ -288,26 +308,26 @@ async fn ranges_last_as_long_as_they_are_extended() {
     assert_eq!(a.range(&file, mine).await, 0);
     for _ in 0..3 {
         bench.later(200);
-        a.cache.extend_locks(NOW).await;
+        a.cache.locks().extend_locks(NOW).await;
         assert_eq!(b.range(&seen, others).await, 11);
     }
     // The server forgot them, as when it is started again: they are set again, also after a sleep.
     bench.later(400);
-    a.cache.extend_locks(AfsTime(NOW.0 + 400)).await;
+    a.cache.locks().extend_locks(AfsTime(NOW.0 + 400)).await;
     assert_eq!(b.range(&seen, others).await, 11);
     // Another client was faster. A client that lost its lock does not release the other one's.
     bench.later(400);
     assert_eq!(b.range(&seen, others).await, 0);
-    a.cache.extend_locks(NOW).await;
+    a.cache.locks().extend_locks(NOW).await;
     a.unlock(&file, 1).await;
     assert_eq!(a.range(&file, range(2, 14, 14, Write)).await, 11);
     // One that was lost is set again when the other's is gone.
     assert_eq!(a.range(&file, range(1, 0, 4, Write)).await, 0);
     bench.later(400);
     assert_eq!(b.range(&seen, range(1, 0, 9, Write)).await, 0);
-    a.cache.extend_locks(NOW).await;
+    a.cache.locks().extend_locks(NOW).await;
     b.unlock(&seen, 1).await;
-    a.cache.extend_locks(NOW).await;
+    a.cache.locks().extend_locks(NOW).await;
     assert_eq!(b.range(&seen, range(1, 4, 4, Write)).await, 11);
     bench.end();
 }
@@ -323,12 +343,16 @@ async fn what_could_not_be_stored_before_its_range_was_given_back_cuts_nothing()
     of_a.write(0, b"ABCDE").await.expect("write");
     bench.refuse::<StoreData64>(AbortCode::EACCES, 1);
     a.unlock(&file, 1).await;
-    assert_eq!(a.cache.unstored()[0].1, Some(13));
+    assert_eq!(a.cache.write_back().unstored()[0].1, Some(13));
     // Another machine appends meanwhile.
     assert_eq!(b.range(&seen, range(1, 10, 19, Write)).await, 0);
     of_b.write(10, b" and more").await.expect("write");
     b.unlock(&seen, 1).await;
-    a.cache.store(&file, false).await.expect("stored now");
+    a.cache
+        .write_back()
+        .store(&file, false)
+        .await
+        .expect("stored now");
     let c = bench.client().await;
     assert_eq!(c.contents("file").await, b"ABCDE56789 and more");
     of_a.close().await;
@@ -342,15 +366,18 @@ async fn locks_in_one_volume_do_not_wait_for_those_in_another() {
     let bench = Bench::start();
     bench.add_other();
     let a = bench.client().await;
-    let mount = a.cache.symlink(&a.user, &a.root, b"mount", b"#other.");
+    let mount = a
+        .cache
+        .names()
+        .symlink(&a.user, &a.root, b"mount", b"#other.");
     mount.await.expect("mounted");
     let other = a.find("mount").await;
-    let inside = a.cache.create_file(&a.user, &other, b"file", 0o644);
+    let inside = a.cache.names().create_file(&a.user, &other, b"file", 0o644);
     for file in [a.make("file").await, inside.await.expect("made")] {
         assert_eq!(a.range(&file, range(1, 0, 9, Write)).await, 0);
     }
     let extended = bench.hold::<HoldRanges>();
-    let all = a.cache.extend_locks(NOW);
+    let all = a.cache.locks().extend_locks(NOW);
     tokio::select! {
         () = all => panic!("it does not wait"),
         () = held(&extended, 2) => {}

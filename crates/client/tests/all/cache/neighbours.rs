@@ -304,7 +304,7 @@ async fn a_full_cache_is_not_filled_with_files_ahead() {
             reader.settles(&bench).await;
         }
         assert_eq!(reader.ahead(), (ahead, 0));
-        let used = reader.cache.used() - length as u64;
+        let used = reader.cache.management().used() - length as u64;
         assert!(
             (30 + ahead * 10..=30 + ahead * 11).contains(&used),
             "{used}"

@@ -110,7 +110,12 @@ async fn behind(
     let port = runtime.client_port().expect("port");
     let cache = Cache::new(port, options, Arc::new(Tokens(None)), || NOW).expect("cache");
     let user = cache.user(0).await.expect("user");
-    let root = cache.root(&user).await.expect("root").expect("a volume");
+    let root = cache
+        .names()
+        .root(&user)
+        .await
+        .expect("root")
+        .expect("a volume");
     (Client { cache, user, root }, translator, runtime)
 }
 
@@ -128,6 +133,7 @@ async fn after_a_silence_a_server_is_asked_anew_and_promises_last_until_it_is_he
     a.put(&file, b"another").await.expect("stored");
     let made = b
         .cache
+        .names()
         .create_file(&b.user, &b.root, b"lost", 0o644)
         .await
         .expect_err("the answer goes to where we were");
@@ -136,7 +142,11 @@ async fn after_a_silence_a_server_is_asked_anew_and_promises_last_until_it_is_he
     assert!(!known.valid.is_zero(), "nobody can say more");
     // The server answers a connection that it meets now where that comes from. It may have done
     // what it was asked before.
-    let again = b.cache.create_file(&b.user, &b.root, b"lost", 0o644).await;
+    let again = b
+        .cache
+        .names()
+        .create_file(&b.user, &b.root, b"lost", 0o644)
+        .await;
     assert!(
         again
             .map_err(|error| errno(&error))
@@ -164,7 +174,7 @@ async fn with_another_address_what_waits_is_asked_again_and_promises_are_over() 
     let stored = tokio::spawn(async move { storing.put(&mine, b"written").await });
     let made = tokio::spawn(async move {
         let (cache, user, root) = (&making.cache, &making.user, &making.root);
-        cache.create_file(user, root, b"made", 0o644).await
+        cache.names().create_file(user, root, b"made", 0o644).await
     });
     // Both were heard, and no answer comes back.
     let heard = async {
@@ -177,7 +187,7 @@ async fn with_another_address_what_waits_is_asked_again_and_promises_are_over() 
         .expect("both are heard");
     assert!(!stored.is_finished() && !made.is_finished());
     assert_eq!(b.get(&seen).await, b"one", "nobody could tell");
-    b.cache.network_changed(Vec::new(), true);
+    b.cache.statuses().network_changed(Vec::new(), true);
     let stored = tokio::time::timeout(LIMIT, stored).await;
     let stored = stored.expect("in time").expect("a task");
     stored.expect("stored once more");
@@ -216,7 +226,7 @@ async fn a_store_that_was_given_up_does_not_come_behind_its_successor() {
     held.let_others_pass();
     first.abort();
     assert!(first.await.expect_err("given up").is_cancelled());
-    b.cache.network_changed(Vec::new(), true);
+    b.cache.statuses().network_changed(Vec::new(), true);
     let going_on = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(500)).await;
         drop(held);

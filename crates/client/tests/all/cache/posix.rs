@@ -15,7 +15,7 @@ fn told(vnode: &Vnode) -> AfsFetchStatus {
 impl Client {
     /// stat(2).
     async fn stat(&self, vnode: &std::sync::Arc<Vnode>) -> AfsFetchStatus {
-        let attributes = self.cache.attributes(&self.user, vnode).await;
+        let attributes = self.cache.reads().attributes(&self.user, vnode).await;
         attributes.expect("attributes").status
     }
 }
@@ -25,7 +25,11 @@ async fn a_name_that_is_too_long_is_called_so() {
     let bench = Bench::start();
     let a = bench.client().await;
     for (bytes, expected) in [(255, 2), (256, 36), (1_000, 36)] {
-        let found = a.cache.lookup(&a.user, &a.root, &vec![b'n'; bytes]).await;
+        let found = a
+            .cache
+            .names()
+            .lookup(&a.user, &a.root, &vec![b'n'; bytes])
+            .await;
         assert_eq!(errno(&found.expect_err("not there")), expected, "{bytes}");
     }
     bench.end();
@@ -38,7 +42,7 @@ async fn a_file_that_is_removed_while_it_is_open_has_no_names() {
     let file = a.make("file").await;
     let handle = a.open(&file, Rights::READ).await;
     assert_eq!(a.stat(&file).await.link_count, 1);
-    let removed = a.cache.remove_file(&a.user, &a.root, b"file").await;
+    let removed = a.cache.names().remove_file(&a.user, &a.root, b"file").await;
     removed.expect("removed");
     assert_eq!(a.stat(&file).await.link_count, 0);
     assert_eq!(told(&file).link_count, 0);
@@ -51,29 +55,41 @@ async fn a_directory_that_is_removed_while_it_is_open_has_no_links() {
     let bench = Bench::start();
     let a = bench.client().await;
     let make = async |name: &[u8]| {
-        let made = a.cache.make_dir(&a.user, &a.root, name, 0o755).await;
+        let made = a
+            .cache
+            .names()
+            .make_dir(&a.user, &a.root, name, 0o755)
+            .await;
         made.expect("made")
     };
     let (removed, old, replaced) = (make(b"a").await, make(b"b").await, make(b"c").await);
     a.stat(&removed).await;
-    let gone = a.cache.remove_dir(&a.user, &a.root, b"a").await;
+    let gone = a.cache.names().remove_dir(&a.user, &a.root, b"a").await;
     gone.expect("removed");
     let (from, to) = ((&a.root, &b"b"[..]), (&a.root, &b"c"[..]));
-    a.cache.rename(&a.user, from, to).await.expect("renamed");
+    a.cache
+        .names()
+        .rename(&a.user, from, to)
+        .await
+        .expect("renamed");
     for directory in [&removed, &replaced] {
         for _ in 0..2 {
             assert_eq!(a.stat(directory).await.link_count, 0);
         }
-        let made = a.cache.make_dir(&a.user, directory, b"in", 0o755).await;
+        let made = a
+            .cache
+            .names()
+            .make_dir(&a.user, directory, b"in", 0o755)
+            .await;
         assert_eq!(errno(&made.expect_err("it is gone")), 2);
     }
     assert_eq!(a.stat(&old).await.link_count, 2);
     // Another machine removes one: nothing is made up for it.
     let b = bench.client().await;
-    let gone = b.cache.remove_dir(&b.user, &b.root, b"c").await;
+    let gone = b.cache.names().remove_dir(&b.user, &b.root, b"c").await;
     gone.expect("removed");
-    a.cache.distrust(old.fid().volume);
-    let stat = a.cache.attributes(&a.user, &old).await;
+    a.cache.statuses().distrust(old.fid().volume);
+    let stat = a.cache.reads().attributes(&a.user, &old).await;
     assert_eq!(errno(&stat.expect_err("gone")), 2);
     bench.end();
 }
@@ -84,12 +100,16 @@ async fn a_name_that_goes_changes_the_file_s_time() {
     let a = bench.client().await;
     let (first, second) = (a.make("first").await, a.make("second").await);
     for (name, file) in [(b"another 1", &first), (b"another 2", &second)] {
-        let linked = a.cache.link(&a.user, &a.root, name, file).await;
+        let linked = a.cache.names().link(&a.user, &a.root, name, file).await;
         linked.expect("linked");
     }
     let before = a.stat(&first).await.server_mod_time;
     bench.later(10);
-    let removed = a.cache.remove_file(&a.user, &a.root, b"first").await;
+    let removed = a
+        .cache
+        .names()
+        .remove_file(&a.user, &a.root, b"first")
+        .await;
     removed.expect("removed");
     let status = a.stat(&first).await;
     assert_eq!(status.link_count, 1);
@@ -98,7 +118,11 @@ async fn a_name_that_goes_changes_the_file_s_time() {
     a.make("new").await;
     bench.later(10);
     let (from, to) = ((&a.root, &b"new"[..]), (&a.root, &b"second"[..]));
-    a.cache.rename(&a.user, from, to).await.expect("renamed");
+    a.cache
+        .names()
+        .rename(&a.user, from, to)
+        .await
+        .expect("renamed");
     let status = a.stat(&second).await;
     assert_eq!(status.link_count, 1);
     assert_eq!(status.server_mod_time.0, before.0 + 20);
@@ -152,27 +176,47 @@ async fn what_is_appended_follows_what_another_client_stored() {
 async fn a_rename_that_is_refused_leaves_an_open_file_where_it_was() {
     let bench = Bench::start();
     let (a, moved) = bench.one_with_a_file(b"new").await;
-    let made = a.cache.make_dir(&a.user, &a.root, b"sub", 0o755).await;
+    let made = a
+        .cache
+        .names()
+        .make_dir(&a.user, &a.root, b"sub", 0o755)
+        .await;
     let sub = made.expect("directory");
-    let made = a.cache.create_file(&a.user, &sub, b"target", 0o644).await;
+    let made = a
+        .cache
+        .names()
+        .create_file(&a.user, &sub, b"target", 0o644)
+        .await;
     let target = made.expect("target");
     a.put(&target, b"old").await.expect("stored");
     let handle = a.open(&target, Rights::READ).await;
     // The list of the root is another than that of what is in it.
     bench.allow(Rights::ALL.difference(Rights::DELETE));
     let to = (&sub, b"target".as_slice());
-    let renamed = a.cache.rename(&a.user, (&a.root, b"file"), to).await;
+    let renamed = a
+        .cache
+        .names()
+        .rename(&a.user, (&a.root, b"file"), to)
+        .await;
     assert_eq!(errno(&renamed.expect_err("no right")), 13);
     handle.close().await;
     for client in [&a, &bench.client().await] {
         let names = |directory: Arc<Vnode>| async move {
-            let listing = client.cache.listing(&client.user, &directory).await;
+            let listing = client
+                .cache
+                .statuses()
+                .listing(&client.user, &directory)
+                .await;
             let listing = listing.expect("names");
             listing.keys().cloned().collect::<Vec<_>>()
         };
         let seen = client.find("sub").await;
         assert_eq!(names(seen.clone()).await, [&b"target"[..]]);
-        let found = client.cache.lookup(&client.user, &seen, b"target").await;
+        let found = client
+            .cache
+            .names()
+            .lookup(&client.user, &seen, b"target")
+            .await;
         assert_eq!(client.get(&found.expect("target").vnode).await, b"old");
         assert_eq!(client.contents("file").await, b"new");
     }
@@ -180,13 +224,27 @@ async fn a_rename_that_is_refused_leaves_an_open_file_where_it_was() {
     bench.allow(Rights::ALL);
     let handle = a.open(&target, Rights::READ).await;
     let to = (&sub, b"target".as_slice());
-    let renamed = a.cache.rename(&a.user, (&a.root, b"file"), to).await;
+    let renamed = a
+        .cache
+        .names()
+        .rename(&a.user, (&a.root, b"file"), to)
+        .await;
     renamed.expect("renamed");
     assert_eq!(handle.read(0, 10).await.expect("read"), b"old");
-    let listing = a.cache.listing(&a.user, &sub).await.expect("names");
+    let listing = a
+        .cache
+        .statuses()
+        .listing(&a.user, &sub)
+        .await
+        .expect("names");
     assert_eq!(listing.len(), 2, "it has a name that nobody knows");
     handle.close().await;
-    let listing = a.cache.listing(&a.user, &sub).await.expect("names");
+    let listing = a
+        .cache
+        .statuses()
+        .listing(&a.user, &sub)
+        .await
+        .expect("names");
     assert_eq!(listing.len(), 1);
     assert_eq!(a.get(&moved).await, b"new");
     bench.end();

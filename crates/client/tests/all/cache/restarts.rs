@@ -30,6 +30,7 @@ impl Changes {
         client.make("removed").await;
         let made = client
             .cache
+            .names()
             .make_dir(&client.user, &client.root, b"old", 0o755);
         made.await.expect("made");
         Self { client, file }
@@ -38,13 +39,30 @@ impl Changes {
     async fn make<P: Procedure>(&self) -> i32 {
         let Client { cache, user, root } = &self.client;
         let made = match P::OPCODE {
-            CreateFile::OPCODE => cache.create_file(user, root, b"new", 0o640).await.map(drop),
-            MakeDir::OPCODE => cache.make_dir(user, root, b"dir", 0o750).await.map(drop),
-            Symlink::OPCODE => cache.symlink(user, root, b"link", b"to").await.map(drop),
-            Link::OPCODE => cache.link(user, root, b"another", &self.file).await,
-            RemoveFile::OPCODE => cache.remove_file(user, root, b"removed").await,
-            RemoveDir::OPCODE => cache.remove_dir(user, root, b"old").await,
-            _ => cache.rename(user, (root, b"file"), (root, b"moved")).await,
+            CreateFile::OPCODE => cache
+                .names()
+                .create_file(user, root, b"new", 0o640)
+                .await
+                .map(drop),
+            MakeDir::OPCODE => cache
+                .names()
+                .make_dir(user, root, b"dir", 0o750)
+                .await
+                .map(drop),
+            Symlink::OPCODE => cache
+                .names()
+                .symlink(user, root, b"link", b"to")
+                .await
+                .map(drop),
+            Link::OPCODE => cache.names().link(user, root, b"another", &self.file).await,
+            RemoveFile::OPCODE => cache.names().remove_file(user, root, b"removed").await,
+            RemoveDir::OPCODE => cache.names().remove_dir(user, root, b"old").await,
+            _ => {
+                cache
+                    .names()
+                    .rename(user, (root, b"file"), (root, b"moved"))
+                    .await
+            }
         };
         made.map_or_else(|error| errno(&error), |()| 0)
     }
@@ -97,6 +115,7 @@ async fn what_another_client_made_is_not_taken_for_ours() {
     // Empty, and of another mode.
     let made = other
         .cache
+        .names()
         .make_dir(&other.user, &other.root, b"dir", 0o700);
     made.await.expect("made");
     bench.refuse::<MakeDir>(ENDS, 1);
@@ -121,7 +140,11 @@ async fn a_server_that_ends_counts_no_locks() {
         last: u64::MAX,
         kind: LockKind::Write,
     };
-    let locked = client.cache.set_lock(&client.user, file, lock).await;
+    let locked = client
+        .cache
+        .locks()
+        .set_lock(&client.user, file, lock)
+        .await;
     locked.expect("locked");
     bench.end();
 }
@@ -136,11 +159,19 @@ async fn a_change_that_comes_late_is_seen_by_who_was_told_that_it_did_not() {
     };
     let cache = Cache::new(port, options, Arc::new(Tokens(None)), || NOW).expect("cache");
     let user = cache.user(0).await.expect("user");
-    let root = cache.root(&user).await.expect("root").expect("a volume");
+    let root = cache
+        .names()
+        .root(&user)
+        .await
+        .expect("root")
+        .expect("a volume");
     let a = Client { cache, user, root };
     assert!(a.names().await.is_empty());
     let creates = bench.hold::<CreateFile>();
-    let create = a.cache.create_file(&a.user, &a.root, b"late", 0o644);
+    let create = a
+        .cache
+        .names()
+        .create_file(&a.user, &a.root, b"late", 0o644);
     // The program gives up; the server has it.
     let given_up = tokio::time::timeout(Duration::from_secs(1), create).await;
     assert!(given_up.is_err());
@@ -150,7 +181,7 @@ async fn a_change_that_comes_late_is_seen_by_who_was_told_that_it_did_not() {
     let b = bench.client().await;
     while b.names().await.is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        b.cache.distrust(b.root.fid().volume);
+        b.cache.statuses().distrust(b.root.fid().volume);
     }
     assert_eq!(a.names().await, ["late"]);
     // It is decided some time after that, and what is answered is promised again.

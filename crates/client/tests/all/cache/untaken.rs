@@ -35,12 +35,15 @@ async fn what_was_written_to_a_file_that_others_removed_is_put_aside_and_told() 
         let b = bench.client().await;
         let handle = a.open(&file, Rights::WRITE).await;
         handle.write(0, b"after!").await.expect("write");
-        let removed = b.cache.remove_file(&b.user, &b.root, b"file").await;
+        let removed = b.cache.names().remove_file(&b.user, &b.root, b"file").await;
         removed.expect("removed");
         // By itself, as it is behind a close that did not wait.
-        let stored = a.cache.store(&file, false).await;
+        let stored = a.cache.write_back().store(&file, false).await;
         assert_eq!(errno(&stored.expect_err("it is gone")), 2);
-        assert!(a.cache.unstored().is_empty(), "nobody is there to take it");
+        assert!(
+            a.cache.write_back().unstored().is_empty(),
+            "nobody is there to take it"
+        );
         let told = handle.store(false).await;
         assert_eq!(errno(&told.expect_err("close says so")), 2);
         handle.store(false).await.expect("once");
@@ -71,27 +74,31 @@ async fn of_what_we_remove_ourselves_nothing_is_put_aside() {
         bench.refuse::<StoreData64>(AbortCode::EIO, 2);
         let stored = a.put(&file, b"waits").await;
         assert_eq!(errno(&stored.expect_err("refused")), 5);
-        assert_eq!(a.cache.unstored().len(), 1);
+        assert_eq!(a.cache.write_back().unstored().len(), 1);
         // It is stored in the same moment as it is removed.
         let stores = bench.hold::<StoreData64>();
         let (cache, waits) = (a.cache.clone(), file.clone());
-        let storing = tokio::spawn(async move { cache.store(&waits, false).await });
+        let storing = tokio::spawn(async move { cache.write_back().store(&waits, false).await });
         crate::cache::bench::held(&stores, 1).await;
         let done = match replaced {
-            false => a.cache.remove_file(&a.user, &a.root, b"file").await,
+            false => a.cache.names().remove_file(&a.user, &a.root, b"file").await,
             true => {
                 let (from, to) = ((&a.root, &b"other"[..]), (&a.root, &b"file"[..]));
-                a.cache.rename(&a.user, from, to).await
+                a.cache.names().rename(&a.user, from, to).await
             }
         };
         done.expect("removed");
         drop(stores);
         let stored = storing.await.expect("no panic");
         assert_eq!(errno(&stored.expect_err("it is gone")), 2);
-        assert!(a.cache.unstored().is_empty());
+        assert!(a.cache.write_back().unstored().is_empty());
         assert!(aside(&directory).is_empty());
         for name in a.names().await {
-            let removed = a.cache.remove_file(&a.user, &a.root, name.as_bytes()).await;
+            let removed = a
+                .cache
+                .names()
+                .remove_file(&a.user, &a.root, name.as_bytes())
+                .await;
             removed.expect("removed");
         }
     }
@@ -108,7 +115,12 @@ async fn a_server_that_hangs_ends_a_store_and_is_told() {
     };
     let cache = Cache::new(bench.port(), options, Arc::new(Tokens(None)), || NOW).expect("cache");
     let user = cache.user(0).await.expect("user");
-    let root = cache.root(&user).await.expect("root").expect("a volume");
+    let root = cache
+        .names()
+        .root(&user)
+        .await
+        .expect("root")
+        .expect("a volume");
     let a = Client { cache, user, root };
     let file = a.make("file").await;
     let stores = bench.hold::<StoreData64>();
@@ -120,7 +132,7 @@ async fn a_server_that_hangs_ends_a_store_and_is_told() {
     assert_eq!(errno(&stored.expect_err("no answer")), 110);
     assert!(took >= Duration::from_secs(3), "{took:?}");
     assert!(took < Duration::from_secs(15), "{took:?}");
-    assert_eq!(a.cache.unstored().len(), 1, "kept");
+    assert_eq!(a.cache.write_back().unstored().len(), 1, "kept");
     drop(stores);
     handle.store(false).await.expect("stored");
     handle.close().await;
@@ -147,12 +159,16 @@ async fn a_cache_that_is_full_of_what_is_refused_takes_no_more() {
     }
     assert!(told[..5].iter().all(Result::is_ok), "{told:?}");
     assert_eq!(told[99], Err(122), "over quota");
-    let kept = a.cache.unstored();
+    let kept = a.cache.write_back().unstored();
     let most = SIZE / bytes.len() as u64 + 2;
     assert!((10..=most).contains(&(kept.len() as u64)), "{}", kept.len());
     drop(bench.hold::<StoreData64>());
     for (file, _why) in kept {
-        a.cache.store(&file, false).await.expect("stored now");
+        a.cache
+            .write_back()
+            .store(&file, false)
+            .await
+            .expect("stored now");
         assert_eq!(a.get(&file).await, bytes);
     }
     let handle = a.open(&a.find("file99").await, Rights::WRITE).await;
@@ -185,15 +201,19 @@ async fn many_stores_that_were_given_up_are_soon_stored() {
         assert!(one.await.expect_err("given up").is_cancelled());
     }
     drop(stores);
-    assert_eq!(a.cache.unstored().len(), FILES);
+    assert_eq!(a.cache.write_back().unstored().len(), FILES);
     let begun = Instant::now();
     for file in &files {
-        a.cache.store(file, false).await.expect("stored");
+        a.cache
+            .write_back()
+            .store(file, false)
+            .await
+            .expect("stored");
     }
     let took = begun.elapsed();
     // Two seconds each would be 16.
     assert!(took >= Duration::from_secs(2), "{took:?}");
     assert!(took < Duration::from_secs(8), "{took:?}");
-    assert!(a.cache.unstored().is_empty());
+    assert!(a.cache.write_back().unstored().is_empty());
     bench.end();
 }

@@ -50,8 +50,17 @@ async fn counts_outlive_tokens_and_many_users_leave_room() {
     let port = bench.port();
     let cache = Cache::new(port, bench.cache_options(), tokens.clone(), || NOW).expect("cache");
     let user = cache.user(7).await.expect("user");
-    let root = cache.root(&user).await.expect("root").expect("a volume");
-    cache.attributes(&user, &root).await.expect("attributes");
+    let root = cache
+        .names()
+        .root(&user)
+        .await
+        .expect("root")
+        .expect("a volume");
+    cache
+        .reads()
+        .attributes(&user, &root)
+        .await
+        .expect("attributes");
     let before = answers(&cache);
     assert!(before > 0, "{}", cache.metrics());
 

@@ -8,7 +8,7 @@ use crate::cache::bench::{Bench, Client};
 async fn look_up(client: &Client, names: impl IntoIterator<Item = String>) {
     for name in names {
         let vnode = client.find(&name).await;
-        let known = client.cache.attributes(&client.user, &vnode).await;
+        let known = client.cache.reads().attributes(&client.user, &vnode).await;
         known.expect("known");
     }
 }
