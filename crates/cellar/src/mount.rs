@@ -211,7 +211,7 @@ async fn mounted(options: Options) -> Outcome {
     }
     // Store what an earlier mount left unstored before programs start to write. A silent server is
     // not waited for twice.
-    let _late = tokio::time::timeout(patience * 2, cache.write_back().take_up()).await;
+    let _late = tokio::time::timeout(patience * 2, cache.write_back().recover()).await;
     if let Some(directory) = &kept_in {
         tell_of_leftovers(directory);
     }

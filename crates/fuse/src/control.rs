@@ -158,7 +158,7 @@ impl Requests {
     fn unstored(&self, uid: u32, at: &str) -> Answer<String> {
         let whose = (!self.manages(uid)).then_some(uid);
         let all = self.cache.management().waiting(whose).into_iter();
-        let line = |(one, failed): cellar_client::cache::Waiting| {
+        let line = |(one, failed): cellar_client::cache::UnstoredFile| {
             let user = match one.writer {
                 u32::MAX => "-".to_owned(),
                 uid => uid.to_string(),

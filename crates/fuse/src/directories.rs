@@ -87,7 +87,7 @@ impl Gift<'_> {
         let given = std::mem::take(&mut self.given);
         for one in given {
             if one.vnode.breaks() != one.breaks {
-                self.requests.cache.promises().take_back(&one.vnode);
+                self.requests.cache.promises().invalidate(&one.vnode);
             }
         }
         self.requests.answered(&self.seen);

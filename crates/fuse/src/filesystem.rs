@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::SystemTime;
 
-use cellar_client::cache::{Cache, Wanted};
+use cellar_client::cache::{Cache, NewAttributes};
 use cellar_wire::ids::{AfsTime, ViceId};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Generation, INodeNo,
@@ -265,7 +265,7 @@ impl fuser::Filesystem for Filesystem {
         let times = atime.is_some() || mtime.is_some();
         let changes_nothing =
             [mode, uid, gid].iter().all(Option::is_none) && size.is_none() && !times;
-        let wanted = Wanted {
+        let wanted = NewAttributes {
             mode,
             owner: uid.map(|uid| ViceId(uid as i32)),
             group: gid.map(|gid| ViceId(gid as i32)),

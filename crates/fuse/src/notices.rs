@@ -478,7 +478,7 @@ impl Watcher for Notices {
         })
     }
 
-    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn all_delivered(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         let told = self.waiting.lock().told;
         let mut done = self.done.subscribe();
         Box::pin(async move {
@@ -701,14 +701,14 @@ mod tests {
         let begun = Instant::now();
         for vnode in 1..100 {
             bench.notices.put(key(2, vnode), false, Notice::Contents);
-            bench.notices.settled().await;
+            bench.notices.all_delivered().await;
             assert_eq!(bench.told(key(2, vnode)), [true]);
         }
         assert!(begun.elapsed() < SETTLE_TIME * 4, "{:?}", begun.elapsed());
         assert_eq!(bench.told.lock().len(), 99);
         bench.held.store(false, Ordering::Release);
         bench.notices.put(key(2, 1), false, Notice::Attributes);
-        bench.notices.settled().await;
+        bench.notices.all_delivered().await;
         bench.end();
     }
 
@@ -735,7 +735,7 @@ mod tests {
         let begun = !bench.notices.waiting.lock().volumes.is_empty();
         assert!(begun, "notices about names are still under way");
         bench.names_held.store(false, Ordering::Release);
-        bench.notices.settled().await;
+        bench.notices.all_delivered().await;
         bench.end();
     }
 
@@ -747,7 +747,7 @@ mod tests {
         for vnode in [1, 3, 5, 7] {
             bench.notices.put(key(1, vnode), true, Notice::Contents);
         }
-        bench.notices.settled().await;
+        bench.notices.all_delivered().await;
         // This includes a directory whose names are being written.
         for vnode in [1, 2, 4, 7, 100] {
             bench.notices.put(key(1, vnode), false, Notice::Contents);
@@ -762,7 +762,7 @@ mod tests {
             }
         }
         bench.names_held.store(false, Ordering::Release);
-        bench.notices.settled().await;
+        bench.notices.all_delivered().await;
         bench.end();
     }
 
@@ -772,7 +772,7 @@ mod tests {
         bench.held.store(true, Ordering::Release);
         bench.notices.put(key(1, 1), false, Notice::Contents);
         let begun = Instant::now();
-        bench.notices.settled().await;
+        bench.notices.all_delivered().await;
         assert!(begun.elapsed() >= SETTLE_TIME, "the wait lasts");
         // Only one thread writes about the vnode.
         bench.notices.put(key(1, 1), false, Notice::Attributes);

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cellar_client::cache::{Attributes, Cache, Lookup, User, Vnode, Wanted};
+use cellar_client::cache::{Attributes, Cache, Lookup, NewAttributes, User, Vnode};
 use cellar_client::{Error, errno};
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::FileType as Kind;
@@ -231,7 +231,7 @@ impl Requests {
     /// and then believes the answer; so the notice is repeated.
     pub(crate) fn answered(&self, seen: &Seen) {
         if let Some((directory, _)) = seen.directory.as_ref().filter(|_| seen.is_over()) {
-            self.cache.promises().take_back(directory);
+            self.cache.promises().invalidate(directory);
         }
     }
 
@@ -241,7 +241,7 @@ impl Requests {
         if let Some((vnode, breaks)) = &entry.shown
             && vnode.breaks() != *breaks
         {
-            self.cache.promises().take_back(vnode);
+            self.cache.promises().invalidate(vnode);
         }
     }
 
@@ -364,7 +364,7 @@ impl Requests {
         &self,
         uid: u32,
         number: INodeNo,
-        wanted: Wanted,
+        wanted: NewAttributes,
         handle: Option<u64>,
         kills_set_id: bool,
     ) -> Answer<(FileAttr, Duration)> {
@@ -401,9 +401,9 @@ impl Requests {
         if killed == mode || status.file_type != Kind::File {
             return None;
         }
-        let wanted = Wanted {
+        let wanted = NewAttributes {
             mode: Some(killed),
-            ..Wanted::default()
+            ..NewAttributes::default()
         };
         let set = self.cache.set_attributes(user, vnode, wanted, false).await;
         set.ok()
@@ -498,7 +498,7 @@ impl Requests {
         let handle = self.handle(handle)?;
         let start = handle.append(data).await.map_err(code)?;
         if start != offset {
-            self.cache.promises().take_back(handle.vnode());
+            self.cache.promises().invalidate(handle.vnode());
         }
         Ok(data.len() as u32)
     }

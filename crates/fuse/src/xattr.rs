@@ -50,7 +50,7 @@ impl Requests {
 
     pub(crate) async fn xattr(&self, uid: u32, number: INodeNo, name: &[u8]) -> Answer<Vec<u8>> {
         if name == control::HEARD.as_bytes() {
-            self.cache.management().heard_all().await;
+            self.cache.management().wait_for_notices().await;
             return Ok(Vec::new());
         }
         if control::is_control(name) {

@@ -8,7 +8,7 @@ use crate::common::devices::{
     Servers, TOP, comes_back, devices_are, devices_of, local, pieces, ready, spoil,
 };
 use crate::common::{Cell, until};
-use cellar_client::cache::{Anonymous, Cache, Leases, Options, Root, Wanted};
+use cellar_client::cache::{Anonymous, Cache, Leases, NewAttributes, Options, Root};
 use cellar_client::{CellName, Ports};
 use cellar_rpc::{PortConfig, Runtime};
 use cellar_wire::acl::Rights;
@@ -339,10 +339,10 @@ fn a_mount_stores_mode_and_time_of_what_it_stores_at_devices() {
             let handle = a.open(&user, &file, Rights::WRITE, false).await;
             let handle = handle.expect("open");
             handle.write(0, &bytes).await.expect("write");
-            let wanted = Wanted {
+            let wanted = NewAttributes {
                 mode: Some(0o600),
                 modified: Some(time),
-                ..Wanted::default()
+                ..NewAttributes::default()
             };
             let set = a.set_attributes(&user, &file, wanted, true).await;
             set.expect("set");

@@ -13,9 +13,9 @@ use crate::rxafscb::{Promises, Settled};
 pub(super) struct Breaks(pub(super) Weak<Cache>);
 
 impl Breaks {
-    async fn settled(&self) {
+    async fn all_delivered(&self) {
         if let Some(cache) = self.0.upgrade() {
-            cache.env.audience.settled().await;
+            cache.env.audience.all_delivered().await;
         }
     }
 }
@@ -31,7 +31,7 @@ impl Promises for Breaks {
             }
         }
         Box::pin(async move {
-            tokio::join!(self.settled(), renewals.done());
+            tokio::join!(self.all_delivered(), renewals.done());
         })
     }
 
@@ -43,6 +43,6 @@ impl Promises for Breaks {
             // end.
             cache.statuses.promises_end(None);
         }
-        Box::pin(self.settled())
+        Box::pin(self.all_delivered())
     }
 }

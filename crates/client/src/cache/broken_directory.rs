@@ -37,7 +37,7 @@ impl Vnode {
         let owed = state.held.end();
         let rested = state.compared.is_none_or(|at| at.elapsed() >= PAUSE);
         // The server may not know the names in a leased directory yet.
-        let is_shared = state.lease.is_none() && state.untold == 0;
+        let is_shared = state.lease.is_none() && state.pending_creates == 0;
         let before = (promised && owed == Owed::ALL && rested && is_shared)
             .then(|| {
                 let status = state.status?;

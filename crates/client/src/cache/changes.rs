@@ -21,7 +21,7 @@ use crate::error::Result;
 mod verify;
 
 pub(super) use verify::Verify;
-use verify::{Look, is_about_name};
+use verify::{NameChange, is_about_name};
 
 /// Sends changes to servers. Has no state of its own.
 pub struct Changes {
@@ -34,14 +34,14 @@ pub struct Changes {
 /// A change that is under way. If there is no answer, because the server is silent or the program
 /// gave up, the server may still make the change later. It breaks none of our promises for a change
 /// of our own. So a drop without an answer marks the vnodes as undecided.
-struct Doubt<'a> {
+struct UnansweredChange<'a> {
     promises: &'a Promises,
     vnodes: Vec<&'a Arc<Vnode>>,
 }
 
-impl Doubt<'_> {
-    /// Ends the doubt if the server made the change or refused it.
-    fn settle<T>(&mut self, outcome: &Result<T>) {
+impl UnansweredChange<'_> {
+    /// Notes the outcome, if the server made the change or refused it.
+    fn resolve<T>(&mut self, outcome: &Result<T>) {
         let answered = match outcome {
             Ok(_) => true,
             Err(error) => error.code().is_some_and(|code| code.0 > 0),
@@ -52,7 +52,7 @@ impl Doubt<'_> {
     }
 }
 
-impl Drop for Doubt<'_> {
+impl Drop for UnansweredChange<'_> {
     fn drop(&mut self) {
         self.promises.undecided(&self.vnodes);
     }
@@ -84,7 +84,7 @@ impl Changes {
             in_status: set,
         };
         let what = format!("attributes of {}", vnode.fid());
-        let mut doubt = Doubt {
+        let mut unanswered = UnansweredChange {
             promises: &self.promises,
             vnodes: vec![vnode],
         };
@@ -93,7 +93,7 @@ impl Changes {
             .call_volume(&vnode.volume, &what, &arguments)
             .await
             .inspect_err(|error| self.creates.note_failure(vnode, error));
-        doubt.settle(&outcome);
+        unanswered.resolve(&outcome);
         let reply = outcome?;
         self.promises.apply_status(user, vnode, &reply.status, None);
         if let Some(time) = set.client_mod_time {
@@ -128,7 +128,7 @@ impl Changes {
         }
         let arguments = arguments(directory.fid(), afs_name(name)?);
         let before = directory.state.lock().listing.clone();
-        let look = Look {
+        let change = NameChange {
             changes: self,
             user,
             directory,
@@ -136,7 +136,7 @@ impl Changes {
             before: before.and_then(|(_, listing)| listing.get(name).copied()),
         };
         let what = String::from_utf8_lossy(name).into_owned();
-        let mut doubt = Doubt {
+        let mut unanswered = UnansweredChange {
             promises: &self.promises,
             vnodes: std::iter::once(directory).chain(other).collect(),
         };
@@ -147,7 +147,7 @@ impl Changes {
             let outcome = client.call_volume_at(&directory.volume, &what, &arguments);
             let error = match outcome.await {
                 Ok((reply, by)) => {
-                    doubt.settle(&Ok(()));
+                    unanswered.resolve(&Ok(()));
                     return Ok((reply, Some(by)));
                 }
                 Err(error) => error,
@@ -158,9 +158,9 @@ impl Changes {
             let restarted = ended || self.env.reach.marks().show_restart_since(before);
             if goes_on || (about_name && restarted) {
                 tracing::debug!(name = what, %error, "checking whether the change was made");
-                match arguments.made(look).await {
+                match arguments.made(change).await {
                     Ok(Some(reply)) => {
-                        doubt.settle(&Ok(()));
+                        unanswered.resolve(&Ok(()));
                         return Ok((reply, None));
                     }
                     Ok(None) if goes_on => continue,
@@ -168,10 +168,10 @@ impl Changes {
                 }
             }
             // The server says that a name exists, or not, against our copy of the directory. So the
-            // copy is wrong: the doubt stays, and the names are fetched again.
+            // copy is wrong: the change stays undecided, and the names are fetched again.
             let refusal = Err(error);
             if !about_name {
-                doubt.settle(&refusal);
+                unanswered.resolve(&refusal);
             }
             return refusal;
         }

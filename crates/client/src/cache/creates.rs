@@ -41,7 +41,7 @@ pub struct Creates {
     vnodes: Arc<VnodeTable>,
     promises: Arc<Promises>,
     /// The number of pending creates.
-    untold: AtomicUsize,
+    pending_creates: AtomicUsize,
     /// The queues, by cell, volume, and number of the user.
     queues: Ordered<LEAF, HashMap<(u32, VolumeId, u32), Arc<Queue>>>,
     /// Volumes on servers without leases, and the time until which that is assumed.
@@ -61,7 +61,7 @@ impl Creates {
             env,
             vnodes,
             promises,
-            untold: AtomicUsize::new(0),
+            pending_creates: AtomicUsize::new(0),
             queues: Ordered::default(),
             unknown: Ordered::default(),
             numbers: Ordered::default(),

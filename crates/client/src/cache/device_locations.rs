@@ -18,8 +18,8 @@ pub(super) const GROWTH: u64 = 2;
 
 /// The known locations of a file's bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
-    pub(super) known: Mutex<Option<Known>>,
+pub(crate) struct DeviceLocations {
+    pub(super) known: Mutex<Option<KnownLocation>>,
     /// Held during a request, so that other tasks wait for the same answer.
     pub(super) asking: tokio::sync::Mutex<()>,
     /// The last answer to a store, if it was that the file server keeps the file.
@@ -45,7 +45,7 @@ impl KeptThere {
 
 /// The location of one version of a file.
 #[derive(Clone, Debug)]
-pub(super) enum Known {
+pub(super) enum KnownLocation {
     /// In objects, with the right of one user to read them.
     Granted { user: u32, granted: Arc<Granted> },
     /// On the file server.
@@ -54,25 +54,25 @@ pub(super) enum Known {
     Avoided { until: Instant },
 }
 
-impl Places {
+impl DeviceLocations {
     /// Returns the known location of a version for a user. `Some(None)`: the bytes must be read
     /// through the file server.
     pub(super) fn of(&self, user: &User, version: u64) -> Option<Option<Arc<Granted>>> {
         let known = self.known.lock();
         let now = Instant::now();
         match known.as_ref()? {
-            Known::Granted { user: id, granted } => {
+            KnownLocation::Granted { user: id, granted } => {
                 let holds = *id == user.id()
                     && granted.status.data_version == version
                     && now < granted.renew;
                 holds.then(|| Some(granted.clone()))
             }
-            Known::Plain { version: of } => (*of == version).then_some(None),
-            Known::Avoided { until } => (now < *until).then_some(None),
+            KnownLocation::Plain { version: of } => (*of == version).then_some(None),
+            KnownLocation::Avoided { until } => (now < *until).then_some(None),
         }
     }
 
-    pub(super) fn learn(&self, known: Known) {
+    pub(super) fn learn(&self, known: KnownLocation) {
         *self.known.lock() = Some(known);
     }
 
@@ -84,7 +84,7 @@ impl Places {
 
     pub(super) fn avoid(&self) {
         let until = Instant::now() + PAUSE;
-        self.learn(Known::Avoided { until });
+        self.learn(KnownLocation::Avoided { until });
     }
 
     /// Whether the file server answered that it keeps a file of this length.

@@ -8,11 +8,11 @@
 //!    cache sends all ranges to the server. An AFS server has only locks on the whole file, to read
 //!    or to write. There the cache sets the strongest lock that its programs need. For volumes that
 //!    cannot be written, no server is asked.
-//! 2. A server forgets a lock after `LOCK_SECS`. While a program
-//!    has a lock, the cache extends it every [`EXTEND_TIME`]. It also does so when a server returns
-//!    or answers that it does not know us. If the lock was lost anyway (the server was restarted),
-//!    it is set again. If another client has taken it, a line of the log reports it, because no
-//!    program waits for an answer. The cache retries at the same interval.
+//! 2. A server forgets a lock after `LOCK_SECS`. While a program has a lock, the cache extends it
+//!    every [`EXTEND_TIME`]. It also does so when a server returns or answers that it does not know
+//!    us. If the lock was lost anyway (the server was restarted), it is set again. If another
+//!    client has taken it, a line of the log reports it, because no program waits for an answer.
+//!    The cache retries at the same interval.
 //! 3. A lock on the whole file has no owner. A client that extends or releases a lock that it has
 //!    lost extends or releases the lock of another client. So neither is done with a lock that was
 //!    not extended in time, for instance on a machine that slept. Such a lock is set again instead.
@@ -128,17 +128,17 @@ impl FileLocks {
             self.unlock(vnode, lock.owner, 0, u64::MAX).await;
         }
         set?;
-        self.look_under_lock(user, vnode).await;
+        self.refresh_under_lock(user, vnode).await;
         Ok(())
     }
 
     /// Makes bytes visible that another machine stored before it released the lock. The kernel then
     /// holds nothing older than this lock (`promises/coherence.rs`, rule 5).
-    async fn look_under_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
+    async fn refresh_under_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
         self.env.audience.notified(vnode).await;
         if let Err(error) = self.statuses.status(user, vnode).await {
             tracing::info!(fid = %vnode.fid(), %error, "the status of the locked file is not known");
-            self.promises.take_back(vnode);
+            self.promises.invalidate(vnode);
         }
         self.reads.lengthen(user, vnode).await;
         self.env.audience.notified(vnode).await;
@@ -146,10 +146,10 @@ impl FileLocks {
 
     async fn try_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>, lock: Lock) -> Result<()> {
         let mut server = vnode.locks.server.lock().await;
-        if vnode.locks.hindrance(&lock).is_some() {
-            return Err(in_the_way(vnode));
+        if vnode.locks.conflict_with(&lock).is_some() {
+            return Err(conflict(vnode));
         }
-        self.reach(user, vnode, &mut server, &lock).await?;
+        self.hold_at_server(user, vnode, &mut server, &lock).await?;
         if !vnode.locks.put(lock) {
             return Err(refused("a lock", AbortCode::from_errno(ENOLCK)));
         }
@@ -199,7 +199,7 @@ impl FileLocks {
         lock: Lock,
     ) -> Result<Option<Lock>> {
         let server = vnode.locks.server.lock().await;
-        let here = vnode.locks.hindrance(&lock);
+        let here = vnode.locks.conflict_with(&lock);
         if here.is_some() || vnode.volume.is_read_only() {
             return Ok(here);
         }
@@ -230,8 +230,8 @@ impl FileLocks {
             last: i64::MAX as u64,
             alone: others < 0,
         };
-        let hinders = others < 0 || (others > 0 && lock.kind == LockKind::Write);
-        Ok(hinders.then(|| there(all)))
+        let conflicts = others < 0 || (others > 0 && lock.kind == LockKind::Write);
+        Ok(conflicts.then(|| there(all)))
     }
 
     /// Releases the owner's locks on a range.
@@ -244,17 +244,17 @@ impl FileLocks {
         }
         let mut server = vnode.locks.server.lock().await;
         vnode.locks.take(owner, first, last);
-        self.give_back(vnode, &mut server).await;
+        self.release_unused(vnode, &mut server).await;
         vnode.locks.freed.notify_waiters();
     }
 
     /// Releases all locks that were set through an open file, at its last close.
     pub async fn unlock_open_file(&self, vnode: &Arc<Vnode>, open_file: u64) {
         let is_its = |lock: &Lock| lock.open_file == open_file;
-        self.unlock_those(vnode, is_its).await;
+        self.unlock_matching(vnode, is_its).await;
     }
 
-    async fn unlock_those(&self, vnode: &Arc<Vnode>, which: impl Fn(&Lock) -> bool) {
+    async fn unlock_matching(&self, vnode: &Arc<Vnode>, which: impl Fn(&Lock) -> bool) {
         if !vnode.locks.held.lock().iter().any(&which) {
             return;
         }
@@ -263,12 +263,12 @@ impl FileLocks {
         }
         let mut server = vnode.locks.server.lock().await;
         vnode.locks.held.lock().retain(|lock| !which(lock));
-        self.give_back(vnode, &mut server).await;
+        self.release_unused(vnode, &mut server).await;
         vnode.locks.freed.notify_waiters();
     }
 
     /// Makes the server keep the locks of this machine's programs and another one.
-    async fn reach(
+    async fn hold_at_server(
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
@@ -280,7 +280,7 @@ impl FileLocks {
         }
         let whole = matches!(server.as_ref().map(|kept| &kept.what), Some(What::Whole(_)));
         if whole || self.knows_no_ranges(vnode) {
-            return self.reach_whole(user, vnode, server, lock.kind).await;
+            return self.hold_whole(user, vnode, server, lock.kind).await;
         }
         let wanted = vnode.locks.all_with(Some(lock));
         let now = self.env.now();
@@ -305,7 +305,7 @@ impl FileLocks {
             }
             Ok(false) => {
                 *server = None;
-                self.reach_whole(user, vnode, server, lock.kind).await
+                self.hold_whole(user, vnode, server, lock.kind).await
             }
             Err(error) => {
                 // Unless the call was refused, the server has either the old ranges or the new
@@ -319,7 +319,7 @@ impl FileLocks {
     }
 
     /// Makes the server keep a lock of at least this kind on the whole file.
-    async fn reach_whole(
+    async fn hold_whole(
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
@@ -351,7 +351,7 @@ impl FileLocks {
     }
 
     /// Releases at the server the locks that no program of this machine has any more.
-    async fn give_back(&self, vnode: &Arc<Vnode>, server: &mut Option<Kept>) {
+    async fn release_unused(&self, vnode: &Arc<Vnode>, server: &mut Option<Kept>) {
         let nobody = vnode.locks.is_empty();
         if nobody {
             self.locked.lock().remove(&vnode.key);
@@ -462,7 +462,7 @@ impl FileLocks {
             return;
         }
         vnode.locks.held.lock().clear();
-        self.give_back(vnode, &mut server).await;
+        self.release_unused(vnode, &mut server).await;
         vnode.locks.freed.notify_waiters();
     }
 
@@ -485,7 +485,7 @@ impl FileLocks {
             let all = vnode.locks.all_with(None);
             return match self.hold(&kept.user, vnode, &all).await? {
                 true => Ok(()),
-                false => Err(in_the_way(vnode)),
+                false => Err(conflict(vnode)),
             };
         }
         let what = format!("a lock on {}", vnode.fid());
@@ -518,7 +518,7 @@ fn others(count: i32, ours: Option<LockKind>) -> i32 {
     }
 }
 
-fn in_the_way(vnode: &Vnode) -> crate::error::Error {
+fn conflict(vnode: &Vnode) -> crate::error::Error {
     let what = format!("a lock on {}", vnode.fid());
     refused(what, AbortCode::from_errno(EAGAIN))
 }

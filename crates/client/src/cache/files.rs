@@ -8,7 +8,7 @@ use cellar_wire::ids::{AfsTime, ViceId};
 use cellar_wire::rxafs::{AfsStoreStatus, FileType, GetVolumeStatus};
 
 use crate::cache::Cache;
-use crate::cache::reads::Course;
+use crate::cache::reads::ReadPosition;
 use crate::cache::request::refused;
 use crate::cache::user::User;
 use crate::cache::vnode::{Attributes, Vnode};
@@ -24,7 +24,7 @@ pub struct Handle {
     cache: Arc<Cache>,
     user: Arc<User>,
     vnode: Arc<Vnode>,
-    course: Course,
+    position: ReadPosition,
     open: bool,
 }
 
@@ -40,7 +40,7 @@ impl Drop for Handle {
 
 /// The attributes that a program sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct NewAttributes {
     /// The low 12 bits of the mode.
     pub mode: Option<u32>,
     /// The owner.
@@ -118,7 +118,7 @@ impl Cache {
             cache: self.clone(),
             user: user.clone(),
             vnode: vnode.clone(),
-            course: Course::default(),
+            position: ReadPosition::default(),
             open: true,
         }
     }
@@ -132,7 +132,7 @@ impl Cache {
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
-        wanted: Wanted,
+        wanted: NewAttributes,
         open: bool,
     ) -> Result<Attributes> {
         if let Some(length) = wanted.length {
@@ -212,7 +212,7 @@ impl Handle {
         self.vnode.hold_contents();
         self.cache
             .reads
-            .read_file(&self.user, &self.vnode, &self.course, start, length)
+            .read_file(&self.user, &self.vnode, &self.position, start, length)
             .await
     }
 
@@ -244,7 +244,7 @@ impl Handle {
         let is_same = (vnode.breaks(), vnode.contents()) == (breaks, contents);
         let holds = is_same && vnode.promised(user).is_some();
         if !holds {
-            cache.promises.take_back(vnode);
+            cache.promises.invalidate(vnode);
         }
         holds
     }
@@ -352,7 +352,7 @@ impl Handle {
         };
         if let Some(error) = stored
             .err()
-            .filter(|_| self.cache.creates.still_waits(&self.vnode))
+            .filter(|_| self.cache.creates.is_retried(&self.vnode))
         {
             tracing::warn!(fid = %self.vnode.fid(), %error, "not stored yet; the store is retried");
         }

@@ -122,7 +122,7 @@ impl Held {
     }
 
     /// The kernel has the new length.
-    pub(super) fn length_told(&mut self) {
+    pub(super) fn length_sent(&mut self) {
         self.longer = false;
     }
 }

@@ -85,7 +85,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    pub(super) fn hinders(&self, other: &Self) -> bool {
+    pub(super) fn conflicts(&self, other: &Self) -> bool {
         let alone = self.kind == LockKind::Write || other.kind == LockKind::Write;
         let meets = self.first <= other.last && other.first <= self.last;
         let one_family = self.owner.family == other.owner.family;
@@ -145,9 +145,9 @@ pub(crate) struct Locks {
 
 impl Locks {
     /// Returns a lock that conflicts with a wanted one.
-    pub(super) fn hindrance(&self, wanted: &Lock) -> Option<Lock> {
+    pub(super) fn conflict_with(&self, wanted: &Lock) -> Option<Lock> {
         let held = self.held.lock();
-        held.iter().find(|lock| lock.hinders(wanted)).copied()
+        held.iter().find(|lock| lock.conflicts(wanted)).copied()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -249,8 +249,12 @@ mod tests {
         let locks = Locks::default();
         assert!(locks.put(all(LockOwner::flock(1), Read)));
         assert!(locks.put(all(LockOwner::record(1), Write)));
-        assert_eq!(locks.hindrance(&all(LockOwner::flock(2), Read)), None);
-        assert!(locks.hindrance(&all(LockOwner::record(2), Read)).is_some());
+        assert_eq!(locks.conflict_with(&all(LockOwner::flock(2), Read)), None);
+        assert!(
+            locks
+                .conflict_with(&all(LockOwner::record(2), Read))
+                .is_some()
+        );
         // The server keeps the stronger of both, and later the one that is left.
         let held = |alone| {
             let (first, last) = (0, u64::MAX);
@@ -268,10 +272,10 @@ mod tests {
         use LockKind::{Read, Write};
         let locks = Locks::default();
         assert!(locks.put(lock(1, 0, 99, Read)));
-        assert_eq!(locks.hindrance(&lock(2, 50, 60, Read)), None);
-        assert!(locks.hindrance(&lock(2, 50, 60, Write)).is_some());
-        assert_eq!(locks.hindrance(&lock(2, 100, 200, Write)), None);
-        assert_eq!(locks.hindrance(&lock(1, 0, 99, Write)), None, "its own");
+        assert_eq!(locks.conflict_with(&lock(2, 50, 60, Read)), None);
+        assert!(locks.conflict_with(&lock(2, 50, 60, Write)).is_some());
+        assert_eq!(locks.conflict_with(&lock(2, 100, 200, Write)), None);
+        assert_eq!(locks.conflict_with(&lock(1, 0, 99, Write)), None, "its own");
         // A part is exclusive now, and a part is free.
         assert!(locks.put(lock(1, 40, 59, Write)));
         locks.take(LockOwner::record(1), 45, 49);
@@ -285,7 +289,7 @@ mod tests {
             (60, 99, Read),
         ];
         assert_eq!(ranges, expected);
-        assert_eq!(locks.hindrance(&lock(2, 45, 49, Write)), None);
+        assert_eq!(locks.conflict_with(&lock(2, 45, 49, Write)), None);
         locks.take(LockOwner::record(1), 0, u64::MAX);
         assert!(locks.is_empty());
     }

@@ -9,13 +9,13 @@ use cellar_cachestore::{Unstored, aside_in};
 
 use crate::cache::Cache;
 use crate::cache::request::path_error;
-use crate::cache::user::{ANYBODY, User};
+use crate::cache::user::{ANONYMOUS, User};
 use crate::cache::vnode::Vnode;
 use crate::cell::{Cell, CellName};
 use crate::error::{PathProblem, Result};
 
 /// A file that is not stored, and the error of its last store, if it failed (an errno).
-pub type Waiting = (Unstored, Option<i32>);
+pub type UnstoredFile = (Unstored, Option<i32>);
 
 /// Requests of an administrator. They use the whole cache.
 pub struct Management<'a>(pub(super) &'a Cache);
@@ -142,8 +142,8 @@ impl Management<'_> {
     }
 
     /// Waits until the notices for all that was dropped before have taken effect.
-    pub async fn heard_all(&self) {
-        self.0.env.audience.settled().await;
+    pub async fn wait_for_notices(&self) {
+        self.0.env.audience.all_delivered().await;
     }
 
     fn forget_all(&self, which: impl Fn(&crate::cache::Key) -> bool) {
@@ -157,13 +157,13 @@ impl Management<'_> {
         {
             let mut state = vnode.state.lock();
             // Only the listing has the names of pending creates.
-            if state.untold == 0 && state.life.pending().is_none() {
+            if state.pending_creates == 0 && state.life.pending().is_none() {
                 state.listing = None;
                 state.link = None;
             }
         }
         vnode.body.lock().forget_clean();
-        self.0.promises.take_back(vnode);
+        self.0.promises.invalidate(vnode);
     }
 
     /// Adds a cell, or replaces its servers.
@@ -208,7 +208,7 @@ impl Management<'_> {
     }
 
     /// Returns the files of one user, or of all users, that are not stored.
-    pub fn waiting(&self, uid: Option<u32>) -> Vec<Waiting> {
+    pub fn waiting(&self, uid: Option<u32>) -> Vec<UnstoredFile> {
         let all = self.0.write_back.unstored().into_iter();
         let one = all.map(|(vnode, failed)| {
             let body = vnode.body.lock();
@@ -222,19 +222,24 @@ impl Management<'_> {
             };
             (unstored, failed)
         });
-        let unmade = self.0.creates.unmade().into_iter().map(|(vnode, writer)| {
-            let unmade = Unstored {
-                cell: vnode.volume.cell.to_string(),
-                fid: vnode.fid(),
-                bytes: 0,
-                version: 0,
-                writer,
-                torn: false,
-            };
-            (unmade, vnode.state.lock().failed)
-        });
-        one.chain(unmade)
-            .filter(|(one, _)| uid.is_none_or(|uid| one.writer == uid || one.writer == ANYBODY))
+        let refused_creates =
+            self.0
+                .creates
+                .refused_creates()
+                .into_iter()
+                .map(|(vnode, writer)| {
+                    let refused_creates = Unstored {
+                        cell: vnode.volume.cell.to_string(),
+                        fid: vnode.fid(),
+                        bytes: 0,
+                        version: 0,
+                        writer,
+                        torn: false,
+                    };
+                    (refused_creates, vnode.state.lock().failed)
+                });
+        one.chain(refused_creates)
+            .filter(|(one, _)| uid.is_none_or(|uid| one.writer == uid || one.writer == ANONYMOUS))
             .collect()
     }
 
@@ -264,7 +269,7 @@ impl Management<'_> {
     pub async fn set_encrypt(&self, on: bool) {
         self.0.env.identities.set_encrypt(on);
         for user in self.0.env.users.all() {
-            if user.uid() == ANYBODY {
+            if user.uid() == ANONYMOUS {
                 continue;
             }
             let securities = self.0.env.identities.securities(user.uid()).await;

@@ -114,7 +114,7 @@ pub struct Names {
     /// Names of removed files that could not be removed at the last close.
     silly_names: Ordered<TABLE, Vec<SillyRename>>,
     /// Servers that are too slow for a comparison of names.
-    slow: compare::Slow,
+    slow: compare::SlowServers,
     me: Weak<Self>,
 }
 
@@ -129,7 +129,7 @@ impl Names {
             changes: write_back.changes.clone(),
             write_back: write_back.clone(),
             silly_names: Ordered::default(),
-            slow: compare::Slow::default(),
+            slow: compare::SlowServers::default(),
             me: me.clone(),
         })
     }

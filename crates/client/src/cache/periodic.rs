@@ -28,7 +28,7 @@ impl Cache {
                 let Some(cache) = cache.upgrade() else {
                     return;
                 };
-                cache.promises.tell_expired(Instant::now());
+                cache.promises.end_expired(Instant::now());
             }
         };
         let cache = Arc::downgrade(&self);
@@ -53,7 +53,7 @@ impl Cache {
                 let Some(cache) = cache.upgrade() else {
                     return;
                 };
-                cache.write_back.take_up().await;
+                cache.write_back.recover().await;
             }
         };
         let storing = WriteBack::keep_storing(Arc::downgrade(&self.write_back));

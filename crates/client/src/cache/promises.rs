@@ -31,7 +31,7 @@ pub struct Promises {
     vnodes: Arc<VnodeTable>,
     /// The number of breaks of unknown vnodes. An answer that was under way at such a break may be
     /// about one of these vnodes.
-    strays: AtomicU64,
+    unknown_breaks: AtomicU64,
     promisers: Promisers,
 }
 
@@ -40,7 +40,7 @@ impl Promises {
         Self {
             env,
             vnodes,
-            strays: AtomicU64::new(0),
+            unknown_breaks: AtomicU64::new(0),
             promisers: Promisers::default(),
         }
     }
@@ -51,8 +51,8 @@ impl Promises {
     }
 
     /// Notes that a break concerned unknown vnodes, or that breaks may have been missed.
-    pub(crate) fn note_stray(&self) {
-        self.strays.fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn note_unknown_break(&self) {
+        self.unknown_breaks.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Applies a server's answer about a vnode.
@@ -91,8 +91,10 @@ impl Promises {
 
     /// Drops the promise if a break may have been missed since the call began.
     fn judged(&self, (callback, asked): (Callback, StatusRequest)) -> (Callback, StatusRequest) {
-        let strays = self.strays.load(Ordering::Acquire);
-        let missed = asked.strays.is_some_and(|before| before != strays)
+        let unknown_breaks = self.unknown_breaks.load(Ordering::Acquire);
+        let missed = asked
+            .unknown_breaks
+            .is_some_and(|before| before != unknown_breaks)
             || (asked.by).is_some_and(|by| self.env.reach.returned_since(by, asked.at));
         let callback = if missed { Callback::NONE } else { callback };
         (callback, asked)
@@ -144,13 +146,13 @@ impl Promises {
     }
 
     /// Begins a request about a vnode that the answer will name.
-    pub(crate) fn asked_about_new(&self) -> StatusRequest {
-        StatusRequest::about_new(self.strays.load(Ordering::Acquire))
+    pub(crate) fn begin_new(&self) -> StatusRequest {
+        StatusRequest::about_new(self.unknown_breaks.load(Ordering::Acquire))
     }
 
-    /// Gives up the promises about open files that are due by `now`, and sends the notices
-    /// to the kernel.
-    pub fn tell_expired(&self, now: Instant) {
+    /// Gives up the promises about open files that are due by `now`, and sends the notices to the
+    /// kernel.
+    pub fn end_expired(&self, now: Instant) {
         let mut all = Vec::new();
         self.vnodes.for_each(|vnode| {
             let owed = vnode.ran_out(now);

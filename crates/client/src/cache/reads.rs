@@ -29,10 +29,10 @@ mod read_ahead;
 mod renew;
 mod size;
 
-use full_disk::Full;
+use full_disk::FullDisk;
 pub(crate) use full_disk::is_full;
 use long_path::AHEAD_FAR;
-use question::Question;
+use question::AttributesRequest;
 pub(crate) use renew::Renewals;
 
 /// The bytes fetched with one call. Source: OpenAFS's default chunk.
@@ -42,7 +42,7 @@ pub(crate) const TRIES: u32 = 16;
 
 /// The position of one reader of a file, for read-ahead.
 #[derive(Debug, Default)]
-pub(crate) struct Course(Mutex<Ahead>);
+pub(crate) struct ReadPosition(Mutex<Ahead>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Ahead {
@@ -52,7 +52,7 @@ struct Ahead {
     window: u64,
 }
 
-impl Course {
+impl ReadPosition {
     /// Notes a read. Returns the number of chunks to fetch beyond it; 0 also if an earlier read
     /// returned them.
     fn read(&self, start: u64, end: u64) -> u64 {
@@ -90,7 +90,7 @@ pub struct Reads {
     pub(super) vnodes: Arc<VnodeTable>,
     pub(super) promises: Arc<Promises>,
     pub(super) statuses: Arc<Statuses>,
-    full: Full,
+    full: FullDisk,
     /// Chunks that are being fetched, each with its lock.
     fetching: Ordered<TABLE, HashMap<(Key, u64), Turn>>,
     prefetches: Arc<Semaphore>,
@@ -100,13 +100,13 @@ pub struct Reads {
 }
 
 /// A task that wants a chunk. The last one removes the chunk from the table.
-struct Waiting<'a> {
+struct ChunkTurn<'a> {
     reads: &'a Reads,
     key: (Key, u64),
     turn: Turn,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for ChunkTurn<'_> {
     fn drop(&mut self) {
         let mut fetching = self.reads.fetching.lock();
         // One reference of the table and one of this task.
@@ -123,7 +123,7 @@ impl Reads {
             vnodes: statuses.vnodes.clone(),
             promises: statuses.promises.clone(),
             statuses: statuses.clone(),
-            full: Full::default(),
+            full: FullDisk::default(),
             fetching: Ordered::default(),
             prefetches: Arc::new(Semaphore::new(PREFETCHES_MAX)),
             ahead: Arc::new(Semaphore::new(read_ahead::FETCHES_MAX)),
@@ -141,7 +141,7 @@ impl Reads {
     /// # Errors
     /// As [`Statuses::status`].
     pub async fn attributes(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<Attributes> {
-        let question = Question::begin(self, vnode).await;
+        let question = AttributesRequest::begin(self, vnode).await;
         let status = match self.statuses.status(user, vnode).await {
             Err(error) if error.code() == Some(AbortCode::VNOVNODE) => {
                 let status = vnode.removed_directory().ok_or(error)?;
@@ -150,7 +150,7 @@ impl Reads {
             }
             status => status?,
         };
-        question.settle(user).await;
+        question.finish(user).await;
         Ok(Statuses::attributes_with(vnode, status))
     }
 
@@ -160,7 +160,7 @@ impl Reads {
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
-        course: &Course,
+        course: &ReadPosition,
         start: u64,
         length: u64,
     ) -> Result<Vec<u8>> {
@@ -195,7 +195,7 @@ impl Reads {
             if attempt == 0 {
                 self.env.counts.reads.missed();
             }
-            if self.full.is_it() {
+            if self.full.is_full_now() {
                 return self.read_past(user, vnode, start, length).await;
             }
             let ahead = course.read(start, start + length);
@@ -239,12 +239,12 @@ impl Reads {
         chunk: u64,
         ahead: bool,
     ) -> Result<()> {
-        if ahead && self.full.is_it() {
+        if ahead && self.full.is_full_now() {
             return Ok(());
         }
         let key = (vnode.key, chunk);
         let turn = self.fetching.lock().entry(key).or_default().clone();
-        let turn = Waiting {
+        let turn = ChunkTurn {
             reads: self,
             key,
             turn,
@@ -295,7 +295,7 @@ impl Reads {
 
     /// Starts fetches of chunks that will probably be read, unless they are being fetched already.
     fn read_ahead(&self, user: &Arc<User>, vnode: &Arc<Vnode>, from: u64, chunks: u64) {
-        if chunks == 0 || self.full.is_it() {
+        if chunks == 0 || self.full.is_full_now() {
             return;
         }
         let first = from.div_ceil(CHUNK);

@@ -30,19 +30,19 @@ pub(crate) struct StatusRequest {
     /// The number of our own changes that were answered.
     pub(crate) own: u64,
     /// The number of breaks of unknown vnodes, for a call about a vnode that is not known yet.
-    pub(super) strays: Option<u64>,
+    pub(super) unknown_breaks: Option<u64>,
     /// The address that answered; `None` before the answer.
     pub(crate) by: Option<SocketAddr>,
 }
 
 impl StatusRequest {
     /// For a call that creates the vnode.
-    pub(crate) fn about_new(strays: u64) -> Self {
+    pub(crate) fn about_new(unknown_breaks: u64) -> Self {
         Self {
             at: Instant::now(),
             breaks: 0,
             own: 0,
-            strays: Some(strays),
+            unknown_breaks: Some(unknown_breaks),
             by: None,
         }
     }

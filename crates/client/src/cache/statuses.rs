@@ -75,7 +75,7 @@ impl Statuses {
                 .collect()
         };
         if broken.is_empty() {
-            self.promises.note_stray();
+            self.promises.note_unknown_break();
         }
         for vnode in &broken {
             let (owed, before) = match fid.vnode == VnodeId(0) {
@@ -84,7 +84,7 @@ impl Statuses {
             };
             self.creates.lease_ends(vnode);
             match before {
-                Some(before) => self.promises.tell_names(vnode, before),
+                Some(before) => self.promises.send_names(vnode, before),
                 None => self.promises.send_notices(vnode, owed),
             }
         }
@@ -215,7 +215,7 @@ impl Statuses {
     }
 
     /// Like [`Statuses::fetch`], without applying the status.
-    pub(crate) async fn fetch_unheard(
+    pub(crate) async fn fetch_without_status(
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,

@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::servers::Renewal;
 
 /// The number of a user without tokens.
-pub(crate) const ANYBODY: u32 = u32::MAX;
+pub(crate) const ANONYMOUS: u32 = u32::MAX;
 
 /// The source of users' tokens.
 pub trait Identities: Send + Sync + 'static {
@@ -91,8 +91,8 @@ impl User {
         }
     }
 
-    /// The user's id on this machine, which does not change with new tokens; [`ANYBODY`] without a
-    /// token.
+    /// The user's id on this machine, which does not change with new tokens; [`ANONYMOUS`] without
+    /// a token.
     pub(crate) fn uid(&self) -> u32 {
         self.uid
     }

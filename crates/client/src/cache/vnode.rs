@@ -15,7 +15,7 @@ use cellar_wire::rxafs::{AfsFetchStatus, Callback, FileType};
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-use crate::cache::device_locations::Places;
+use crate::cache::device_locations::DeviceLocations;
 use crate::cache::kernel_state::{Held, Owed, TOLD_EARLIER};
 use crate::cache::lease::{Busy, Lease};
 use crate::cache::life::Life;
@@ -65,7 +65,7 @@ pub struct Vnode {
     /// not stored.
     pub(crate) shared: AtomicBool,
     /// The location of its bytes: objects or the file server.
-    pub(crate) places: Places,
+    pub(crate) devices: DeviceLocations,
     /// The number of broken promises. An answer gives no promise if the number changed while it was
     /// under way.
     pub(crate) breaks: AtomicU64,
@@ -132,7 +132,7 @@ pub(crate) struct State {
     /// answer about it since then.
     pub(crate) undecided: Option<Option<Instant>>,
     /// Directories: the number of pending creates in it.
-    pub(crate) untold: u32,
+    pub(crate) pending_creates: u32,
 }
 
 /// The attributes of a vnode for `stat`.
@@ -163,7 +163,7 @@ impl StatusRequest {
             at: Instant::now(),
             breaks: vnode.breaks.load(Ordering::Acquire),
             own: vnode.own.load(Ordering::Acquire),
-            strays: None,
+            unknown_breaks: None,
             by: None,
         }
     }
@@ -184,7 +184,7 @@ impl Vnode {
             unhurried: AtomicBool::new(false),
             locks: Locks::default(),
             shared: AtomicBool::new(false),
-            places: Places::default(),
+            devices: DeviceLocations::default(),
             breaks: AtomicU64::new(0),
             own: AtomicU64::new(0),
             used: AtomicU64::new(0),

@@ -20,7 +20,7 @@ use cellar_wire::ids::Fid;
 use super::environment::Environment;
 use super::lock_order::{Ordered, TABLE, VNODES};
 use super::request::refused;
-use super::user::{ANYBODY, User};
+use super::user::{ANONYMOUS, User};
 use super::vnode::{Key, Vnode};
 use crate::error::{Error, Result};
 use crate::volume::Volume;
@@ -30,7 +30,7 @@ pub(crate) struct VnodeTable {
     env: Arc<Environment>,
     vnodes: Ordered<VNODES, HashMap<Key, Arc<Vnode>>>,
     /// The number of vnodes at which the table drops some.
-    crowd: AtomicUsize,
+    drop_at: AtomicUsize,
     /// Vnodes with dirty bytes or attributes.
     unstored: Ordered<TABLE, HashMap<Key, Arc<Vnode>>>,
     /// Counts uses. The order of uses decides which vnodes are dropped.
@@ -49,7 +49,7 @@ impl VnodeTable {
     ) -> Self {
         Self {
             vnodes: Ordered::default(),
-            crowd: AtomicUsize::new(env.options.vnodes_max),
+            drop_at: AtomicUsize::new(env.options.vnodes_max),
             unstored: Ordered::default(),
             ticks: AtomicU64::new(0),
             index,
@@ -69,7 +69,7 @@ impl VnodeTable {
             vnode.used.store(tick, Ordering::Relaxed);
             return Ok(vnode.clone());
         }
-        if vnodes.len() >= self.crowd.load(Ordering::Relaxed) {
+        if vnodes.len() >= self.drop_at.load(Ordering::Relaxed) {
             self.forget_vnodes(&mut vnodes);
         }
         let space = self.env.space.clone();
@@ -174,11 +174,11 @@ impl VnodeTable {
             return Ok(user);
         }
         let writer = vnode.body.lock().writer();
-        if writer == ANYBODY {
-            return self.env.anybody();
+        if writer == ANONYMOUS {
+            return self.env.anonymous();
         }
         let user = self.env.user(writer).await?;
-        if user.uid() == ANYBODY {
+        if user.uid() == ANONYMOUS {
             let what = format!("storing {}: user {writer} has no token", vnode.fid());
             return Err(refused(what, AbortCode::EACCES));
         }
@@ -213,8 +213,8 @@ impl VnodeTable {
             is_held
         });
         let (most, few) = (self.env.options.vnodes_max, self.env.options.vnodes_max / 8);
-        let crowd = most.max(vnodes.len() + few);
-        self.crowd.store(crowd, Ordering::Relaxed);
+        let drop_at = most.max(vnodes.len() + few);
+        self.drop_at.store(drop_at, Ordering::Relaxed);
         if vnodes.len() + few > most {
             self.env.audience.crowded(held);
         }

@@ -67,7 +67,7 @@ pub trait Watcher: Send + Sync {
     fn notified<'a>(&'a self, vnode: &'a Vnode) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
     /// Waits until all notices that were under way at the call have taken effect, at most
     /// [`SETTLE_TIME`].
-    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    fn all_delivered(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
     /// Names in the dynamic root may lead to other volumes now, so the kernel must look them up
     /// again.
     fn cells_changed(&self) {}
@@ -103,10 +103,10 @@ impl Audience {
         }
     }
 
-    /// See [`Watcher::settled`].
-    pub(crate) async fn settled(&self) {
+    /// See [`Watcher::all_delivered`].
+    pub(crate) async fn all_delivered(&self) {
         if let Some(watcher) = self.0.get() {
-            watcher.settled().await;
+            watcher.all_delivered().await;
         }
     }
 
@@ -124,7 +124,7 @@ impl Audience {
         watcher.is_some_and(|watcher| watcher.has_notices(vnode))
     }
 
-    pub(crate) fn tell(&self, vnode: &Arc<Vnode>, notice: Notice) {
+    pub(crate) fn send(&self, vnode: &Arc<Vnode>, notice: Notice) {
         if let Some(watcher) = self.0.get() {
             watcher.changed(vnode, notice);
         }

@@ -24,8 +24,8 @@ mod queue;
 mod recovery;
 mod store;
 
-use dirty_limit::Brim;
-use queue::Behind;
+use dirty_limit::FailedVolumes;
+use queue::StoreQueue;
 
 /// See the head of the file.
 pub struct WriteBack {
@@ -36,8 +36,8 @@ pub struct WriteBack {
     pub(super) statuses: Arc<Statuses>,
     pub(super) changes: Arc<Changes>,
     pub(super) reads: Arc<Reads>,
-    behind: Behind,
-    brim: Brim,
+    queue: StoreQueue,
+    failed_volumes: FailedVolumes,
     me: Weak<Self>,
 }
 
@@ -52,8 +52,8 @@ impl WriteBack {
             statuses: statuses.clone(),
             changes,
             reads: reads.clone(),
-            behind: Behind::default(),
-            brim: Brim::default(),
+            queue: StoreQueue::default(),
+            failed_volumes: FailedVolumes::default(),
             me: me.clone(),
         })
     }

@@ -1,22 +1,22 @@
 //! The cache manager against a real file server in this process: two caches, one volume, no kernel.
 
-mod behind;
 mod bench;
 mod calls;
 mod compare;
 mod direct;
-mod early;
-mod figures;
-mod full;
+mod full_disk;
 mod gone;
+mod local_create;
 mod locks;
-mod neighbours;
+mod metrics;
 mod network;
 mod posix;
+mod read_ahead;
 mod restarts;
-mod untaken;
+mod unstored;
 mod users;
 mod walks;
+mod write_back;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -380,15 +380,15 @@ async fn who_has_a_file_open_is_told_when_its_promise_has_run_out() {
     let count = || told.0.load(Ordering::SeqCst);
     let before = count();
     let now = tokio::time::Instant::now();
-    a.cache.promises().tell_expired(now);
+    a.cache.promises().end_expired(now);
     assert_eq!(count(), before);
     // Attributes that the kernel may keep: without any there would be no notice.
     for file in [&open, &closed] {
         assert!(!file.attributes().expect("known").valid.is_zero());
     }
     let later = now + Duration::from_secs(1_000_000);
-    a.cache.promises().tell_expired(later);
-    a.cache.promises().tell_expired(later);
+    a.cache.promises().end_expired(later);
+    a.cache.promises().end_expired(later);
     assert_eq!(count(), before + 1, "once, and of the open file only");
     assert!(open.attributes().expect("known").valid.is_zero());
     assert!(!closed.attributes().expect("known").valid.is_zero());
@@ -461,7 +461,7 @@ async fn what_was_not_stored_before_a_crash_is_stored_after_it() {
         .await;
     removed.expect("removed");
     let second = bench.client_with(64 << 20, disk()).await;
-    second.cache.write_back().take_up().await;
+    second.cache.write_back().recover().await;
     let kept = other.find("kept").await;
     assert_eq!(other.get(&kept).await, b"what was is here!");
     assert_eq!(
@@ -501,11 +501,11 @@ async fn what_was_not_stored_is_stored_as_who_wrote_it() {
     assert_eq!(writers(), [USER]);
     // As long as the user has no tokens, no other user's tokens are used for the store.
     let second = bench.client_with(64 << 20, disk()).await;
-    second.cache.write_back().take_up().await;
+    second.cache.write_back().recover().await;
     assert_eq!(writers(), [USER]);
     drop(second);
     let third = bench.client_of(tokens(), 0, 64 << 20, disk()).await;
-    third.cache.write_back().take_up().await;
+    third.cache.write_back().recover().await;
     assert_eq!(writers(), [0; 0]);
     let other = bench.client().await;
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use cellar_client::cache::{Anonymous, Cache, Notice, User, Vnode, Wanted, Watcher};
+use cellar_client::cache::{Anonymous, Cache, NewAttributes, Notice, User, Vnode, Watcher};
 use cellar_testcell::{NOW, TestCell};
 use cellar_wire::acl::Rights;
 use parking_lot::Mutex;
@@ -63,7 +63,7 @@ impl Watcher for Told {
         Box::pin(std::future::ready(()))
     }
 
-    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn all_delivered(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::ready(()))
     }
 }
@@ -263,7 +263,7 @@ async fn what_breaks_before_the_answer_has_arrived_is_told_after_it() {
     let (page, gift) = reader.read(handle, 2, 10).await;
     assert!(page.number("file").is_some());
     let cache = &writer.requests.cache;
-    let wanted = Wanted {
+    let wanted = NewAttributes {
         mode: Some(0o600),
         ..Default::default()
     };

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use cellar_client::cache::Wanted;
+use cellar_client::cache::NewAttributes;
 use fuser::{Errno, FileAttr, INodeNo};
 use parking_lot::Mutex;
 
@@ -590,9 +590,9 @@ impl Paper {
             state.version
         };
         self.pause().await;
-        let wanted = Wanted {
+        let wanted = NewAttributes {
             length: Some(length),
-            ..Wanted::default()
+            ..NewAttributes::default()
         };
         let set = requests.set_attributes(0, INodeNo(file.inode), wanted, Some(file.handle), false);
         let (attr, time) = set.await.expect("truncate");

@@ -132,7 +132,7 @@ impl Requests {
                 .was(inode, Some(vnode.contents()))
                 .is_some()
         {
-            self.cache.promises().take_back(vnode);
+            self.cache.promises().invalidate(vnode);
         }
         // The kernel drops the pages that it has.
         self.inodes.pages_are(inode, NO_CONTENTS);

@@ -41,12 +41,15 @@ use crate::error::Result;
 /// A change of names that the directory shows if it was made.
 pub(crate) trait Verify: Procedure {
     /// Returns the answer that the server would have sent, if it made the change.
-    fn made(&self, look: Look<'_>) -> impl Future<Output = Result<Option<Self::Reply>>> + Send;
+    fn made(
+        &self,
+        change: NameChange<'_>,
+    ) -> impl Future<Output = Result<Option<Self::Reply>>> + Send;
 }
 
 /// The place of the change.
 #[derive(Clone, Copy)]
-pub(crate) struct Look<'a> {
+pub(crate) struct NameChange<'a> {
     pub(crate) changes: &'a Changes,
     pub(crate) user: &'a Arc<User>,
     /// The directory of the change.
@@ -57,7 +60,7 @@ pub(crate) struct Look<'a> {
     pub(crate) before: Option<Fid>,
 }
 
-impl Look<'_> {
+impl NameChange<'_> {
     /// Returns the server's current names of a directory, and its status.
     async fn names(&self, directory: &Arc<Vnode>) -> Result<(Arc<Listing>, AfsFetchStatus)> {
         self.changes.promises.end_promises(&[directory]);
@@ -127,9 +130,9 @@ struct Entry {
 }
 
 impl Verify for CreateFile {
-    async fn made(&self, look: Look<'_>) -> Result<Option<CreateFileReply>> {
+    async fn made(&self, change: NameChange<'_>) -> Result<Option<CreateFileReply>> {
         let wanted = &self.in_status;
-        let found = look
+        let found = change
             .ours(&self.name, FileType::File, wanted, Some(0))
             .await?;
         Ok(found.map(|found| CreateFileReply {
@@ -143,9 +146,9 @@ impl Verify for CreateFile {
 }
 
 impl Verify for MakeDir {
-    async fn made(&self, look: Look<'_>) -> Result<Option<MakeDirReply>> {
+    async fn made(&self, change: NameChange<'_>) -> Result<Option<MakeDirReply>> {
         let wanted = &self.in_status;
-        let found = look
+        let found = change
             .ours(&self.name, FileType::Directory, wanted, None)
             .await?;
         Ok(found.map(|found| MakeDirReply {
@@ -159,9 +162,9 @@ impl Verify for MakeDir {
 }
 
 impl Verify for Symlink {
-    async fn made(&self, look: Look<'_>) -> Result<Option<SymlinkReply>> {
+    async fn made(&self, change: NameChange<'_>) -> Result<Option<SymlinkReply>> {
         let (wanted, length) = (&self.in_status, self.link_contents.as_bytes().len() as u64);
-        let found = look.ours(&self.name, FileType::Symlink, wanted, Some(length));
+        let found = change.ours(&self.name, FileType::Symlink, wanted, Some(length));
         Ok(found.await?.map(|found| SymlinkReply {
             fid: found.fid,
             status: found.status,
@@ -172,8 +175,8 @@ impl Verify for Symlink {
 }
 
 impl Verify for Link {
-    async fn made(&self, look: Look<'_>) -> Result<Option<LinkReply>> {
-        let found = look.found(&self.name).await?;
+    async fn made(&self, change: NameChange<'_>) -> Result<Option<LinkReply>> {
+        let found = change.found(&self.name).await?;
         let found = found.filter(|found| found.fid == self.existing_fid);
         Ok(found.map(|found| LinkReply {
             status: found.status,
@@ -184,8 +187,8 @@ impl Verify for Link {
 }
 
 impl Verify for RemoveFile {
-    async fn made(&self, look: Look<'_>) -> Result<Option<RemoveFileReply>> {
-        let removed = look.removed(&self.name).await?;
+    async fn made(&self, change: NameChange<'_>) -> Result<Option<RemoveFileReply>> {
+        let removed = change.removed(&self.name).await?;
         Ok(removed.map(|dir_status| RemoveFileReply {
             dir_status,
             sync: VolSync::default(),
@@ -194,8 +197,8 @@ impl Verify for RemoveFile {
 }
 
 impl Verify for RemoveDir {
-    async fn made(&self, look: Look<'_>) -> Result<Option<RemoveDirReply>> {
-        let removed = look.removed(&self.name).await?;
+    async fn made(&self, change: NameChange<'_>) -> Result<Option<RemoveDirReply>> {
+        let removed = change.removed(&self.name).await?;
         Ok(removed.map(|dir_status| RemoveDirReply {
             dir_status,
             sync: VolSync::default(),
@@ -204,16 +207,16 @@ impl Verify for RemoveDir {
 }
 
 impl Verify for Rename {
-    async fn made(&self, look: Look<'_>) -> Result<Option<RenameReply>> {
-        let Some(moved) = look.before else {
+    async fn made(&self, change: NameChange<'_>) -> Result<Option<RenameReply>> {
+        let Some(moved) = change.before else {
             return Ok(None);
         };
-        let (old, old_status) = look.names(look.directory).await?;
-        let other = look
+        let (old, old_status) = change.names(change.directory).await?;
+        let other = change
             .other
-            .filter(|other| !Arc::ptr_eq(other, look.directory));
+            .filter(|other| !Arc::ptr_eq(other, change.directory));
         let (new, new_status) = match other {
-            Some(other) => look.names(other).await?,
+            Some(other) => change.names(other).await?,
             None => (old.clone(), old_status),
         };
         let is_there = new.get(self.new_name.as_bytes()) == Some(&moved);

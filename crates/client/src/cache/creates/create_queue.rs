@@ -76,9 +76,9 @@ impl Demand {
 pub(super) struct Item {
     pub(super) vnode: Arc<Vnode>,
     pub(super) directory: Arc<Vnode>,
-    pub(super) making: Making,
+    pub(super) create_arguments: Making,
     pub(super) contents: Bytes,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: Urgency,
     pub(super) since: Instant,
     /// The time of the last refusal.
     pub(super) failed: Option<Instant>,
@@ -91,7 +91,7 @@ pub(super) struct Item {
 
 /// How urgently an item is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Wanted {
+pub(super) enum Urgency {
     /// Not requested.
     No,
     /// Requested, and no program waits.
@@ -105,7 +105,7 @@ pub(super) struct Sent {
     pub(super) number: u64,
     pub(super) vnode: Arc<Vnode>,
     pub(super) directory: Arc<Vnode>,
-    pub(super) making: Making,
+    pub(super) create_arguments: Making,
     pub(super) contents: Bytes,
     pub(super) asked: StatusRequest,
 }
@@ -139,14 +139,14 @@ impl Queue {
         number: u64,
         vnode: &Arc<Vnode>,
         directory: &Arc<Vnode>,
-        (making, doubtful): (Making, bool),
+        (create_arguments, doubtful): (Making, bool),
     ) {
         let item = Item {
             vnode: vnode.clone(),
             directory: directory.clone(),
-            making,
+            create_arguments,
             contents: Bytes::new(),
-            wanted: Wanted::No,
+            wanted: Urgency::No,
             since: Instant::now(),
             failed: None,
             sent: false,
@@ -171,7 +171,7 @@ impl Queue {
             let (sender, receiver) = oneshot::channel();
             line.change(number, |item| {
                 item.failed = None;
-                item.wanted = Wanted::Now;
+                item.wanted = Urgency::Now;
                 item.waiting.push(sender);
             });
             receiver
@@ -202,11 +202,11 @@ impl Queue {
         let mut line = self.line.lock();
         let old = line.items.iter().filter(|(_, item)| {
             let rests = item.failed.is_some_and(|at| now - at < RETRY);
-            item.wanted == Wanted::No && !item.sent && !rests && now - item.since >= AGE
+            item.wanted == Urgency::No && !item.sent && !rests && now - item.since >= AGE
         });
         let numbers: Vec<u64> = old.map(|(number, _)| *number).collect();
         for number in numbers {
-            line.change(number, |item| item.wanted = Wanted::Soon);
+            line.change(number, |item| item.wanted = Urgency::Soon);
         }
     }
 }
@@ -215,14 +215,14 @@ impl Item {
     /// Whether a call that starts now includes it.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let rests = self.failed.is_some_and(|at| now - at < RETRY);
-        !self.sent && !rests && self.wanted != Wanted::No
+        !self.sent && !rests && self.wanted != Urgency::No
     }
 
     /// Adds the contents, and the attributes that the file has now.
     pub(super) fn bring(&mut self, contents: Bytes, set: &AfsStoreStatus) {
-        self.making.length = contents.len() as u32;
+        self.create_arguments.length = contents.len() as u32;
         self.contents = contents;
-        let status = &mut self.making.in_status;
+        let status = &mut self.create_arguments.in_status;
         status.client_mod_time = set.client_mod_time.or(status.client_mod_time);
         status.unix_mode = set.unix_mode.or(status.unix_mode);
         status.owner = set.owner.or(status.owner);
@@ -231,10 +231,10 @@ impl Item {
 
     pub(super) fn demand(&self) -> Demand {
         match self.wanted {
-            Wanted::No => Demand::default(),
+            Urgency::No => Demand::default(),
             _ if self.sent => Demand::default(),
             wanted => Demand {
-                now: usize::from(wanted == Wanted::Now),
+                now: usize::from(wanted == Urgency::Now),
                 all: 1,
                 bytes: self.contents.len() as u64,
             },
@@ -262,7 +262,7 @@ impl Line {
 
     /// Removes an item.
     pub(super) fn take_out(&mut self, number: u64) -> Option<Item> {
-        self.change(number, |item| item.wanted = Wanted::No)?;
+        self.change(number, |item| item.wanted = Urgency::No)?;
         self.items.remove(&number)
     }
 
@@ -285,7 +285,7 @@ impl Line {
                     number,
                     vnode: item.vnode.clone(),
                     directory: item.directory.clone(),
-                    making: item.making.clone(),
+                    create_arguments: item.create_arguments.clone(),
                     contents: item.contents.clone(),
                     asked: StatusRequest::about(&item.vnode),
                 }

@@ -95,17 +95,17 @@ impl Creates {
     }
 
     /// Whether a store or create of the file waits for a retry.
-    pub(crate) fn still_waits(&self, vnode: &Vnode) -> bool {
+    pub(crate) fn is_retried(&self, vnode: &Vnode) -> bool {
         self.is_pending(vnode) || vnode.body.lock().is_changed()
     }
 
     /// Whether a failed store must be reported: something waits for a retry, or was lost.
-    pub(crate) fn is_missed(&self, vnode: &Vnode) -> bool {
-        self.still_waits(vnode) || vnode.state.lock().refused.is_some()
+    pub(crate) fn must_report(&self, vnode: &Vnode) -> bool {
+        self.is_retried(vnode) || vnode.state.lock().refused.is_some()
     }
 
     /// Gives up a create whose directory or volume is gone. Its name is gone with the directory.
-    pub(super) fn creation_gone(
+    pub(super) fn abandon_create(
         &self,
         queue: &Queue,
         number: u64,
@@ -126,8 +126,8 @@ impl Creates {
     }
 
     /// Gives up the creates that a directory had refused, after this machine removed the directory.
-    pub(crate) fn creations_gone_with(&self, directory: &Arc<Vnode>) {
-        if directory.state.lock().untold == 0 {
+    pub(crate) fn abandon_creates_in(&self, directory: &Arc<Vnode>) {
+        if directory.state.lock().pending_creates == 0 {
             return;
         }
         let queues: Vec<_> = self.queues.lock().values().cloned().collect();
@@ -135,7 +135,7 @@ impl Creates {
         for queue in queues {
             for (number, vnode) in queue.resting_in(directory) {
                 let of = (&vnode, directory);
-                self.creation_gone(&queue, number, of, (Gone::Vnode, &cause));
+                self.abandon_create(&queue, number, of, (Gone::Vnode, &cause));
             }
         }
     }

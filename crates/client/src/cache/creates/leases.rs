@@ -81,7 +81,7 @@ impl Creates {
     }
 
     /// Notes that a file was created in the directory by a call.
-    pub(crate) fn made_by_asking(&self, directory: &Vnode) {
+    pub(crate) fn note_created_by_call(&self, directory: &Vnode) {
         directory.state.lock().busy.made = Some(Instant::now());
     }
 

@@ -108,7 +108,7 @@ impl Creates {
         dir_status: &AfsFetchStatus,
         status: &AfsFetchStatus,
     ) {
-        self.made_by_asking(directory);
+        self.note_created_by_call(directory);
         let key = Template::new(user, directory.key, dir_status);
         let mut templates = self.templates.lock();
         if templates.len() >= TEMPLATES_MAX {
@@ -121,7 +121,7 @@ impl Creates {
     ///
     /// # Errors
     /// The name exists.
-    pub(crate) async fn make_early(
+    pub(crate) async fn create_locally(
         &self,
         user: &Arc<User>,
         directory: &Arc<Vnode>,
@@ -154,7 +154,7 @@ impl Creates {
             vnode,
             uniquifier,
         };
-        let making = self.making(parent, afs, fid, mode);
+        let create_arguments = self.create_arguments(parent, afs, fid, mode);
         let status = AfsFetchStatus {
             link_count: 1,
             length: 0,
@@ -166,7 +166,7 @@ impl Creates {
             lock_count: 0,
             ..template
         };
-        let made = self.shown_early(user, directory, fid, &status)?;
+        let made = self.show_pending(user, directory, fid, &status)?;
         let name = Bytes::copy_from_slice(name);
         let is_new = {
             let mut state = directory.state.lock();
@@ -186,8 +186,8 @@ impl Creates {
                     Arc::make_mut(listing).insert(name.clone(), fid);
                     of_directory.client_mod_time = now;
                     of_directory.server_mod_time = of_directory.server_mod_time.max(now);
-                    state.untold += 1;
-                    self.untold.fetch_add(1, Ordering::AcqRel);
+                    state.pending_creates += 1;
+                    self.pending_creates.fetch_add(1, Ordering::AcqRel);
                     let number = queue.number();
                     made.state.lock().life.create_pending(Pending {
                         queue: queue.clone(),
@@ -199,7 +199,7 @@ impl Creates {
                         mode,
                         name: name[..].into(),
                     });
-                    queue.enter(number, &made, directory, (making, false));
+                    queue.enter(number, &made, directory, (create_arguments, false));
                     Ok(true)
                 }
                 _ => Ok(false),
@@ -219,7 +219,7 @@ impl Creates {
     }
 
     /// The arguments of the create for the server.
-    fn making(&self, directory: Fid, name: AfsName, fid: Fid, mode: u32) -> Making {
+    fn create_arguments(&self, directory: Fid, name: AfsName, fid: Fid, mode: u32) -> Making {
         Making {
             dir_vnode: directory.vnode,
             dir_uniquifier: directory.uniquifier,
@@ -234,7 +234,7 @@ impl Creates {
     }
 
     /// Makes a pending create without contents survive a crash, by a record in the cache directory.
-    pub(crate) fn note_made(&self, vnode: &Arc<Vnode>) {
+    pub(crate) fn record_pending(&self, vnode: &Arc<Vnode>) {
         let maker = {
             let state = vnode.state.lock();
             state
@@ -249,7 +249,7 @@ impl Creates {
 
     /// Puts a file into the queue that an earlier cache manager created locally. The server may
     /// know it already.
-    pub(crate) async fn made_before(&self, vnode: &Arc<Vnode>) -> Result<()> {
+    pub(crate) async fn queue_recovered(&self, vnode: &Arc<Vnode>) -> Result<()> {
         let made = vnode.body.lock().made().cloned();
         let Some(made) = made.filter(|_| vnode.state.lock().life.pending().is_none()) else {
             return Ok(());
@@ -261,18 +261,19 @@ impl Creates {
             vnode: dir_vnode,
             uniquifier: dir_uniquifier,
         };
-        let making = self.making(directory, afs_name(&made.name)?, vnode.fid(), made.mode);
+        let create_arguments =
+            self.create_arguments(directory, afs_name(&made.name)?, vnode.fid(), made.mode);
         let directory = self.vnodes.vnode(&vnode.volume, directory)?;
         let queue = self.queue(&user, &directory);
         let number = queue.number();
-        directory.state.lock().untold += 1;
-        self.untold.fetch_add(1, Ordering::AcqRel);
+        directory.state.lock().pending_creates += 1;
+        self.pending_creates.fetch_add(1, Ordering::AcqRel);
         vnode.state.lock().life.create_pending(Pending {
             queue: queue.clone(),
             number,
             name: Bytes::copy_from_slice(&made.name),
         });
-        queue.enter(number, vnode, &directory, (making, true));
+        queue.enter(number, vnode, &directory, (create_arguments, true));
         Ok(())
     }
 
@@ -288,7 +289,7 @@ impl Creates {
     }
 
     /// Returns the vnode with the status that programs see until the server knows the file.
-    fn shown_early(
+    fn show_pending(
         &self,
         user: &Arc<User>,
         directory: &Arc<Vnode>,

@@ -39,7 +39,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::cache::creates::Creates;
-use crate::cache::creates::create_queue::{Outcome, Queue, Sent, Wanted};
+use crate::cache::creates::create_queue::{Outcome, Queue, Sent, Urgency};
 use crate::cache::creates::given_up::Gone;
 use crate::cache::user::User;
 use crate::cache::vnode::Vnode;
@@ -59,7 +59,8 @@ const LINES_MAX: usize = 256;
 impl Creates {
     /// Whether the vnode is a pending create.
     pub(crate) fn is_pending(&self, vnode: &Vnode) -> bool {
-        self.untold.load(Ordering::Acquire) > 0 && vnode.state.lock().life.pending().is_some()
+        self.pending_creates.load(Ordering::Acquire) > 0
+            && vnode.state.lock().life.pending().is_some()
     }
 
     /// Waits until the server knows a file or, for a directory, the files that were created in it.
@@ -68,13 +69,13 @@ impl Creates {
     /// # Errors
     /// The server refuses to create the file.
     pub async fn flush_pending(&self, vnode: &Arc<Vnode>) -> Result<()> {
-        if self.untold.load(Ordering::Acquire) == 0 {
+        if self.pending_creates.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
         if !vnode.is_directory() {
             return self.flush_create(vnode).await;
         }
-        if vnode.state.lock().untold == 0 {
+        if vnode.state.lock().pending_creates == 0 {
             return Ok(());
         }
         let of_volume = (vnode.key.0, vnode.key.1.volume);
@@ -104,7 +105,7 @@ impl Creates {
     /// # Errors
     /// The server refuses to create it.
     pub(crate) async fn flush_create(&self, vnode: &Arc<Vnode>) -> Result<()> {
-        match self.want(vnode, None, Wanted::Now).await {
+        match self.want(vnode, None, Urgency::Now).await {
             Some(Err(cause)) => Err(not_made(vnode, cause)),
             Some(Ok(_)) | None => Ok(()),
         }
@@ -122,7 +123,7 @@ impl Creates {
         set: &AfsStoreStatus,
         hurry: bool,
     ) -> Result<Option<AfsFetchStatus>> {
-        let wanted = if hurry { Wanted::Now } else { Wanted::Soon };
+        let wanted = if hurry { Urgency::Now } else { Urgency::Soon };
         let with = Some((Bytes::copy_from_slice(contents), *set));
         match self.want(vnode, with, wanted).await {
             Some(Ok((status, _))) => {
@@ -141,7 +142,7 @@ impl Creates {
         &self,
         vnode: &Arc<Vnode>,
         contents: Option<(Bytes, AfsStoreStatus)>,
-        wanted: Wanted,
+        wanted: Urgency,
     ) -> Option<Outcome> {
         let (queue, number) = {
             let state = vnode.state.lock();
@@ -212,7 +213,7 @@ impl Creates {
             let answer = self.make_many(queue, &under_way.sent).await;
             let sent = std::mem::take(&mut under_way.sent);
             match answer {
-                Ok((reply, by)) => self.are_born(queue, sent, &reply, (asked, by)).await,
+                Ok((reply, by)) => self.apply_created(queue, sent, &reply, (asked, by)).await,
                 Err(error) => {
                     tracing::info!(count = sent.len(), %error, "not created yet");
                     let cause = cause_of(&error);
@@ -229,7 +230,7 @@ impl Creates {
         let what = format!("creating {} files in {}", sent.len(), volume.full_name());
         let arguments = MakeMany {
             volume: volume.id,
-            makings: Makings::from_iter_cut(sent.iter().map(|one| one.making.clone())),
+            makings: Makings::from_iter_cut(sent.iter().map(|one| one.create_arguments.clone())),
         };
         let contents = sent.iter().map(|one| &one.contents);
         let chunks: Vec<&Bytes> = contents.filter(|bytes| !bytes.is_empty()).collect();
@@ -265,7 +266,7 @@ impl Creates {
     }
 
     /// Applies the answer of a call.
-    async fn are_born(
+    async fn apply_created(
         &self,
         queue: &Arc<Queue>,
         sent: Vec<Sent>,
@@ -350,7 +351,7 @@ impl Creates {
             state.failed = None;
             vnode.body.lock().created();
         }
-        self.untold.fetch_sub(1, Ordering::AcqRel);
+        self.pending_creates.fetch_sub(1, Ordering::AcqRel);
         let promise = Some((made.callback, asked));
         self.promises
             .apply_status(user, vnode, &made.status, promise);
@@ -363,7 +364,7 @@ impl Creates {
         if let (Some(shown), Some(now)) = (shown, now)
             && differ(&shown, &now)
         {
-            self.promises.take_back_attributes(vnode);
+            self.promises.invalidate_attributes(vnode);
         }
     }
 
@@ -391,7 +392,7 @@ impl Creates {
         match Gone::of(error) {
             Some(gone) => {
                 let of = (&one.vnode, &one.directory);
-                self.creation_gone(queue, one.number, of, (gone, cause));
+                self.abandon_create(queue, one.number, of, (gone, cause));
             }
             None => self.refused(queue, one, (cause, false)),
         }
@@ -414,17 +415,17 @@ impl Creates {
                 Arc::make_mut(listing).remove(&name);
             }
             drop(state);
-            self.promises.take_back(&one.directory);
+            self.promises.invalidate(&one.directory);
         }
         let waiting = {
             let mut line = queue.line.lock();
             line.change(one.number, |item| {
-                item.wanted = Wanted::No;
+                item.wanted = Urgency::No;
                 item.sent = false;
                 item.failed = Some(Instant::now());
                 item.doubtful |= !known;
                 item.contents = Bytes::new();
-                item.making.length = 0;
+                item.create_arguments.length = 0;
                 std::mem::take(&mut item.waiting)
             })
         };
@@ -434,7 +435,7 @@ impl Creates {
     }
 
     /// Returns the refused creates without bytes to be stored, each with the id of its user.
-    pub(crate) fn unmade(&self) -> Vec<(Arc<Vnode>, u32)> {
+    pub(crate) fn refused_creates(&self) -> Vec<(Arc<Vnode>, u32)> {
         let queues: Vec<_> = self.queues.lock().values().cloned().collect();
         let refused = queues.iter().flat_map(|queue| {
             let line = queue.line.lock();
@@ -455,7 +456,7 @@ impl Creates {
         };
         let item = pending.queue.line.lock().take_out(pending.number);
         if let Some(item) = item {
-            self.untold.fetch_sub(1, Ordering::AcqRel);
+            self.pending_creates.fetch_sub(1, Ordering::AcqRel);
             shrank(&item.directory);
         }
         self.vnodes.forget_unstored(vnode);
@@ -523,7 +524,7 @@ impl Drop for UnderWay<'_> {
 /// Counts one pending create less in a directory.
 fn shrank(directory: &Vnode) {
     let mut state = directory.state.lock();
-    state.untold = state.untold.saturating_sub(1);
+    state.pending_creates = state.pending_creates.saturating_sub(1);
 }
 
 /// Whether a code means that the file cannot be created. Other codes mean that its number is

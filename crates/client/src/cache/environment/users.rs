@@ -1,6 +1,6 @@
 //! Users: the identity with which servers are called for each user of this machine.
 //!
-//! All users without tokens are one, *anybody*: they share connections, and the known rights. A
+//! All users without tokens are one, *anonymous*: they share connections, and the known rights. A
 //! user with tokens has connections of its own. The cache notices new, renewed and discarded tokens
 //! by the identity's stamp. It reads the stamp every [`STAMP_TIME`]. It also reads it before a
 //! request if a [glance](crate::cache::Identities::glance) shows a change, or after a login or
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::cache::environment::Environment;
-use crate::cache::user::{ANYBODY, User};
+use crate::cache::user::{ANONYMOUS, User};
 use crate::cell::CellName;
 use crate::client::{Client, Config};
 use crate::error::Result;
@@ -37,7 +37,7 @@ type Latencies = BTreeMap<SocketAddr, Latency>;
 /// The users that the cache knows.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
-    known: Mutex<HashMap<u32, Known>>,
+    known: Mutex<HashMap<u32, KnownUser>>,
     /// The response times of dropped users, so that counts never decrease. Locked after `known`.
     past: Mutex<Latencies>,
     /// A user with new tokens gets a new number, because the known rights are no longer valid.
@@ -45,16 +45,16 @@ pub(crate) struct Users {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownUser {
     user: Arc<User>,
     stamp: Option<u64>,
     asked: Instant,
     /// The glance before the stamp was read.
     glance: Option<u64>,
-    /// `told`: how often a login or logout reported itself. `heard`: the value of `told` when the
-    /// stamp was read.
-    told: u32,
-    heard: u32,
+    /// `reports`: how often a login or logout reported itself. `reports_seen`: the value of
+    /// `reports` when the stamp was read.
+    reports: u32,
+    reports_seen: u32,
 }
 
 fn merge(all: &mut Latencies, user: &User) {
@@ -79,26 +79,28 @@ impl Users {
     }
 
     /// Adds a user under this number.
-    fn put(&self, uid: u32, new: Known) {
+    fn put(&self, uid: u32, new: KnownUser) {
         let mut known = self.known.lock();
         if known.len() >= USERS_MAX && !known.contains_key(&uid) {
-            let others = known.iter().filter(|(uid, _)| **uid != ANYBODY);
-            let oldest = others.min_by_key(|(_, one)| (one.user.uid() != ANYBODY, one.asked));
+            let others = known.iter().filter(|(uid, _)| **uid != ANONYMOUS);
+            let oldest = others.min_by_key(|(_, one)| (one.user.uid() != ANONYMOUS, one.asked));
             if let Some(oldest) = oldest.map(|(uid, _)| *uid) {
                 let gone = known.remove(&oldest);
                 self.forget(gone);
             }
         }
         // A login may have reported itself while the stamp was read.
-        let told = known.get(&uid).map_or(new.heard, |known| known.told);
-        let gone = known.insert(uid, Known { told, ..new });
+        let reports = known
+            .get(&uid)
+            .map_or(new.reports_seen, |known| known.reports);
+        let gone = known.insert(uid, KnownUser { reports, ..new });
         self.forget(gone);
     }
 
-    /// Keeps the counts of a dropped user. Those of *anybody* stay with it.
-    fn forget(&self, gone: Option<Known>) {
+    /// Keeps the counts of a dropped user. Those of *anonymous* stay with it.
+    fn forget(&self, gone: Option<KnownUser>) {
         let user = gone.map(|gone| gone.user);
-        if let Some(user) = user.filter(|user| user.uid() != ANYBODY) {
+        if let Some(user) = user.filter(|user| user.uid() != ANONYMOUS) {
             merge(&mut self.past.lock(), &user);
         }
     }
@@ -135,10 +137,10 @@ impl Environment {
     pub(crate) async fn user(&self, uid: u32) -> Result<Arc<User>> {
         let now = Instant::now();
         let glance = self.identities.glance(uid);
-        let mut heard = 0;
+        let mut reports_seen = 0;
         if let Some(known) = self.users.known.lock().get_mut(&uid) {
-            heard = known.told;
-            let is_another = known.told != known.heard || known.glance != glance;
+            reports_seen = known.reports;
+            let is_another = known.reports != known.reports_seen || known.glance != glance;
             if !is_another && now.duration_since(known.asked) < STAMP_TIME {
                 return Ok(known.user.clone());
             }
@@ -151,7 +153,7 @@ impl Environment {
             && known.stamp == stamp
         {
             known.glance = glance;
-            known.heard = heard;
+            known.reports_seen = reports_seen;
             return Ok(known.user.clone());
         }
         let security = match stamp {
@@ -159,18 +161,18 @@ impl Environment {
             None => HashMap::new(),
         };
         let user = if security.is_empty() {
-            self.anybody()?
+            self.anonymous()?
         } else {
             self.new_user(uid, security)?
         };
-        let known = Known {
+        let known = KnownUser {
             // If no tickets could be obtained now, they are requested again.
-            stamp: stamp.filter(|_| user.uid() != ANYBODY),
+            stamp: stamp.filter(|_| user.uid() != ANONYMOUS),
             user: user.clone(),
             asked: Instant::now(),
             glance,
-            told: heard,
-            heard,
+            reports: reports_seen,
+            reports_seen,
         };
         self.users.put(uid, known);
         Ok(user)
@@ -180,7 +182,7 @@ impl Environment {
     /// stamp.
     pub(crate) fn look_again(&self, uid: u32) {
         if let Some(known) = self.users.known.lock().get_mut(&uid) {
-            known.told = known.told.wrapping_add(1);
+            known.reports = known.reports.wrapping_add(1);
         }
     }
 
@@ -188,19 +190,19 @@ impl Environment {
     ///
     /// # Errors
     /// No cell is known.
-    pub(crate) fn anybody(&self) -> Result<Arc<User>> {
-        if let Some(known) = self.users.known.lock().get(&ANYBODY) {
+    pub(crate) fn anonymous(&self) -> Result<Arc<User>> {
+        if let Some(known) = self.users.known.lock().get(&ANONYMOUS) {
             return Ok(known.user.clone());
         }
-        let user = self.new_user(ANYBODY, HashMap::new())?;
+        let user = self.new_user(ANONYMOUS, HashMap::new())?;
         let mut users = self.users.known.lock();
-        let known = users.entry(ANYBODY).or_insert_with(|| Known {
+        let known = users.entry(ANONYMOUS).or_insert_with(|| KnownUser {
             user,
             stamp: None,
             asked: Instant::now(),
             glance: None,
-            told: 0,
-            heard: 0,
+            reports: 0,
+            reports_seen: 0,
         });
         Ok(known.user.clone())
     }

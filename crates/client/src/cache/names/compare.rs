@@ -42,9 +42,9 @@ const SLOW_TIME: Duration = Duration::from_secs(600);
 
 /// The servers that did not answer in time, each with the time.
 #[derive(Debug, Default)]
-pub(crate) struct Slow(Mutex<HashMap<SocketAddr, Instant>>);
+pub(crate) struct SlowServers(Mutex<HashMap<SocketAddr, Instant>>);
 
-impl Slow {
+impl SlowServers {
     fn contains(&self, server: SocketAddr) -> bool {
         let mut servers = self.0.lock();
         servers.retain(|_, since| since.elapsed() < SLOW_TIME);

@@ -41,7 +41,11 @@ impl Names {
         name: &[u8],
         mode: u32,
     ) -> Result<Arc<Vnode>> {
-        match self.creates.make_early(user, directory, name, mode).await? {
+        match self
+            .creates
+            .create_locally(user, directory, name, mode)
+            .await?
+        {
             Some(made) => Ok(made),
             None => self.make_node(user, directory, name, mode).await,
         }
@@ -111,7 +115,7 @@ impl Names {
         arguments: impl FnOnce(Fid, AfsName) -> P,
         taken: impl FnOnce(P::Reply) -> Made,
     ) -> Result<Arc<Vnode>> {
-        let asked = self.promises.asked_about_new();
+        let asked = self.promises.begin_new();
         let reply = self
             .changes
             .change_at(user, (directory, None), name, arguments);
@@ -245,7 +249,7 @@ impl Names {
             });
         if removed.is_directory() {
             removed.directory_removed();
-            self.creates.creations_gone_with(&removed);
+            self.creates.abandon_creates_in(&removed);
         }
         Ok(())
     }
@@ -316,7 +320,7 @@ impl Names {
             .await;
         let was_open = left_over.is_some();
         if let Some(left_over) = left_over {
-            left_over.settle(renamed.is_ok()).await;
+            left_over.renamed(renamed.is_ok()).await;
         }
         let reply = renamed?;
         let fid = moved.fid();

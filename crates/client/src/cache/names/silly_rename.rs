@@ -81,7 +81,7 @@ impl<'a> Replaced<'a> {
     }
 
     /// The rename ended. `came`: it succeeded.
-    pub(crate) async fn settle(mut self, came: bool) {
+    pub(crate) async fn renamed(mut self, came: bool) {
         let Some(silly) = self.silly.clone() else {
             return;
         };

@@ -33,17 +33,17 @@
 //! Rule 3 needs care if a promise ended without a notice. Pages of the old version may then be in
 //! the kernel. If the length differs, the kernel drops all pages in the same step in which it takes
 //! the length (without `FUSE_EXPLICIT_INVAL_DATA`). If the length is the same, a notice before the
-//! answer drops the pages (`Question::settle`). The attributes of that answer are lost, which does
-//! no harm because the length is right. A promise that is about to run out is given up
+//! answer drops the pages (`AttributesRequest::finish`). The attributes of that answer are lost,
+//! which does no harm because the length is right. A promise that is about to run out is given up
 //! `TOLD_EARLIER` before the kernel stops believing it ([`Vnode::ran_out`]). So no request falls
 //! between the two.
 //!
 //! An answer cannot know of a second break that happens after the answer is written.
-//! `Question::settle` sees the breaks before that, and then sends the length of an open file
-//! separately (rule 6). It does the same if a notice was sent within the last `QUEUED`. The request
-//! may have waited in the kernel's queue since before that notice. One case remains: a break
-//! between the answer and the moment when the kernel applies it. Only a program that ignores the
-//! lock which the reader holds can cause it.
+//! `AttributesRequest::finish` sees the breaks before that, and then sends the length of an open
+//! file separately (rule 6). It does the same if a notice was sent within the last `QUEUED`. The
+//! request may have waited in the kernel's queue since before that notice. One case remains: a
+//! break between the answer and the moment when the kernel applies it. Only a program that ignores
+//! the lock which the reader holds can cause it.
 //!
 //! # The state of a vnode
 //!
@@ -127,25 +127,25 @@ impl Promises {
     /// Sends the notice that is owed.
     pub(crate) fn send_notices(&self, vnode: &Arc<Vnode>, owed: Owed) {
         if let Some(notice) = owed.notice() {
-            self.env.audience.tell(vnode, notice);
+            self.env.audience.send(vnode, notice);
         }
     }
 
     /// Sends the notice about a directory whose names are compared. It replaces the notice that is
     /// owed.
-    pub(crate) fn tell_names(&self, directory: &Arc<Vnode>, before: Before) {
-        self.env.audience.tell(directory, Notice::Names(before));
+    pub(crate) fn send_names(&self, directory: &Arc<Vnode>, before: Before) {
+        self.env.audience.send(directory, Notice::Names(before));
     }
 
     /// Makes the kernel drop all that it holds about a vnode. Needed if the kernel received
     /// something that may no longer be true, or that differs from what it believes.
-    pub fn take_back(&self, vnode: &Arc<Vnode>) {
+    pub fn invalidate(&self, vnode: &Arc<Vnode>) {
         let _all = vnode.state.lock().held.end();
         self.send_notices(vnode, Owed::ALL);
     }
 
     /// Makes the kernel drop attributes that may never have been the server's.
-    pub(crate) fn take_back_attributes(&self, vnode: &Arc<Vnode>) {
+    pub(crate) fn invalidate_attributes(&self, vnode: &Arc<Vnode>) {
         let held = {
             let mut state = vnode.state.lock();
             let held = std::mem::take(&mut state.held.attributes);
@@ -160,9 +160,9 @@ impl Promises {
     }
 
     /// Sends the new length of a file that grew to the kernel, which then has its last byte too.
-    pub(crate) fn tell_length(&self, vnode: &Arc<Vnode>, length: Length) {
+    pub(crate) fn send_length(&self, vnode: &Arc<Vnode>, length: Length) {
         vnode.state.lock().held.contents = true;
-        self.env.audience.tell(vnode, Notice::Length(length));
+        self.env.audience.send(vnode, Notice::Length(length));
     }
 }
 

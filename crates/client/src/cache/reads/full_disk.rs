@@ -33,15 +33,15 @@ const FULL_TIME: Duration = Duration::from_secs(5);
 
 /// The time at which the disk was full and no room could be made.
 #[derive(Debug, Default)]
-pub(crate) struct Full {
+pub(crate) struct FullDisk {
     at: Mutex<Option<Instant>>,
     /// Held by the task that makes room.
     making: Ordered<MAKING_ROOM, ()>,
 }
 
-impl Full {
+impl FullDisk {
     /// Whether the disk was full within [`FULL_TIME`].
-    pub(crate) fn is_it(&self) -> bool {
+    pub(crate) fn is_full_now(&self) -> bool {
         self.at.lock().is_some_and(|at| at.elapsed() < FULL_TIME)
     }
 }
@@ -75,11 +75,11 @@ impl Reads {
         let mut put = || put(&mut vnode.body.lock());
         let mut done = put();
         let is_full = |done: &io::Result<T>| done.as_ref().is_err_and(says_full);
-        if is_full(&done) && !self.full.is_it() {
+        if is_full(&done) && !self.full.is_full_now() {
             let _one = self.full.making.lock();
             // Another task may have made room.
             done = put();
-            if is_full(&done) && !self.full.is_it() {
+            if is_full(&done) && !self.full.is_full_now() {
                 let used = self.env.used();
                 tracing::warn!(used, "the disk of the cache is full");
                 let goal = used - used / 4;

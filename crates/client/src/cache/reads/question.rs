@@ -15,7 +15,7 @@ use crate::cache::vnode::Vnode;
 const QUEUED: Duration = Duration::from_secs(1);
 
 /// A request of the kernel for the attributes of a vnode.
-pub(crate) struct Question<'a> {
+pub(crate) struct AttributesRequest<'a> {
     reads: &'a Reads,
     vnode: &'a Arc<Vnode>,
     /// The number of notices owed at the start.
@@ -24,7 +24,7 @@ pub(crate) struct Question<'a> {
     crossed: bool,
 }
 
-impl Drop for Question<'_> {
+impl Drop for AttributesRequest<'_> {
     fn drop(&mut self) {
         let owed = {
             let mut state = self.vnode.state.lock();
@@ -40,7 +40,7 @@ impl Drop for Question<'_> {
     }
 }
 
-impl<'a> Question<'a> {
+impl<'a> AttributesRequest<'a> {
     /// Begins a request and waits for notices (rule 4).
     pub(crate) async fn begin(reads: &'a Reads, vnode: &'a Arc<Vnode>) -> Self {
         let notices = {
@@ -61,7 +61,7 @@ impl<'a> Question<'a> {
     }
 
     /// Sends the notices that are needed before the answer. The status must be known.
-    pub(crate) async fn settle(self, user: &Arc<User>) {
+    pub(crate) async fn finish(self, user: &Arc<User>) {
         let (reads, vnode) = (self.reads, self.vnode);
         let (owed, crossed) = {
             let mut state = vnode.state.lock();
@@ -72,7 +72,7 @@ impl<'a> Question<'a> {
                 || state.held.noticed.is_some_and(recent);
             let owed = state.held.answer(length, crossed);
             if !crossed {
-                state.held.length_told();
+                state.held.length_sent();
             }
             // For a file that is not open, the next open checks its length.
             (owed, crossed && state.opens > 0)

@@ -104,11 +104,11 @@ impl Reads {
             }
             match self.last_byte(user, vnode).await {
                 Ok(Some(length)) => {
-                    self.promises.tell_length(vnode, length.clone());
+                    self.promises.send_length(vnode, length.clone());
                     self.env.audience.notified(vnode).await;
                     let mut state = vnode.state.lock();
                     if length.last().is_some() {
-                        state.held.length_told();
+                        state.held.length_sent();
                     }
                 }
                 Ok(None) => {}
@@ -126,7 +126,7 @@ impl Reads {
         let breaks = vnode.breaks();
         let length = vnode.length();
         let Some(at) = length.checked_sub(1) else {
-            vnode.state.lock().held.length_told();
+            vnode.state.lock().held.length_sent();
             return Ok(None);
         };
         if vnode.body.lock().lacks(at, length) {

@@ -23,7 +23,7 @@ use cellar_objects::{ReadOptions, Reader};
 use cellar_wire::rxafs::{AfsFetchStatus, FileType};
 use tokio::time::Instant;
 
-use crate::cache::device_locations::{KeptThere, Known, PAUSE};
+use crate::cache::device_locations::{KeptThere, KnownLocation, PAUSE};
 use crate::cache::request::StatusRequest;
 use crate::cache::statuses::Statuses;
 use crate::cache::user::User;
@@ -70,7 +70,7 @@ impl Statuses {
             }
             Err(cause) => {
                 tracing::info!(fid = %vnode.fid(), %cause, "read through the file server");
-                vnode.places.avoid();
+                vnode.devices.avoid();
                 None
             }
         }
@@ -85,18 +85,18 @@ impl Statuses {
         status: &AfsFetchStatus,
     ) -> Option<Arc<Granted>> {
         let version = status.data_version;
-        if let Some(known) = vnode.places.of(user, version) {
+        if let Some(known) = vnode.devices.of(user, version) {
             return known;
         }
-        let _alone = vnode.places.asking.lock().await;
-        if let Some(known) = vnode.places.of(user, version) {
+        let _alone = vnode.devices.asking.lock().await;
+        if let Some(known) = vnode.devices.of(user, version) {
             return known;
         }
         let (fid, client) = (vnode.fid(), user.client());
         match client.is_known_to_keep_objects(&vnode.volume).await {
             Some(true) => {}
             Some(false) => {
-                vnode.places.avoid();
+                vnode.devices.avoid();
                 return None;
             }
             None => return None,
@@ -112,7 +112,7 @@ impl Statuses {
                 self.promises
                     .apply_status(user, vnode, &granted.status, promise);
                 let granted = Arc::new(granted);
-                vnode.places.learn(Known::Granted {
+                vnode.devices.learn(KnownLocation::Granted {
                     user: user.id(),
                     granted: granted.clone(),
                 });
@@ -120,9 +120,9 @@ impl Statuses {
             }
             Err(failure) => {
                 if is_plain(&failure) {
-                    vnode.places.learn(Known::Plain { version });
+                    vnode.devices.learn(KnownLocation::Plain { version });
                 } else {
-                    vnode.places.avoid();
+                    vnode.devices.avoid();
                 }
                 None
             }
@@ -145,12 +145,12 @@ impl Statuses {
             return Ok(None);
         };
         if piece.cuts() {
-            *vnode.places.kept.lock() = None;
+            *vnode.devices.kept.lock() = None;
         }
         let client = user.client();
         if bytes < DIRECT_MIN
             || status.length > piece.file_length
-            || vnode.places.are_kept_there(user, piece.file_length)
+            || vnode.devices.are_kept_there(user, piece.file_length)
             || client.is_known_to_keep_objects(&vnode.volume).await != Some(true)
         {
             return Ok(None);
@@ -184,7 +184,7 @@ impl Statuses {
                     length: piece.file_length,
                     until: Instant::now() + PAUSE,
                 };
-                *vnode.places.kept.lock() = Some(kept);
+                *vnode.devices.kept.lock() = Some(kept);
                 None
             }
             Stored::NotNow => None,

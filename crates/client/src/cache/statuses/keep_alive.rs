@@ -49,7 +49,7 @@ struct Sleeps {
 impl Sleeps {
     /// Compares the two clocks. Returns whether the machine slept. The clock that stops must be
     /// read second: then a pause between the reads makes the difference smaller.
-    fn looked(&mut self, going_on: Duration, standing_still: Duration) -> bool {
+    fn compare(&mut self, going_on: Duration, standing_still: Duration) -> bool {
         let ahead = going_on.saturating_sub(standing_still);
         let before = *self.ahead.get_or_insert(ahead);
         self.ahead = Some(before.max(ahead));
@@ -72,7 +72,7 @@ struct Sources(HashMap<SocketAddr, (Option<IpAddr>, Option<IpAddr>)>);
 
 /// The change of the paths to servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum PathChange {
     Same,
     /// There was no path for a while.
     Back,
@@ -83,15 +83,15 @@ enum Way {
 impl Sources {
     /// Compares the addresses with the current ones (`None`: there is no path to that server). A
     /// lost path alone is not reported.
-    fn looked(&mut self, now: HashMap<SocketAddr, Option<IpAddr>>) -> Way {
-        let mut way = Way::Same;
+    fn compare(&mut self, now: HashMap<SocketAddr, Option<IpAddr>>) -> PathChange {
+        let mut way = PathChange::Same;
         let mut known = HashMap::new();
         for (server, address) in now {
             let before = self.0.get(&server).copied();
             let (was, last) = before.unwrap_or((address, address));
             match address {
-                Some(_) if last.is_some() && last != address => way = Way::Another,
-                Some(_) if was.is_none() && way == Way::Same => way = Way::Back,
+                Some(_) if last.is_some() && last != address => way = PathChange::Another,
+                Some(_) if was.is_none() && way == PathChange::Same => way = PathChange::Back,
                 _ => {}
             }
             known.insert(server, (address, address.or(last)));
@@ -103,7 +103,7 @@ impl Sources {
 
 /// The results of the last check.
 #[derive(Debug, Default)]
-struct Look {
+struct LastCheck {
     sleeps: Sleeps,
     sources: Sources,
 }
@@ -111,20 +111,20 @@ struct Look {
 impl Statuses {
     /// Runs the checks for the life of the cache.
     pub(crate) async fn keep_alive(statuses: Weak<Self>) {
-        let mut look = Look::default();
+        let mut look = LastCheck::default();
         loop {
             let Some(statuses) = statuses.upgrade() else {
                 return;
             };
-            statuses.look_around(&mut look);
+            statuses.check_paths(&mut look);
             drop(statuses);
             tokio::time::sleep(LOOK_TIME).await;
         }
     }
 
-    fn look_around(&self, look: &mut Look) {
+    fn check_paths(&self, look: &mut LastCheck) {
         let going_on = clock(ClockId::Boottime);
-        let slept = look.sleeps.looked(going_on, clock(ClockId::Monotonic));
+        let slept = look.sleeps.compare(going_on, clock(ClockId::Monotonic));
         let mut servers = self.promises.promisers().servers();
         servers.truncate(WAYS_MAX);
         servers.extend(self.env.home().location_servers().next());
@@ -132,15 +132,15 @@ impl Statuses {
         let mut addresses: Vec<IpAddr> = ways.values().copied().flatten().collect();
         addresses.sort_unstable();
         addresses.dedup();
-        let way = look.sources.looked(ways);
-        if slept || way != Way::Same {
+        let way = look.sources.compare(ways);
+        if slept || way != PathChange::Same {
             tracing::info!(
                 slept,
                 ?way,
                 ?addresses,
                 "all promises end; statuses are fetched again"
             );
-            self.network_changed(addresses, way == Way::Another);
+            self.network_changed(addresses, way == PathChange::Another);
         }
         let heard = |server| self.env.reach.heard_at(server);
         let due = self
@@ -180,14 +180,14 @@ impl Statuses {
         if server.is_some_and(|server| !self.promises.promisers().ended(server)) {
             return;
         }
-        self.promises.note_stray();
+        self.promises.note_unknown_break();
         let is_its = |vnode: &Arc<Vnode>| server.is_none_or(|s| vnode.is_promised_by(s));
         for vnode in self.vnodes.matching(is_its) {
             let owed = vnode.broken();
             self.creates.lease_ends(&vnode);
             if server.is_none() {
                 // The right to read objects belongs to this machine's address.
-                vnode.places.forget();
+                vnode.devices.forget();
             }
             self.promises.send_notices(&vnode, owed);
         }
@@ -195,7 +195,7 @@ impl Statuses {
 
     /// Asks a file server for the time, to check whether it is reachable.
     fn probe(&self, cell: &CellName, server: SocketAddr) {
-        let Ok(user) = self.env.anybody() else {
+        let Ok(user) = self.env.anonymous() else {
             return;
         };
         let servers = user.client().servers();
@@ -227,21 +227,21 @@ mod tests {
     fn a_sleep_is_seen_by_two_clocks() {
         let mut sleeps = Sleeps::default();
         let (mut boot, mut awake) = (500 * SECOND, 400 * SECOND);
-        assert!(!sleeps.looked(boot, awake));
+        assert!(!sleeps.compare(boot, awake));
         for _ in 0..100 {
             boot += SECOND;
             awake += SECOND;
-            assert!(!sleeps.looked(boot, awake));
+            assert!(!sleeps.compare(boot, awake));
         }
         // The process was stopped between the two reads.
-        assert!(!sleeps.looked(boot, awake + 30 * SECOND));
+        assert!(!sleeps.compare(boot, awake + 30 * SECOND));
         boot += 40 * SECOND;
         awake += 40 * SECOND;
-        assert!(!sleeps.looked(boot, awake));
+        assert!(!sleeps.compare(boot, awake));
         boot += 3 * SECOND;
         awake += SECOND;
-        assert!(sleeps.looked(boot, awake), "two seconds of sleep");
-        assert!(!sleeps.looked(boot + SECOND, awake + SECOND));
+        assert!(sleeps.compare(boot, awake), "two seconds of sleep");
+        assert!(!sleeps.compare(boot + SECOND, awake + SECOND));
     }
 
     #[test]
@@ -249,20 +249,20 @@ mod tests {
         let server = |n: u8| SocketAddr::from(([192, 0, 2, n], 7000));
         let address = |n: u8| Some(IpAddr::from([198, 51, 100, n]));
         let mut sources = Sources::default();
-        let mut looked = |ways: &[(u8, Option<IpAddr>)]| {
+        let mut compare = |ways: &[(u8, Option<IpAddr>)]| {
             let ways = ways.iter().map(|(n, address)| (server(*n), *address));
-            sources.looked(ways.collect())
+            sources.compare(ways.collect())
         };
-        assert_eq!(looked(&[(1, address(1))]), Way::Same);
+        assert_eq!(compare(&[(1, address(1))]), PathChange::Same);
         let both = |second| [(1, address(1)), (2, second)];
-        assert_eq!(looked(&both(address(9))), Way::Same, "a new server");
-        assert_eq!(looked(&both(address(1))), Way::Another);
-        assert_eq!(looked(&both(None)), Way::Same, "it cannot be asked");
-        assert_eq!(looked(&both(None)), Way::Same);
-        assert_eq!(looked(&both(address(1))), Way::Back);
-        assert_eq!(looked(&both(address(1))), Way::Same);
-        assert_eq!(looked(&both(None)), Way::Same);
-        assert_eq!(looked(&both(address(2))), Way::Another);
-        assert_eq!(looked(&[(1, address(1))]), Way::Same);
+        assert_eq!(compare(&both(address(9))), PathChange::Same, "a new server");
+        assert_eq!(compare(&both(address(1))), PathChange::Another);
+        assert_eq!(compare(&both(None)), PathChange::Same, "it cannot be asked");
+        assert_eq!(compare(&both(None)), PathChange::Same);
+        assert_eq!(compare(&both(address(1))), PathChange::Back);
+        assert_eq!(compare(&both(address(1))), PathChange::Same);
+        assert_eq!(compare(&both(None)), PathChange::Same);
+        assert_eq!(compare(&both(address(2))), PathChange::Another);
+        assert_eq!(compare(&[(1, address(1))]), PathChange::Same);
     }
 }

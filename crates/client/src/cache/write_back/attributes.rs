@@ -182,7 +182,7 @@ impl WriteBack {
         tracing::info!(fid = %vnode.fid(), %error, "the server refused attributes");
         vnode.body.lock().attributes_stored(set, None);
         vnode.state.lock().refused = error.code();
-        self.promises.take_back_attributes(vnode);
+        self.promises.invalidate_attributes(vnode);
     }
 }
 

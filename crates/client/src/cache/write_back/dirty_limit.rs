@@ -29,9 +29,9 @@ const VOLUMES_MAX: usize = 10_000;
 
 /// Volumes, by cell and number, whose last store failed: the time and the errno.
 #[derive(Debug, Default)]
-pub(crate) struct Brim(Mutex<HashMap<(u32, VolumeId), (Instant, i32)>>);
+pub(crate) struct FailedVolumes(Mutex<HashMap<(u32, VolumeId), (Instant, i32)>>);
 
-impl Brim {
+impl FailedVolumes {
     /// A store in the volume of `vnode` failed.
     pub(crate) fn failed(&self, vnode: &Vnode, error: &Error) {
         let mut volumes = self.0.lock();
@@ -69,7 +69,7 @@ impl WriteBack {
         if self.env.space.dirty.load(Ordering::Relaxed) <= self.env.size() {
             return Ok(());
         }
-        match self.brim.refusal(vnode) {
+        match self.failed_volumes.refusal(vnode) {
             Some(errno) => Err(refused(
                 "a write: the cache is full of what is not stored",
                 AbortCode::from_errno(errno),

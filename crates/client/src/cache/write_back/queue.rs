@@ -46,13 +46,13 @@ enum Site {
 
 /// The queue.
 #[derive(Debug)]
-pub(crate) struct Behind {
+pub(crate) struct StoreQueue {
     places: Arc<Semaphore>,
     at_once: Arc<Semaphore>,
     servers: Mutex<HashMap<Site, Arc<Semaphore>>>,
 }
 
-impl Default for Behind {
+impl Default for StoreQueue {
     fn default() -> Self {
         Self {
             places: Arc::new(Semaphore::new(WAITING_MAX)),
@@ -62,7 +62,7 @@ impl Default for Behind {
     }
 }
 
-impl Behind {
+impl StoreQueue {
     fn of(&self, site: Site) -> Arc<Semaphore> {
         let mut servers = self.servers.lock();
         if servers.len() >= SERVERS_MAX {
@@ -112,7 +112,7 @@ impl WriteBack {
             return self.store(vnode, false).await;
         }
         if !vnode.body.lock().is_changed() {
-            self.creates.note_made(vnode);
+            self.creates.record_pending(vnode);
             return Ok(());
         }
         self.store_some(vnode, may_wait, false).await?;
@@ -130,7 +130,7 @@ impl WriteBack {
         if vnode.waits.swap(true, Ordering::AcqRel) {
             return true;
         }
-        let Ok(place) = self.behind.places.clone().try_acquire_owned() else {
+        let Ok(place) = self.queue.places.clone().try_acquire_owned() else {
             vnode.waits.store(false, Ordering::Release);
             return false;
         };
@@ -138,7 +138,7 @@ impl WriteBack {
         tokio::spawn(async move {
             let _place = place;
             let stored = this.store_in_turn(&vnode).await;
-            if let Some(error) = stored.err().filter(|_| this.creates.still_waits(&vnode)) {
+            if let Some(error) = stored.err().filter(|_| this.creates.is_retried(&vnode)) {
                 tracing::warn!(fid = %vnode.fid(), %error, "not stored yet; the store is retried");
                 this.sync(&vnode).await;
             }
@@ -153,7 +153,7 @@ impl WriteBack {
         let with_others = self.creates.is_pending(vnode) && vnode.body.lock().length() <= SMALL;
         let turn = match with_others {
             true => None,
-            false => self.behind.turn(self.site(vnode)).await,
+            false => self.queue.turn(self.site(vnode)).await,
         };
         // Bytes that are written from now on need a new place in the queue.
         vnode.waits.store(false, Ordering::Release);
@@ -185,7 +185,8 @@ impl WriteBack {
                     let next = || left.lock().pop();
                     while let Some(vnode) = next() {
                         let stored = this.store_in_turn(&vnode).await;
-                        if let Some(error) = stored.err().filter(|_| this.creates.is_missed(&vnode))
+                        if let Some(error) =
+                            stored.err().filter(|_| this.creates.must_report(&vnode))
                         {
                             failed.push((vnode, error));
                         }
@@ -204,7 +205,7 @@ impl WriteBack {
     fn site(&self, vnode: &Vnode) -> Site {
         let volume = &vnode.volume;
         let asked = vnode.state.lock().writer.clone();
-        let user = asked.map_or_else(|| self.env.anybody().ok(), Some);
+        let user = asked.map_or_else(|| self.env.anonymous().ok(), Some);
         let family = user.and_then(|user| user.client().locations().known(volume));
         let servers = family.map(|family| family.servers(volume.kind));
         let first = servers.and_then(|servers| servers.first()?.addresses.first().copied());
@@ -246,28 +247,28 @@ mod tests {
 
     #[tokio::test]
     async fn a_silent_server_holds_up_its_own_files_only() {
-        let behind = Arc::new(Behind::default());
+        let queue = Arc::new(StoreQueue::default());
         let site = |last| Site::Server(IpAddr::from([192, 0, 2, last]));
         let mut stuck = JoinSet::new();
         for _ in 0..4 * STORES_MAX {
-            let behind = behind.clone();
+            let queue = queue.clone();
             stuck.spawn(async move {
-                let _turn = behind.turn(site(1)).await;
+                let _turn = queue.turn(site(1)).await;
                 std::future::pending::<()>().await;
             });
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
         let mut others = Vec::new();
         for _ in 0..PER_SERVER_MAX {
-            let turn = tokio::time::timeout(Duration::from_secs(30), behind.turn(site(2)));
+            let turn = tokio::time::timeout(Duration::from_secs(30), queue.turn(site(2)));
             others.push(turn.await.expect("no wait"));
         }
         assert_eq!(
-            behind.at_once.available_permits(),
+            queue.at_once.available_permits(),
             STORES_MAX - 2 * PER_SERVER_MAX
         );
         // A place that becomes free goes to the next task.
-        let next = behind.turn(site(2));
+        let next = queue.turn(site(2));
         tokio::pin!(next);
         let early = tokio::time::timeout(Duration::from_millis(50), &mut next).await;
         assert!(early.is_err());

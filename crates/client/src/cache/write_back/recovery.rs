@@ -47,7 +47,7 @@ impl Drop for Postponed<'_> {
 impl WriteBack {
     /// Stores what an earlier cache manager left in the cache directory. Called before the cache is
     /// used; `Cache::keep` retries the stores that fail.
-    pub async fn take_up(&self) {
+    pub async fn recover(&self) {
         let Some(index) = self.vnodes.index() else {
             return;
         };
@@ -61,7 +61,7 @@ impl WriteBack {
                     continue;
                 }
             };
-            if let Err(error) = self.creates.made_before(&vnode).await {
+            if let Err(error) = self.creates.queue_recovered(&vnode).await {
                 let fid = vnode.fid();
                 tracing::warn!(%fid, %error, "not created before the last end; the create is retried");
                 continue;
@@ -92,14 +92,14 @@ impl WriteBack {
             cell: None,
             volume: fid.volume.0.to_string(),
         };
-        let user = self.env.anybody()?;
+        let user = self.env.anonymous()?;
         let volume = user.client().mounted(None, &known.name, &mount).await?;
         self.vnodes.vnode(&volume, *fid)
     }
 
     /// Asks the server whether it has the recovered bytes or can take them. Afterwards, or after
     /// they were put aside, the file is like any other.
-    pub(crate) async fn ask_about(
+    pub(crate) async fn check_recovered(
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
@@ -116,7 +116,7 @@ impl WriteBack {
             return Err(error);
         }
         let settled = match left_over.in_doubt {
-            Some(piece) => self.settle(user, vnode, piece).await,
+            Some(piece) => self.compare_with_server(user, vnode, piece).await,
             None => Ok(()),
         };
         drop(postponed);
@@ -137,13 +137,16 @@ impl WriteBack {
     }
 
     /// Checks whether the server has the bytes that were being stored.
-    async fn settle(
+    async fn compare_with_server(
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
         (start, end, cut): (u64, u64, Option<u64>),
     ) -> Result<()> {
-        let (pieces, reply) = self.statuses.fetch_unheard(user, vnode, start, end).await?;
+        let (pieces, reply) = self
+            .statuses
+            .fetch_without_status(user, vnode, start, end)
+            .await?;
         let status = reply.status;
         let mut body = vnode.body.lock();
         let next = body.version().wrapping_add(1) == status.data_version && start < end;

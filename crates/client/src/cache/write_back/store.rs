@@ -6,9 +6,9 @@
 //! 2. `close` and `fsync` return the result of the store. `close` need not wait for all of it
 //!    (`write_back/queue.rs`). When one file has more than [`BACKGROUND_BYTES`] dirty bytes, a
 //!    store begins while the program still writes.
-//! 3. After a failed store the bytes stay dirty, and the store is retried every `RETRY`. In a
-//!    cache directory they are then synced, so that even a crash of the machine loses nothing. Only
-//!    if the file is gone is there no server that can take them.
+//! 3. After a failed store the bytes stay dirty, and the store is retried every `RETRY`. In a cache
+//!    directory they are then synced, so that even a crash of the machine loses nothing. Only if
+//!    the file is gone is there no server that can take them.
 //! 4. A program that reads an open file from the kernel's cache makes no request. No server reports
 //!    that a promise runs out. So the cache gives the promise up shortly before, and sends a notice
 //!    to the kernel (`promises/coherence.rs`).
@@ -156,7 +156,7 @@ impl WriteBack {
         let user = self.vnodes.writer(vnode).await?;
         let left_over = vnode.body.lock().left_over().cloned();
         if let Some(left_over) = left_over {
-            self.ask_about(&user, vnode, &left_over).await?;
+            self.check_recovered(&user, vnode, &left_over).await?;
         }
         let most = self.reads.store_bytes(&user, vnode);
         let piece = vnode.body.lock().next_piece(most);
@@ -172,7 +172,7 @@ impl WriteBack {
                 Ok((status, sums)) => {
                     under_way.piece = None;
                     let owed = vnode.stored(user.id(), &piece, &status, &sums);
-                    self.brim.stored(vnode);
+                    self.failed_volumes.stored(vnode);
                     let shown = Some(&status);
                     vnode.body.lock().attributes_stored(&piece.set, shown);
                     self.promises.send_notices(vnode, owed);
@@ -181,7 +181,7 @@ impl WriteBack {
                 Err(error) => {
                     drop(under_way);
                     vnode.state.lock().failed = Some(errno(&error));
-                    self.brim.failed(vnode, &error);
+                    self.failed_volumes.failed(vnode, &error);
                     self.creates.note_failure(vnode, &error);
                     Err(error)
                 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_client::cache::{
-    self, Attributes, Cache, Handle, Identities, Notice, User, Vnode, Wanted, Watcher,
+    self, Attributes, Cache, Handle, Identities, NewAttributes, Notice, User, Vnode, Watcher,
 };
 use cellar_client::{CellName, Renewal};
 use cellar_rpc::Security;
@@ -170,9 +170,9 @@ impl Client {
         vnode: &Arc<Vnode>,
         length: u64,
     ) -> cellar_client::Result<Attributes> {
-        let wanted = Wanted {
+        let wanted = NewAttributes {
             length: Some(length),
-            ..Wanted::default()
+            ..NewAttributes::default()
         };
         let (cache, user) = (&self.cache, &self.user);
         cache.set_attributes(user, vnode, wanted, false).await

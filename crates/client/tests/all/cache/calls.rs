@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cellar_client::cache::{Handle, Vnode, Wanted};
+use cellar_client::cache::{Handle, NewAttributes, Vnode};
 use cellar_client::errno;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
@@ -64,7 +64,7 @@ impl Client {
         cache.opened(user, &made.await.expect(name))
     }
 
-    async fn set(&self, vnode: &Arc<Vnode>, wanted: Wanted) -> Result<(), i32> {
+    async fn set(&self, vnode: &Arc<Vnode>, wanted: NewAttributes) -> Result<(), i32> {
         let (cache, user) = (&self.cache, &self.user);
         let set = cache.set_attributes(user, vnode, wanted, false).await;
         set.map(|_| ()).map_err(|error| errno(&error))
@@ -102,23 +102,23 @@ async fn close(handle: Handle) -> Result<(), i32> {
 }
 
 const THEN: AfsTime = AfsTime(1_000_000_000);
-const NOTHING: Wanted = Wanted {
+const NOTHING: NewAttributes = NewAttributes {
     mode: None,
     owner: None,
     group: None,
     length: None,
     modified: None,
 };
-const TIME: Wanted = Wanted {
+const TIME: NewAttributes = NewAttributes {
     modified: Some(THEN),
     ..NOTHING
 };
-const OWNER: Wanted = Wanted {
+const OWNER: NewAttributes = NewAttributes {
     owner: Some(ViceId(5)),
     group: Some(ViceId(0)),
     ..NOTHING
 };
-const MODE: Wanted = Wanted {
+const MODE: NewAttributes = NewAttributes {
     mode: Some(0o444),
     ..NOTHING
 };
@@ -205,7 +205,7 @@ async fn what_changes_nothing_is_no_call() {
     let vnode = handle.vnode().clone();
     assert_eq!(close(handle).await, Ok(()));
     let before = Calls::of(&bench);
-    let same = Wanted {
+    let same = NewAttributes {
         mode: Some(0o600),
         owner: Some(ViceId::ANONYMOUS),
         ..NOTHING
@@ -273,12 +273,12 @@ async fn the_last_who_sets_a_time_or_writes_is_right() {
     handle.write(0, b"other").await.expect("written");
     assert_eq!(client.shown(handle.vnode()).await.2, NOW);
     // Set-id bits are not for the bytes' call: at once, and what waited of the mode is over.
-    let ordinary = Wanted {
+    let ordinary = NewAttributes {
         mode: Some(0o640),
         ..NOTHING
     };
     assert_eq!(client.set(handle.vnode(), ordinary).await, Ok(()));
-    let set_id = Wanted {
+    let set_id = NewAttributes {
         mode: Some(0o4755),
         ..NOTHING
     };
@@ -309,7 +309,7 @@ async fn attributes_outlive_the_cache_manager() {
         // Killed: nothing is closed.
         drop((handle, client));
         let next = start().await;
-        next.cache.write_back().take_up().await;
+        next.cache.write_back().recover().await;
         assert!(next.cache.write_back().unstored().is_empty(), "{name}");
         let seen = other.seen(name).await;
         assert_eq!(seen, (bytes.len() as u64, 0o444, THEN), "{name}");

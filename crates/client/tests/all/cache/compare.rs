@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellar_client::cache::{Before, Notice, Vnode, Wanted, Watcher};
+use cellar_client::cache::{Before, NewAttributes, Notice, Vnode, Watcher};
 use cellar_wire::rxafs::FetchData64;
 use parking_lot::Mutex;
 
@@ -96,9 +96,9 @@ async fn only_names_that_changed_are_told() {
 async fn a_change_of_access_has_all_names_told() {
     let bench = Bench::start();
     let (a, b, last) = two(&bench).await;
-    let wanted = Wanted {
+    let wanted = NewAttributes {
         mode: Some(0o700),
-        ..Wanted::default()
+        ..NewAttributes::default()
     };
     let (cache, user) = (&a.cache, &a.user);
     let changed = cache.set_attributes(user, &a.root, wanted, false).await;

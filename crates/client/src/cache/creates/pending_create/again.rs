@@ -35,7 +35,7 @@ impl Creates {
             lease_secs: 0,
         };
         self.note_created(queue, one, &made, by);
-        let name = Bytes::copy_from_slice(one.making.name.as_bytes());
+        let name = Bytes::copy_from_slice(one.create_arguments.name.as_bytes());
         self.promises
             .directory_changed(&queue.user, directory, &reply.dir_status, |listing| {
                 listing.insert(name, fid);
@@ -54,8 +54,8 @@ impl Creates {
     ) -> Result<(CreateFileReply, SocketAddr)> {
         let make = CreateFile {
             dir_fid: one.directory.fid(),
-            name: one.making.name.clone(),
-            in_status: one.making.in_status,
+            name: one.create_arguments.name.clone(),
+            in_status: one.create_arguments.in_status,
         };
         let what = format!("creating {}", one.vnode.fid());
         let client = queue.user.client();

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cellar_client::cache::{Lock, LockKind, LockOwner, Vnode, Wanted};
+use cellar_client::cache::{Lock, LockKind, LockOwner, NewAttributes, Vnode};
 use cellar_client::errno;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
@@ -252,10 +252,10 @@ async fn what_is_done_with_what_was_made_is_done_on_the_server() {
     let linked = a.find("linked").await;
     let done = cache.names().link(user, root, b"another", &linked).await;
     done.expect("linked");
-    let wanted = Wanted {
+    let wanted = NewAttributes {
         mode: Some(0o600),
         modified: Some(AfsTime(77)),
-        ..Wanted::default()
+        ..NewAttributes::default()
     };
     for vnode in [&within, &sub] {
         let set = cache.set_attributes(user, vnode, wanted, false).await;
@@ -289,10 +289,10 @@ async fn mode_and_time_go_with_the_bytes() {
     let file = a.make("file").await;
     let handle = a.open(&file, Rights::WRITE).await;
     handle.write(0, b"bytes").await.expect("write");
-    let wanted = Wanted {
+    let wanted = NewAttributes {
         mode: Some(0o444),
         modified: Some(AfsTime(99)),
-        ..Wanted::default()
+        ..NewAttributes::default()
     };
     let set = a.cache.set_attributes(&a.user, &file, wanted, true).await;
     set.expect("set");
@@ -405,9 +405,9 @@ async fn what_is_no_file_is_there_when_its_maker_is_answered() {
     assert_eq!(asked(), expected);
     // Attributes of a directory are sent at once, too.
     let statuses = bench.calls::<StoreStatus>();
-    let mode = Wanted {
+    let mode = NewAttributes {
         mode: Some(0o700),
-        ..Wanted::default()
+        ..NewAttributes::default()
     };
     let set = cache.set_attributes(user, &sub, mode, true).await;
     set.expect("set");
@@ -476,7 +476,7 @@ async fn what_no_server_was_told_of_survives_a_crash() {
     let other = b.make("taken empty").await;
     b.put(&other, b"another's").await.expect("stored");
     let again = bench.leasing(Some(place.path().to_owned())).await;
-    again.cache.write_back().take_up().await;
+    again.cache.write_back().recover().await;
     for name in ["three", "four"] {
         assert_eq!(b.contents(name).await, name.as_bytes());
     }
@@ -555,7 +555,7 @@ async fn what_an_older_version_has_not_told_is_stored_or_put_aside() {
     let (unstored, aside) = cellar_client::cache::unstored_in(place.path()).expect("a cache");
     assert_eq!((unstored.len(), aside.len()), (4, 0));
     let again = bench.leasing(Some(place.path().to_owned())).await;
-    again.cache.write_back().take_up().await;
+    again.cache.write_back().recover().await;
     assert_eq!(b.names().await, ["beside", "empty beside"]);
     assert_eq!(b.contents("beside").await, b"beside");
     assert_eq!(b.contents("empty beside").await, b"");
@@ -596,7 +596,7 @@ async fn what_was_made_with_its_bytes_before_a_crash_is_ours() {
     drop((a, file));
     let again = bench.leasing(Some(at_the_kill.clone())).await;
     assert_eq!(again.cache.management().waiting(None).len(), 0,);
-    again.cache.write_back().take_up().await;
+    again.cache.write_back().recover().await;
     assert!(again.cache.write_back().unstored().is_empty());
     assert!(again.cache.close().await.is_empty());
     let (_, aside) = cellar_client::cache::unstored_in(&at_the_kill).expect("a cache");

@@ -192,10 +192,10 @@ async fn a_mode_that_is_set_during_a_store_is_not_the_older_one_after_it() {
         let file = a.make(&format!("file{round}")).await;
         let handle = a.open(&file, Rights::WRITE).await;
         handle.write(0, &[7; 4 << 20]).await.expect("write");
-        let mode = |mode| cache::Wanted {
+        let mode = |mode| cache::NewAttributes {
             mode: Some(mode),
             modified: Some(cellar_wire::ids::AfsTime(1_000_000_000 + mode)),
-            ..cache::Wanted::default()
+            ..cache::NewAttributes::default()
         };
         let set = a.cache.set_attributes(&a.user, &file, mode(0o640), false);
         set.await.expect("with the bytes");
@@ -228,9 +228,9 @@ async fn a_mode_does_not_wait_for_a_store_of_the_file() {
     a.put(&file, b"bytes").await.expect("closed");
     held(&stores, 1).await;
     for mode in [0o640, 0o600] {
-        let wanted = cache::Wanted {
+        let wanted = cache::NewAttributes {
             mode: Some(mode),
-            ..cache::Wanted::default()
+            ..cache::NewAttributes::default()
         };
         let set = a.cache.set_attributes(&a.user, &file, wanted, false);
         let set = tokio::time::timeout(Duration::from_secs(30), set).await;
