@@ -2,12 +2,12 @@
 //!
 //! | rank | lock | protects |
 //! | --- | --- | --- |
-//! | [`MAKING_ROOM`] | `Full::making` | one task at a time makes room on a full disk |
-//! | [`VNODES`] | `Cache::vnodes` | the table of vnodes |
-//! | [`TABLE`] | `Cache::{unstored, locked, silly_names, fetching}` | other tables of vnodes |
+//! | [`MAKING_ROOM`] | `FullDisk::making` | one task at a time makes room on a full disk |
+//! | [`VNODES`] | `VnodeTable::vnodes` | the table of vnodes |
+//! | [`TABLE`] | `VnodeTable::unstored`, `FileLocks::locked`, `Names::silly_names`, `Reads::fetching` | other tables of vnodes |
 //! | [`STATE`] | `Vnode::state` | status, promise, names, life |
 //! | [`BODY`] | `Vnode::body` | bytes, and what of them is dirty |
-//! | [`LEAF`] | `Queue::line` and the tables of `local_create` | pending creates |
+//! | [`LEAF`] | `Queue::line` and the tables of `Creates` | pending creates |
 //!
 //! 1. A thread that holds a lock takes only locks of higher ranks. So no circle of threads waits
 //!    for each other.
@@ -17,7 +17,7 @@
 //!    not `Send`.
 //! 4. The locks that tasks hold across an `await` are taken before any of these, in this order:
 //!    `Locks::server`, `Vnode::storing`, `Vnode::asking`, then the turn of a chunk in
-//!    `Cache::fetching`.
+//!    `Reads::fetching`.
 //! 5. Every other mutex of the cache is private to one file, which takes no second lock while it
 //!    holds it.
 //!

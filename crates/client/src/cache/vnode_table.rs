@@ -77,7 +77,7 @@ impl VnodeTable {
             Some(index) => Body::of_disk(index, (name, fid), space),
             None => Body::in_memory(space),
         };
-        let left_over = body.left_over().is_some();
+        let left_over = body.recovered().is_some();
         let vnode = Vnode::new(key, volume.clone(), body);
         vnode.used.store(tick, Ordering::Relaxed);
         let vnode = Arc::new(vnode);

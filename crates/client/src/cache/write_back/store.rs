@@ -154,7 +154,7 @@ impl WriteBack {
             return Ok(true);
         }
         let user = self.vnodes.writer(vnode).await?;
-        let left_over = vnode.body.lock().left_over().cloned();
+        let left_over = vnode.body.lock().recovered().cloned();
         if let Some(left_over) = left_over {
             self.check_recovered(&user, vnode, &left_over).await?;
         }

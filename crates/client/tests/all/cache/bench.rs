@@ -251,7 +251,7 @@ impl Watcher for Told {
         Box::pin(std::future::ready(()))
     }
 
-    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn all_delivered(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::ready(()))
     }
 }

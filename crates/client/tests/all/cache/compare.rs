@@ -42,7 +42,7 @@ impl Watcher for Last {
         Box::pin(std::future::ready(()))
     }
 
-    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn all_delivered(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::ready(()))
     }
 }
