@@ -6,7 +6,7 @@
 //! 2. the directory of a cell on this machine that was named: `--dir`, or `CELLAR_DIR`;
 //! 3. the `CellServDB` that `CELLAR_CELLSERVDB` names; `ThisCell` beside it names the home cell,
 //!    and `CellAlias` other names of cells;
-//! 4. `./cell-data` ([`crate::found`]);
+//! 4. `./cell-data` ([`crate::default_directory`]);
 //! 5. `/etc/openafs/CellServDB`, with its `ThisCell` and `CellAlias`;
 //! 6. the DNS, for a cell that `--cell` or a path names and that is in none of those. Never with
 //!    `--no-dns`.
