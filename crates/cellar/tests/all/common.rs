@@ -202,7 +202,11 @@ impl Cell {
             if let Some(status) = server.try_wait().expect("wait") {
                 return status.code();
             }
-            assert!(start.elapsed() < PATIENCE, "the server does not stop");
+            assert!(
+                start.elapsed() < PATIENCE,
+                "the server does not stop; its threads:\n{}",
+                threads_of(server.id())
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -226,6 +230,22 @@ impl Cell {
     pub(crate) fn json(&self, line: &str) -> serde_json::Value {
         serde_json::from_str(&self.ok(line)).expect(line)
     }
+}
+
+/// The threads of a process, each with its name and the kernel function in which it waits.
+fn threads_of(pid: u32) -> String {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return "none".to_owned();
+    };
+    let of_thread = |path: PathBuf| {
+        let read = |name| std::fs::read_to_string(path.join(name)).unwrap_or_default();
+        format!("{} in {}", read("comm").trim(), read("wchan").trim())
+    };
+    let lines: Vec<_> = threads
+        .flatten()
+        .map(|thread| of_thread(thread.path()))
+        .collect();
+    lines.join("\n")
 }
 
 impl Drop for Cell {
