@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks how the kernel handles replies and notices of FUSE: each rule that
-crates/client/src/cache/promises/coherence.rs relies on, once.
+crates/cachemanager/src/promises/coherence.rs relies on, once.
 
 A file system with one file, /f, replies as each rule needs it, directly through /dev/fuse. Needs root.
 """

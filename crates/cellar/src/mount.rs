@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellar_client::cache::{self, Cache, Identities, Leases, Root, SIZE_MIN};
+use cellar_cachemanager::{Cache, Identities, Leases, Root, SIZE_MIN};
 use cellar_fuse::Mount;
 use cellar_fuse::control::STORE_BEHIND_MAX;
 use cellar_rpc::{Runtime, RuntimeConfig};
@@ -174,7 +174,7 @@ async fn mounted(options: Options) -> Outcome {
     };
     let (identity, dns) = (options.cell.identity, options.cell.dns());
     let identities: Arc<dyn Identities> = match identity.noauth {
-        true => Arc::new(cache::Anonymous),
+        true => Arc::new(cellar_cachemanager::Anonymous),
         false => {
             let home = cells[0].name.clone();
             Arc::new(Tokens::of(me.as_raw(), home, identity.level().into()).await)
@@ -183,7 +183,7 @@ async fn mounted(options: Options) -> Outcome {
     let kept_in = options.cache.clone();
     let cache = Cache::new(
         network.client_port()?,
-        cache::Options {
+        cellar_cachemanager::Options {
             cells,
             root: options.root_volume.map_or(Root::Cells, Root::Volume),
             directory: options.cache,
@@ -373,7 +373,7 @@ fn say(text: std::fmt::Arguments<'_>) {
 
 /// Reports data in the cache that the server does not have.
 fn tell_of_leftovers(directory: &Path) {
-    let Ok((unstored, aside)) = cache::unstored_in(directory) else {
+    let Ok((unstored, aside)) = cellar_cachemanager::unstored_in(directory) else {
         return;
     };
     for (count, what) in [

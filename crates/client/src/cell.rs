@@ -15,7 +15,7 @@ mod known;
 
 pub use cell_serv_db::{parse_cell_alias, parse_cell_serv_db};
 pub use dns::{DNS_TIME, Dns};
-pub(crate) use known::{KnownCells, Reachability};
+pub use known::{KnownCells, Reachability};
 
 /// The longest cell name, in bytes. Source: `CellServDB` as OpenAFS reads it (63 and a NUL).
 pub const CELL_NAME_BYTES_MAX: usize = 63;

@@ -81,7 +81,7 @@ impl Client {
     /// Makes a client that calls from a port on which another service answers callbacks. It is one
     /// of several users of a cache manager, which share the known cells. The client keeps no data
     /// that only a promise keeps valid.
-    pub(crate) fn without_callbacks(
+    pub fn without_callbacks(
         port: Port,
         cells: Arc<KnownCells>,
         config: Config,
@@ -152,6 +152,11 @@ impl Client {
 
     pub(crate) fn cell_devices(&self) -> &CellDevices {
         &self.devices
+    }
+
+    /// Replaces the connections to devices: this machine has another address, or has slept.
+    pub fn renew_devices(&self) {
+        self.devices.renew();
     }
 
     pub(crate) fn directories(&self) -> &Directories {
@@ -379,7 +384,7 @@ fn at(path: &str, error: Error) -> Error {
 }
 
 /// Our own address from which packets to `peer` leave. Sends no packet.
-pub(crate) fn own_address(peer: SocketAddr) -> Option<IpAddr> {
+pub fn own_address(peer: SocketAddr) -> Option<IpAddr> {
     let any: SocketAddr = if peer.is_ipv4() {
         (IpAddr::from([0, 0, 0, 0]), 0).into()
     } else {

@@ -23,7 +23,7 @@ use crate::volume::Volume;
 
 /// Grace period after a stalled server answers again. Calls that it had already received may still
 /// be executed until then; later ones are practically excluded.
-pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(2);
+pub const SETTLE_TIME: Duration = Duration::from_secs(2);
 
 /// An operation in progress. Call through [`Course::connection`]; report failures with
 /// [`Course::failed`].
@@ -55,7 +55,7 @@ pub struct Course<'a> {
 
 impl<'a> Course<'a> {
     /// Starts an operation that uses the calls of RXAFS.
-    pub(crate) async fn start(client: &'a Client, volume: &'a Volume) -> Result<Self> {
+    pub async fn start(client: &'a Client, volume: &'a Volume) -> Result<Self> {
         Self::by(&rxafs::PACKAGE, client, volume).await
     }
 
@@ -106,7 +106,7 @@ impl<'a> Course<'a> {
     }
 
     /// The address of the current server.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.current
     }
 
@@ -269,7 +269,7 @@ impl Client {
     }
 
     /// As [`Client::call_volume`]; also returns the address of the server that answered.
-    pub(crate) async fn call_volume_at<P: Procedure>(
+    pub async fn call_volume_at<P: Procedure>(
         &self,
         volume: &Volume,
         what: &(dyn fmt::Display + Sync),

@@ -54,7 +54,7 @@ pub fn errno(error: &Error) -> i32 {
 }
 
 /// The errno of a failed call.
-pub(crate) fn of_call(cause: &CallError) -> i32 {
+pub fn of_call(cause: &CallError) -> i32 {
     let code = match cause {
         CallError::Aborted(code) => code.to_plain(),
         CallError::BadReply(_) | CallError::AnsweredEarly => return EIO,

@@ -195,7 +195,7 @@ impl Error {
     }
 
     /// Whether the server process that was called has ended ([`CallError::Gone`]).
-    pub(crate) fn is_gone(&self) -> bool {
+    pub fn is_gone(&self) -> bool {
         match self {
             Self::Fileserver { cause, .. } => matches!(cause, CallError::Gone),
             _ => false,

@@ -1,7 +1,7 @@
 //! FetchData: the client's half of the RPC, and a file's bytes as a stream.
 //!
 //! [`FetchCall`] is one `FetchData64`; the cache, [`Fetch`] and `vos scrub` read through it. A
-//! [`Fetch`] requests at most [`FETCH_PIECE_BYTES`] in one call and passes bytes on as they arrive.
+//! [`Fetch`] requests at most `FETCH_PIECE_BYTES` in one call and passes bytes on as they arrive.
 //! So its memory does not depend on the size of the file. When a server fails in the middle, the
 //! next server continues with the first byte that was not passed on.
 

@@ -3,26 +3,25 @@
 //! A [`Client`] calls from one UDP port, on which its callback service answers too. The client
 //! follows paths from `/afs` ([`path`]) and finds volumes in the VLDB ([`volume_location`]). Every
 //! operation on a volume tries its servers in turn until one serves it ([`rotate`], [`Course`]).
-//! [`cache`] adds the parts of a cache manager: kept statuses, promises, bytes. The caller passes
+//! The crate `cellar-cachemanager` adds kept statuses, promises and bytes. The caller passes
 //! the tokens of its user in [`Config::security`]. The crate `cellar-kerberos` makes them.
 
 mod access_list;
 mod change;
-mod client;
-mod course;
+pub mod client;
+pub mod course;
 mod directory;
-mod errno;
-mod error;
-mod fetch;
-mod latency;
-mod reach;
-mod rxafscb;
-mod servers;
+pub mod errno;
+pub mod error;
+pub mod fetch;
+pub mod latency;
+pub mod reach;
+pub mod rxafscb;
+pub mod servers;
 mod stop;
-mod store;
-mod volume;
+pub mod store;
+pub mod volume;
 
-pub mod cache;
 pub mod cell;
 pub mod mount_point;
 pub mod mounted;

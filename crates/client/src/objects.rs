@@ -38,7 +38,7 @@ use crate::error::{Error, Result};
 use crate::volume::Volume;
 
 pub use download::Download;
-pub(crate) use upload::Stored;
+pub use upload::Stored;
 pub use upload::{Upload, UploadStep};
 
 /// Shorter files are fetched and stored through the file server: the call for the places of the
@@ -74,7 +74,7 @@ pub(crate) struct CellDevices {
 }
 
 impl CellDevices {
-    /// Replaces the connections to devices: this machine has another address, or has slept.
+    /// Replaces the connections to devices.
     pub(crate) fn renew(&self) {
         for devices in self.devices.lock().values() {
             devices.renew();
@@ -94,17 +94,17 @@ enum Server {
 
 /// The places of a file's objects, and the right to read them.
 #[derive(Debug)]
-pub(crate) struct Granted {
+pub struct Granted {
     /// The objects of one version of the file.
-    pub(crate) set: ObjectSet,
+    pub set: ObjectSet,
     /// The time at which the right has to be renewed.
-    pub(crate) renew: Instant,
+    pub renew: Instant,
     /// The file's status with that version.
-    pub(crate) status: AfsFetchStatus,
+    pub status: AfsFetchStatus,
     /// The promise that the file server gave with the reply.
-    pub(crate) callback: Callback,
+    pub callback: Callback,
     /// The address of the file server that gave the promise.
-    pub(crate) by: SocketAddr,
+    pub by: SocketAddr,
 }
 
 impl Client {
@@ -130,7 +130,7 @@ impl Client {
 
     /// As [`Self::knows_objects`], without a wait: `None` if the server has not answered yet.
     /// Servers without objects never answer.
-    pub(crate) async fn is_known_to_keep_objects(&self, volume: &Volume) -> Option<bool> {
+    pub async fn is_known_to_keep_objects(&self, volume: &Volume) -> Option<bool> {
         let course = Course::by(&afsosd::PACKAGE, self, volume).await.ok()?;
         let server = course.connection().peer();
         let servers = &self.cell_devices().servers;
@@ -157,7 +157,7 @@ impl Client {
     /// # Errors
     /// An error for which [`is_plain`] is true if the bytes are on the file server; other errors of
     /// the call.
-    pub(crate) async fn ask_where(
+    pub async fn ask_where(
         &self,
         volume: &Volume,
         fid: Fid,
@@ -225,7 +225,7 @@ fn now() -> u64 {
 
 /// Whether a failure means that plain calls have to be used: no such service, no such procedure, or
 /// no objects.
-pub(crate) fn is_plain(failure: &Error) -> bool {
+pub fn is_plain(failure: &Error) -> bool {
     let Error::Fileserver { cause, .. } = failure else {
         return false;
     };

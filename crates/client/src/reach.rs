@@ -10,7 +10,7 @@
 //! 2. So after a silence, calls to the server use new connections: a translator may have given us
 //!    another port without our noticing. A server that only stalled processes the packets of
 //!    several connections in any order, including calls that the client gave up meanwhile. A caller
-//!    to which that matters waits until these calls are done ([`crate::course::Course::settle`]).
+//!    to which that matters waits until these calls are done (`Course::settle`).
 //! 3. After a change of our own address, or a sleep, connections made before are not used, and no
 //!    server counts as silent. Calls that failed because of the change are repeated once
 //!    ([`Reach::changes`]).
@@ -38,7 +38,7 @@ type Listener = Box<dyn Fn(SocketAddr) + Send + Sync>;
 
 /// The reachability of servers.
 #[derive(Default)]
-pub(crate) struct Reach {
+pub struct Reach {
     state: Mutex<State>,
     back: OnceLock<Listener>,
     longest_idle: OnceLock<Duration>,
@@ -77,7 +77,7 @@ impl Reach {
     /// Sets the longest time for which a call to a file server may be idle (nothing sent or
     /// received) though the server's host answers. The call fails then. Only the first call of this
     /// function has an effect; without one there is no limit.
-    pub(crate) fn set_longest_idle(&self, time: Duration) {
+    pub fn set_longest_idle(&self, time: Duration) {
         let _earlier = self.longest_idle.set(time);
     }
 
@@ -88,7 +88,7 @@ impl Reach {
 
     /// Sets the time for which operations are retried while none of their servers can be reached.
     /// Only the first call has an effect; without one such operations fail at once.
-    pub(crate) fn set_patience(&self, time: Duration) {
+    pub fn set_patience(&self, time: Duration) {
         let _earlier = self.patience.set(time);
     }
 
@@ -99,14 +99,14 @@ impl Reach {
 
     /// Sets the function to call when a silent server answers again. Only the first call has an
     /// effect.
-    pub(crate) fn on_return(&self, listener: Listener) {
+    pub fn on_return(&self, listener: Listener) {
         if self.back.set(listener).is_err() {
             tracing::debug!("a listener for returning servers is set already");
         }
     }
 
     /// Notes that an address did not answer.
-    pub(crate) fn silent(&self, peer: SocketAddr) {
+    pub fn silent(&self, peer: SocketAddr) {
         let mut state = self.state.lock();
         let now = Instant::now();
         state
@@ -125,7 +125,7 @@ impl Reach {
     }
 
     /// Notes that an address answered.
-    pub(crate) fn answered(&self, peer: SocketAddr) {
+    pub fn answered(&self, peer: SocketAddr) {
         let returns = {
             let mut state = self.state.lock();
             if !state.down.is_empty() {
@@ -159,7 +159,7 @@ impl Reach {
 
     /// Notes that a server said that it does not know this machine: the server was restarted, or
     /// this is the machine's first call to it.
-    pub(crate) fn was_forgotten(&self) {
+    pub fn was_forgotten(&self) {
         self.state.lock().forgotten += 1;
     }
 
@@ -169,7 +169,7 @@ impl Reach {
     }
 
     /// The signs of server restarts counted so far.
-    pub(crate) fn marks(&self) -> Marks {
+    pub fn marks(&self) -> Marks {
         let state = self.state.lock();
         Marks {
             forgotten: state.forgotten,
@@ -178,13 +178,13 @@ impl Reach {
     }
 
     /// The time at which the address last answered.
-    pub(crate) fn heard_at(&self, peer: SocketAddr) -> Option<Instant> {
+    pub fn heard_at(&self, peer: SocketAddr) -> Option<Instant> {
         self.state.lock().heard.get(&peer).copied()
     }
 
     /// Whether the address was silent and answered again after `asked`: the promises of a reply to
     /// a call sent at `asked` may be broken.
-    pub(crate) fn returned_since(&self, peer: SocketAddr, asked: Instant) -> bool {
+    pub fn returned_since(&self, peer: SocketAddr, asked: Instant) -> bool {
         let state = self.state.lock();
         state.returned.get(&peer).is_some_and(|at| *at >= asked)
     }
@@ -214,14 +214,14 @@ impl Reach {
     }
 
     /// Notes that our own address has changed, or that this machine has slept.
-    pub(crate) fn changed(&self) {
+    pub fn changed(&self) {
         let mut state = self.state.lock();
         state.changes += 1;
         state.down.clear();
     }
 
     /// The number of calls of [`Reach::changed`].
-    pub(crate) fn changes(&self) -> u64 {
+    pub fn changes(&self) -> u64 {
         self.state.lock().changes
     }
 }
@@ -229,7 +229,7 @@ impl Reach {
 /// Counts of the two signs that a server was restarted during a call. One sign: the call was sent a
 /// second time. The other: a server did not know this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Marks {
+pub struct Marks {
     forgotten: u64,
     repeated: u64,
 }
@@ -237,7 +237,7 @@ pub(crate) struct Marks {
 impl Marks {
     /// Whether both signs appeared since `before`. Then the result of a call may be the answer to
     /// its second copy.
-    pub(crate) fn show_restart_since(self, before: Self) -> bool {
+    pub fn show_restart_since(self, before: Self) -> bool {
         self.forgotten != before.forgotten && self.repeated != before.repeated
     }
 }

@@ -235,7 +235,7 @@ impl Servers {
     }
 
     /// The servers that were called and are down, each with its cell.
-    pub(crate) fn silent(&self) -> Vec<(CellName, SocketAddr)> {
+    pub fn silent(&self) -> Vec<(CellName, SocketAddr)> {
         let cells = self.cells.lock();
         let called = cells
             .iter()

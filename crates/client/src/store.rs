@@ -1,6 +1,6 @@
 //! Stores a stream of bytes into a file.
 //!
-//! The bytes are collected into pieces of [`STORE_PIECE_BYTES`], and each piece is sent in one
+//! The bytes are collected into pieces of `STORE_PIECE_BYTES`, and each piece is sent in one
 //! `StoreData64`. Such a call has to state first how many bytes follow. A failed call is repeated
 //! at the next server, so a piece is kept until a server has acknowledged it. Meanwhile the next
 //! piece is read.
@@ -129,9 +129,9 @@ impl Client {
 /// The time at which an unanswered store of a file was given up, if there is one. The server may
 /// still execute that store after its replacement, and would then restore the old bytes and the old
 /// length. So the server has to answer another call before the replacement is sent
-/// ([`Course::settle`]).
+/// (`Course::settle`).
 #[derive(Debug, Default)]
-pub(crate) struct Unanswered(Mutex<Option<Instant>>);
+pub struct Unanswered(Mutex<Option<Instant>>);
 
 /// A store in progress. Dropping it without an answer, for instance when the caller is cancelled,
 /// notes that the store was given up.
@@ -153,7 +153,7 @@ impl Drop for Sent<'_> {
 }
 
 /// Tries one server after the other until one takes the store.
-pub(crate) async fn store(
+pub async fn store(
     course: &mut Course<'_>,
     unanswered: &Unanswered,
     arguments: &StoreData64,

@@ -175,7 +175,7 @@ impl Locations {
     }
 
     /// The family of a volume, if it is in the cache.
-    pub(crate) fn known(&self, volume: &Volume) -> Option<Arc<Family>> {
+    pub fn known(&self, volume: &Volume) -> Option<Arc<Family>> {
         let base = split_suffix(&volume.name).0;
         let key = (volume.cell.clone(), base.to_owned());
         let entries = self.entries.lock();
@@ -189,14 +189,14 @@ impl Locations {
     }
 
     /// Drops the entry of a volume's family.
-    pub(crate) fn forget_volume(&self, volume: &Volume) {
+    pub fn forget_volume(&self, volume: &Volume) {
         if let Some(family) = self.known(volume) {
             self.forget(&family);
         }
     }
 
     /// Drops all entries.
-    pub(crate) fn forget_all(&self) {
+    pub fn forget_all(&self) {
         self.entries.lock().clear();
         self.fileservers.lock().clear();
     }

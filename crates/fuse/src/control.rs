@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use cellar_client::cache::{SIZE_MIN, SYSNAMES_MAX, Vnode};
+use cellar_cachemanager::{SIZE_MIN, SYSNAMES_MAX, Vnode};
 use cellar_client::{Cell, CellName, errno};
 use cellar_wire::acl::Rights;
 use fuser::{Errno, INodeNo};
@@ -158,7 +158,7 @@ impl Requests {
     fn unstored(&self, uid: u32, at: &str) -> Answer<String> {
         let whose = (!self.manages(uid)).then_some(uid);
         let all = self.cache.management().waiting(whose).into_iter();
-        let line = |(one, failed): cellar_client::cache::UnstoredFile| {
+        let line = |(one, failed): cellar_cachemanager::UnstoredFile| {
             let user = match one.writer {
                 u32::MAX => "-".to_owned(),
                 uid => uid.to_string(),

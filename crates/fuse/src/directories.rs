@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cellar_cachemanager::{Listing, Vnode};
 use cellar_client::CellName;
-use cellar_client::cache::{Listing, Vnode};
 use cellar_wire::rxafs::FileType as Kind;
 use fuser::{
     Errno, FileAttr, FileType, FopenFlags, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::SystemTime;
 
-use cellar_client::cache::{Cache, NewAttributes};
+use cellar_cachemanager::{Cache, NewAttributes};
 use cellar_wire::ids::{AfsTime, ViceId};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Generation, INodeNo,

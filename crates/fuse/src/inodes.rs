@@ -23,7 +23,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cellar_client::cache::{Key, Vnode};
+use cellar_cachemanager::{Key, Vnode};
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 use parking_lot::Mutex;
 

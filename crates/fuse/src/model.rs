@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cellar_client::cache::{Anonymous, Cache, Lock, LockFamily, LockKind, LockOwner};
+use cellar_cachemanager::{Anonymous, Cache, Lock, LockFamily, LockKind, LockOwner};
 use cellar_testcell::{NOW, TestCell};
 use cellar_wire::acl::Rights;
 use parking_lot::Mutex;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use cellar_client::cache::{Before, Cache};
+use cellar_cachemanager::{Before, Cache};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::mount::UnmountFlags;
@@ -57,7 +57,7 @@ impl Mount {
     /// user may not mount there.
     pub fn new(
         cache: Arc<Cache>,
-        root: Option<Arc<cellar_client::cache::Vnode>>,
+        root: Option<Arc<cellar_cachemanager::Vnode>>,
         directory: &Path,
         options: &Options,
     ) -> io::Result<Self> {

@@ -39,7 +39,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 
 use bytes::Bytes;
-use cellar_client::cache::{Before, Key, Length, Notice, SETTLE_TIME, Vnode, Watcher};
+use cellar_cachemanager::{Before, Key, Length, Notice, SETTLE_TIME, Vnode, Watcher};
 use cellar_wire::ids::VolumeId;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;

@@ -22,7 +22,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cellar_client::cache::{Attributes, Handle, Loan};
+use cellar_cachemanager::{Attributes, Handle, Loan};
 use fuser::BackingId;
 use parking_lot::Mutex;
 

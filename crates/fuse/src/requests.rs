@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cellar_client::cache::{Attributes, Cache, Lookup, NewAttributes, User, Vnode};
+use cellar_cachemanager::{Attributes, Cache, Lookup, NewAttributes, User, Vnode};
 use cellar_client::{Error, errno};
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::FileType as Kind;

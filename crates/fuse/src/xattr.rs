@@ -5,7 +5,7 @@
 //! set; `afs.cell`, `afs.volume` and `afs.fid` (volume:vnode:uniquifier, hexadecimal) cannot.
 //! `afs.yfs.*` belongs to other servers. The attributes of [`crate::control`] are our own.
 
-use cellar_client::cache::Vnode;
+use cellar_cachemanager::Vnode;
 use cellar_wire::rxafs::{AfsOpaque, FetchACL};
 use fuser::{Errno, INodeNo};
 

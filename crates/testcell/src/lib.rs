@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cellar_client::cache::{Leases, Options, Root};
+use cellar_cachemanager::{Leases, Options, Root};
 use cellar_client::{Cell, CellName, Ports};
 use cellar_fileserver::protection::BoxFuture;
 use cellar_fileserver::{Config, Cps, FileServer, Protection, ProtectionError};

@@ -22,7 +22,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellar_client::cache::Identities;
+use cellar_cachemanager::Identities;
 use cellar_client::{CellName, Renewal};
 use cellar_kerberos::programs::{self, Contents};
 use cellar_kerberos::{self as kerberos, CacheName, DomainRealm, RealmHints, Ticket};

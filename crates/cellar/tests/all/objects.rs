@@ -8,7 +8,7 @@ use crate::common::devices::{
     Servers, TOP, comes_back, devices_are, devices_of, local, pieces, ready, spoil,
 };
 use crate::common::{Cell, until};
-use cellar_client::cache::{Anonymous, Cache, Leases, NewAttributes, Options, Root};
+use cellar_cachemanager::{Anonymous, Cache, Leases, NewAttributes, Options, Root};
 use cellar_client::{CellName, Ports};
 use cellar_rpc::{PortConfig, Runtime};
 use cellar_wire::acl::Rights;

@@ -30,7 +30,7 @@ const PROBE_TIME: Duration = Duration::from_secs(10);
 
 /// The cells that a client knows.
 #[derive(Debug)]
-pub(crate) struct KnownCells {
+pub struct KnownCells {
     /// The position of a cell is its number.
     known: RwLock<Vec<KnownCell>>,
     /// Aliases of cells.
@@ -50,8 +50,8 @@ struct Silence {
 
 /// Whether a caller should wait for the servers of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reachability {
-    /// The servers answered, or were not called for [`SILENT_TIME`].
+pub enum Reachability {
+    /// The servers answered, or were not called for `SILENT_TIME`.
     Answers,
     /// The servers are silent: callers should not wait for them.
     Silent,
@@ -69,7 +69,8 @@ struct KnownCell {
 }
 
 impl KnownCells {
-    pub(crate) fn new(cells: Vec<Cell>) -> Arc<Self> {
+    /// Starts with these cells.
+    pub fn new(cells: Vec<Cell>) -> Arc<Self> {
         let given = |cell: Cell| KnownCell {
             name: cell.name.as_str().into(),
             cell,
@@ -84,20 +85,20 @@ impl KnownCells {
     }
 
     /// Looks unknown cells up in `dns` from now on. Only the first call has an effect.
-    pub(crate) fn discover(&self, dns: Dns) {
+    pub fn discover(&self, dns: Dns) {
         if self.dns.set(dns).is_err() {
             tracing::debug!("the DNS is used already");
         }
     }
 
     /// Replaces all aliases.
-    pub(crate) fn alias(&self, aliases: HashMap<CellName, CellName>) {
+    pub fn alias(&self, aliases: HashMap<CellName, CellName>) {
         *self.aliases.write() = aliases;
     }
 
     /// Adds an alias. Returns false if the alias is the name of a cell, or if there are too many
     /// aliases.
-    pub(crate) fn add_alias(&self, alias: CellName, cell: CellName) -> bool {
+    pub fn add_alias(&self, alias: CellName, cell: CellName) -> bool {
         if self.number(&alias).is_some() {
             return false;
         }
@@ -110,13 +111,13 @@ impl KnownCells {
     }
 
     /// The cell of an alias; any other name is returned as it is.
-    pub(crate) fn real(&self, name: &CellName) -> CellName {
+    pub fn real(&self, name: &CellName) -> CellName {
         let aliases = self.aliases.read();
         aliases.get(name).unwrap_or(name).clone()
     }
 
     /// All aliases with their cells, sorted.
-    pub(crate) fn aliases(&self) -> Vec<(CellName, CellName)> {
+    pub fn aliases(&self) -> Vec<(CellName, CellName)> {
         let aliases = self.aliases.read();
         let pair = |(alias, cell): (&CellName, &CellName)| (alias.clone(), cell.clone());
         let mut all: Vec<_> = aliases.iter().map(pair).collect();
@@ -125,18 +126,20 @@ impl KnownCells {
     }
 
     /// Adds a cell, or replaces its addresses. Returns false if the table is full.
-    pub(crate) fn add(&self, cell: Cell) -> bool {
+    pub fn add(&self, cell: Cell) -> bool {
         let name = cell.name.clone();
         self.enter(cell, None);
         self.number(&name).is_some()
     }
 
-    pub(crate) fn all(&self) -> Vec<Cell> {
+    /// The cells that are known now.
+    pub fn all(&self) -> Vec<Cell> {
         let known = self.known.read();
         known.iter().map(|known| known.cell.clone()).collect()
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// The number of cells that are known now.
+    pub fn count(&self) -> usize {
         self.known.read().len()
     }
 
@@ -146,7 +149,7 @@ impl KnownCells {
     }
 
     /// The number of a cell, and its shared name.
-    pub(crate) fn number(&self, name: &CellName) -> Option<(u32, Arc<str>)> {
+    pub fn number(&self, name: &CellName) -> Option<(u32, Arc<str>)> {
         let known = self.known.read();
         let number = known.iter().position(|known| known.cell.name == *name)?;
         Some((number as u32, known[number].name.clone()))
@@ -165,7 +168,7 @@ impl KnownCells {
     }
 
     /// As [`Self::known`], but looks an unknown cell up in the DNS first.
-    pub(crate) async fn find(self: &Arc<Self>, name: &CellName) -> Result<Cell> {
+    pub async fn find(self: &Arc<Self>, name: &CellName) -> Result<Cell> {
         let name = &self.real(name);
         let known = self.known(name);
         let Some(dns) = self.dns.get() else {
@@ -211,7 +214,7 @@ impl KnownCells {
     }
 
     /// Whether the servers of a cell answered lately.
-    pub(crate) fn reachability(&self, name: &CellName) -> Reachability {
+    pub fn reachability(&self, name: &CellName) -> Reachability {
         self.reachability_at(name, Instant::now())
     }
 
@@ -232,7 +235,7 @@ impl KnownCells {
     }
 
     /// Notes whether a server of a cell answered.
-    pub(crate) fn note_answer(&self, name: &CellName, answered: bool) {
+    pub fn note_answer(&self, name: &CellName, answered: bool) {
         let mut silent = self.silent.lock();
         if answered {
             silent.remove(name);
@@ -244,7 +247,7 @@ impl KnownCells {
     }
 
     /// Forgets which cells are silent: the next caller waits for their servers again.
-    pub(crate) fn forget_silence(&self) {
+    pub fn forget_silence(&self) {
         self.silent.lock().clear();
     }
 

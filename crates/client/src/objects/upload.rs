@@ -79,7 +79,7 @@ struct Part {
 }
 
 /// The outcome of storing a piece at the devices.
-pub(crate) enum Stored {
+pub enum Stored {
     /// The piece is stored at the devices.
     Directly(AfsFetchStatus),
     /// The piece has to go through the file server, which keeps the file itself.
@@ -200,7 +200,7 @@ impl Client {
     ///
     /// # Errors
     /// A failure that the file server would report too.
-    pub(crate) async fn store_directly(
+    pub async fn store_directly(
         &self,
         node: &Node,
         what: &str,

@@ -3,6 +3,5 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
-mod cache;
 mod callbacks;
 mod rotation;

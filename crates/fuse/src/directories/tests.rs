@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use cellar_client::cache::{Anonymous, Cache, NewAttributes, Notice, User, Vnode, Watcher};
+use cellar_cachemanager::{Anonymous, Cache, NewAttributes, Notice, User, Vnode, Watcher};
 use cellar_testcell::{NOW, TestCell};
 use cellar_wire::acl::Rights;
 use parking_lot::Mutex;

@@ -1,6 +1,6 @@
 //! The kernel's requests for locks: fcntl(2) and flock(2), which use the same request.
 
-use cellar_client::cache::{Lock, LockFamily, LockKind, LockOwner};
+use cellar_cachemanager::{Lock, LockFamily, LockKind, LockOwner};
 use fuser::{Errno, FileHandle, ReplyEmpty, ReplyLock, Request};
 
 use super::Filesystem;

@@ -15,7 +15,7 @@
 
 use std::sync::{Arc, Weak};
 
-use cellar_client::cache::Listing;
+use cellar_cachemanager::Listing;
 
 use super::Inodes;
 

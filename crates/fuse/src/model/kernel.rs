@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use cellar_client::cache::NewAttributes;
+use cellar_cachemanager::NewAttributes;
 use fuser::{Errno, FileAttr, INodeNo};
 use parking_lot::Mutex;
 

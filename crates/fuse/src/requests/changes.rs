@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellar_client::cache::{Lookup, User, Vnode};
+use cellar_cachemanager::{Lookup, User, Vnode};
 use cellar_client::errno;
 use fuser::{Errno, INodeNo, RenameFlags};
 

@@ -1,6 +1,6 @@
 //! Requests about locks.
 
-use cellar_client::cache::{Lock, LockOwner};
+use cellar_cachemanager::{Lock, LockOwner};
 
 use crate::caller::Caller;
 

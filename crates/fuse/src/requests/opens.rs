@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cellar_client::cache::Handle;
+use cellar_cachemanager::Handle;
 use cellar_wire::acl::Rights;
 use fuser::{BackingId, Errno, FopenFlags, INodeNo};
 

@@ -200,7 +200,7 @@ impl Manager<'_> {
                 ));
             }
         };
-        let least = cellar_client::cache::SIZE_MIN >> 10;
+        let least = cellar_cachemanager::SIZE_MIN >> 10;
         if (1..least).contains(&blocks) {
             return Err(Failure::usage(format!("at least {least} KiB are needed")));
         }
@@ -223,7 +223,7 @@ impl Manager<'_> {
             set.map_err(|cause| match cause.kind() {
                 std::io::ErrorKind::InvalidInput => Failure::usage(format!(
                     "at most {} names, of at most 127 letters, without blanks and slashes",
-                    cellar_client::cache::SYSNAMES_MAX
+                    cellar_cachemanager::SYSNAMES_MAX
                 )),
                 _ => mount.failure(&cause),
             })?;

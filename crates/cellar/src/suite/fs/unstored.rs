@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use cellar_client::cache::unstored_in;
+use cellar_cachemanager::unstored_in;
 use cellar_fuse::control;
 use serde_json::json;
 

@@ -287,7 +287,7 @@ async fn cells_are_found_numbered_and_found_again() {
     let now = cells.find(&name("far.org")).await.expect("known");
     assert_eq!(servers(&now), ["192.0.2.7:7003"]);
     assert_eq!(cells.number(&name("far.org")).expect("number").0, 1);
-    assert_eq!(cells.len(), 2);
+    assert_eq!(cells.count(), 2);
 }
 
 #[tokio::test]

@@ -1,0 +1,150 @@
+//! Renews the promises about open files after a server's break, and sends the length of files that
+//! grew to the kernel.
+//!
+//! 1. sendfile(2), splice(2), copy_file_range(2) and a mapping use the length that the kernel has,
+//!    and do not ask for a newer one. So the kernel receives the new length of an open file that
+//!    grew, before the server that broke the promise is answered (`coherence.rs`, rule 6).
+//! 2. No notice carries a length. But a notice that stores a byte behind the end in the kernel's
+//!    cache makes the file longer there. So the notice stores the last byte of the file. A program
+//!    of this machine may write that byte at the same time, so the page is dropped right after. A
+//!    file that shrank needs no such notice: the kernel takes the length from the first read that
+//!    reaches the end. Of two such reads at a time the kernel uses the one that is answered first.
+//!    sendfile(2) may then show zeros up to the start of the other one.
+//! 3. An OpenAFS server answers no request about a file before its break was answered, and a far
+//!    server would keep the writer waiting. These are asked as well, but the answer to the break
+//!    does not wait for them.
+//! 4. If the kernel makes no request itself, this is done [`UNASKED_MAX`] times. Then the promise
+//!    stays broken, and stores by other clients need not wait for this client any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellar_wire::rxafs;
+use tokio::task::JoinSet;
+
+use crate::reads::Reads;
+use crate::user::User;
+use crate::vnode::Vnode;
+use crate::watcher::{Length, SETTLE_TIME};
+use cellar_client::error::Result;
+
+/// How often a file is renewed if the kernel makes no request about it.
+const UNASKED_MAX: u32 = 8;
+/// The most open files that are renewed after one break.
+const RENEWED_MAX: usize = 16;
+/// The longest round trip of a server that is waited for. The writer waits as long.
+const NEAR: Duration = Duration::from_millis(40);
+/// The number of bytes before the end that are fetched with the last one.
+const TAIL: u64 = 64 << 10;
+/// How often the length is sent if the file changes in between.
+const TRIES: u32 = 4;
+
+/// The requests to servers for which the answer to a break waits.
+#[derive(Default)]
+pub(crate) struct Renewals {
+    waited_for: JoinSet<()>,
+    count: usize,
+}
+
+impl Renewals {
+    /// Asks the server about a vnode whose promise was just broken, if a program has it open.
+    pub(crate) fn renew(&mut self, reads: &Arc<Reads>, vnode: &Arc<Vnode>) {
+        if self.count >= RENEWED_MAX {
+            return;
+        }
+        let user = {
+            let mut state = vnode.state.lock();
+            let user = state.opener.clone().filter(|_| state.opens > 0);
+            user.filter(|_| state.held.may_renew(UNASKED_MAX))
+        };
+        let Some(user) = user else {
+            return;
+        };
+        self.count += 1;
+        let is_near = is_near(&user, vnode);
+        let (reads, vnode) = (reads.clone(), vnode.clone());
+        let renewed = async move {
+            match reads.statuses.status(&user, &vnode).await {
+                Ok(_) => reads.lengthen(&user, &vnode).await,
+                Err(error) => tracing::debug!(fid = %vnode.fid(), %error, "not renewed"),
+            }
+        };
+        if is_near {
+            self.waited_for.spawn(renewed);
+        } else {
+            tokio::spawn(renewed);
+        }
+    }
+
+    /// Waits for the answers, at most [`SETTLE_TIME`]. Later answers are applied too.
+    pub(crate) async fn done(mut self) {
+        let all = async { while self.waited_for.join_next().await.is_some() {} };
+        let _late = tokio::time::timeout(SETTLE_TIME, all).await;
+        self.waited_for.detach_all();
+    }
+}
+
+/// Whether the server is near, and one of Cellar's, which answer requests while they break
+/// promises.
+fn is_near(user: &User, vnode: &Vnode) -> bool {
+    let servers = user.client().servers();
+    let path = vnode.promised_by().and_then(|server| {
+        let connection = servers.connection(&vnode.volume.cell, server, &rxafs::PACKAGE);
+        connection.network_path()
+    });
+    path.is_some_and(|path| path.wide && path.round_trip <= NEAR)
+}
+
+impl Reads {
+    /// Sends the length of a file to the kernel if the file is longer than the kernel knows.
+    pub(crate) async fn lengthen(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
+        for _ in 0..TRIES {
+            if !vnode.state.lock().held.is_longer() {
+                return;
+            }
+            match self.last_byte(user, vnode).await {
+                Ok(Some(length)) => {
+                    self.promises.send_length(vnode, length.clone());
+                    self.env.audience.notified(vnode).await;
+                    let mut state = vnode.state.lock();
+                    if length.last().is_some() {
+                        state.held.length_sent();
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(fid = %vnode.fid(), %error, "the kernel does not get its length");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Returns the last byte of a file; `None` if the file changed in between.
+    async fn last_byte(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<Option<Length>> {
+        self.statuses.status(user, vnode).await?;
+        let breaks = vnode.breaks();
+        let length = vnode.length();
+        let Some(at) = length.checked_sub(1) else {
+            vnode.state.lock().held.length_sent();
+            return Ok(None);
+        };
+        if vnode.body.lock().lacks(at, length) {
+            let start = length.saturating_sub(TAIL);
+            let (pieces, status) = self.statuses.fetch(user, vnode, start, length).await?;
+            let fill =
+                |body: &mut cellar_cachestore::Body| body.fill(&status, start..length, &pieces);
+            self.with_room(vnode, start..length, fill)?;
+        }
+        let last = {
+            let mut body = vnode.body.lock();
+            if body.length() != length || !body.gaps(at, length).is_empty() {
+                return Ok(None);
+            }
+            body.read(at, length)
+        };
+        let last = last.map_err(|cause| super::local(vnode, cause))?;
+        let length = |last: &u8| Length::new(vnode, length, *last, breaks);
+        Ok(last.first().map(length))
+    }
+}
