@@ -128,7 +128,7 @@ impl Client {
         Ok(matches!(said, Server::Keeps))
     }
 
-    /// As [`Self::knows_objects`], without a wait: `None` if the server has not answered yet.
+    /// As `knows_objects`, without a wait: `None` if the server has not answered yet.
     /// Servers without objects never answer.
     pub async fn is_known_to_keep_objects(&self, volume: &Volume) -> Option<bool> {
         let course = Course::by(&afsosd::PACKAGE, self, volume).await.ok()?;

@@ -167,7 +167,7 @@ impl KnownCells {
         found.ok_or(Error::UnknownCell(name))
     }
 
-    /// As [`Self::known`], but looks an unknown cell up in the DNS first.
+    /// As `known`, but looks an unknown cell up in the DNS first.
     pub async fn find(self: &Arc<Self>, name: &CellName) -> Result<Cell> {
         let name = &self.real(name);
         let known = self.known(name);
