@@ -40,7 +40,7 @@ use tokio::task::JoinSet;
 use super::creates::Creates;
 use super::environment::Environment;
 use super::lock_order::{Ordered, TABLE};
-use super::lock_table::{Kept, Lock, LockKind, LockOwner, What};
+use super::lock_table::{Lock, LockKind, LockOwner, ServerLock, What};
 use super::promises::Promises;
 use super::reads::Reads;
 use super::request::refused;
@@ -272,7 +272,7 @@ impl FileLocks {
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
-        server: &mut Option<Kept>,
+        server: &mut Option<ServerLock>,
         lock: &Lock,
     ) -> Result<()> {
         if vnode.volume.is_read_only() {
@@ -296,7 +296,7 @@ impl FileLocks {
         let keeper = before.map_or(user, |kept| &kept.user).clone();
         match self.hold(user, vnode, &wanted).await {
             Ok(true) => {
-                *server = Some(Kept {
+                *server = Some(ServerLock {
                     what: What::Ranges(wanted),
                     user: keeper,
                     at: now,
@@ -311,7 +311,7 @@ impl FileLocks {
                 // Unless the call was refused, the server has either the old ranges or the new
                 // ones.
                 if errno(&error) != EAGAIN {
-                    *server = server.take().map(Kept::lost);
+                    *server = server.take().map(ServerLock::lost);
                 }
                 Err(error)
             }
@@ -323,10 +323,10 @@ impl FileLocks {
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
-        server: &mut Option<Kept>,
+        server: &mut Option<ServerLock>,
         kind: LockKind,
     ) -> Result<()> {
-        let has = |kept: &Kept| {
+        let has = |kept: &ServerLock| {
             let is_enough = matches!(kept.what, What::Whole(has) if has >= kind);
             is_enough && !kept.is_over(self.env.now())
         };
@@ -351,7 +351,7 @@ impl FileLocks {
     }
 
     /// Releases at the server the locks that no program of this machine has any more.
-    async fn release_unused(&self, vnode: &Arc<Vnode>, server: &mut Option<Kept>) {
+    async fn release_unused(&self, vnode: &Arc<Vnode>, server: &mut Option<ServerLock>) {
         let nobody = vnode.locks.is_empty();
         if nobody {
             self.locked.lock().remove(&vnode.key);
@@ -369,7 +369,7 @@ impl FileLocks {
                 {
                     tracing::info!(fid = %vnode.fid(), %error, "the lock was not released; it runs out");
                 }
-                *server = (!nobody).then(|| Kept {
+                *server = (!nobody).then(|| ServerLock {
                     what: What::Ranges(left),
                     ..kept
                 });
@@ -409,7 +409,7 @@ impl FileLocks {
         if is_ours || !kept.is_over(now) {
             match self.call_extend(&kept, vnode).await {
                 Ok(()) => {
-                    *server = Some(Kept { at: now, ..kept });
+                    *server = Some(ServerLock { at: now, ..kept });
                     return;
                 }
                 // A server that does not answer may still have it.
@@ -423,7 +423,7 @@ impl FileLocks {
         *server = Some(self.set_again(kept, vnode).await);
     }
 
-    async fn set_again(&self, kept: Kept, vnode: &Arc<Vnode>) -> Kept {
+    async fn set_again(&self, kept: ServerLock, vnode: &Arc<Vnode>) -> ServerLock {
         let set = match &kept.what {
             What::Whole(kind) => self.call_set(&kept.user, vnode, *kind).await,
             What::Ranges(_) => self.hold_again(&kept, vnode).await,
@@ -436,11 +436,11 @@ impl FileLocks {
 
     /// Sends the ranges of this machine's programs again. If the volume is now on a server that
     /// locks only whole files, locks the whole file.
-    async fn hold_again(&self, kept: &Kept, vnode: &Arc<Vnode>) -> Result<Kept> {
+    async fn hold_again(&self, kept: &ServerLock, vnode: &Arc<Vnode>) -> Result<ServerLock> {
         let all = vnode.locks.all_with(None);
         if self.hold(&kept.user, vnode, &all).await? {
             let (what, user, at) = (What::Ranges(all), kept.user.clone(), self.env.now());
-            return Ok(Kept { what, user, at });
+            return Ok(ServerLock { what, user, at });
         }
         let kind = vnode.locks.strongest().unwrap_or(LockKind::Read);
         self.call_set(&kept.user, vnode, kind).await
@@ -466,7 +466,12 @@ impl FileLocks {
         vnode.locks.freed.notify_waiters();
     }
 
-    async fn call_set(&self, user: &Arc<User>, vnode: &Arc<Vnode>, kind: LockKind) -> Result<Kept> {
+    async fn call_set(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        kind: LockKind,
+    ) -> Result<ServerLock> {
         self.creates.flush_pending(vnode).await?;
         let at = self.env.now();
         let what = format!("a lock on {}", vnode.fid());
@@ -477,10 +482,10 @@ impl FileLocks {
         let client = user.client();
         client.call_volume(&vnode.volume, &what, &set).await?;
         let (what, user) = (What::Whole(kind), user.clone());
-        Ok(Kept { what, user, at })
+        Ok(ServerLock { what, user, at })
     }
 
-    async fn call_extend(&self, kept: &Kept, vnode: &Arc<Vnode>) -> Result<()> {
+    async fn call_extend(&self, kept: &ServerLock, vnode: &Arc<Vnode>) -> Result<()> {
         if let What::Ranges(_) = kept.what {
             let all = vnode.locks.all_with(None);
             return match self.hold(&kept.user, vnode, &all).await? {
@@ -495,7 +500,7 @@ impl FileLocks {
         Ok(())
     }
 
-    async fn call_release(&self, kept: &Kept, vnode: &Arc<Vnode>) {
+    async fn call_release(&self, kept: &ServerLock, vnode: &Arc<Vnode>) {
         if kept.is_over(self.env.now()) {
             return;
         }

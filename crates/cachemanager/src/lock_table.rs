@@ -112,7 +112,7 @@ pub(super) enum What {
 
 /// A lock that a server keeps for us.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct ServerLock {
     pub(super) what: What,
     /// The user whose call set it.
     pub(super) user: Arc<User>,
@@ -120,7 +120,7 @@ pub(super) struct Kept {
     pub(super) at: AfsTime,
 }
 
-impl Kept {
+impl ServerLock {
     /// Marks it as lost, so that it is set again.
     pub(super) fn lost(self) -> Self {
         let at = AfsTime(0);
@@ -138,7 +138,7 @@ impl Kept {
 pub(crate) struct Locks {
     pub(super) held: Mutex<Vec<Lock>>,
     /// The lock that the server keeps for us. Held during calls to the server.
-    pub(super) server: tokio::sync::Mutex<Option<Kept>>,
+    pub(super) server: tokio::sync::Mutex<Option<ServerLock>>,
     /// Notified when a lock is released.
     pub(super) freed: Notify,
 }

@@ -19,14 +19,14 @@ use crate::path::Node;
 const BULK_MAX: usize = rxafs::BULK_MAX;
 
 /// A name in a directory, to create or remove.
-pub struct Place<'a> {
+pub struct NameInDirectory<'a> {
     client: &'a Client,
     directory: &'a Node,
     name: AfsName,
     what: &'a str,
 }
 
-impl Place<'_> {
+impl NameInDirectory<'_> {
     /// Makes an empty file.
     ///
     /// # Errors
@@ -139,8 +139,8 @@ impl Client {
         directory: &'a Node,
         name: &[u8],
         what: &'a str,
-    ) -> Result<Place<'a>> {
-        Ok(Place {
+    ) -> Result<NameInDirectory<'a>> {
+        Ok(NameInDirectory {
             client: self,
             directory,
             name: afs_name(name, what)?,

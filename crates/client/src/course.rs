@@ -117,7 +117,7 @@ impl<'a> Course<'a> {
     ///
     /// `fid` is the vnode of these calls: if one of them hangs at the server, the call made here
     /// hangs behind it. `given_up` is the time at which the last of them was given up.
-    pub(crate) async fn settle(
+    pub(crate) async fn wait_out_stalled_calls(
         &self,
         fid: Fid,
         given_up: Instant,

@@ -33,7 +33,7 @@ pub mod rotate;
 pub mod volume_location;
 
 pub use cell::{Cell, CellName, DNS_TIME, Dns, Ports};
-pub use change::Place;
+pub use change::NameInDirectory;
 pub use client::{Client, Config, volume_of};
 pub use course::Course;
 pub use directory::Entry;

@@ -10,7 +10,7 @@
 //! 2. So after a silence, calls to the server use new connections: a translator may have given us
 //!    another port without our noticing. A server that only stalled processes the packets of
 //!    several connections in any order, including calls that the client gave up meanwhile. A caller
-//!    to which that matters waits until these calls are done (`Course::settle`).
+//!    to which that matters waits until these calls are done (`Course::wait_out_stalled_calls`).
 //! 3. After a change of our own address, or a sleep, connections made before are not used, and no
 //!    server counts as silent. Calls that failed because of the change are repeated once
 //!    ([`Reach::changes`]).

@@ -129,7 +129,7 @@ impl Client {
 /// The time at which an unanswered store of a file was given up, if there is one. The server may
 /// still execute that store after its replacement, and would then restore the old bytes and the old
 /// length. So the server has to answer another call before the replacement is sent
-/// (`Course::settle`).
+/// (`Course::wait_out_stalled_calls`).
 #[derive(Debug, Default)]
 pub struct Unanswered(Mutex<Option<Instant>>);
 
@@ -165,7 +165,7 @@ pub async fn store(
         let sent = Sent(Some(unanswered));
         let storing = async {
             if let Some(at) = given_up {
-                course.settle(arguments.fid, at).await?;
+                course.wait_out_stalled_calls(arguments.fid, at).await?;
             }
             send(course, arguments, piece).await
         };

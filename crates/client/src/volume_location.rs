@@ -125,13 +125,13 @@ impl Family {
 }
 
 /// The time of a request for an entry, and the entry.
-type Known = (Instant, Arc<Family>);
+type CachedFamily = (Instant, Arc<Family>);
 
 /// The VL servers of all cells, and a cache of their answers.
 #[derive(Debug)]
 pub struct Locations {
     servers: Arc<Servers>,
-    entries: Mutex<HashMap<(CellName, String), Known>>,
+    entries: Mutex<HashMap<(CellName, String), CachedFamily>>,
     fileservers: Mutex<HashMap<(CellName, AfsUuid, u32), Arc<Fileserver>>>,
 }
 

@@ -223,7 +223,7 @@ impl Requests {
             }
             FLUSH => {
                 let user = self.user(uid).await?;
-                self.settle(uid, number).await?;
+                self.find_root(uid, number).await?;
                 let vnode = self.file(number)?;
                 let flushed = match text {
                     "file" => self.cache.management().flush(&user, &vnode).await,
@@ -234,7 +234,7 @@ impl Requests {
             }
             FLUSH_MOUNT => {
                 let user = self.user(uid).await?;
-                self.settle(uid, number).await?;
+                self.find_root(uid, number).await?;
                 if let Node::Cells | Node::Volumes = self.node(number)? {
                     self.cache.management().flush_cell(value).map_err(code)?;
                     return Ok(());

@@ -26,7 +26,7 @@ use fuser::{
 };
 
 use crate::inodes::{self, Lines, Node};
-use crate::requests::{Answer, Requests, Seen, attr, code, nothing};
+use crate::requests::{Answer, DirectoryMoment, Requests, attr, code, nothing};
 
 /// Number of statuses requested at a time while a directory is read.
 const WALK: usize = 50;
@@ -77,7 +77,7 @@ pub(crate) struct Given {
 /// looked up.
 pub(crate) struct Gift<'a> {
     requests: &'a Requests,
-    seen: Seen,
+    seen: DirectoryMoment,
     given: Vec<Given>,
 }
 
@@ -183,7 +183,7 @@ fn mere_name(number: u64, kind: FileType) -> FileAttr {
 
 impl Requests {
     pub(crate) async fn open_dir(&self, uid: u32, number: INodeNo) -> Answer<OpenDir> {
-        self.settle(uid, number).await?;
+        self.find_root(uid, number).await?;
         let opened = match self.node(number)? {
             Node::Cells => {
                 let cells = self.cache.cells().into_iter().map(|cell| cell.name);
@@ -366,7 +366,7 @@ impl Requests {
         directory: &Vnode,
         name: &[u8],
         vnode: &Arc<Vnode>,
-        seen: &Seen,
+        seen: &DirectoryMoment,
     ) -> Option<Given> {
         let breaks = vnode.breaks();
         let attributes = vnode.attributes()?;

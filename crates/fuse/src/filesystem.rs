@@ -31,8 +31,7 @@ mod locks;
 
 /// Bytes of one write.
 pub(crate) const WRITE_BYTES: u32 = 1 << 20;
-/// Number of requests that the kernel may have under way for read-ahead and write-back. It is large
-/// enough that requests to a silent server leave room for others.
+/// The most requests for read-ahead and write-back. Requests to a silent server leave room.
 const BACKGROUND: u16 = 512;
 /// The type bits of a mode, and those of a regular file.
 const TYPE_BITS: u32 = 0o170_000;
@@ -188,8 +187,9 @@ impl fuser::Filesystem for Filesystem {
         let (uid, name) = (request.uid(), bytes(name));
         let (requests, caller) = (self.requests.clone(), self.caller(request));
         self.run(async move {
-            let settled = requests.within(&caller, requests.settle(uid, parent)).await;
-            let seen = match settled.and_then(|()| requests.seen(parent)) {
+            let root = requests.find_root(uid, parent);
+            let found = requests.within(&caller, root).await;
+            let seen = match found.and_then(|()| requests.seen(parent)) {
                 Ok(seen) => seen,
                 Err(errno) => return reply.error(errno),
             };

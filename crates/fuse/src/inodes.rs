@@ -226,7 +226,7 @@ impl Inodes {
     }
 
     /// Rule 4: records the root directory that a listed cell's name leads to.
-    pub(crate) fn settle(&self, number: u64, vnode: &Arc<Vnode>) {
+    pub(crate) fn set_cell_root(&self, number: u64, vnode: &Arc<Vnode>) {
         let mut table = self.0.lock();
         let Some(inode) = table.inodes.get_mut(&number) else {
             return;

@@ -1,6 +1,6 @@
 //! Makes the cache manager visible to programs through FUSE.
 //!
-//! [`cellar_client::cache`] decides what is cached and for how long it is valid. This crate turns
+//! [`cellar_cachemanager`] decides what is cached and for how long it is valid. This crate turns
 //! that into inodes (`inodes`), answers to the kernel's requests (`filesystem`), and notices that
 //! invalidate what the kernel holds (`notices`).
 //!

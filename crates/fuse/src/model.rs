@@ -7,7 +7,7 @@
 //! `COHERENCE_SEEDS=n` that many from 1 on.
 //!
 //! 1. A file that is read while no change is under way is exactly what was closed last. That holds
-//!    for a new open and for a descriptor that was open before, by every [`Way`] of reading.
+//!    for a new open and for a descriptor that was open before, by every [`ReadMethod`].
 //! 2. A file that is read under a lock is exactly what the last holder left. All programs lock.
 //!
 //! A run on a machine so slow that a server or a kernel was late proves nothing. It does not count,
@@ -33,7 +33,7 @@ mod chance;
 mod kernel;
 
 use chance::Chance;
-use kernel::{Descriptor, Paper, PaperDevice, Way};
+use kernel::{Descriptor, Paper, PaperDevice, ReadMethod};
 
 const OPTIONS: Options = Options {
     all_users: true,
@@ -206,8 +206,13 @@ impl World {
         (0..length).map(byte).collect()
     }
 
-    fn way(&self) -> Way {
-        [Way::Read, Way::Seek, Way::Stat, Way::Send][self.chance.below(4) as usize]
+    fn way(&self) -> ReadMethod {
+        [
+            ReadMethod::Read,
+            ReadMethod::Seek,
+            ReadMethod::Stat,
+            ReadMethod::Send,
+        ][self.chance.below(4) as usize]
     }
 
     /// Another length, and the position from which the bytes differ.
@@ -297,7 +302,7 @@ async fn reads(machine: Arc<Machine>, world: Arc<World>) {
             // If nothing asks about a file, the kernel does not learn its length for ever. And two
             // reads at a time past the end of a shortened file may leave zeros after its end.
             if closed > looked + 2 || history.shrank(looked, closed) {
-                way = Way::Stat;
+                way = ReadMethod::Stat;
             }
             let found = paper.read(requests, &kept, way).await.expect("read");
             let what = format!(
@@ -309,8 +314,8 @@ async fn reads(machine: Arc<Machine>, world: Arc<World>) {
         } else {
             let file = paper.open(requests, b"plain").await;
             let file = file.expect("it is there");
-            if way == Way::Send && history.shrank(looked, closed) {
-                way = Way::Stat;
+            if way == ReadMethod::Send && history.shrank(looked, closed) {
+                way = ReadMethod::Stat;
             }
             let found = paper.read(requests, &file, way).await.expect("read");
             let what = format!("machine {}, a new open, {way:?},", machine.name);

@@ -194,17 +194,17 @@ impl Volume {
     }
 
     /// Returns whether a notice up to that number will be written soon.
-    fn owes(&self, told: u64, now: Instant) -> bool {
+    fn owes(&self, queued: u64, now: Instant) -> bool {
         let stuck = |busy: &Busy| busy.is_stuck(now);
         let steps = [(Step::Inode, &self.inodes), (Step::Names, &self.names)];
         let waits = steps.into_iter().any(|(step, line)| {
-            let waits = line.order.range(..=told).next().is_some();
+            let waits = line.order.range(..=queued).next().is_some();
             let mut busy = self.busy.iter().filter(|busy| busy.step == step);
             let late = busy.all(stuck) && self.next(step).is_none();
             waits && !late
         });
         let mut busy = self.busy.iter();
-        waits || busy.any(|busy| busy.number <= told && !stuck(busy))
+        waits || busy.any(|busy| busy.number <= queued && !stuck(busy))
     }
 
     fn is_empty(&self) -> bool {
@@ -215,17 +215,17 @@ impl Volume {
 
 /// The pending notices.
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingNotices {
     volumes: HashMap<(u32, VolumeId), Volume>,
     /// The number of notices that were ever queued.
-    told: u64,
+    queued: u64,
     ended: bool,
 }
 
-impl Waiting {
+impl PendingNotices {
     fn put(&mut self, key: Key, directory: bool, notice: Notice) {
-        self.told += 1;
-        let number = self.told;
+        self.queued += 1;
+        let number = self.queued;
         let volume = self.volumes.entry((key.0, key.1.volume)).or_default();
         let mut change = Change {
             contents: false,
@@ -261,15 +261,15 @@ impl Waiting {
     }
 
     /// Returns whether a notice about a vnode up to that number is unfinished, except its names.
-    fn has_notices(&self, key: Key, told: u64) -> bool {
+    fn has_notices(&self, key: Key, queued: u64) -> bool {
         let Some(volume) = self.volumes.get(&(key.0, key.1.volume)) else {
             return false;
         };
         let waits = volume.inodes.changes.get(&key);
         let is_told =
-            |busy: &Busy| busy.key == key && busy.number <= told && busy.step == Step::Inode;
+            |busy: &Busy| busy.key == key && busy.number <= queued && busy.step == Step::Inode;
         !self.ended
-            && (waits.is_some_and(|change| change.number <= told)
+            && (waits.is_some_and(|change| change.number <= queued)
                 || volume.busy.iter().any(is_told))
     }
 
@@ -291,15 +291,15 @@ impl Waiting {
 
     /// Returns whether all notices up to that number are written. Notices that waiters have given
     /// up on do not count, nor do those that wait for them.
-    fn is_settled(&self, told: u64, now: Instant) -> bool {
-        self.ended || !self.volumes.values().any(|volume| volume.owes(told, now))
+    fn is_settled(&self, queued: u64, now: Instant) -> bool {
+        self.ended || !self.volumes.values().any(|volume| volume.owes(queued, now))
     }
 }
 
 /// The notices to the kernel.
 #[derive(Debug)]
 pub(crate) struct Notices {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingNotices>,
     more: Condvar,
     /// Signals that a notice was written.
     done: watch::Sender<()>,
@@ -467,10 +467,10 @@ impl Watcher for Notices {
     }
 
     fn notified<'a>(&'a self, vnode: &'a Vnode) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        let told = self.waiting.lock().told;
+        let queued = self.waiting.lock().queued;
         let mut done = self.done.subscribe();
         Box::pin(async move {
-            while self.waiting.lock().has_notices(vnode.key(), told) {
+            while self.waiting.lock().has_notices(vnode.key(), queued) {
                 if done.changed().await.is_err() {
                     return;
                 }
@@ -479,11 +479,11 @@ impl Watcher for Notices {
     }
 
     fn all_delivered(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        let told = self.waiting.lock().told;
+        let queued = self.waiting.lock().queued;
         let mut done = self.done.subscribe();
         Box::pin(async move {
             let all = async {
-                while !self.waiting.lock().is_settled(told, Instant::now()) {
+                while !self.waiting.lock().is_settled(queued, Instant::now()) {
                     if done.changed().await.is_err() {
                         return;
                     }
@@ -636,7 +636,7 @@ mod tests {
     /// A mount's notices, with a kernel that blocks notices about volume 1 while `held` is set.
     struct Bench {
         notices: Arc<Notices>,
-        told: Arc<Mutex<Vec<(Key, bool)>>>,
+        queued: Arc<Mutex<Vec<(Key, bool)>>>,
         held: Arc<AtomicBool>,
         /// Blocks the notices about names.
         names_held: Arc<AtomicBool>,
@@ -647,13 +647,13 @@ mod tests {
         fn start() -> Self {
             let mut bench = Self {
                 notices: Notices::new(),
-                told: Arc::default(),
+                queued: Arc::default(),
                 held: Arc::default(),
                 names_held: Arc::default(),
                 writers: Vec::new(),
             };
             for _ in 0..WRITERS {
-                let (notices, told) = (bench.notices.clone(), bench.told.clone());
+                let (notices, queued) = (bench.notices.clone(), bench.queued.clone());
                 let (held, names_held) = (bench.held.clone(), bench.names_held.clone());
                 bench.writers.push(std::thread::spawn(move || {
                     let inode = |key: Key, change: &Change| {
@@ -662,7 +662,7 @@ mod tests {
                                 std::thread::sleep(Duration::from_millis(1));
                             }
                         }
-                        told.lock().push((key, change.contents));
+                        queued.lock().push((key, change.contents));
                     };
                     let names = |_: Key, _: &Change| {
                         while names_held.load(Ordering::Acquire) {
@@ -675,9 +675,9 @@ mod tests {
             bench
         }
 
-        fn told(&self, key: Key) -> Vec<bool> {
-            let told = self.told.lock();
-            let of = told.iter().filter(|(of, _)| *of == key);
+        fn queued(&self, key: Key) -> Vec<bool> {
+            let queued = self.queued.lock();
+            let of = queued.iter().filter(|(of, _)| *of == key);
             of.map(|(_, contents)| *contents).collect()
         }
 
@@ -702,10 +702,10 @@ mod tests {
         for vnode in 1..100 {
             bench.notices.put(key(2, vnode), false, Notice::Contents);
             bench.notices.all_delivered().await;
-            assert_eq!(bench.told(key(2, vnode)), [true]);
+            assert_eq!(bench.queued(key(2, vnode)), [true]);
         }
         assert!(begun.elapsed() < SETTLE_TIME * 4, "{:?}", begun.elapsed());
-        assert_eq!(bench.told.lock().len(), 99);
+        assert_eq!(bench.queued.lock().len(), 99);
         bench.held.store(false, Ordering::Release);
         bench.notices.put(key(2, 1), false, Notice::Attributes);
         bench.notices.all_delivered().await;
@@ -731,7 +731,7 @@ mod tests {
         while waits(key(1, 1)) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(bench.told(key(1, 1)), [false]);
+        assert_eq!(bench.queued(key(1, 1)), [false]);
         let begun = !bench.notices.waiting.lock().volumes.is_empty();
         assert!(begun, "notices about names are still under way");
         bench.names_held.store(false, Ordering::Release);
@@ -752,12 +752,12 @@ mod tests {
         for vnode in [1, 2, 4, 7, 100] {
             bench.notices.put(key(1, vnode), false, Notice::Contents);
         }
-        let told = |vnode| {
+        let queued = |vnode| {
             let waiting = bench.notices.waiting.lock();
             !waiting.has_notices(key(1, vnode), u64::MAX)
         };
         for vnode in [1, 2, 4, 7, 100] {
-            while !told(vnode) {
+            while !queued(vnode) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
@@ -778,7 +778,7 @@ mod tests {
         bench.notices.put(key(1, 1), false, Notice::Attributes);
         bench.notices.put(key(1, 1), false, Notice::Attributes);
         std::thread::sleep(SETTLE_TIME / 5);
-        assert_eq!(bench.told(key(1, 1)), [false; 0]);
+        assert_eq!(bench.queued(key(1, 1)), [false; 0]);
         bench.held.store(false, Ordering::Release);
         // Nothing waits for notices that are so late.
         for _ in 0..500 {
@@ -788,7 +788,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(
-            bench.told(key(1, 1)),
+            bench.queued(key(1, 1)),
             [true, false],
             "two changes are one notice"
         );

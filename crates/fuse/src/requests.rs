@@ -63,12 +63,12 @@ pub(crate) struct Requests {
 }
 
 /// A directory at a moment. Results from it are valid as long as its promise is not broken since.
-pub(crate) struct Seen {
+pub(crate) struct DirectoryMoment {
     /// The directory, and the number of breaks at that moment. `None` for the dynamic root.
     pub(crate) directory: Option<(Arc<Vnode>, u64)>,
 }
 
-impl Seen {
+impl DirectoryMoment {
     /// Returns whether the directory may have changed since.
     pub(crate) fn is_over(&self) -> bool {
         let directory = self.directory.as_ref();
@@ -158,7 +158,13 @@ impl Requests {
     }
 
     /// `seen` is the directory before the name was looked up.
-    fn entry(&self, parent: INodeNo, name: &[u8], found: &Lookup, seen: &Seen) -> Answer<Entry> {
+    fn entry(
+        &self,
+        parent: INodeNo,
+        name: &[u8],
+        found: &Lookup,
+        seen: &DirectoryMoment,
+    ) -> Answer<Entry> {
         let vnode = &found.vnode;
         let breaks = vnode.breaks();
         let attributes = vnode.attributes().ok_or(Errno::EIO)?;
@@ -197,7 +203,7 @@ impl Requests {
 
     /// If the node is a listed cell's name, finds the root directory of the cell: the caller wants
     /// something in it.
-    pub(crate) async fn settle(&self, uid: u32, number: INodeNo) -> Answer<()> {
+    pub(crate) async fn find_root(&self, uid: u32, number: INodeNo) -> Answer<()> {
         let Node::Cell(name) = self.node(number)? else {
             return Ok(());
         };
@@ -208,12 +214,12 @@ impl Requests {
             .lookup_cell(&user, &name)
             .await
             .map_err(code)?;
-        self.inodes.settle(number.0, &found.vnode);
+        self.inodes.set_cell_root(number.0, &found.vnode);
         Ok(())
     }
 
     /// A directory as it is before a look-up in it or a change of it.
-    pub(crate) fn seen(&self, parent: INodeNo) -> Answer<Seen> {
+    pub(crate) fn seen(&self, parent: INodeNo) -> Answer<DirectoryMoment> {
         let directory = match self.node(parent)? {
             Node::Cells | Node::Volumes => None,
             // Nothing is known of a cell that was not looked up.
@@ -224,12 +230,12 @@ impl Requests {
                 Some((directory, breaks))
             }
         };
-        Ok(Seen { directory })
+        Ok(DirectoryMoment { directory })
     }
 
     /// Called after an answer was sent. The kernel may have received a notice before this answer,
     /// and then believes the answer; so the notice is repeated.
-    pub(crate) fn answered(&self, seen: &Seen) {
+    pub(crate) fn answered(&self, seen: &DirectoryMoment) {
         if let Some((directory, _)) = seen.directory.as_ref().filter(|_| seen.is_over()) {
             self.cache.promises().invalidate(directory);
         }
@@ -250,7 +256,7 @@ impl Requests {
         uid: u32,
         parent: INodeNo,
         name: &[u8],
-        seen: &Seen,
+        seen: &DirectoryMoment,
     ) -> Answer<Entry> {
         let node = self.node(parent)?;
         if let (Node::Cells, Some(text)) = (&node, self.cache.names().alias_of(name)) {
@@ -329,7 +335,12 @@ impl Requests {
     }
 
     /// How long the kernel may remember that a name is absent, if at all.
-    pub(crate) fn absent(&self, parent: INodeNo, name: &[u8], seen: &Seen) -> Option<Duration> {
+    pub(crate) fn absent(
+        &self,
+        parent: INodeNo,
+        name: &[u8],
+        seen: &DirectoryMoment,
+    ) -> Option<Duration> {
         let (directory, _) = seen.directory.as_ref()?;
         let time = self.entry_time(directory);
         let may = !time.is_zero() && !seen.is_over();
@@ -368,7 +379,7 @@ impl Requests {
         handle: Option<u64>,
         kills_set_id: bool,
     ) -> Answer<(FileAttr, Duration)> {
-        self.settle(uid, number).await?;
+        self.find_root(uid, number).await?;
         let vnode = self.vnode(number)?;
         let user = self.user(uid).await?;
         // This is ftruncate(2): the kernel allows it for a file that is open for writing.
@@ -439,7 +450,7 @@ impl Requests {
     }
 
     pub(crate) async fn access(&self, uid: u32, number: INodeNo, mask: i32) -> Answer<()> {
-        self.settle(uid, number).await?;
+        self.find_root(uid, number).await?;
         let Node::Vnode(vnode) = self.node(number)? else {
             return if mask & 2 == 0 {
                 Ok(())
@@ -510,7 +521,7 @@ impl Requests {
 
     /// Total and free blocks of 1 KiB.
     pub(crate) async fn room(&self, uid: u32, number: INodeNo) -> Answer<(u64, u64)> {
-        self.settle(uid, number).await?;
+        self.find_root(uid, number).await?;
         match self.node(number)? {
             Node::Cells | Node::Volumes | Node::Cell(_) | Node::Link(_) => Ok((0, 0)),
             Node::Vnode(vnode) => {

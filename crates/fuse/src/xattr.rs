@@ -32,7 +32,7 @@ fn fid(vnode: &Vnode) -> String {
 
 impl Requests {
     async fn with_attributes(&self, uid: u32, number: INodeNo) -> Answer<std::sync::Arc<Vnode>> {
-        self.settle(uid, number).await?;
+        self.find_root(uid, number).await?;
         match self.node(number)? {
             Node::Vnode(vnode) => {
                 // A program that reads the fid will use it at the server, so the server must know

@@ -21,11 +21,11 @@ enum Rule {
     Refuse(AbortCode, usize),
     /// The same, after they are done.
     Lose(AbortCode, usize),
-    Hold(Arc<Waiting>),
+    Hold(Arc<HeldCalls>),
 }
 
 /// Calls that wait. It is closed when they may go on.
-struct Waiting {
+struct HeldCalls {
     door: Semaphore,
     count: AtomicUsize,
 }
@@ -53,7 +53,7 @@ impl Rules {
     }
 
     pub(crate) fn hold(self: &Arc<Self>, opcode: u32) -> Held {
-        let waiting = Arc::new(Waiting {
+        let waiting = Arc::new(HeldCalls {
             door: Semaphore::new(0),
             count: AtomicUsize::new(0),
         });
@@ -71,7 +71,7 @@ impl Rules {
 pub struct Held {
     rules: Arc<Rules>,
     opcode: u32,
-    waiting: Arc<Waiting>,
+    waiting: Arc<HeldCalls>,
 }
 
 impl Held {

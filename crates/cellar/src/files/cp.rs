@@ -33,7 +33,7 @@ use tokio::task::LocalSet;
 
 use self::origin::{Kind, Origin};
 use self::source::{LocalSource, Source, Watched};
-use self::target::{Directory, Filling, OpenFile, Place, Target};
+use self::target::{AfsDestination, Destination, Directory, Filling, OpenFile};
 use super::is_afs;
 use super::tasks::Tasks;
 use crate::failure::{Failure, Outcome};
@@ -132,7 +132,7 @@ impl Copy {
     }
 
     /// Reports the progress of a store into a file.
-    fn step(&self, to: &Target, step: UploadStep) {
+    fn step(&self, to: &Destination, step: UploadStep) {
         match step {
             UploadStep::Sent(bytes) => self.sent(bytes),
             UploadStep::Waits => {
@@ -257,7 +257,7 @@ async fn walk(
     Ok(())
 }
 
-async fn standard_input(copy: &Copy, to: &Target) -> Outcome {
+async fn standard_input(copy: &Copy, to: &Destination) -> Outcome {
     let file = to.file(&copy.client, 0o644, None).await?;
     copy.progress.name(last_name(&to.path())?);
     let mut source = LocalSource::standard_input();
@@ -276,7 +276,7 @@ async fn standard_input(copy: &Copy, to: &Target) -> Outcome {
 fn tree<'a>(
     copy: &'a Arc<Copy>,
     from: Origin,
-    to: Target,
+    to: Destination,
     tasks: &'a mut Tasks,
 ) -> Pin<Box<dyn Future<Output = Outcome> + 'a>> {
     Box::pin(async move {
@@ -336,7 +336,7 @@ fn tree<'a>(
     })
 }
 
-async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
+async fn file(copy: &Copy, from: &Origin, to: &Destination) -> Outcome {
     copy.progress.name(last_name(&to.path())?);
     let length = from.length();
     // Open the source before the target file is truncated.
@@ -377,7 +377,7 @@ async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
 async fn fill<'a>(
     copy: &'a Copy,
     from: &'a Origin,
-    to: &Target,
+    to: &Destination,
     made: &OpenFile,
     mut source: Source<'a>,
     unread: &mut bool,
@@ -413,7 +413,7 @@ async fn fill<'a>(
 }
 
 /// Reads both files again, and reports where they differ.
-async fn verify(copy: &Copy, from: &Origin, to: &Target, made: &OpenFile) -> Outcome {
+async fn verify(copy: &Copy, from: &Origin, to: &Destination, made: &OpenFile) -> Outcome {
     let there = to.look(&copy.client, made).await?;
     let length = from.length();
     copy.progress.extend(length);
@@ -454,13 +454,13 @@ async fn existing_directory(client: &Client, path: &str) -> Outcome<Option<Direc
 }
 
 /// The target for a path that is not a directory.
-async fn new_name(client: &Client, path: &str) -> Outcome<Target> {
+async fn new_name(client: &Client, path: &str) -> Outcome<Destination> {
     if !is_afs(path) {
-        return Ok(Target::Local(PathBuf::from(path)));
+        return Ok(Destination::Local(PathBuf::from(path)));
     }
     let (parent, name) = split_last(path)?;
     let parent = client.find(parent, Follow::ALL).await?;
-    Ok(Target::Afs(Place {
+    Ok(Destination::Afs(AfsDestination {
         parent: Arc::new(parent),
         name: name.to_owned().into(),
         path: path.to_owned(),

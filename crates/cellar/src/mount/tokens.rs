@@ -30,7 +30,7 @@ use cellar_rpc::Security;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::watch::{Place, Watched, stamp_at, stamp_of};
+use super::watch::{TicketCache, Watched, stamp_at, stamp_of};
 use crate::identity::{self, now};
 
 /// Users whose caches are remembered.
@@ -137,13 +137,13 @@ impl Tokens {
             match programs::contents(&cache).await {
                 Ok(Contents::Tickets(listing)) => {
                     let stamp = Some(listing.stamp);
-                    self.watch(uid, Place::of(&listing.cache), stamp, sign);
+                    self.watch(uid, TicketCache::of(&listing.cache), stamp, sign);
                     if !listing.services.is_empty() {
                         return Some((cache, listing.stamp));
                     }
                 }
                 Ok(Contents::Missing { name }) => {
-                    self.watch(uid, Place::of(&name.unwrap_or_default()), None, sign);
+                    self.watch(uid, TicketCache::of(&name.unwrap_or_default()), None, sign);
                 }
                 Err(error) => {
                     tracing::warn!(uid, %error, "cannot look for a user's tickets");
@@ -289,7 +289,7 @@ impl Tokens {
     }
 
     /// Records that a look found these tickets at this place.
-    fn watch(&self, uid: u32, place: Place, tickets: Option<u64>, sign: Option<u64>) {
+    fn watch(&self, uid: u32, place: TicketCache, tickets: Option<u64>, sign: Option<u64>) {
         let mut places = self.places.lock();
         if places.len() >= USERS_MAX && !places.contains_key(&uid) {
             // Each user's next look finds the place again.

@@ -31,7 +31,7 @@ const OFTEN: Duration = Duration::from_millis(250);
 
 /// The place where MIT's library keeps a user's tickets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum TicketCache {
     /// In a file, or in a file of a directory of caches.
     File { path: PathBuf, in_directory: bool },
     /// In the kernel's keyrings.
@@ -40,7 +40,7 @@ pub(super) enum Place {
     Elsewhere,
 }
 
-impl Place {
+impl TicketCache {
     /// The place of a cache with this name, as `klist` says it.
     pub(super) fn of(name: &str) -> Self {
         if name.starts_with("KEYRING:") {
@@ -82,7 +82,7 @@ impl Place {
 /// A user's place, and the signs that the tickets of the last look showed.
 #[derive(Debug)]
 pub(super) struct Watched {
-    place: Place,
+    place: TicketCache,
     tickets: Option<u64>,
     /// The last one is the newest, and stands for all.
     signs: Vec<u64>,
@@ -90,7 +90,7 @@ pub(super) struct Watched {
 
 impl Watched {
     /// A place that was looked into for the first time.
-    pub(super) fn new(place: Place) -> Self {
+    pub(super) fn new(place: TicketCache) -> Self {
         Self {
             place,
             tickets: None,
@@ -99,7 +99,7 @@ impl Watched {
     }
 
     /// The place.
-    pub(super) fn place(&self) -> &Place {
+    pub(super) fn place(&self) -> &TicketCache {
         &self.place
     }
 
@@ -113,7 +113,7 @@ impl Watched {
 
     /// Records that a look found these tickets (their stamp) at this place; `sign` was read before
     /// the look.
-    pub(super) fn looked(&mut self, place: Place, tickets: Option<u64>, sign: Option<u64>) {
+    pub(super) fn looked(&mut self, place: TicketCache, tickets: Option<u64>, sign: Option<u64>) {
         if self.tickets != tickets || self.place != place {
             self.signs.clear();
         }
@@ -159,30 +159,30 @@ mod tests {
 
     #[test]
     fn each_kind_of_cache_has_its_sign() {
-        let file = |path: &str, in_directory| Place::File {
+        let file = |path: &str, in_directory| TicketCache::File {
             path: path.into(),
             in_directory,
         };
         for (name, place) in [
             ("FILE:/run/user/7/cc", file("/run/user/7/cc", false)),
             ("DIR::/run/user/7/cc/tkt", file("/run/user/7/cc/tkt", true)),
-            ("KEYRING:persistent:7:7", Place::Keyring),
-            ("KCM:7", Place::Elsewhere),
-            ("", Place::Elsewhere),
+            ("KEYRING:persistent:7:7", TicketCache::Keyring),
+            ("KCM:7", TicketCache::Elsewhere),
+            ("", TicketCache::Elsewhere),
         ] {
-            assert_eq!(Place::of(name), place, "{name}");
+            assert_eq!(TicketCache::of(name), place, "{name}");
         }
     }
 
     #[test]
     fn all_signs_of_one_set_of_tickets_count_as_one() {
-        let mut watched = Watched::new(Place::Keyring);
-        watched.looked(Place::Keyring, Some(1), Some(10));
+        let mut watched = Watched::new(TicketCache::Keyring);
+        watched.looked(TicketCache::Keyring, Some(1), Some(10));
         assert_eq!(watched.number(10), 10);
         assert_eq!(watched.number(11), 11, "a new sign is another number");
-        watched.looked(Place::Keyring, Some(1), Some(11));
+        watched.looked(TicketCache::Keyring, Some(1), Some(11));
         assert_eq!((watched.number(10), watched.number(11)), (11, 11));
-        watched.looked(Place::Keyring, Some(2), Some(12));
+        watched.looked(TicketCache::Keyring, Some(2), Some(12));
         assert_eq!(watched.number(12), 12);
         assert_eq!(
             watched.number(10),
@@ -190,7 +190,7 @@ mod tests {
             "signs of other tickets are forgotten"
         );
         for sign in 100..200 {
-            watched.looked(Place::Keyring, Some(2), Some(sign));
+            watched.looked(TicketCache::Keyring, Some(2), Some(sign));
         }
         assert_eq!(watched.signs.len(), SIGNS_MAX);
     }
@@ -209,7 +209,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_cache_without_a_sign_is_looked_at_often_until_there_is_a_token() {
         let started = Instant::now();
-        let sign = |has_token| Place::Elsewhere.sign(7, has_token, started);
+        let sign = |has_token| TicketCache::Elsewhere.sign(7, has_token, started);
         let (without, with) = (sign(false), sign(true));
         tokio::time::advance(OFTEN).await;
         assert_ne!(sign(false), without);

@@ -19,10 +19,10 @@ pub struct Download<'a> {
     what: String,
     /// From the next byte to read to the end.
     range: Range<u64>,
-    way: Way<'a>,
+    way: ByteSource<'a>,
 }
 
-enum Way<'a> {
+enum ByteSource<'a> {
     /// The bytes come from the devices, with the time at which the right is renewed and the version
     /// of the file.
     Direct {
@@ -71,7 +71,7 @@ impl Client {
             node,
             what,
             range,
-            way: Way::Plain(Box::new(fetch)),
+            way: ByteSource::Plain(Box::new(fetch)),
         })
     }
 
@@ -82,7 +82,7 @@ impl Client {
         node: &Node,
         what: &str,
         range: Range<u64>,
-    ) -> Result<(Way<'static>, u64)> {
+    ) -> Result<(ByteSource<'static>, u64)> {
         let Granted {
             set, renew, status, ..
         } = self
@@ -95,7 +95,7 @@ impl Client {
             what: what.to_owned(),
             cause,
         })?;
-        let way = Way::Direct {
+        let way = ByteSource::Direct {
             reader: Box::new(reader),
             renew,
             version: status.data_version,
@@ -108,7 +108,7 @@ impl Download<'_> {
     /// Whether the bytes come from the devices.
     #[must_use]
     pub fn is_direct(&self) -> bool {
-        matches!(self.way, Way::Direct { .. })
+        matches!(self.way, ByteSource::Direct { .. })
     }
 
     /// The next bytes; `None` at the end.
@@ -116,7 +116,7 @@ impl Download<'_> {
     /// # Errors
     /// Neither the devices nor the file server deliver the rest; [`Error::Changed`].
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
-        while let Way::Direct {
+        while let ByteSource::Direct {
             reader,
             renew,
             version,
@@ -141,7 +141,7 @@ impl Download<'_> {
                 }
             }
         }
-        let Way::Plain(fetch) = &mut self.way else {
+        let ByteSource::Plain(fetch) = &mut self.way else {
             return Ok(None);
         };
         let bytes = fetch.next().await?;
@@ -154,7 +154,7 @@ impl Download<'_> {
         let (client, range) = (self.client, self.range.clone());
         match client.begin_fetch(self.node, &self.what, range).await {
             Ok((way, _)) => {
-                if !matches!(way, Way::Direct { version, .. } if version == before) {
+                if !matches!(way, ByteSource::Direct { version, .. } if version == before) {
                     return Err(self.changed());
                 }
                 self.way = way;
@@ -174,7 +174,7 @@ impl Download<'_> {
         }
         let length = self.range.end - self.range.start;
         let fetch = client.fetch(node, self.range.start, length).await?;
-        self.way = Way::Plain(Box::new(fetch.named(&self.what)));
+        self.way = ByteSource::Plain(Box::new(fetch.named(&self.what)));
         Ok(())
     }
 

@@ -525,7 +525,7 @@ async fn a_listed_cell_is_asked_when_something_in_it_is_looked_at() {
         let said = requests.xattr(0, number, CELL.as_bytes()).await;
         assert_eq!(said.expect("its cell"), cell.cell.line().into_bytes());
         assert!(matches!(requests.node(number), Ok(Node::Cell(_))));
-        requests.settle(0, number).await.expect("it answers");
+        requests.find_root(0, number).await.expect("it answers");
         let (attr, time) = requests.attributes(0, number).await.expect("attributes");
         assert!(attr.ino == number && !time.is_zero());
         let seen = requests.seen(number).expect("a directory");
@@ -566,7 +566,7 @@ async fn nobody_waits_for_a_cell_that_was_silent() {
     assert!(!heard(), "a look-up of the name called its server");
     let settle = async || {
         requests
-            .settle(0, number)
+            .find_root(0, number)
             .await
             .map_err(|errno| errno.code())
     };

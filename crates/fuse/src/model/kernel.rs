@@ -109,7 +109,7 @@ pub(super) struct Descriptor {
 
 /// The way in which a program reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ReadMethod {
     /// read(2): asks for the length if it reads past it.
     Read,
     /// lseek(2) to the end first.
@@ -391,17 +391,17 @@ impl Paper {
         &self,
         requests: &Requests,
         file: &Descriptor,
-        way: Way,
+        way: ReadMethod,
     ) -> Answer<Vec<u8>> {
         match way {
-            Way::Stat => {
+            ReadMethod::Stat => {
                 let _size = self.stat(requests, file).await?;
             }
-            Way::Seek if self.known_size(file.inode).is_none() => {
+            ReadMethod::Seek if self.known_size(file.inode).is_none() => {
                 let _size = self.ask(requests, file.inode).await?;
             }
             // Past the end, wherever that is.
-            Way::Read if self.known_size(file.inode).is_none() => {
+            ReadMethod::Read if self.known_size(file.inode).is_none() => {
                 let _size = self.ask(requests, file.inode).await?;
             }
             _ => {}

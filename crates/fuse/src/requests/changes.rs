@@ -11,7 +11,7 @@ use fuser::{Errno, INodeNo, RenameFlags};
 
 use crate::inodes::Node;
 
-use super::{Answer, Entry, O_EXCL, Open, RENAME_NOREPLACE, Requests, Seen, code};
+use super::{Answer, DirectoryMoment, Entry, O_EXCL, Open, RENAME_NOREPLACE, Requests, code};
 
 impl Requests {
     pub(crate) async fn create(
@@ -80,7 +80,7 @@ impl Requests {
         parent: INodeNo,
         name: &[u8],
         vnode: Arc<Vnode>,
-        seen: &Seen,
+        seen: &DirectoryMoment,
     ) -> Answer<Entry> {
         self.cache
             .reads()

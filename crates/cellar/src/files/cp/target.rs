@@ -24,13 +24,13 @@ use crate::files::{join, make, printable};
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// A name under which a copy is made.
-pub(super) enum Target {
+pub(super) enum Destination {
     Local(PathBuf),
-    Afs(Place),
+    Afs(AfsDestination),
 }
 
 /// A name in a directory of AFS.
-pub(super) struct Place {
+pub(super) struct AfsDestination {
     pub(super) parent: Arc<Node>,
     pub(super) name: Bytes,
     pub(super) path: String,
@@ -63,13 +63,13 @@ impl Directory {
 
     /// The target for a name in this directory. Returns `None` if the name would lead out of it: a
     /// server must not be able to make this client write elsewhere.
-    pub(super) fn child(&self, name: Bytes) -> Option<Target> {
+    pub(super) fn child(&self, name: Bytes) -> Option<Destination> {
         if name.contains(&b'/') || matches!(&name[..], b"" | b"." | b"..") {
             return None;
         }
         Some(match self {
-            Self::Local(path) => Target::Local(path.join(OsStr::from_bytes(&name))),
-            Self::Afs(node, path) => Target::Afs(Place {
+            Self::Local(path) => Destination::Local(path.join(OsStr::from_bytes(&name))),
+            Self::Afs(node, path) => Destination::Afs(AfsDestination {
                 parent: node.clone(),
                 path: join(path, &printable(&name)),
                 name,
@@ -89,7 +89,7 @@ impl Directory {
     }
 }
 
-impl Target {
+impl Destination {
     /// The path, for messages.
     pub(super) fn path(&self) -> String {
         match self {
@@ -199,7 +199,7 @@ impl Target {
         }
     }
 
-    /// Fills a file that [`Target::file`] opened from a source of unknown length, for instance
+    /// Fills a file that [`Destination::file`] opened from a source of unknown length, for instance
     /// standard input.
     pub(super) async fn fill(
         &self,
@@ -342,8 +342,8 @@ impl OpenFile {
     }
 }
 
-impl Place {
-    fn on<'a>(&'a self, client: &'a Client) -> Result<cellar_client::Place<'a>, Error> {
+impl AfsDestination {
+    fn on<'a>(&'a self, client: &'a Client) -> Result<cellar_client::NameInDirectory<'a>, Error> {
         client.place(&self.parent, &self.name, &self.path)
     }
 
