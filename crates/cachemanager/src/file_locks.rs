@@ -352,15 +352,15 @@ impl FileLocks {
 
     /// Releases at the server the locks that no program of this machine has any more.
     async fn release_unused(&self, vnode: &Arc<Vnode>, server: &mut Option<ServerLock>) {
-        let nobody = vnode.locks.is_empty();
-        if nobody {
+        let is_unused = vnode.locks.is_empty();
+        if is_unused {
             self.locked.lock().remove(&vnode.key);
         }
         let Some(kept) = server.take() else {
             return;
         };
         match &kept.what {
-            What::Whole(_) if nobody => self.call_release(&kept, vnode).await,
+            What::Whole(_) if is_unused => self.call_release(&kept, vnode).await,
             What::Whole(_) => *server = Some(kept),
             What::Ranges(before) => {
                 let left = vnode.locks.all_with(None);
@@ -369,7 +369,7 @@ impl FileLocks {
                 {
                     tracing::info!(fid = %vnode.fid(), %error, "the lock was not released; it runs out");
                 }
-                *server = (!nobody).then(|| ServerLock {
+                *server = (!is_unused).then(|| ServerLock {
                     what: What::Ranges(left),
                     ..kept
                 });

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | [`MAKING_ROOM`] | `FullDisk::making` | one task at a time makes room on a full disk |
 //! | [`VNODES`] | `VnodeTable::vnodes` | the table of vnodes |
-//! | [`TABLE`] | `VnodeTable::unstored`, `FileLocks::locked`, `Names::silly_names`, `Reads::fetching` | other tables of vnodes |
+//! | [`TABLE`] | `unstored`, `locked`, `silly_names`, `fetching` | other tables, of four owners |
 //! | [`STATE`] | `Vnode::state` | status, promise, names, life |
 //! | [`BODY`] | `Vnode::body` | bytes, and what of them is dirty |
 //! | [`LEAF`] | `Queue::line` and the tables of `Creates` | pending creates |

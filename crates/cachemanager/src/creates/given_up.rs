@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | `VNOVNODE` of the file server | the file is gone | the directory is gone |
 //! | the VLDB knows no such volume, or no site of it | the volume is gone | the volume is gone |
-//! | any other, or no answer | retried (`write_back/queue.rs`) | retried (`creates/pending_create.rs`) |
+//! | any other, or no answer | retried (`queue.rs`) | retried (`pending_create.rs`) |
 //!
 //! 1. The answers `VNOVOL`, `VOFFLINE` and `VMOVED` of a file server are not enough: the volume may
 //!    be on its way to another server. The VLDB decides.

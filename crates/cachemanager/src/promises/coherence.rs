@@ -55,7 +55,7 @@
 //! | an answer with attributes that may be believed | held | | |
 //! | bytes are read, written, or given away; names are given | | held | |
 //! | the promise ends, the file vanishes | none | none | what was held |
-//! | a server breaks the promise of a directory | none | the names that did not change | what was held, by `names/compare.rs` |
+//! | a server breaks a directory's promise | none | unchanged names | all held (`compare.rs`) |
 //! | another version, no request | none | none | what was held |
 //! | another version, during a request | | outdated | by the request, for equal lengths |
 //!

@@ -40,10 +40,7 @@ async fn what_was_written_to_a_file_that_others_removed_is_put_aside_and_told() 
         // By itself, as it is behind a close that did not wait.
         let stored = a.cache.write_back().store(&file, false).await;
         assert_eq!(errno(&stored.expect_err("it is gone")), 2);
-        assert!(
-            a.cache.write_back().unstored().is_empty(),
-            "nobody is there to take it"
-        );
+        assert!(a.cache.write_back().unstored().is_empty(), "it is given up");
         let told = handle.store(false).await;
         assert_eq!(errno(&told.expect_err("close says so")), 2);
         handle.store(false).await.expect("once");

@@ -251,7 +251,7 @@ fn a_volume_that_is_restored_names_what_it_shows() {
     assert_eq!(
         listed,
         [(fid, false, 5)],
-        "readers see it, and nobody stores"
+        "readers see it, and no store is under way"
     );
 }
 
