@@ -49,7 +49,7 @@ impl OpenDir {
         match self.lines {
             Lines::Kept => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
             Lines::Keep => FopenFlags::FOPEN_CACHE_DIR,
-            Lines::Pass => FopenFlags::empty(),
+            Lines::Pass => FopenFlags::FOPEN_KEEP_CACHE,
         }
     }
 }
@@ -237,6 +237,9 @@ impl Requests {
     ) -> Answer<Gift<'_>> {
         let opened = self.directories.lock().get(&handle).cloned();
         let opened = opened.ok_or(Errno::EBADF)?;
+        if let Opened::Vnode(_, _, Lines::Keep) = &*opened {
+            self.inodes.listing_dropped(number.0);
+        }
         let mut gift = Gift {
             requests: self,
             seen: self.seen(number)?,
@@ -391,7 +394,13 @@ impl Requests {
 
     pub(crate) fn release_dir(&self, number: INodeNo, handle: u64) {
         let opened = self.directories.lock().remove(&handle);
-        if let Some(Opened::Vnode(_, _, Lines::Kept | Lines::Keep)) = opened.as_deref() {
+        let Some(Opened::Vnode(_, _, lines)) = opened.as_deref() else {
+            return;
+        };
+        if *lines == Lines::Keep {
+            self.inodes.listing_dropped(number.0);
+        }
+        if *lines != Lines::Pass {
             self.inodes.listing_closed(number.0);
         }
     }

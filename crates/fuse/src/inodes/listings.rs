@@ -9,9 +9,16 @@
 //!    or by another machine, makes another listing. The kernel drops its pages at the next open.
 //! 2. An open handle reads the listing of its own open, and its lines go into the pages. As long as
 //!    one is open with lines that differ, the others read past the pages.
-//! 3. With its lines the kernel was given what the names lead to. After a notice has invalidated a
+//! 3. The kernel drops its pages some time after the answer to the open was written: when the task
+//!    that opened the directory runs again. Until then the pages may have lines of an earlier
+//!    listing. The first request of the handle proves that they are dropped. Until that request,
+//!    other handles read past the pages.
+//! 4. With its lines the kernel was given what the names lead to. After a notice has invalidated a
 //!    part of that, the directory is read again. That brings all attributes with a few requests;
 //!    kept lines would cost one request for each.
+//! 5. A handle that reads past the pages does not drop them. The kernel does not fill the pages
+//!    again if they are dropped while a handle fills them. Source: `fs/fuse/readdir.c` of Linux
+//!    6.18.
 
 use std::sync::{Arc, Weak};
 
@@ -26,7 +33,7 @@ pub(crate) enum Lines {
     Kept,
     /// The kernel drops its pages, and puts the lines that it reads into new ones.
     Keep,
-    /// The kernel drops its pages.
+    /// The kernel reads past its pages, and does not change them.
     Pass,
 }
 
@@ -35,6 +42,8 @@ pub(crate) enum Lines {
 pub(super) struct Pages {
     /// The listing whose lines are in them, or are put there by open handles.
     listing: Option<Weak<Listing>>,
+    /// Whether the kernel has dropped the lines of earlier listings. Rule 3.
+    is_dropped: bool,
     /// Whether a notice took back what went with the lines.
     is_old: bool,
     /// Handles whose lines are put there.
@@ -48,13 +57,14 @@ impl Pages {
             .listing
             .as_ref()
             .is_some_and(|kept| std::ptr::eq(kept.as_ptr(), Arc::as_ptr(listing)));
-        let lines = match (is_same, self.open) {
-            (true, _) if !self.is_old => Lines::Kept,
-            (true, _) | (false, 0) => Lines::Keep,
-            (false, _) => return Lines::Pass,
+        let lines = match self.open {
+            _ if is_same && self.is_dropped && !self.is_old => Lines::Kept,
+            0 => Lines::Keep,
+            _ => return Lines::Pass,
         };
         if lines == Lines::Keep {
             self.listing = Some(Arc::downgrade(listing));
+            self.is_dropped = false;
             self.is_old = false;
         }
         self.open += 1;
@@ -71,6 +81,14 @@ impl Inodes {
         inode.map_or(Lines::Pass, |inode| inode.listed.open(listing))
     }
 
+    /// A handle that was opened with [`Lines::Keep`] makes its first request. Rule 3.
+    pub(crate) fn listing_dropped(&self, number: u64) {
+        let mut table = self.0.lock();
+        if let Some(inode) = table.inodes.get_mut(&number) {
+            inode.listed.is_dropped = true;
+        }
+    }
+
     /// A handle whose lines the kernel kept is closed.
     pub(crate) fn listing_closed(&self, number: u64) {
         let mut table = self.0.lock();
@@ -79,7 +97,7 @@ impl Inodes {
         }
     }
 
-    /// A notice takes back what the kernel has of an inode. Rule 3.
+    /// A notice takes back what the kernel has of an inode. Rule 4.
     pub(crate) fn listings_are_old(&self, number: u64) {
         let mut table = self.0.lock();
         let table = &mut *table;
@@ -108,10 +126,17 @@ mod tests {
         Arc::new(names.iter().map(line).collect())
     }
 
+    /// Opens the listing, and reads a line or closes, as a kernel that drops its pages at once.
+    fn open_and_read(pages: &mut Pages, listing: &Arc<Listing>) -> Lines {
+        let lines = pages.open(listing);
+        pages.is_dropped |= lines == Lines::Keep;
+        lines
+    }
+
     #[test]
     fn lines_are_kept_until_the_listing_is_another() {
         let (mut pages, mut names) = (Pages::default(), listing(&["a"]));
-        assert_eq!(pages.open(&names), Lines::Keep);
+        assert_eq!(open_and_read(&mut pages, &names), Lines::Keep);
         assert_eq!(pages.open(&names), Lines::Kept);
         pages.open = 0;
         assert_eq!(pages.open(&names), Lines::Kept);
@@ -128,20 +153,36 @@ mod tests {
     fn lines_of_two_listings_do_not_meet() {
         let mut pages = Pages::default();
         let (first, second) = (listing(&["a"]), listing(&["b"]));
-        assert_eq!(pages.open(&first), Lines::Keep);
+        assert_eq!(open_and_read(&mut pages, &first), Lines::Keep);
         assert_eq!(pages.open(&second), Lines::Pass);
         assert_eq!(pages.open(&second), Lines::Pass);
         pages.open = 0;
-        assert_eq!(pages.open(&second), Lines::Keep);
+        assert_eq!(open_and_read(&mut pages, &second), Lines::Keep);
         assert_eq!(pages.open(&second), Lines::Kept);
     }
 
     #[test]
-    fn what_was_taken_back_is_read_again() {
+    fn lines_are_read_past_the_pages_until_old_ones_are_dropped() {
+        let mut pages = Pages::default();
+        let (first, second) = (listing(&["a"]), listing(&["b"]));
+        assert_eq!(open_and_read(&mut pages, &first), Lines::Keep);
+        pages.open = 0;
+        assert_eq!(pages.open(&second), Lines::Keep);
+        // The kernel may still have the lines of the first listing.
+        assert_eq!(pages.open(&second), Lines::Pass);
+        pages.is_dropped = true;
+        assert_eq!(pages.open(&second), Lines::Kept);
+    }
+
+    #[test]
+    fn after_a_notice_the_directory_is_read_again() {
         let (mut pages, names) = (Pages::default(), listing(&["a"]));
-        assert_eq!(pages.open(&names), Lines::Keep);
+        assert_eq!(open_and_read(&mut pages, &names), Lines::Keep);
         pages.is_old = true;
-        assert_eq!(pages.open(&names), Lines::Keep);
+        // The first handle may still fill the pages.
+        assert_eq!(pages.open(&names), Lines::Pass);
+        pages.open = 0;
+        assert_eq!(open_and_read(&mut pages, &names), Lines::Keep);
         assert_eq!(pages.open(&names), Lines::Kept);
     }
 }
