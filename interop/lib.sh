@@ -175,6 +175,21 @@ new_volume() {
     esac >"$IT_DIR/new-volume.log" 2>&1 || { cat "$IT_DIR/new-volume.log"; fail "cannot make volume $1"; }
 }
 
+# cell_vos ARGUMENTS...: vos, as an administrator of either cell.
+cell_vos() {
+    case $IT_PEER in
+    cellar) at_server env CELLAR_DIR="$IT_DIR/server" "$CELLAR" vos "$@" ;;
+    openafs) "$interop/openafs-cell/cell" run --dir "$IT_DIR/server" -- vos "$@" -localauth ;;
+    esac
+}
+
+# release_volume NAME: releases it, and returns when the clients know.
+release_volume() {
+    quietly cell_vos release "$1"
+    # OpenAFS's file server breaks the promises a moment after the answer (FsyncCheckLWP).
+    [ "$IT_PEER" = cellar ] || sleep 1
+}
+
 # The number of packets that a client's interface has sent and received. The interface of a kernel
 # guest is on the servers' bridge.
 packets_of() { # c1 | c2 | k11 | k12

@@ -13,12 +13,16 @@
 //! 3. An OpenAFS server answers no request about a file before its break was answered, and a far
 //!    server would keep the writer waiting. These are asked as well, but the answer to the break
 //!    does not wait for them.
+//!    An OpenAFS server breaks the promises about a read-only volume when it takes the volume off
+//!    line to release it, and not again when the new contents are there. So a request that finds
+//!    the volume off line is repeated every [`OFF_LINE_WAIT`].
 //! 4. If the kernel makes no request itself, this is done [`UNASKED_MAX`] times. Then the promise
 //!    stays broken, and stores by other clients need not wait for this client any more.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use cellar_wire::abort::AbortCode;
 use cellar_wire::rxafs;
 use tokio::task::JoinSet;
 
@@ -36,6 +40,11 @@ const RENEWED_MAX: usize = 16;
 const NEAR: Duration = Duration::from_millis(40);
 /// The number of bytes before the end that are fetched with the last one.
 const TAIL: u64 = 64 << 10;
+/// The time between two requests about a file of a volume that is off line.
+const OFF_LINE_WAIT: Duration = Duration::from_millis(100);
+/// The most requests about a file of a volume that is off line: ten seconds, longer than a release
+/// takes whose clone is on the same partition.
+const OFF_LINE_TRIES: u32 = 100;
 /// How often the length is sent if the file changes in between.
 const TRIES: u32 = 4;
 
@@ -62,13 +71,7 @@ impl Renewals {
         };
         self.count += 1;
         let is_near = is_near(&user, vnode);
-        let (reads, vnode) = (reads.clone(), vnode.clone());
-        let renewed = async move {
-            match reads.statuses.status(&user, &vnode).await {
-                Ok(_) => reads.lengthen(&user, &vnode).await,
-                Err(error) => tracing::debug!(fid = %vnode.fid(), %error, "not renewed"),
-            }
-        };
+        let renewed = renew_one(reads.clone(), user, vnode.clone());
         if is_near {
             self.waited_for.spawn(renewed);
         } else {
@@ -81,6 +84,22 @@ impl Renewals {
         let all = async { while self.waited_for.join_next().await.is_some() {} };
         let _late = tokio::time::timeout(SETTLE_TIME, all).await;
         self.waited_for.detach_all();
+    }
+}
+
+/// Asks for the status of an open file, and sends its length to the kernel.
+async fn renew_one(reads: Arc<Reads>, user: Arc<User>, vnode: Arc<Vnode>) {
+    for _ in 0..OFF_LINE_TRIES {
+        match reads.statuses.status(&user, &vnode).await {
+            Ok(_) => return reads.lengthen(&user, &vnode).await,
+            Err(error) if error.code() == Some(AbortCode::VOFFLINE) && vnode.is_open() => {
+                tokio::time::sleep(OFF_LINE_WAIT).await;
+            }
+            Err(error) => {
+                tracing::debug!(fid = %vnode.fid(), %error, "not renewed");
+                return;
+            }
+        }
     }
 }
 
