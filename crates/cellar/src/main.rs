@@ -29,6 +29,7 @@ mod quantities;
 mod rxperf;
 mod session;
 mod statistics;
+mod stop_signals;
 mod suite;
 mod tokens;
 mod up;

@@ -19,6 +19,7 @@ use crate::files::now;
 use crate::metrics::{Metrics, MetricsAddress};
 use crate::quantities;
 use crate::session::{CellOptions, cell_aliases};
+use crate::stop_signals::MountSignals;
 use tokens::Tokens;
 
 /// Default number of remembered statuses: about 100 MB.
@@ -230,6 +231,7 @@ async fn mounted(options: Options) -> Outcome {
         suid: options.suid,
     };
     let directory = options.directory;
+    let signals = MountSignals::listen()?;
     let mount = Mount::new(cache.clone(), root, &directory, &how)
         .map_err(|cause| cannot_mount(&directory, &cause))?;
     let guard = Guard::start(&directory);
@@ -237,7 +239,7 @@ async fn mounted(options: Options) -> Outcome {
         "{} is mounted; Ctrl-C or umount ends the mount\n",
         directory.display()
     ));
-    let ended = wait(&mount).await;
+    wait(&mount, signals).await;
     keeper.abort();
     if let Err(cause) = mount.unmount() {
         say(format_args!("{}: {cause}", directory.display()));
@@ -245,7 +247,7 @@ async fn mounted(options: Options) -> Outcome {
     let outcome = close(&cache, kept_in.as_deref()).await;
     drop((guard, metrics));
     network.shutdown();
-    ended.and(outcome)
+    outcome
 }
 
 /// A process that removes the mount when this process is gone for any reason.
@@ -324,51 +326,22 @@ fn may_open_device() -> bool {
 }
 
 /// Waits until a signal comes or the directory is unmounted.
-async fn wait(mount: &Mount) -> Outcome {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = match ignores_hangup() {
-        true => None,
-        false => Some(signal(SignalKind::hangup())?),
-    };
+async fn wait(mount: &Mount, mut signals: MountSignals) {
     loop {
-        // SIGHUP means that the terminal was closed.
-        let hung_up = async {
-            match &mut hangup {
-                Some(hangup) => hangup.recv().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            _ = interrupt.recv() => return Ok(()),
-            _ = terminate.recv() => return Ok(()),
-            _ = hung_up => return Ok(()),
+            () = signals.next() => return,
             () = tokio::time::sleep(LOOK_TIME) => {}
         }
         if mount.has_ended() {
-            return Ok(());
+            return;
         }
     }
-}
-
-/// Returns whether SIGHUP is ignored, as under `nohup`, so that the mount survives its terminal.
-fn ignores_hangup() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    first_is_ignored(&status)
-}
-
-/// Returns whether the first signal, SIGHUP, is ignored. Source: proc_pid_status(5), `SigIgn`.
-fn first_is_ignored(status: &str) -> bool {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & 1 != 0)
 }
 
 /// Prints a line at the end of the mount. The terminal may be gone; a panic of `eprintln!` would
 /// then lose data that is not stored yet.
 fn say(text: std::fmt::Arguments<'_>) {
-    let _nobody_reads = writeln!(std::io::stderr(), "cellar mount: {text}");
+    let _unread = writeln!(std::io::stderr(), "cellar mount: {text}");
 }
 
 /// Reports data in the cache that the server does not have.
@@ -442,15 +415,6 @@ mod tests {
             let said = refused.to_string();
             assert!(said.contains("the option is gone: leave it out"), "{said}");
         }
-    }
-
-    #[test]
-    fn hangups_that_are_ignored() {
-        for (mask, ignored) in [("0000000000001001", true), ("0000000000001000", false)] {
-            let status = format!("SigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
-            assert_eq!(first_is_ignored(&status), ignored, "{mask}");
-        }
-        assert!(!first_is_ignored(""));
     }
 
     #[test]

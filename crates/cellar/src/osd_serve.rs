@@ -17,9 +17,8 @@ use clap::Parser;
 
 use crate::cell_directory::CellDirectory;
 use crate::failure::{Failure, Outcome};
-use crate::up::{
-    banner, damaged, durability, join, lock, narrow, osds, roles, upkeep, wait_for_signal,
-};
+use crate::stop_signals::StopSignals;
+use crate::up::{banner, damaged, durability, join, lock, narrow, osds, roles, upkeep};
 
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
@@ -155,6 +154,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
         .open(port)
         .map_err(|cause| roles::port_failure(&cause, address))?;
     server.start(&runtime, &port);
+    let signals = StopSignals::listen()?;
     println!(
         "Object storage of cell {}: devices {:?} on {address} (UDP)",
         cell.name,
@@ -163,7 +163,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     if let Some(loss) = banner::loss(options.durability) {
         println!("{loss}");
     }
-    let signal = wait_for_signal()?;
+    let signal = signals.wait();
     tracing::info!(signal, "stopping");
     runtime.shutdown();
     server.stop().map_err(|cause| at(&cause))

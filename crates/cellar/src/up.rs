@@ -43,6 +43,7 @@ use cellar_client::{Cell, CellName, Ports};
 use crate::cell_directory::{self, Identity, Part};
 use crate::default_directory;
 use crate::failure::{Failure, Outcome};
+use crate::stop_signals::StopSignals;
 
 /// The name of a new cell if none is given.
 const DEFAULT_CELL: &str = "demo.cell";
@@ -200,8 +201,9 @@ pub(crate) fn run(options: Options) -> Outcome {
         options.durability,
         start.elapsed(),
     );
+    let signals = StopSignals::listen()?;
     let _unread = std::io::stdout().write_all(banner.as_bytes());
-    let signal = wait_for_signal()?;
+    let signal = signals.wait();
     tracing::info!(signal, "stopping");
     running.stop()?;
     tracing::info!("stopped; 'cellar up' starts the cell again");
@@ -316,40 +318,6 @@ fn own_address() -> Outcome<IpAddr> {
              name one with --bind ADDRESS"
         ))
     })
-}
-
-/// Waits for Ctrl-C or SIGTERM. After that, the next signal ends the process at once.
-pub(crate) fn wait_for_signal() -> Outcome<&'static str> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let name = runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let name = tokio::select! {
-            _ = interrupt.recv() => "interrupt",
-            _ = terminate.recv() => "terminate",
-        };
-        std::io::Result::Ok(name)
-    })?;
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            let again = async {
-                let mut interrupt = signal(SignalKind::interrupt())?;
-                let mut terminate = signal(SignalKind::terminate())?;
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-                std::io::Result::Ok(())
-            };
-            if again.await.is_ok() {
-                std::process::exit(130);
-            }
-        });
-    });
-    Ok(name)
 }
 
 #[cfg(test)]

@@ -175,6 +175,7 @@ impl Cell {
         for line in lines {
             self.banner += &(line.expect("a line") + "\n");
             if self.banner.contains("Ctrl-C stops it") {
+                assert!(catches_signals(server.id()), "a signal would be lost");
                 self.server = Some(server);
                 return;
             }
@@ -230,6 +231,15 @@ impl Cell {
     pub(crate) fn json(&self, line: &str) -> serde_json::Value {
         serde_json::from_str(&self.ok(line)).expect(line)
     }
+}
+
+/// Whether a process has handlers for SIGINT and SIGTERM. Source: proc_pid_status(5), `SigCgt`.
+fn catches_signals(pid: u32) -> bool {
+    const BOTH: u64 = 1 << 1 | 1 << 14;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = u64::from_str_radix(mask.expect("a mask").trim(), 16).expect("a number");
+    mask & BOTH == BOTH
 }
 
 /// The threads of a process, each with its name and the kernel function in which it waits.
