@@ -25,6 +25,7 @@ pub(crate) static PACKAGE: Package = Package {
         name: "Snapshot",
         index: 0,
         stream: Stream::Reply,
+        refuses: None,
     }],
 };
 

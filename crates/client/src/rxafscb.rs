@@ -18,8 +18,9 @@ use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::host::{Capabilities, Interface, InterfaceAddr, client_capability};
 use cellar_wire::ids::{AfsUuid, Fid};
-use cellar_wire::package::{Package, Procedure};
+use cellar_wire::package::Package;
 use cellar_wire::rxafscb::{self, *};
+use cellar_wire::serve::{CallHandler, Handle};
 use parking_lot::Mutex;
 
 /// Completes when the client has processed the end of promises; the server is answered then.
@@ -73,54 +74,88 @@ impl CallbackService {
         }
         answer
     }
+}
 
-    async fn answer(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
-        match call.opcode().await? {
-            CallBack::OPCODE => {
-                let arguments: CallBack = call.arguments().await?;
-                self.promises.broken(&arguments.fids).await;
-                call.reply(&CallBackReply {});
-            }
-            InitCallBackState::OPCODE => {
-                let _: InitCallBackState = call.arguments().await?;
-                self.promises.all_broken(call.peer().address).await;
-                call.reply(&InitCallBackStateReply {});
-            }
-            InitCallBackState3::OPCODE => {
-                let _: InitCallBackState3 = call.arguments().await?;
-                self.promises.all_broken(call.peer().address).await;
-                call.reply(&InitCallBackState3Reply {});
-            }
-            Probe::OPCODE => {
-                let _: Probe = call.arguments().await?;
-                call.reply(&ProbeReply {});
-            }
-            ProbeUuid::OPCODE => {
-                let arguments: ProbeUuid = call.arguments().await?;
-                if arguments.client_uuid != self.uuid {
-                    return Err(AbortCode(1));
-                }
-                call.reply(&ProbeUuidReply {});
-            }
-            WhoAreYou::OPCODE => {
-                let _: WhoAreYou = call.arguments().await?;
-                call.reply(&WhoAreYouReply {
-                    address: self.interfaces(),
-                });
-            }
-            TellMeAboutYourself::OPCODE => {
-                let _: TellMeAboutYourself = call.arguments().await?;
-                let capabilities =
-                    Capabilities::from_iter_cut([client_capability::ERROR_TRANSLATION]);
-                let address = self.interfaces();
-                call.reply(&TellMeAboutYourselfReply {
-                    address,
-                    capabilities,
-                });
-            }
-            _ => return Err(AbortCode::RXGEN_OPCODE),
+impl CallHandler for CallbackService {
+    type Refusal = AbortCode;
+
+    fn failed(code: AbortCode) -> AbortCode {
+        code
+    }
+}
+
+impl Handle<CallBack, IncomingCall> for CallbackService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: CallBack,
+    ) -> Result<CallBackReply, AbortCode> {
+        self.promises.broken(&arguments.fids).await;
+        Ok(CallBackReply {})
+    }
+}
+
+impl Handle<InitCallBackState, IncomingCall> for CallbackService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        _: InitCallBackState,
+    ) -> Result<InitCallBackStateReply, AbortCode> {
+        self.promises.all_broken(call.peer().address).await;
+        Ok(InitCallBackStateReply {})
+    }
+}
+
+impl Handle<InitCallBackState3, IncomingCall> for CallbackService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        _: InitCallBackState3,
+    ) -> Result<InitCallBackState3Reply, AbortCode> {
+        self.promises.all_broken(call.peer().address).await;
+        Ok(InitCallBackState3Reply {})
+    }
+}
+
+impl Handle<Probe, IncomingCall> for CallbackService {
+    async fn handle(&self, _: &IncomingCall, _: Probe) -> Result<ProbeReply, AbortCode> {
+        Ok(ProbeReply {})
+    }
+}
+
+impl Handle<ProbeUuid, IncomingCall> for CallbackService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: ProbeUuid,
+    ) -> Result<ProbeUuidReply, AbortCode> {
+        if arguments.client_uuid != self.uuid {
+            return Err(AbortCode(1));
         }
-        Ok(())
+        Ok(ProbeUuidReply {})
+    }
+}
+
+impl Handle<WhoAreYou, IncomingCall> for CallbackService {
+    async fn handle(&self, _: &IncomingCall, _: WhoAreYou) -> Result<WhoAreYouReply, AbortCode> {
+        Ok(WhoAreYouReply {
+            address: self.interfaces(),
+        })
+    }
+}
+
+impl Handle<TellMeAboutYourself, IncomingCall> for CallbackService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        _: TellMeAboutYourself,
+    ) -> Result<TellMeAboutYourselfReply, AbortCode> {
+        let capabilities = Capabilities::from_iter_cut([client_capability::ERROR_TRANSLATION]);
+        let address = self.interfaces();
+        Ok(TellMeAboutYourselfReply {
+            address,
+            capabilities,
+        })
     }
 }
 
@@ -130,6 +165,6 @@ impl Service for CallbackService {
     }
 
     fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(self.answer(call))
+        Box::pin(async move { rxafscb::serve(self, call.opcode().await?, call).await })
     }
 }

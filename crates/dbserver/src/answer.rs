@@ -4,11 +4,27 @@
 //! It is an `impl Answer<Server> for Arguments` in the file named after it. The service over Rx,
 //! other roles in the same process and tests all use it.
 
-use cellar_rpc::Caller;
-use cellar_wire::{AbortCode, AfsTime, Procedure};
+use cellar_rpc::{Caller, IncomingCall, LocalBoxFuture};
+use cellar_wire::{AbortCode, AfsTime, Package, Procedure};
 
+use crate::caller::Origin;
 use crate::guard::Guard;
+use crate::service::DbService;
 use crate::{Error, Identity};
+
+/// The kind of a procedure. The rules about callers and the audit log depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Lookups and reports that need no rule of the server's own.
+    Open,
+    /// Maps names and ids of users. A caller whose name the protection database does not have may
+    /// do this, and nothing else.
+    Names,
+    /// Shows facts that a cell may hide (`-restricted_query`, `-restrict_anonymous`).
+    Listing,
+    /// Changes the database. The audit log records it.
+    Change,
+}
 
 /// The implementation of a procedure by server `S`.
 pub trait Answer<S>: Procedure {
@@ -16,22 +32,49 @@ pub trait Answer<S>: Procedure {
     /// may block.
     const BLOCKS: bool;
 
+    /// The kind of the procedure.
+    const KIND: Kind = Kind::Open;
+
     /// Executes the procedure.
     ///
     /// # Errors
     /// A refusal by the protocol's rules, or an error of the database.
     fn answer(self, server: &S, who: Identity) -> Result<Self::Reply, Error>;
+
+    /// Executes the procedure for a call from another process, if it [blocks](Self::BLOCKS). For
+    /// procedures that use more of the caller than its identity.
+    ///
+    /// # Errors
+    /// As [`Answer::answer`].
+    fn answer_call(
+        self,
+        server: &S,
+        who: Identity,
+        _origin: &Origin,
+    ) -> Result<Self::Reply, Error> {
+        self.answer(server, who)
+    }
+
+    /// The identity in whose name a call from another process is admitted and executed, if the
+    /// procedure [blocks](Self::BLOCKS).
+    fn acts_as(&self, who: Identity, _origin: &Origin) -> Identity {
+        who
+    }
 }
 
 /// The common part of the procedures of a database server.
-pub(crate) trait Server: Send + Sync + 'static {
+pub trait Server: Sized + Send + Sync + 'static {
     /// The code of its package for a damaged database.
     const DAMAGED: AbortCode;
 
-    /// Whether a procedure is an administrative act, which is written to the audit log.
-    fn is_administrative(_opcode: u32) -> bool {
-        false
-    }
+    /// Its package.
+    fn package() -> &'static Package;
+
+    /// Answers a call: `serve` of its package.
+    fn serve<'a>(
+        service: &'a DbService<Self>,
+        call: &'a mut IncomingCall,
+    ) -> LocalBoxFuture<'a, Result<(), AbortCode>>;
 
     /// The current time.
     fn now(&self) -> AfsTime;
@@ -44,33 +87,43 @@ pub(crate) trait Server: Send + Sync + 'static {
         }
     }
 
-    /// Checks whether the rules of this server let `who` use a procedure at all.
+    /// Checks whether the rules of this server let `who` use a kind of procedures at all.
     ///
     /// # Errors
     /// The code of the refusal.
-    fn admit(&self, _who: Identity, _opcode: u32) -> Result<(), AbortCode> {
+    fn admit(&self, _who: Identity, _kind: Kind) -> Result<(), AbortCode> {
         Ok(())
     }
 
     /// Counts a call, by success or failure.
     fn count(&self, _opcode: u32, _refused: bool) {}
 
-    /// Admits, executes and counts a call.
-    fn ask<P: Answer<Self>>(&self, who: Identity, arguments: P) -> Result<P::Reply, AbortCode>
-    where
-        Self: Sized,
-    {
-        self.admit_and_count(P::OPCODE, who, || arguments.answer(self, who))
+    /// Admits, executes and counts a call of this process.
+    fn ask<P: Answer<Self>>(&self, who: Identity, arguments: P) -> Result<P::Reply, AbortCode> {
+        self.admit_and_count((P::OPCODE, P::KIND), who, || arguments.answer(self, who))
+    }
+
+    /// Admits, executes and counts a call of another process.
+    fn ask_for<P: Answer<Self>>(
+        &self,
+        who: Identity,
+        origin: &Origin,
+        arguments: P,
+    ) -> Result<P::Reply, AbortCode> {
+        let who = arguments.acts_as(who, origin);
+        self.admit_and_count((P::OPCODE, P::KIND), who, || {
+            arguments.answer_call(self, who, origin)
+        })
     }
 
     /// Admits a call, runs `work` and counts the call.
     fn admit_and_count<T>(
         &self,
-        opcode: u32,
+        (opcode, kind): (u32, Kind),
         who: Identity,
         work: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, AbortCode> {
-        let outcome = self.admit(who, opcode).and_then(|()| {
+        let outcome = self.admit(who, kind).and_then(|()| {
             let done = work();
             done.map_err(|error| error.abort_code(Self::DAMAGED))
         });

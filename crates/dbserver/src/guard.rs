@@ -14,7 +14,7 @@ const SHOWN_MAX: usize = 512;
 
 /// The source of identities and the destination of audit records.
 #[derive(Clone, Default)]
-pub(crate) struct Guard {
+pub struct Guard {
     authority: Option<Authority>,
     audit: Option<Audit>,
 }

@@ -12,23 +12,31 @@ use cellar_wire::AfsTime;
 
 mod answer;
 mod caller;
-mod dispatch;
 mod error;
 mod guard;
 pub mod osddb;
 pub mod pr;
 mod replica;
 mod row;
+mod service;
 pub mod vl;
 mod vote;
 
-pub use answer::Answer;
-pub use caller::Identity;
+pub use answer::{Answer, Kind};
+pub use caller::{Identity, Origin};
 pub use error::Error;
-pub use osddb::{OsdDb, OsdDbService};
-pub use pr::{Directory, Pr, PrService, Rules as PrRules};
-pub use vl::{Rules as VlRules, Vl, VlService};
+pub use osddb::OsdDb;
+pub use pr::{Directory, Pr, Rules as PrRules};
+pub use service::DbService;
+pub use vl::{Rules as VlRules, Vl};
 pub use vote::{Database, DiskService, VoteService};
+
+/// The service that answers VL calls.
+pub type VlService = DbService<Vl>;
+/// The service that answers PR calls.
+pub type PrService = DbService<Pr>;
+/// The service that answers OSDDB calls.
+pub type OsdDbService = DbService<OsdDb>;
 
 /// The clock of a server.
 pub type Clock = Arc<dyn Fn() -> AfsTime + Send + Sync>;

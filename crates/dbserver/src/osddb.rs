@@ -15,11 +15,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cellar_celldb::CellDb;
+use cellar_rpc::{IncomingCall, LocalBoxFuture};
 use cellar_wire::osddb as wire;
-use cellar_wire::{AbortCode, AfsTime, Procedure};
+use cellar_wire::{AbortCode, AfsTime, Package};
 
 use crate::answer::{Answer, Server};
 use crate::replica::Replica;
+use crate::service::DbService;
 use crate::{Clock, Error, Identity};
 
 mod check;
@@ -28,13 +30,11 @@ mod device_reports;
 mod heartbeat;
 mod model;
 mod policy;
-mod service;
 mod tables;
 #[cfg(test)]
 mod tests;
 
 pub use device_reports::DEAD_AFTER;
-pub use service::OsdDbService;
 
 /// The monotonic clock of [`OsdDb`], for durations.
 pub type Stopwatch = Arc<dyn Fn() -> Instant + Send + Sync>;
@@ -95,14 +95,15 @@ impl OsdDb {
 impl Server for OsdDb {
     const DAMAGED: AbortCode = AbortCode::EIO;
 
-    fn is_administrative(opcode: u32) -> bool {
-        matches!(
-            opcode,
-            wire::CreateOsd::OPCODE
-                | wire::SetOsd::OPCODE
-                | wire::SetPolicy::OPCODE
-                | wire::DeletePolicy::OPCODE
-        )
+    fn package() -> &'static Package {
+        &wire::PACKAGE
+    }
+
+    fn serve<'a>(
+        service: &'a DbService<Self>,
+        call: &'a mut IncomingCall,
+    ) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move { wire::serve(service, call.opcode().await?, call).await })
     }
 
     fn now(&self) -> AfsTime {

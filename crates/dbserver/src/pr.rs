@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use cellar_auth::{Authority, Principal};
 use cellar_celldb::CellDb;
-use cellar_rpc::Caller;
+use cellar_rpc::{Caller, IncomingCall, LocalBoxFuture};
 use cellar_wire::pr::PrName;
-use cellar_wire::{AbortCode, AfsTime, Procedure, ViceId, pr as wire};
+use cellar_wire::{AbortCode, AfsTime, Package, ViceId, pr as wire};
 
-use crate::answer::{Answer, Server};
+use crate::answer::{Answer, Kind, Server};
 use crate::guard::Guard;
 use crate::replica::Replica;
+use crate::service::DbService;
 use crate::{Clock, Error, Identity};
 
 mod access;
@@ -32,14 +33,12 @@ mod model;
 mod names;
 mod new_entry;
 mod record;
-mod service;
 mod set_fields_entry;
 mod tables;
 #[cfg(test)]
 mod tests;
 
 pub use directory::Directory;
-pub use service::PrService;
 
 /// The permissions that a cell restricts beyond OpenAFS's defaults.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,16 +50,6 @@ pub struct Rules {
     /// that an entry shows to everyone (`-restrict_anonymous`).
     pub restrict_anonymous: bool,
 }
-
-/// The procedures that `restrict_anonymous` restricts.
-const HIDDEN: [u32; 6] = [
-    wire::WhereIsIt::OPCODE,
-    wire::GetCPS::OPCODE,
-    wire::GetHostCPS::OPCODE,
-    wire::ListMax::OPCODE,
-    wire::ListEntry::OPCODE,
-    wire::ListSuperGroups::OPCODE,
-];
 
 /// The protection server of a cell.
 pub struct Pr {
@@ -163,19 +152,15 @@ impl Pr {
 impl Server for Pr {
     const DAMAGED: AbortCode = AbortCode::PRDBBAD;
 
-    fn is_administrative(opcode: u32) -> bool {
-        matches!(
-            opcode,
-            wire::INewEntry::OPCODE
-                | wire::NewEntry::OPCODE
-                | wire::AddToGroup::OPCODE
-                | wire::RemoveFromGroup::OPCODE
-                | wire::Delete::OPCODE
-                | wire::ChangeEntry::OPCODE
-                | wire::UpdateEntry::OPCODE
-                | wire::SetFieldsEntry::OPCODE
-                | wire::SetMax::OPCODE
-        )
+    fn package() -> &'static Package {
+        &wire::PACKAGE
+    }
+
+    fn serve<'a>(
+        service: &'a DbService<Self>,
+        call: &'a mut IncomingCall,
+    ) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move { wire::serve(service, call.opcode().await?, call).await })
     }
 
     fn now(&self) -> AfsTime {
@@ -194,7 +179,7 @@ impl Server for Pr {
         }
     }
 
-    fn admit(&self, who: Identity, opcode: u32) -> Result<(), AbortCode> {
+    fn admit(&self, who: Identity, kind: Kind) -> Result<(), AbortCode> {
         let Rules {
             restricted,
             restrict_anonymous,
@@ -202,11 +187,9 @@ impl Server for Pr {
         let refused = match who {
             Identity::Superuser => false,
             // aklog asks this way whether it has to register the user.
-            Identity::Stranger => {
-                !matches!(opcode, wire::NameToID::OPCODE | wire::IDToName::OPCODE)
-            }
-            Identity::ANONYMOUS if restrict_anonymous && HIDDEN.contains(&opcode) => true,
-            who if restricted && Self::is_administrative(opcode) => {
+            Identity::Stranger => kind != Kind::Names,
+            Identity::ANONYMOUS if restrict_anonymous && kind == Kind::Listing => true,
+            who if restricted && kind == Kind::Change => {
                 let administrator = access::is_administrator(&*self.replica.read(), who);
                 !administrator.map_err(|_| Self::DAMAGED)?
             }

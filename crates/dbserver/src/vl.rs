@@ -7,11 +7,13 @@
 use std::sync::Arc;
 
 use cellar_celldb::CellDb;
-use cellar_wire::{AbortCode, AfsTime, Procedure, vl as wire};
+use cellar_rpc::{IncomingCall, LocalBoxFuture};
+use cellar_wire::{AbortCode, AfsTime, Package, vl as wire};
 use parking_lot::Mutex;
 
-use crate::answer::{Answer, Server};
+use crate::answer::{Answer, Kind, Server};
 use crate::replica::Replica;
+use crate::service::DbService;
 use crate::{Clock, Error, Identity};
 
 mod create_entry;
@@ -24,20 +26,19 @@ mod get_stats;
 mod limits;
 mod list_attributes;
 mod list_entry;
+mod listings;
 mod lock;
 mod model;
 mod pattern;
 mod register_addrs;
 mod replace_entry;
 mod server;
-mod service;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod update_entry;
 
 pub use pattern::{BadPattern, Pattern};
-pub use service::VlService;
 
 /// The permissions that a cell restricts beyond OpenAFS's defaults.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,19 +47,6 @@ pub struct Rules {
     /// single volumes and servers, which clients need, stay permitted.
     pub restricted_query: bool,
 }
-
-/// The procedures that `restricted_query` restricts.
-const LISTINGS: [u32; 9] = [
-    wire::GetLock::OPCODE,
-    wire::ListEntry::OPCODE,
-    wire::ListEntryN::OPCODE,
-    wire::ListAttributes::OPCODE,
-    wire::ListAttributesN::OPCODE,
-    wire::ListAttributesN2::OPCODE,
-    wire::LinkedList::OPCODE,
-    wire::LinkedListN::OPCODE,
-    wire::GetStats::OPCODE,
-];
 
 /// The volume location server of a cell.
 pub struct Vl {
@@ -118,31 +106,23 @@ impl Vl {
 impl Server for Vl {
     const DAMAGED: AbortCode = AbortCode::VL_DBBAD;
 
-    fn is_administrative(opcode: u32) -> bool {
-        matches!(
-            opcode,
-            wire::CreateEntry::OPCODE
-                | wire::CreateEntryN::OPCODE
-                | wire::DeleteEntry::OPCODE
-                | wire::ReplaceEntry::OPCODE
-                | wire::ReplaceEntryN::OPCODE
-                | wire::UpdateEntry::OPCODE
-                | wire::UpdateEntryByName::OPCODE
-                | wire::SetLock::OPCODE
-                | wire::LockNoted::OPCODE
-                | wire::ReleaseLock::OPCODE
-                | wire::GetNewVolumeId::OPCODE
-                | wire::RegisterAddrs::OPCODE
-                | wire::ChangeAddr::OPCODE
-        )
+    fn package() -> &'static Package {
+        &wire::PACKAGE
+    }
+
+    fn serve<'a>(
+        service: &'a DbService<Self>,
+        call: &'a mut IncomingCall,
+    ) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move { wire::serve(service, call.opcode().await?, call).await })
     }
 
     fn now(&self) -> AfsTime {
         (self.clock)()
     }
 
-    fn admit(&self, who: Identity, opcode: u32) -> Result<(), AbortCode> {
-        if self.rules.restricted_query && LISTINGS.contains(&opcode) {
+    fn admit(&self, who: Identity, kind: Kind) -> Result<(), AbortCode> {
+        if self.rules.restricted_query && kind == Kind::Listing {
             Self::check_administrator(who)?;
         }
         Ok(())

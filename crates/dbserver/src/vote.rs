@@ -9,23 +9,20 @@ use std::sync::Arc;
 
 use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
 use cellar_wire::package::Package;
+use cellar_wire::serve::{CallHandler, Handle};
 use cellar_wire::vote::{
     Beacon, BeaconReply, Debug, DebugOld, DebugOldReply, DebugReply, GetSyncSite, GetSyncSiteReply,
     INTERFACES_MAX, RECOVERY_FOUND_DB, RECOVERY_HAVE_DB, RECOVERY_LABEL_DB, RECOVERY_SENT_DB,
-    RECOVERY_SYNC_SITE, SDebug, SDebugOld, SDebugOldReply, SDebugReply, UbikDebug, UbikDebugOld,
-    UbikTid, UbikVersion, XDebug, XDebugReply, XSDebug, XSDebugReply,
+    RECOVERY_SYNC_SITE, UbikDebug, UbikDebugOld, UbikTid, UbikVersion, XDebug, XDebugReply,
 };
-use cellar_wire::{AbortCode, AfsTime, Procedure, disk, vote};
+use cellar_wire::{AbortCode, AfsTime, disk, vote};
 
 use crate::answer::{Answer, Server};
-use crate::dispatch::answer;
-use crate::guard::Guard;
+use crate::service::DbService;
 use crate::{Clock, Error, Identity, Pr, Vl};
 
 /// `sync_site_until` of a site that needs no votes: forever.
 const FOREVER: u32 = 0x7fff_ffff;
-/// The code of SDebug for an index past the last other server.
-const NO_SUCH_SERVER: AbortCode = AbortCode(2);
 
 /// A database whose state VOTE shows.
 pub trait Database: Send + Sync + 'static {
@@ -108,6 +105,17 @@ impl Vote {
 impl Server for Vote {
     const DAMAGED: AbortCode = AbortCode::UINTERNAL;
 
+    fn package() -> &'static Package {
+        &vote::PACKAGE
+    }
+
+    fn serve<'a>(
+        service: &'a DbService<Self>,
+        call: &'a mut IncomingCall,
+    ) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move { vote::serve(service, call.opcode().await?, call).await })
+    }
+
     fn now(&self) -> AfsTime {
         (self.clock)()
     }
@@ -132,49 +140,33 @@ answers! {
     DebugOld => |vote| Ok(DebugOldReply { state: vote.state() });
     Debug => |vote| Ok(DebugReply { state: vote.full_state() });
     XDebug => |vote| Ok(XDebugReply { state: vote.full_state(), is_clone: 0 });
-    SDebugOld => |_vote| Err::<SDebugOldReply, _>(NO_SUCH_SERVER.into());
-    SDebug => |_vote| Err::<SDebugReply, _>(NO_SUCH_SERVER.into());
-    XSDebug => |_vote| Err::<XSDebugReply, _>(NO_SUCH_SERVER.into());
 }
 
 /// The service through which `udebug` sees the state of a database.
 #[derive(Clone)]
-pub struct VoteService(Arc<Vote>);
+pub struct VoteService(DbService<Vote>);
 
 impl VoteService {
     /// A service for a database at `addresses` (192.0.2.1 is 0xc0000201). `clock` also gives the
     /// start time of the server.
     pub fn new(database: Arc<dyn Database>, clock: Clock, addresses: Vec<u32>) -> Self {
         let started = clock();
-        Self(Arc::new(Vote {
+        Self(DbService::new(Arc::new(Vote {
             database,
             clock,
             started,
             addresses,
-        }))
+        })))
     }
 }
 
 impl Service for VoteService {
     fn package(&self) -> &'static Package {
-        &vote::PACKAGE
+        self.0.package()
     }
 
     fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(async move {
-            let guard = Guard::default();
-            match call.opcode().await? {
-                Beacon::OPCODE => answer::<Beacon, _>(&self.0, &guard, call).await,
-                GetSyncSite::OPCODE => answer::<GetSyncSite, _>(&self.0, &guard, call).await,
-                DebugOld::OPCODE => answer::<DebugOld, _>(&self.0, &guard, call).await,
-                SDebugOld::OPCODE => answer::<SDebugOld, _>(&self.0, &guard, call).await,
-                Debug::OPCODE => answer::<Debug, _>(&self.0, &guard, call).await,
-                SDebug::OPCODE => answer::<SDebug, _>(&self.0, &guard, call).await,
-                XDebug::OPCODE => answer::<XDebug, _>(&self.0, &guard, call).await,
-                XSDebug::OPCODE => answer::<XSDebug, _>(&self.0, &guard, call).await,
-                _ => Err(AbortCode::RXGEN_OPCODE),
-            }
-        })
+        self.0.call(call)
     }
 }
 
@@ -188,16 +180,25 @@ impl Service for DiskService {
     }
 
     fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(async move {
-            match call.opcode().await? {
-                disk::Probe::OPCODE => Ok(()),
-                // A sync site answers with this code, because it would have to ask itself.
-                disk::GetVersion::OPCODE => Err(AbortCode::UDEADLOCK),
-                // This is the sync site: it takes changes from no other server.
-                opcode if disk::PACKAGE.procedure(opcode).is_some() => Err(AbortCode::USYNC),
-                _ => Err(AbortCode::RXGEN_OPCODE),
-            }
-        })
+        Box::pin(async move { disk::serve(self, call.opcode().await?, call).await })
+    }
+}
+
+impl CallHandler for DiskService {
+    type Refusal = AbortCode;
+
+    fn failed(code: AbortCode) -> AbortCode {
+        code
+    }
+}
+
+impl Handle<disk::Probe, IncomingCall> for DiskService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        _: disk::Probe,
+    ) -> Result<disk::ProbeReply, AbortCode> {
+        Ok(disk::ProbeReply {})
     }
 }
 
@@ -220,7 +221,11 @@ mod tests {
         let database = Arc::new(Counter(AtomicU64::new(3)));
         let clock: Clock = Arc::new(|| AfsTime(1000));
         let service = VoteService::new(database.clone(), clock, vec![0x7f000001, 0x0a000001]);
-        let reply = service.0.ask(Identity::ANONYMOUS, XDebug {}).unwrap();
+        let reply = service
+            .0
+            .server
+            .ask(Identity::ANONYMOUS, XDebug {})
+            .unwrap();
         assert_eq!(reply.state.interfaces[..3], [0x7f000001, 0x0a000001, 0]);
         let state = reply.state.state;
         assert_eq!(
@@ -238,11 +243,10 @@ mod tests {
         database.0.store(4, Ordering::Relaxed);
         let state = service
             .0
+            .server
             .ask(Identity::ANONYMOUS, DebugOld {})
             .unwrap()
             .state;
         assert_eq!(state.local_version.counter, 4);
-        let others = service.0.ask(Identity::ANONYMOUS, XSDebug { which: 0 });
-        assert_eq!(others.map(drop), Err(AbortCode(2)));
     }
 }

@@ -16,12 +16,13 @@ mod upkeep;
 
 use std::sync::Arc;
 
-use cellar_rpc::{IncomingCall, LocalBoxFuture};
+use cellar_rpc::IncomingCall;
 use cellar_volume::{VnodeStatus, Volume};
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::object::{CapabilityBody, Layout, MAY_READ, Placed, Scheme};
 use cellar_wire::osddb::OsdListed;
+use cellar_wire::serve::CallHandler;
 use cellar_wire::{AbortCode, AfsTime, List, Package, afsosd};
 
 use crate::abort_map::Refusal;
@@ -30,43 +31,37 @@ use crate::limits::{CLIENT_CAPABILITY_LIFE, STORE_CAPABILITY_LIFE};
 use crate::objects::Storage;
 use crate::rxafs::common::status_and_access;
 use crate::server::Server;
-use crate::service::{CallResult, Handlers, route};
+use crate::service::{CallResult, Handlers};
 use crate::session::Session;
 use crate::volumes::VolumeAccess;
 
 /// AFSOSD.
-pub(crate) struct ObjectService;
+pub(crate) struct ObjectService {
+    pub(crate) server: Arc<Server>,
+}
 
 impl Handlers for ObjectService {
     const PACKAGE: &'static Package = &afsosd::PACKAGE;
 
-    async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> CallResult {
-        dispatched(server, opcode, call).await
+    fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    async fn dispatch(&self, opcode: u32, call: &mut IncomingCall) -> CallResult {
+        afsosd::serve(self, opcode, call).await
     }
 }
 
-fn dispatched<'a>(
-    server: &'a Arc<Server>,
-    opcode: u32,
-    call: &'a mut IncomingCall,
-) -> LocalBoxFuture<'a, CallResult> {
-    route!(opcode, server, call, {
-            afsosd::BeginFetch => fetch::begin_fetch,
-            afsosd::BeginStore => store::begin_store,
-            afsosd::ExtendStore => store::extend_store,
-            afsosd::EndStore => store::end_store,
-            afsosd::AbortStore => store::abort_store,
-            afsosd::GetPieces => pieces::get_pieces,
-            afsosd::GetPolicy => policy::get_policy,
-            afsosd::SetPolicy => policy::set_policy,
-            afsosd::SetVolumePolicy => policy::set_volume_policy,
-            afsosd::ListReferences => references::list_references,
-            afsosd::ListOnDevice => references::list_on_device,
-            afsosd::RepairStatus => upkeep::repair_status,
-            afsosd::MoveObject => upkeep::move_object,
-            afsosd::HaveVolumes => upkeep::have_volumes,
-            afsosd::CollectGarbage => upkeep::collect_garbage,
-        } else Box::pin(std::future::ready(Err(Refusal::Code(AbortCode::RXGEN_OPCODE)))))
+impl CallHandler for ObjectService {
+    type Refusal = Refusal;
+
+    fn failed(code: AbortCode) -> Refusal {
+        Refusal::Call(code)
+    }
+
+    fn declared(code: AbortCode) -> Refusal {
+        Refusal::Code(code)
+    }
 }
 
 /// The bytes of the file are on this server.

@@ -30,8 +30,9 @@ mod unfinished_volumes;
 
 use std::sync::Arc;
 
-use cellar_rpc::{IncomingCall, LocalBoxFuture};
+use cellar_rpc::IncomingCall;
 use cellar_volume::{Error, nonblocking};
+use cellar_wire::serve::{CallHandler, HandleStream};
 use cellar_wire::{AbortCode, Package, afsvol};
 
 pub(crate) use scrub::Scrubs;
@@ -40,10 +41,12 @@ pub(crate) use transaction::Transactions;
 use crate::abort_map::{Refusal, store_code};
 use crate::audit;
 use crate::server::Server;
-use crate::service::{self, Handlers, route};
+use crate::service::{self, Handlers};
 
 /// AFSVol.
-pub(crate) struct VolumeService;
+pub(crate) struct VolumeService {
+    pub(crate) server: Arc<Server>,
+}
 
 /// The volume server never translates errors: an abort code is the whole answer.
 type CallResult = Result<(), AbortCode>;
@@ -52,75 +55,34 @@ impl Handlers for VolumeService {
     const PACKAGE: &'static Package = &afsvol::PACKAGE;
     const FOR_CLIENTS: bool = false;
 
-    async fn dispatch(
-        server: &Arc<Server>,
-        opcode: u32,
-        call: &mut IncomingCall,
-    ) -> service::CallResult {
-        handle(server, opcode, call).await.map_err(Refusal::Code)
+    fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    async fn dispatch(&self, opcode: u32, call: &mut IncomingCall) -> service::CallResult {
+        let answered = afsvol::serve(self, opcode, call).await;
+        answered.map_err(Refusal::Code)
     }
 }
 
-fn handle<'a>(
-    server: &'a Arc<Server>,
-    opcode: u32,
-    call: &'a mut IncomingCall,
-) -> LocalBoxFuture<'a, CallResult> {
-    route!(opcode, server, call, {
-        afsvol::CreateVolume => create::create_volume,
-        afsvol::Clone => create::clone_volume,
-        afsvol::ReClone => create::re_clone,
-        afsvol::DeleteVolume => change::delete_volume,
-        afsvol::NukeVolume => change::nuke_volume,
-        afsvol::SetFlags => change::set_flags,
-        afsvol::SetInfo => change::set_info,
-        afsvol::SetDate => change::set_date,
-        afsvol::SetIdsTypes => change::set_ids_types,
-        afsvol::TransCreate => status::trans_create,
-        afsvol::EndTrans => status::end_trans,
-        afsvol::GetFlags => status::get_flags,
-        afsvol::GetName => status::get_name,
-        afsvol::GetStatus => status::get_status,
-        afsvol::Monitor => status::monitor,
-        afsvol::ListVolumes => list::list_volumes,
-        afsvol::XListVolumes => list::x_list_volumes,
-        afsvol::ListOneVolume => list::list_one_volume,
-        afsvol::XListOneVolume => list::x_list_one_volume,
-        afsvol::ListPartitions => partitions::list_partitions,
-        afsvol::XListPartitions => partitions::x_list_partitions,
-        afsvol::PartitionInfo => partitions::partition_info,
-        afsvol::PartitionInfo64 => partitions::partition_info64,
-        afsvol::Dump => dump::dump,
-        afsvol::DumpV2 => dump::dump_v2,
-        afsvol::GetSize => dump::get_size,
-        afsvol::Restore => restore::restore,
-        afsvol::Forward => forward::forward,
-        afsvol::ForwardMultiple => forward::forward_multiple,
-        afsvol::GetState => delta_in::get_state,
-        afsvol::RestoreDelta => delta_in::restore_delta,
-        afsvol::GetCapabilities => delta_in::get_capabilities,
-        afsvol::GetObjectCell => delta_in::get_object_cell,
-        afsvol::Traverse => traverse::traverse,
-        afsvol::Scrub => scrub::scrub,
-        afsvol::Refill => refill::refill,
-        afsvol::ConvertROtoRWvolume => change::convert,
-        afsvol::SplitVolume => split_volume,
-        afsvol::SetForwarding => change::set_forwarding,
-        afsvol::GetNthVolume => get_nth_volume,
-        afsvol::SignalRestore => change::signal_restore,
-    } else Box::pin(std::future::ready(Err(AbortCode::RXGEN_OPCODE))))
-}
+impl CallHandler for VolumeService {
+    type Refusal = AbortCode;
 
-/// Same answer as every volume server.
-async fn get_nth_volume(_server: &Arc<Server>, _call: &mut IncomingCall) -> CallResult {
-    Err(AbortCode::VOLSERNO_OP)
+    fn failed(code: AbortCode) -> AbortCode {
+        code
+    }
 }
 
 /// Same answer as a volume server built without it.
-async fn split_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let afsvol::SplitVolume { .. } = call.arguments().await?;
-    superuser(server, call).map_err(|_| AbortCode::EPERM)?;
-    Err(AbortCode::VOLSERBADOP)
+impl HandleStream<afsvol::SplitVolume, IncomingCall> for VolumeService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        _: afsvol::SplitVolume,
+    ) -> Result<afsvol::SplitVolumeReply, AbortCode> {
+        superuser(&self.server, call).map_err(|_| AbortCode::EPERM)?;
+        Err(AbortCode::VOLSERBADOP)
+    }
 }
 
 /// An administrative act: refused to all callers except superusers, and audited.

@@ -131,19 +131,25 @@ impl FileServer {
     /// RXAFS, for the file server's port (7000).
     #[must_use]
     pub fn file_service(&self) -> Arc<dyn Service> {
-        Arc::new(Answering::<FileService>::new(self.0.clone()))
+        Arc::new(Answering::new(FileService {
+            server: self.0.clone(),
+        }))
     }
 
     /// AFSOSD, for the same port as the file service.
     #[must_use]
     pub fn object_service(&self) -> Arc<dyn Service> {
-        Arc::new(Answering::<ObjectService>::new(self.0.clone()))
+        Arc::new(Answering::new(ObjectService {
+            server: self.0.clone(),
+        }))
     }
 
     /// AFSVol, for the volume server's port (7005) and the local administrator's socket.
     #[must_use]
     pub fn volume_service(&self) -> Arc<dyn Service> {
-        Arc::new(Answering::<VolumeService>::new(self.0.clone()))
+        Arc::new(Answering::new(VolumeService {
+            server: self.0.clone(),
+        }))
     }
 
     /// Starts the background work on `runtime`. `port` is the port of the file service; the server

@@ -1,10 +1,9 @@
 //! The common part of the services: it decodes the opcode, times the call, counts and logs
 //! refusals, picks the abort code, and audits ([`crate::audit`]).
 //!
-//! A service is a [`Handlers`]: a package, and a dispatch to its procedures. [`route!`] writes the
-//! dispatch.
+//! A service is a [`Handlers`]: a package, with a [`cellar_wire::serve::Handle`] for each
+//! procedure.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,8 +24,11 @@ pub(crate) trait Handlers: Send + Sync + 'static {
     /// The package.
     const PACKAGE: &'static Package;
 
-    /// The handler of one call. Returns the reason if the call is refused.
-    async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> CallResult;
+    /// The server to which it belongs.
+    fn server(&self) -> &Arc<Server>;
+
+    /// Answers one call with `serve` of the package. Returns the reason if the call is refused.
+    async fn dispatch(&self, opcode: u32, call: &mut IncomingCall) -> CallResult;
 
     /// Whether clients call the package. If not, only administrators and other servers do.
     const FOR_CLIENTS: bool = true;
@@ -51,21 +53,15 @@ pub(crate) trait Handlers: Send + Sync + 'static {
 }
 
 /// A package as a service of this server.
-pub(crate) struct Answering<H> {
-    server: Arc<Server>,
-    handlers: PhantomData<H>,
-}
+pub(crate) struct Answering<H>(H);
 
 impl<H: Handlers> Answering<H> {
-    pub(crate) fn new(server: Arc<Server>) -> Self {
-        Self {
-            server,
-            handlers: PhantomData,
-        }
+    pub(crate) fn new(handlers: H) -> Self {
+        Self(handlers)
     }
 
     async fn answer(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
-        let server = &self.server;
+        let server = self.0.server();
         let opcode = match call.opcode().await {
             Ok(opcode) => opcode,
             Err(code) => {
@@ -75,7 +71,7 @@ impl<H: Handlers> Answering<H> {
         };
         let procedure = H::PACKAGE.procedure(opcode);
         let begun = Instant::now();
-        let (outcome, act) = audit::observe(H::dispatch(server, opcode, call)).await;
+        let (outcome, act) = audit::observe(self.0.dispatch(opcode, call)).await;
         let index = procedure.map(|procedure| procedure.index);
         H::ended(server, index, &outcome, begun.elapsed());
         let answer = outcome.map_err(|refusal| {
@@ -111,16 +107,3 @@ impl<H: Handlers> Service for Answering<H> {
         H::options()
     }
 }
-
-/// The future of the handler for an opcode. One line `Procedure => handler` for each procedure;
-/// `else` gives the future for other opcodes.
-macro_rules! route {
-    ($opcode:expr, $server:expr, $call:expr, { $($procedure:ty => $handler:path,)* } else $other:expr) => {
-        match $opcode {
-            $(<$procedure as cellar_wire::Procedure>::OPCODE => Box::pin($handler($server, $call)),)*
-            _ => $other,
-        }
-    };
-}
-
-pub(crate) use route;

@@ -12,12 +12,13 @@ use bytes::Bytes;
 use cellar_rpc::{CallError, Connection, ConnectionOptions, IncomingCall, Security};
 use cellar_volume::Ticket;
 use cellar_wire::osd::{self, Copy, CopyReply, Examine, Read, ReadReply};
+use cellar_wire::serve::Handle;
 
 use crate::device::Device;
 use crate::limits::{COPY_RANGE_BYTES, STREAM_PATIENCE, WRITE_PIECE_BYTES};
 use crate::refusal::Refusal;
 use crate::server::Server;
-use crate::service::{CallResult, on_disk};
+use crate::service::{OsdService, on_disk};
 use crate::statistics::add;
 use crate::write::push;
 
@@ -31,15 +32,16 @@ struct Job<'c> {
     next: Cell<u64>,
 }
 
-impl Server {
-    pub(crate) async fn copy(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
-        let arguments: Copy = call.arguments().await?;
+impl Handle<Copy, IncomingCall> for OsdService {
+    async fn handle(&self, call: &IncomingCall, arguments: Copy) -> Result<CopyReply, Refusal> {
+        let server = &self.0;
+
         let (object, version) = (arguments.object, arguments.version);
         // Only for servers of the cell, since this server calls the address that they name.
-        let device = self.admit_all(call, &arguments.capability)?;
+        let device = server.admit_all(call, &arguments.capability)?;
         let client = call.peer().address.ip();
-        let _stream = self.streams.begin(client).ok_or(Refusal::Busy)?;
-        let source = self.other_server(call, &arguments)?;
+        let _stream = server.streams.begin(client).ok_or(Refusal::Busy)?;
+        let source = server.other_server(call, &arguments)?;
         let asked = Examine {
             capability: arguments.source_capability.clone(),
             object: arguments.source,
@@ -71,11 +73,12 @@ impl Server {
         let store = device.store.clone();
         let ended = on_disk(move || store.truncate(object, 0, version, length)).await?;
         ended.await?;
-        add(&self.statistics.bytes_copied, length);
-        call.reply(&CopyReply { length });
-        Ok(())
+        add(&server.statistics.bytes_copied, length);
+        Ok(CopyReply { length })
     }
+}
 
+impl Server {
     fn other_server(&self, call: &IncomingCall, copy: &Copy) -> Result<Connection, Refusal> {
         let bits = copy
             .host

@@ -1,6 +1,5 @@
 //! The calls that carry no data.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cellar_auth::capability::Act;
@@ -13,39 +12,52 @@ use cellar_wire::osd::{
     PurgeReply, REMOVE_HARD, REMOVE_SOFT, Remove, RemoveReply, SUM_CRC32C, SUM_MD5, SUM_SHA256,
     Scrub, ScrubReply, ScrubStatus, ScrubStatusReply, Undelete, UndeleteReply,
 };
+use cellar_wire::serve::Handle;
 use md5::Md5;
 use sha2::{Digest, Sha256};
 
 use crate::limits::{LIST_MAX, READ_PIECE_BYTES};
+use crate::refusal::Refusal;
 use crate::server::Server;
-use crate::service::{CallResult, on_disk};
+use crate::service::{OsdService, on_disk};
 use crate::statistics::{add, figure};
 
-impl Server {
-    pub(crate) async fn examine(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
-        let Examine { capability, object } = call.arguments().await?;
-        let device = self.admit(call, &capability, object, Act::Examine)?;
+impl Handle<Examine, IncomingCall> for OsdService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: Examine,
+    ) -> Result<ExamineReply, Refusal> {
+        let server = &self.0;
+        let Examine { capability, object } = arguments;
+        let device = server.admit(call, &capability, object, Act::Examine)?;
         let store = device.store.clone();
         let info = on_disk(move || store.examine(object)).await?;
-        call.reply(&ExamineReply { info });
-        Ok(())
+        Ok(ExamineReply { info })
     }
+}
 
-    pub(crate) async fn checksum(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
+impl Handle<Checksum, IncomingCall> for OsdService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: Checksum,
+    ) -> Result<ChecksumReply, Refusal> {
+        let server = &self.0;
         let Checksum {
             capability,
             object,
             version,
             sums,
-        } = call.arguments().await?;
+        } = arguments;
         let act = |end| Act::Read {
             version,
             begin: 0,
             end,
         };
-        let device = self.admit(call, &capability, object, act(0))?;
+        let device = server.admit(call, &capability, object, act(0))?;
         let client = call.peer().address.ip();
-        let _stream = self
+        let _stream = server
             .streams
             .begin(client)
             .ok_or(crate::refusal::Refusal::Busy)?;
@@ -53,7 +65,7 @@ impl Server {
         let reader = on_disk(move || store.reader(object, version, 0, u64::MAX)).await?;
         let length = reader.remaining();
         // The sums reveal something of each of these bytes.
-        self.admit(call, &capability, object, act(length))?;
+        server.admit(call, &capability, object, act(length))?;
         let mut summing = Summing {
             reader,
             crc32c: (sums & SUM_CRC32C != 0).then_some(0),
@@ -66,103 +78,130 @@ impl Server {
         }
         let sha256 = summing.sha256.map(|sum| words(&sum.finalize()));
         let md5 = summing.md5.map(|sum| words(&sum.finalize()));
-        call.reply(&ChecksumReply {
+        Ok(ChecksumReply {
             length,
             crc32c: summing.crc32c.unwrap_or_default(),
             sha256: sha256.unwrap_or_default(),
             md5: md5.unwrap_or_default(),
-        });
-        Ok(())
+        })
     }
+}
 
-    pub(crate) async fn list_objects(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
+impl Handle<ListObjects, IncomingCall> for OsdService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: ListObjects,
+    ) -> Result<ListObjectsReply, Refusal> {
+        let server = &self.0;
         let ListObjects {
             capability,
             volume,
             after,
             limit,
             flags,
-        } = call.arguments().await?;
-        let device = self.admit_all(call, &capability)?;
+        } = arguments;
+        let device = server.admit_all(call, &capability)?;
         let store = device.store.clone();
         let limit = (limit as usize).clamp(1, LIST_MAX);
         let removed = flags & LIST_REMOVED != 0;
         let (objects, more) = on_disk(move || store.list(volume, after, limit, removed)).await?;
         let objects = List::from_iter_cut(objects);
-        call.reply(&ListObjectsReply { objects, more });
-        Ok(())
+        Ok(ListObjectsReply { objects, more })
     }
+}
 
-    pub(crate) async fn prune(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
-        let Prune { capability, needed } = call.arguments().await?;
-        let device = self.admit_all(call, &capability)?;
+impl Handle<Prune, IncomingCall> for OsdService {
+    async fn handle(&self, call: &IncomingCall, arguments: Prune) -> Result<PruneReply, Refusal> {
+        let server = &self.0;
+        let Prune { capability, needed } = arguments;
+        let device = server.admit_all(call, &capability)?;
         let store = device.store.clone();
         let (freed, durable) = on_disk(move || store.prune(&needed)).await?;
         durable.await?;
-        call.reply(&PruneReply { freed });
-        Ok(())
+        Ok(PruneReply { freed })
     }
+}
 
-    pub(crate) async fn remove(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
+impl Handle<Remove, IncomingCall> for OsdService {
+    async fn handle(&self, call: &IncomingCall, arguments: Remove) -> Result<RemoveReply, Refusal> {
+        let server = &self.0;
         let Remove {
             capability,
             objects,
             flags,
-        } = call.arguments().await?;
-        let device = self.admit_all(call, &capability)?;
+        } = arguments;
+        let device = server.admit_all(call, &capability)?;
         let keeps = flags & REMOVE_HARD == 0 && device.deletes_softly();
         let soft = flags & REMOVE_SOFT != 0 || keeps;
         let store = device.store.clone();
         let (removed, durable) = on_disk(move || store.remove(&objects, soft)).await?;
         durable.await?;
-        call.reply(&RemoveReply { removed });
-        Ok(())
+        Ok(RemoveReply { removed })
     }
+}
 
-    pub(crate) async fn undelete(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
+impl Handle<Undelete, IncomingCall> for OsdService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: Undelete,
+    ) -> Result<UndeleteReply, Refusal> {
+        let server = &self.0;
         let Undelete {
             capability,
             objects,
-        } = call.arguments().await?;
-        let device = self.admit_all(call, &capability)?;
+        } = arguments;
+        let device = server.admit_all(call, &capability)?;
         let store = device.store.clone();
         let (restored, durable) = on_disk(move || store.undelete(&objects)).await?;
         durable.await?;
-        call.reply(&UndeleteReply { restored });
-        Ok(())
+        Ok(UndeleteReply { restored })
     }
+}
 
-    pub(crate) async fn purge(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
-        let Purge { capability, before } = call.arguments().await?;
-        let device = self.admit_all(call, &capability)?;
+impl Handle<Purge, IncomingCall> for OsdService {
+    async fn handle(&self, call: &IncomingCall, arguments: Purge) -> Result<PurgeReply, Refusal> {
+        let server = &self.0;
+        let Purge { capability, before } = arguments;
+        let device = server.admit_all(call, &capability)?;
         let store = device.store.clone();
         let (purged, durable) = on_disk(move || store.purge(before)).await?;
         durable.await?;
-        add(&self.statistics.purged, purged.into());
-        call.reply(&PurgeReply { purged });
-        Ok(())
+        add(&server.statistics.purged, purged.into());
+        Ok(PurgeReply { purged })
     }
+}
 
-    pub(crate) async fn get_space(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
-        let GetSpace {} = call.arguments().await?;
-        let server = self.clone();
+impl Handle<GetSpace, IncomingCall> for OsdService {
+    async fn handle(&self, _: &IncomingCall, _: GetSpace) -> Result<GetSpaceReply, Refusal> {
+        let server = &self.0;
+
+        let server = server.clone();
         let devices = cellar_rpc::blocking(move || {
             let spaces = server.devices.iter().map(|device| device.space());
             spaces.collect::<Result<Vec<_>, _>>()
         })
         .await?;
         let devices = List::from_iter_cut(devices);
-        call.reply(&GetSpaceReply { devices });
-        Ok(())
+        Ok(GetSpaceReply { devices })
     }
+}
 
-    pub(crate) async fn get_statistics(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
-        let GetStatistics {} = call.arguments().await?;
-        let figures = List::from_iter_cut(self.figures());
-        call.reply(&GetStatisticsReply { figures });
-        Ok(())
+impl Handle<GetStatistics, IncomingCall> for OsdService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        _: GetStatistics,
+    ) -> Result<GetStatisticsReply, Refusal> {
+        let server = &self.0;
+
+        let figures = List::from_iter_cut(server.figures());
+        Ok(GetStatisticsReply { figures })
     }
+}
 
+impl Server {
     /// Returns all counters.
     pub(crate) fn figures(&self) -> Vec<Figure> {
         let mut figures = self.statistics.figures();
@@ -175,44 +214,51 @@ impl Server {
         }
         figures
     }
+}
 
-    pub(crate) async fn scrub(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
+impl Handle<Scrub, IncomingCall> for OsdService {
+    async fn handle(&self, call: &IncomingCall, arguments: Scrub) -> Result<ScrubReply, Refusal> {
+        let server = &self.0;
         let Scrub {
             capability,
             rate_kib,
-        } = call.arguments().await?;
-        let device = self.admit_all(call, &capability)?;
-        self.begin_scrub(&device, u64::from(rate_kib) << 10);
-        call.reply(&ScrubReply {});
-        Ok(())
+        } = arguments;
+        let device = server.admit_all(call, &capability)?;
+        server.begin_scrub(&device, u64::from(rate_kib) << 10);
+        Ok(ScrubReply {})
     }
+}
 
-    pub(crate) async fn scrub_status(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
-        let ScrubStatus { capability } = call.arguments().await?;
-        let device = self.admit_all(call, &capability)?;
+impl Handle<ScrubStatus, IncomingCall> for OsdService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: ScrubStatus,
+    ) -> Result<ScrubStatusReply, Refusal> {
+        let server = &self.0;
+        let ScrubStatus { capability } = arguments;
+        let device = server.admit_all(call, &capability)?;
         let mut damaged = device.store.damaged();
-        let reply = {
-            let scrub = device.scrub.lock();
-            let report = &scrub.report;
-            damaged.extend(
-                report
-                    .damaged
-                    .iter()
-                    .filter(|id| !damaged.contains(id))
-                    .copied()
-                    .collect::<Vec<_>>(),
-            );
-            ScrubStatusReply {
-                running: scrub.running,
-                bytes: report.bytes,
-                total: report.total,
-                damaged: List::from_iter_cut(damaged),
-            }
-        };
-        call.reply(&reply);
-        Ok(())
+        let scrub = device.scrub.lock();
+        let report = &scrub.report;
+        damaged.extend(
+            report
+                .damaged
+                .iter()
+                .filter(|id| !damaged.contains(id))
+                .copied()
+                .collect::<Vec<_>>(),
+        );
+        Ok(ScrubStatusReply {
+            running: scrub.running,
+            bytes: report.bytes,
+            total: report.total,
+            damaged: List::from_iter_cut(damaged),
+        })
     }
+}
 
+impl Server {
     /// Applies a change of a device's entry in the cell's database.
     pub(crate) fn set_soft_delete(&self, id: u32, soft: bool) {
         if let Some(device) = self.device(id) {

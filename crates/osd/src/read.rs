@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_auth::capability::Act;
@@ -15,33 +14,38 @@ use cellar_rpc::IncomingCall;
 use cellar_volume::objects::ObjectReader;
 use cellar_volume::{Error, nonblocking};
 use cellar_wire::osd::{Read, ReadReply};
+use cellar_wire::serve::HandleStream;
 use tokio::time::timeout;
 
 use crate::limits::{PIECES_AHEAD, READ_PIECE_BYTES, SMALL_BYTES, STREAM_PATIENCE};
 use crate::refusal::Refusal;
-use crate::server::Server;
-use crate::service::{CallResult, on_disk};
+use crate::service::{OsdService, on_disk};
 use crate::statistics::add;
 
-impl Server {
-    pub(crate) async fn read(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
+impl HandleStream<Read, IncomingCall> for OsdService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: Read,
+    ) -> Result<ReadReply, Refusal> {
+        let server = &self.0;
         let Read {
             capability,
             object,
             version,
             position,
             length,
-        } = call.arguments().await?;
+        } = arguments;
         let act = Act::Read {
             version,
             begin: position,
             end: position.saturating_add(length),
         };
-        let device = self.admit(call, &capability, object, act)?;
+        let device = server.admit(call, &capability, object, act)?;
         let _stream = match length > SMALL_BYTES {
             true => {
                 let client = call.peer().address.ip();
-                Some(self.streams.begin(client).ok_or(Refusal::Busy)?)
+                Some(server.streams.begin(client).ok_or(Refusal::Busy)?)
             }
             false => None,
         };
@@ -62,9 +66,8 @@ impl Server {
                 sent.map_err(|_| Refusal::StoppedSending)??;
             }
         }
-        add(&self.statistics.bytes_read, length);
-        call.reply(&ReadReply {});
-        Ok(())
+        add(&server.statistics.bytes_read, length);
+        Ok(ReadReply {})
     }
 }
 

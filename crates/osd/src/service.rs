@@ -1,20 +1,17 @@
-//! Dispatch of procedures, and their results for the caller.
+//! The service: counts calls, and answers refusals with their codes. Each procedure is a
+//! [`cellar_wire::serve::Handle`] in `read`, `write`, `copy` or `manage`.
 
 use std::sync::Arc;
 
 use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
-use cellar_wire::osd::{
-    Checksum, Copy, Examine, GetSpace, GetStatistics, ListObjects, PACKAGE, Prune, Purge, Read,
-    Remove, Scrub, ScrubStatus, Truncate, Undelete, Write,
-};
-use cellar_wire::{AbortCode, Package, Procedure};
+use cellar_wire::osd::{self, PACKAGE};
+use cellar_wire::serve::CallHandler;
+use cellar_wire::{AbortCode, Package};
 
 use crate::refusal::Refusal;
 use crate::server::Server;
 
-/// Result of a call.
-pub(crate) type CallResult = Result<(), Refusal>;
-
+/// The object storage service.
 pub(crate) struct OsdService(pub(crate) Arc<Server>);
 
 impl OsdService {
@@ -22,7 +19,7 @@ impl OsdService {
         let server = &self.0;
         let opcode = call.opcode().await?;
         let procedure = PACKAGE.procedure(opcode);
-        let outcome = dispatch(server, opcode, call).await;
+        let outcome = osd::serve(self, opcode, call).await;
         let index = procedure.map(|procedure| procedure.index);
         server.statistics.ended(index, &outcome);
         if let Err(Refusal::Store(cellar_volume::Error::DiskFull)) = &outcome {
@@ -37,24 +34,11 @@ impl OsdService {
     }
 }
 
-async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> CallResult {
-    match opcode {
-        Read::OPCODE => server.read(call).await,
-        Write::OPCODE => server.write(call).await,
-        Truncate::OPCODE => server.truncate(call).await,
-        Copy::OPCODE => Box::pin(server.copy(call)).await,
-        Examine::OPCODE => server.examine(call).await,
-        Checksum::OPCODE => server.checksum(call).await,
-        ListObjects::OPCODE => server.list_objects(call).await,
-        Prune::OPCODE => server.prune(call).await,
-        Remove::OPCODE => server.remove(call).await,
-        Undelete::OPCODE => server.undelete(call).await,
-        Purge::OPCODE => server.purge(call).await,
-        GetSpace::OPCODE => server.get_space(call).await,
-        GetStatistics::OPCODE => server.get_statistics(call).await,
-        Scrub::OPCODE => server.scrub(call).await,
-        ScrubStatus::OPCODE => server.scrub_status(call).await,
-        _ => Err(Refusal::Call(AbortCode::RXGEN_OPCODE)),
+impl CallHandler for OsdService {
+    type Refusal = Refusal;
+
+    fn failed(code: AbortCode) -> Refusal {
+        Refusal::Call(code)
     }
 }
 

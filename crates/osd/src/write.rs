@@ -4,24 +4,27 @@
 //! Memory is bounded by two pieces for each call. Data from a client that goes away stays in the
 //! version, which no layout names.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use cellar_auth::capability::Act;
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::objects::ObjectWriter;
 use cellar_wire::AbortCode;
 use cellar_wire::osd::{Truncate, TruncateReply, Write, WriteReply};
+use cellar_wire::serve::{Handle, HandleStream};
 use tokio::time::timeout;
 
 use crate::limits::{AT_ONCE_BYTES, SMALL_BYTES, WRITE_PATIENCE, WRITE_PIECE_BYTES};
 use crate::refusal::Refusal;
-use crate::server::Server;
-use crate::service::{CallResult, on_disk};
+use crate::service::{OsdService, on_disk};
 use crate::statistics::add;
 
-impl Server {
-    pub(crate) async fn write(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
+impl HandleStream<Write, IncomingCall> for OsdService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: Write,
+    ) -> Result<WriteReply, Refusal> {
+        let server = &self.0;
         let Write {
             capability,
             object,
@@ -29,7 +32,7 @@ impl Server {
             version,
             position,
             length,
-        } = call.arguments().await?;
+        } = arguments;
         let end = position.checked_add(length).ok_or(Refusal::Invalid)?;
         let act = Act::Write {
             base,
@@ -37,13 +40,13 @@ impl Server {
             begin: position,
             end,
         };
-        let device = self.admit(call, &capability, object, act)?;
+        let device = server.admit(call, &capability, object, act)?;
         let mut left = length;
         let store = device.store.clone();
         let stream = match length > SMALL_BYTES {
             true => {
                 let client = call.peer().address.ip();
-                Some(self.streams.begin(client).ok_or(Refusal::Busy)?)
+                Some(server.streams.begin(client).ok_or(Refusal::Busy)?)
             }
             false => None,
         };
@@ -58,31 +61,36 @@ impl Server {
         };
         drop(stream);
         ticket.await?;
-        add(&self.statistics.bytes_written, length);
-        call.reply(&WriteReply { length });
-        Ok(())
+        add(&server.statistics.bytes_written, length);
+        Ok(WriteReply { length })
     }
+}
 
-    pub(crate) async fn truncate(self: &Arc<Self>, call: &mut IncomingCall) -> CallResult {
+impl Handle<Truncate, IncomingCall> for OsdService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: Truncate,
+    ) -> Result<TruncateReply, Refusal> {
+        let server = &self.0;
         let Truncate {
             capability,
             object,
             base,
             version,
             length,
-        } = call.arguments().await?;
+        } = arguments;
         let act = Act::Write {
             base,
             version,
             begin: length,
             end: length,
         };
-        let device = self.admit(call, &capability, object, act)?;
+        let device = server.admit(call, &capability, object, act)?;
         let store = device.store.clone();
         let ticket = on_disk(move || store.truncate(object, base, version, length)).await?;
         ticket.await?;
-        call.reply(&TruncateReply {});
-        Ok(())
+        Ok(TruncateReply {})
     }
 }
 

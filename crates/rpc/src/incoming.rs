@@ -17,6 +17,7 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes, BytesMut};
 use cellar_rx::Caller;
 use cellar_wire::abort::AbortCode;
+use cellar_wire::serve::ServerCall;
 use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder};
 
 use crate::driver::RxCall;
@@ -361,6 +362,16 @@ impl IncomingCall {
             self.bytes_received += chunk.len() as u64;
         }
         Ok(chunk)
+    }
+}
+
+impl ServerCall for IncomingCall {
+    async fn arguments<A: Decode>(&mut self) -> Result<A, AbortCode> {
+        Self::arguments(self).await
+    }
+
+    fn reply<R: Encode>(&mut self, results: &R) {
+        Self::reply(self, results);
     }
 }
 

@@ -7,19 +7,21 @@
 //! always requires a superuser; others get `EPERM`. Source: rx-wire facts 5.1.
 
 use cellar_wire::abort::AbortCode;
-use cellar_wire::package::{Package, Procedure};
+use cellar_wire::package::Package;
 use cellar_wire::rxstats::{
     self, ClearPeerRPCStats, ClearPeerRPCStatsReply, ClearProcessRPCStats,
     ClearProcessRPCStatsReply, DisablePeerRPCStats, DisablePeerRPCStatsReply,
-    DisableProcessRPCStats, DisableProcessRPCStatsReply, EnablePeerRPCStats, EnableProcessRPCStats,
-    EnableProcessRPCStatsReply, QueryPeerRPCStats, QueryPeerRPCStatsReply, QueryProcessRPCStats,
-    QueryProcessRPCStatsReply, QueryRPCStatsVersion, QueryRPCStatsVersionReply,
-    RetrievePeerRPCStats, RetrievePeerRPCStatsReply, RetrieveProcessRPCStats,
-    RetrieveProcessRPCStatsReply, RpcStat, RpcStats, StatTime, StatTimes,
+    DisableProcessRPCStats, DisableProcessRPCStatsReply, EnablePeerRPCStats,
+    EnablePeerRPCStatsReply, EnableProcessRPCStats, EnableProcessRPCStatsReply, QueryPeerRPCStats,
+    QueryPeerRPCStatsReply, QueryProcessRPCStats, QueryProcessRPCStatsReply, QueryRPCStatsVersion,
+    QueryRPCStatsVersionReply, RetrievePeerRPCStats, RetrievePeerRPCStatsReply,
+    RetrieveProcessRPCStats, RetrieveProcessRPCStatsReply, RpcStat, RpcStats, StatTime, StatTimes,
 };
+use cellar_wire::serve::{CallHandler, Handle};
 
 use crate::clock::Clock;
 use crate::incoming::IncomingCall;
+use crate::port::Port;
 use crate::service::{LocalBoxFuture, Service, ServiceOptions};
 use crate::statistics::{DurationFigures, PortStatistics, ProcedureFigures};
 
@@ -36,91 +38,123 @@ impl RxStats {
         Self { clock, open }
     }
 
-    fn reader(&self, call: &IncomingCall) -> Result<(), AbortCode> {
+    fn check_reader(&self, call: &IncomingCall) -> Result<(), AbortCode> {
         if self.open { Ok(()) } else { superuser(call) }
     }
 
-    async fn answer(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
-        let opcode = call.opcode().await?;
-        let Some(port) = call.port().cloned() else {
-            return Err(AbortCode::RX_INVALID_OPERATION);
-        };
-        let statistics = port.statistics();
+    /// The time in seconds, and the microseconds of the present second.
+    fn time(&self) -> (u32, u32) {
         let unix_micros = self.clock.unix_micros();
-        let clock_sec = word(unix_micros / 1_000_000);
-        let clock_usec = word(unix_micros % 1_000_000);
-        match opcode {
-            RetrieveProcessRPCStats::OPCODE => {
-                let RetrieveProcessRPCStats { .. } = call.arguments().await?;
-                self.reader(call)?;
-                let stats = RpcStats::new(records(statistics));
-                call.reply(&RetrieveProcessRPCStatsReply {
-                    server_version: rxstats::VERSION,
-                    clock_sec,
-                    clock_usec,
-                    stat_count: word(stats.records().len() as u64),
-                    stats,
-                });
+        (word(unix_micros / 1_000_000), word(unix_micros % 1_000_000))
+    }
+}
+
+/// The port that received a call. The local administrator's socket has none.
+fn port(call: &IncomingCall) -> Result<&Port, AbortCode> {
+    call.port().ok_or(AbortCode::RX_INVALID_OPERATION)
+}
+
+impl CallHandler for RxStats {
+    type Refusal = AbortCode;
+
+    fn failed(code: AbortCode) -> AbortCode {
+        code
+    }
+}
+
+/// One handler for each procedure: `Procedure(service, call, arguments) => results`.
+macro_rules! handlers {
+    ($($procedure:ident($service:pat, $call:ident, $arguments:pat) $reply:ident => $body:block)*) => {$(
+        impl Handle<$procedure, IncomingCall> for RxStats {
+            async fn handle(
+                &self,
+                $call: &IncomingCall,
+                $arguments: $procedure,
+            ) -> Result<$reply, AbortCode> {
+                let $service = self;
+                $body
             }
-            RetrievePeerRPCStats::OPCODE => {
-                let RetrievePeerRPCStats { .. } = call.arguments().await?;
-                self.reader(call)?;
-                call.reply(&RetrievePeerRPCStatsReply {
-                    server_version: rxstats::VERSION,
-                    stat_count: 0,
-                    clock_sec,
-                    clock_usec,
-                    stats: RpcStats::default(),
-                });
-            }
-            QueryProcessRPCStats::OPCODE => {
-                self.reader(call)?;
-                call.reply(&QueryProcessRPCStatsReply {
-                    on: u32::from(statistics.is_on()),
-                });
-            }
-            QueryPeerRPCStats::OPCODE => {
-                self.reader(call)?;
-                call.reply(&QueryPeerRPCStatsReply { on: 0 });
-            }
-            QueryRPCStatsVersion::OPCODE => {
-                call.reply(&QueryRPCStatsVersionReply {
-                    version: rxstats::VERSION,
-                });
-            }
-            EnableProcessRPCStats::OPCODE => {
-                superuser(call)?;
-                statistics.set_on(true);
-                call.reply(&EnableProcessRPCStatsReply {});
-            }
-            DisableProcessRPCStats::OPCODE => {
-                superuser(call)?;
-                statistics.set_on(false);
-                call.reply(&DisableProcessRPCStatsReply {});
-            }
-            EnablePeerRPCStats::OPCODE => {
-                superuser(call)?;
-                // Not supported here: an error is better than an empty answer forever.
-                return Err(AbortCode::RXGEN_OPCODE);
-            }
-            DisablePeerRPCStats::OPCODE => {
-                superuser(call)?;
-                call.reply(&DisablePeerRPCStatsReply {});
-            }
-            ClearProcessRPCStats::OPCODE => {
-                let ClearProcessRPCStats { clear_flag } = call.arguments().await?;
-                superuser(call)?;
-                port.clear_statistics(clear_flag);
-                call.reply(&ClearProcessRPCStatsReply {});
-            }
-            ClearPeerRPCStats::OPCODE => {
-                let ClearPeerRPCStats { .. } = call.arguments().await?;
-                superuser(call)?;
-                call.reply(&ClearPeerRPCStatsReply {});
-            }
-            _ => return Err(AbortCode::RXGEN_OPCODE),
         }
-        Ok(())
+    )*};
+}
+
+handlers! {
+    RetrieveProcessRPCStats(this, call, _) RetrieveProcessRPCStatsReply => {
+        let port = port(call)?;
+        this.check_reader(call)?;
+        let (clock_sec, clock_usec) = this.time();
+        let stats = RpcStats::new(records(port.statistics()));
+        Ok(RetrieveProcessRPCStatsReply {
+            server_version: rxstats::VERSION,
+            clock_sec,
+            clock_usec,
+            stat_count: word(stats.records().len() as u64),
+            stats,
+        })
+    }
+    RetrievePeerRPCStats(this, call, _) RetrievePeerRPCStatsReply => {
+        port(call)?;
+        this.check_reader(call)?;
+        let (clock_sec, clock_usec) = this.time();
+        Ok(RetrievePeerRPCStatsReply {
+            server_version: rxstats::VERSION,
+            stat_count: 0,
+            clock_sec,
+            clock_usec,
+            stats: RpcStats::default(),
+        })
+    }
+    QueryProcessRPCStats(this, call, _) QueryProcessRPCStatsReply => {
+        let port = port(call)?;
+        this.check_reader(call)?;
+        Ok(QueryProcessRPCStatsReply {
+            on: u32::from(port.statistics().is_on()),
+        })
+    }
+    QueryPeerRPCStats(this, call, _) QueryPeerRPCStatsReply => {
+        port(call)?;
+        this.check_reader(call)?;
+        Ok(QueryPeerRPCStatsReply { on: 0 })
+    }
+    QueryRPCStatsVersion(_, call, _) QueryRPCStatsVersionReply => {
+        port(call)?;
+        Ok(QueryRPCStatsVersionReply {
+            version: rxstats::VERSION,
+        })
+    }
+    EnableProcessRPCStats(_, call, _) EnableProcessRPCStatsReply => {
+        let port = port(call)?;
+        superuser(call)?;
+        port.statistics().set_on(true);
+        Ok(EnableProcessRPCStatsReply {})
+    }
+    DisableProcessRPCStats(_, call, _) DisableProcessRPCStatsReply => {
+        let port = port(call)?;
+        superuser(call)?;
+        port.statistics().set_on(false);
+        Ok(DisableProcessRPCStatsReply {})
+    }
+    EnablePeerRPCStats(_, call, _) EnablePeerRPCStatsReply => {
+        port(call)?;
+        superuser(call)?;
+        // Not supported here: an error is better than an empty answer forever.
+        Err(AbortCode::RXGEN_OPCODE)
+    }
+    DisablePeerRPCStats(_, call, _) DisablePeerRPCStatsReply => {
+        port(call)?;
+        superuser(call)?;
+        Ok(DisablePeerRPCStatsReply {})
+    }
+    ClearProcessRPCStats(_, call, ClearProcessRPCStats { clear_flag }) ClearProcessRPCStatsReply => {
+        let port = port(call)?;
+        superuser(call)?;
+        port.clear_statistics(clear_flag);
+        Ok(ClearProcessRPCStatsReply {})
+    }
+    ClearPeerRPCStats(_, call, _) ClearPeerRPCStatsReply => {
+        port(call)?;
+        superuser(call)?;
+        Ok(ClearPeerRPCStatsReply {})
     }
 }
 
@@ -130,7 +164,7 @@ impl Service for RxStats {
     }
 
     fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(self.answer(call))
+        Box::pin(async move { rxstats::serve(self, call.opcode().await?, call).await })
     }
 
     fn options(&self) -> ServiceOptions {

@@ -21,18 +21,22 @@ pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// must not block it; blocking work goes through [`crate::blocking()`]. A handler that can answer
 /// from memory completes at its first poll, and costs no task.
 ///
+/// Most services implement [`cellar_wire::serve::Handle`] for each procedure, and pass calls to
+/// the `serve` of their package:
+///
 /// ```ignore
+/// impl Handle<vl::ProbeServer, IncomingCall> for Locations {
+///     async fn handle(
+///         &self,
+///         _: &IncomingCall,
+///         _: vl::ProbeServer,
+///     ) -> Result<vl::ProbeServerReply, AbortCode> {
+///         Ok(vl::ProbeServerReply {})
+///     }
+/// }
+///
 /// fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-///     Box::pin(async move {
-///         match call.opcode().await? {
-///             vl::GetEntryByID::OPCODE => {
-///                 let arguments: vl::GetEntryByID = call.arguments().await?;
-///                 call.reply(&self.get_entry_by_id(&arguments)?);
-///                 Ok(())
-///             }
-///             _ => Err(AbortCode::RXGEN_OPCODE),
-///         }
-///     })
+///     Box::pin(async move { vl::serve(self, call.opcode().await?, call).await })
 /// }
 /// ```
 pub trait Service: Send + Sync + 'static {

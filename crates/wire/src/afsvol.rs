@@ -62,7 +62,8 @@ package! {
     /// Streams a dump; date 0 means a full dump.
     109 Dump { trans: i32, from_date: i32 } -> DumpReply {} streams reply;
     /// Refused with VOLSERNO_OP.
-    110 GetNthVolume { index: i32 } -> GetNthVolumeReply { volume: VolumeId, partition: i32 };
+    110 GetNthVolume { index: i32 } -> GetNthVolumeReply { volume: VolumeId, partition: i32 }
+        refuses VOLSERNO_OP;
     111 SetForwarding { trans: i32, new_site: u32 } -> SetForwardingReply {};
     112 GetName { trans: i32 } -> GetNameReply { name: AfsString<256> };
     113 GetStatus { trans: i32 } -> GetStatusReply { status: VolserStatus };

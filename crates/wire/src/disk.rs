@@ -39,26 +39,30 @@ pub type IovecWrite = List<UbikIovec, 64>;
 pub type IovecBuffer = Opaque<65_536>;
 
 package! {
-    /// Replication of database files.
+    /// Replication of database files. A Cellar database is its own sync site and takes changes from
+    /// no other server, so it refuses nearly all. A sync site would have to ask itself for the
+    /// version (`UDEADLOCK`).
     pub DISK { service: 51, port: 0, statistics: 12 }
 
-    20000 Begin { tid: UbikTid } -> BeginReply {};
-    20001 Commit { tid: UbikTid } -> CommitReply {};
+    20000 Begin { tid: UbikTid } -> BeginReply {} refuses USYNC;
+    20001 Commit { tid: UbikTid } -> CommitReply {} refuses USYNC;
     20002 Lock { tid: UbikTid, file: i32, position: i32, length: i32, lock_type: i32 }
-        -> LockReply {};
-    20003 Write { tid: UbikTid, file: i32, position: i32, data: BulkData } -> WriteReply {};
-    20004 GetVersion {} -> GetVersionReply { version: UbikVersion };
+        -> LockReply {} refuses USYNC;
+    20003 Write { tid: UbikTid, file: i32, position: i32, data: BulkData } -> WriteReply {}
+        refuses USYNC;
+    20004 GetVersion {} -> GetVersionReply { version: UbikVersion } refuses UDEADLOCK;
     /// Streams a length word and the bytes.
-    20005 GetFile { file: i32 } -> GetFileReply { version: UbikVersion } streams reply;
+    20005 GetFile { file: i32 } -> GetFileReply { version: UbikVersion } streams reply refuses USYNC;
     20006 SendFile { file: i32, length: i32, version: UbikVersion } -> SendFileReply {}
-        streams request;
-    20007 Abort { tid: UbikTid } -> AbortReply {};
-    20008 ReleaseLocks { tid: UbikTid } -> ReleaseLocksReply {};
-    20009 Truncate { tid: UbikTid, file: i32, length: i32 } -> TruncateReply {};
+        streams request refuses USYNC;
+    20007 Abort { tid: UbikTid } -> AbortReply {} refuses USYNC;
+    20008 ReleaseLocks { tid: UbikTid } -> ReleaseLocksReply {} refuses USYNC;
+    20009 Truncate { tid: UbikTid, file: i32, length: i32 } -> TruncateReply {} refuses USYNC;
     20010 Probe {} -> ProbeReply {};
-    20011 WriteV { tid: UbikTid, vector: IovecWrite, buffer: IovecBuffer } -> WriteVReply {};
+    20011 WriteV { tid: UbikTid, vector: IovecWrite, buffer: IovecBuffer } -> WriteVReply {}
+        refuses USYNC;
     20012 UpdateInterfaceAddr { address: UbikInterfaceAddr }
-        -> UpdateInterfaceAddrReply { address: UbikInterfaceAddr };
+        -> UpdateInterfaceAddrReply { address: UbikInterfaceAddr } refuses USYNC;
     20013 SetVersion { tid: UbikTid, old_version: UbikVersion, new_version: UbikVersion }
-        -> SetVersionReply {};
+        -> SetVersionReply {} refuses USYNC;
 }

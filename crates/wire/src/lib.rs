@@ -2,7 +2,7 @@
 //!
 //! * One module for each RPC package, with a declaration ([`package`]) and the types that it needs:
 //!   [`rxafs`], [`rxafscb`], [`vl`], [`pr`], [`afsvol`], [`bozo`], [`vote`], [`disk`], [`rxstats`],
-//!   [`rxperf`].
+//!   [`rxperf`]. [`serve`]: how servers answer the calls of a package.
 //! * [`ids`]: the numbers that name volumes, files, users and partitions. [`host`]: a host's
 //!   description of itself.
 //! * [`abort`], [`uae`]: the codes that end a failed call.
@@ -37,6 +37,7 @@ pub mod rxafs;
 pub mod rxafscb;
 pub mod rxperf;
 pub mod rxstats;
+pub mod serve;
 pub mod uae;
 pub mod vl;
 pub mod vote;

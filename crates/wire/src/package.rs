@@ -5,10 +5,11 @@
 //! * a structure of arguments and one of results for every procedure, with their XDR forms;
 //! * the opcode and name of each procedure ([`Procedure`]);
 //! * the table for dispatch and statistics ([`Package`]);
+//! * `Serve` and `serve`, through which servers answer calls ([`crate::serve`]);
 //! * `Request`, which decodes any request of the package (for traces, tests and fuzzing).
 //!
-//! Procedures that every server refuses are declared too. So dispatch and statistics know their
-//! names, and a refusal is deliberate, not an omission.
+//! Procedures that every server refuses are declared too, with the code: `refuses EINVAL`. So
+//! statistics know their names, and a refusal is deliberate, not an omission.
 
 use std::fmt::Debug;
 
@@ -28,6 +29,8 @@ pub enum Stream {
     Reply,
     /// The client sends bytes after the arguments, then the server before the results.
     Both,
+    /// The results themselves, which may be too long for memory.
+    Results,
 }
 
 /// One procedure of a package, as dispatch and statistics see it.
@@ -41,6 +44,8 @@ pub struct ProcedureInfo {
     pub index: usize,
     /// The streamed bytes.
     pub stream: Stream,
+    /// The name of the abort code with which Cellar's servers refuse every call.
+    pub refuses: Option<&'static str>,
 }
 
 /// An RPC package: a set of procedures behind one service number.
@@ -176,7 +181,7 @@ macro_rules! package {
             $opcode:literal $name:ident
             { $($argument:ident : $argument_type:ty),* $(,)? } -> $reply:ident
             { $($result:ident : $result_type:ty),* $(,)? }
-            $(streams $direction:ident)? ;
+            $(streams $direction:ident)? $(refuses $code:ident)? ;
         )*
     ) => {
         $(
@@ -225,9 +230,40 @@ macro_rules! package {
                     name: stringify!($name),
                     index: Index::$name as usize,
                     stream: $crate::package::stream_of!($($direction)?),
+                    refuses: $crate::package::refusal_of!($($code)?),
                 },
             )*],
         };
+
+        #[doc = concat!("A service with a handler for each procedure of ", stringify!($package),
+            ". See [`serve`](crate::serve).")]
+        pub trait Serve<C>: $(
+            $crate::serve::Respond<
+                $crate::serve::answer_of!($name $(streams $direction)? $(refuses $code)?), C> +
+        )* $crate::serve::CallHandler {}
+
+        impl<S, C> Serve<C> for S where S: $(
+            $crate::serve::Respond<
+                $crate::serve::answer_of!($name $(streams $direction)? $(refuses $code)?), C> +
+        )* $crate::serve::CallHandler {}
+
+        /// Answers one call of this package.
+        ///
+        /// # Errors
+        /// The reason of the refusal: that of the handler, a declared one, or `RXGEN_OPCODE` if
+        /// the package has no such procedure.
+        pub async fn serve<S: Serve<C>, C>(
+            service: &S,
+            opcode: u32,
+            call: &mut C,
+        ) -> Result<(), S::Refusal> {
+            match opcode {
+                $( $opcode => Box::pin(<S as $crate::serve::Respond<
+                    $crate::serve::answer_of!($name $(streams $direction)? $(refuses $code)?), C,
+                >>::respond(service, call)).await, )*
+                _ => Err(S::declared($crate::abort::AbortCode::RXGEN_OPCODE)),
+            }
+        }
 
         /// Any request of this package.
         #[derive(Clone, Debug, PartialEq, Eq)]
@@ -329,5 +365,19 @@ macro_rules! stream_of {
     (both) => {
         $crate::package::Stream::Both
     };
+    (results) => {
+        $crate::package::Stream::Results
+    };
 }
 pub(crate) use stream_of;
+
+/// The name of the code after `refuses` in a declaration.
+macro_rules! refusal_of {
+    () => {
+        None
+    };
+    ($code:ident) => {
+        Some(stringify!($code))
+    };
+}
+pub(crate) use refusal_of;

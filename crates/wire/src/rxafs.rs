@@ -114,10 +114,11 @@ package! {
         volume: VolumeId, status: StoreVolumeStatus, name: AfsName, offline_message: AfsPath,
         message_of_the_day: AfsPath
     } -> SetVolumeStatusReply {};
-    151 GetRootVolume {} -> GetRootVolumeReply { volume_name: AfsName };
-    152 CheckToken { vice_id: ViceId, token: AfsOpaque } -> CheckTokenReply {};
+    151 GetRootVolume {} -> GetRootVolumeReply { volume_name: AfsName } refuses EOPNOTSUPP;
+    152 CheckToken { vice_id: ViceId, token: AfsOpaque } -> CheckTokenReply {} refuses ECONNREFUSED;
     153 GetTime {} -> GetTimeReply { seconds: u32, microseconds: u32 };
-    154 NGetVolumeInfo { volume_name: AfsName } -> NGetVolumeInfoReply { info: AfsVolumeInfo };
+    154 NGetVolumeInfo { volume_name: AfsName } -> NGetVolumeInfoReply { info: AfsVolumeInfo }
+        refuses VNOVOL;
     155 BulkStatus { fids: Fids }
         -> BulkStatusReply { statuses: BulkStats, callbacks: Callbacks, sync: VolSync };
     156 SetLock { fid: Fid, lock_type: i32 } -> SetLockReply { sync: VolSync };
@@ -130,17 +131,18 @@ package! {
         -> LookupReply {
             fid: Fid, status: AfsFetchStatus, dir_status: AfsFetchStatus, callback: Callback,
             sync: VolSync
-        };
+        } refuses EINVAL;
     162 FlushCPS { ids: List<ViceId, 10>, addresses: List<u32, 10>, spare1: i32 }
         -> FlushCPSReply { spare2: i32, spare3: i32 };
     163 DFSSymlink { dir_fid: Fid, name: AfsName, link_contents: AfsPath, in_status: AfsStoreStatus }
         -> DFSSymlinkReply {
             fid: Fid, status: AfsFetchStatus, dir_status: AfsFetchStatus, callback: Callback,
             sync: VolSync
-        };
+        } refuses EINVAL;
     164 StoreACL { fid: Fid, access_list: AfsOpaque }
         -> StoreACLReply { status: AfsFetchStatus, sync: VolSync };
-    220 FsCmd { fid: Fid, inputs: FsCmdInputs } -> FsCmdReply { outputs: FsCmdOutputs };
+    220 FsCmd { fid: Fid, inputs: FsCmdInputs } -> FsCmdReply { outputs: FsCmdOutputs }
+        refuses EINVAL;
     /// If a fid fails, the `error_code` of its status has the code.
     65536 InlineBulkStatus { fids: Fids }
         -> InlineBulkStatusReply { statuses: BulkStats, callbacks: Callbacks, sync: VolSync };
@@ -153,7 +155,7 @@ package! {
     } -> StoreData64Reply { status: AfsFetchStatus, sync: VolSync } streams request;
     65539 GiveUpAllCallBacks {} -> GiveUpAllCallBacksReply {};
     65540 GetCapabilities {} -> GetCapabilitiesReply { capabilities: Capabilities };
-    65541 CallBackRxConnAddr { address: u32 } -> CallBackRxConnAddrReply {};
+    65541 CallBackRxConnAddr { address: u32 } -> CallBackRxConnAddrReply {} refuses EPERM;
     65542 GetStatistics64 { version: i32 } -> GetStatistics64Reply { statistics: Statistics64 };
     /// Cellar extension: replaces the locked ranges of `owner` in the file by `ranges`, for the
     /// lifetime of a lock. An empty list removes all. The ranges are in ascending order and do not

@@ -34,26 +34,30 @@ package! {
     204 CallBack { fids: Fids, callbacks: Callbacks } -> CallBackReply {};
     205 InitCallBackState {} -> InitCallBackStateReply {};
     206 Probe {} -> ProbeReply {};
-    207 GetLock { index: i32 } -> GetLockReply { lock: DbLock };
-    208 GetCE { index: i32 } -> GetCEReply { entry: CacheEntry };
-    209 XStatsVersion {} -> XStatsVersionReply { version: i32 };
+    207 GetLock { index: i32 } -> GetLockReply { lock: DbLock } refuses RXGEN_OPCODE;
+    208 GetCE { index: i32 } -> GetCEReply { entry: CacheEntry } refuses RXGEN_OPCODE;
+    209 XStatsVersion {} -> XStatsVersionReply { version: i32 } refuses RXGEN_OPCODE;
     210 GetXStats { client_version: i32, collection: i32 }
-        -> GetXStatsReply { server_version: i32, time: i32, data: CmStats };
+        -> GetXStatsReply { server_version: i32, time: i32, data: CmStats } refuses RXGEN_OPCODE;
     /// Obsolete: refused with RXGEN_OPCODE.
-    211 InitCallBackState2 {} -> InitCallBackState2Reply { address: InterfaceAddr };
+    211 InitCallBackState2 {} -> InitCallBackState2Reply { address: InterfaceAddr }
+        refuses RXGEN_OPCODE;
     212 WhoAreYou {} -> WhoAreYouReply { address: InterfaceAddr };
     213 InitCallBackState3 { server_uuid: AfsUuid } -> InitCallBackState3Reply {};
     /// Succeeds if the UUID is the client's own, else aborts with 1.
     214 ProbeUuid { client_uuid: AfsUuid } -> ProbeUuidReply {};
-    215 GetServerPrefs { index: i32 } -> GetServerPrefsReply { address: u32, rank: i32 };
-    216 GetCellServDB { index: i32 } -> GetCellServDBReply { name: CellName, hosts: [u32; 8] };
-    217 GetLocalCell {} -> GetLocalCellReply { name: CellName };
+    215 GetServerPrefs { index: i32 } -> GetServerPrefsReply { address: u32, rank: i32 }
+        refuses RXGEN_OPCODE;
+    216 GetCellServDB { index: i32 } -> GetCellServDBReply { name: CellName, hosts: [u32; 8] }
+        refuses RXGEN_OPCODE;
+    217 GetLocalCell {} -> GetLocalCellReply { name: CellName } refuses RXGEN_OPCODE;
     218 GetCacheConfig { caller_version: u32 }
         -> GetCacheConfigReply {
             server_version: u32, config_count: u32, config: List<u32, CACHE_CONFIG_MAX>
-        };
-    65536 GetCE64 { index: i32 } -> GetCE64Reply { entry: CacheEntry64 };
-    65537 GetCellByNum { number: i32 } -> GetCellByNumReply { name: CellName, hosts: [u32; 8] };
+        } refuses RXGEN_OPCODE;
+    65536 GetCE64 { index: i32 } -> GetCE64Reply { entry: CacheEntry64 } refuses RXGEN_OPCODE;
+    65537 GetCellByNum { number: i32 } -> GetCellByNumReply { name: CellName, hosts: [u32; 8] }
+        refuses RXGEN_OPCODE;
     65538 TellMeAboutYourself {}
         -> TellMeAboutYourselfReply { address: InterfaceAddr, capabilities: Capabilities };
 }

@@ -61,9 +61,10 @@ package! {
     510 ListEntry { previous_index: i32 }
         -> ListEntryReply { count: i32, next_index: i32, entry: VldbEntry };
     511 ListAttributes { attributes: VldbListByAttributes }
-        -> ListAttributesReply { nentries: i32, blkentries: List<VldbEntry, ENTRIES_MAX> };
+        -> ListAttributesReply { nentries: i32, blkentries: List<VldbEntry, ENTRIES_MAX> }
+        streams results;
     512 LinkedList { attributes: VldbListByAttributes }
-        -> LinkedListReply { nentries: i32, linkedentries: Chain<VldbEntry> };
+        -> LinkedListReply { nentries: i32, linkedentries: Chain<VldbEntry> } streams results;
     513 GetStats {} -> GetStatsReply { stats: VldStats, vital_header: VitalVlHeader };
     514 ProbeServer {} -> ProbeServerReply {};
     515 GetAddrs { handle: i32, spare2: i32 }
@@ -79,31 +80,34 @@ package! {
     521 ListEntryN { previous_index: i32 }
         -> ListEntryNReply { count: i32, next_index: i32, entry: NvldbEntry };
     522 ListAttributesN { attributes: VldbListByAttributes }
-        -> ListAttributesNReply { nentries: i32, blkentries: List<NvldbEntry, ENTRIES_MAX> };
+        -> ListAttributesNReply { nentries: i32, blkentries: List<NvldbEntry, ENTRIES_MAX> }
+        streams results;
     523 LinkedListN { attributes: VldbListByAttributes }
-        -> LinkedListNReply { nentries: i32, linkedentries: Chain<NvldbEntry> };
+        -> LinkedListNReply { nentries: i32, linkedentries: Chain<NvldbEntry> } streams results;
     524 UpdateEntryByName {
         volumename: VolumeNameArgument, updateentry: VldbUpdateEntry, releasetype: i32
     } -> UpdateEntryByNameReply {};
     /// Reserved: no server implements it.
-    525 CreateEntryU { newentry: UvldbEntry } -> CreateEntryUReply {};
+    525 CreateEntryU { newentry: UvldbEntry } -> CreateEntryUReply {} refuses RXGEN_OPCODE;
     /// Reserved: no server implements it.
     526 GetEntryByIDU { volid: VolumeId, voltype: i32 }
-        -> GetEntryByIDUReply { entry: UvldbEntry };
+        -> GetEntryByIDUReply { entry: UvldbEntry } refuses RXGEN_OPCODE;
     527 GetEntryByNameU { volumename: VolumeNameArgument }
         -> GetEntryByNameUReply { entry: UvldbEntry };
     /// Reserved: no server implements it.
     528 ReplaceEntryU { volid: VolumeId, voltype: i32, newentry: UvldbEntry, releasetype: i32 }
-        -> ReplaceEntryUReply {};
+        -> ReplaceEntryUReply {} refuses RXGEN_OPCODE;
     /// Reserved: no server implements it.
     529 ListEntryU { previous_index: i32 }
-        -> ListEntryUReply { count: i32, next_index: i32, entry: UvldbEntry };
+        -> ListEntryUReply { count: i32, next_index: i32, entry: UvldbEntry } refuses RXGEN_OPCODE;
     /// Reserved: no server implements it.
     530 ListAttributesU { attributes: VldbListByAttributes }
-        -> ListAttributesUReply { nentries: i32, blkentries: List<UvldbEntry, ENTRIES_MAX> };
+        -> ListAttributesUReply { nentries: i32, blkentries: List<UvldbEntry, ENTRIES_MAX> }
+        refuses RXGEN_OPCODE;
     /// Reserved: no server implements it.
     531 LinkedListU { attributes: VldbListByAttributes }
-        -> LinkedListUReply { nentries: i32, linkedentries: Chain<UvldbEntry> };
+        -> LinkedListUReply { nentries: i32, linkedentries: Chain<UvldbEntry> }
+        refuses RXGEN_OPCODE;
     532 RegisterAddrs { uuid: AfsUuid, spare1: i32, addrs: BulkAddrs } -> RegisterAddrsReply {};
     533 GetAddrsU { attributes: ListAddrByAttributes }
         -> GetAddrsUReply { uuid: AfsUuid, uniquifier: i32, nentries: i32, blkaddrs: BulkAddrs };

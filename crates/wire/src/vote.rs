@@ -146,12 +146,13 @@ package! {
     10000 Beacon { state: i32, vote_start: i32, version: UbikVersion, tid: UbikTid }
         -> BeaconReply {};
     10001 DebugOld {} -> DebugOldReply { state: UbikDebugOld };
-    10002 SDebugOld { which: i32 } -> SDebugOldReply { state: UbikSdebugOld };
+    10002 SDebugOld { which: i32 } -> SDebugOldReply { state: UbikSdebugOld } refuses ENOENT;
     /// The site is declared as an argument, so no reply carries it.
     10003 GetSyncSite { site: u32 } -> GetSyncSiteReply {};
     10004 Debug {} -> DebugReply { state: UbikDebug };
     /// For an index after the last server the abort code is 2.
-    10005 SDebug { which: i32 } -> SDebugReply { state: UbikSdebug };
+    10005 SDebug { which: i32 } -> SDebugReply { state: UbikSdebug } refuses ENOENT;
     10006 XDebug {} -> XDebugReply { state: UbikDebug, is_clone: i32 };
-    10007 XSDebug { which: i32 } -> XSDebugReply { state: UbikSdebug, is_clone: i32 };
+    10007 XSDebug { which: i32 } -> XSDebugReply { state: UbikSdebug, is_clone: i32 }
+        refuses ENOENT;
 }

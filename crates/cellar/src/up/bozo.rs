@@ -14,7 +14,8 @@ use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
 use cellar_wire::AbortCode;
 use cellar_wire::bozo::{self, *};
 use cellar_wire::ids::AfsTime;
-use cellar_wire::package::{Package, Procedure};
+use cellar_wire::package::Package;
+use cellar_wire::serve::{CallHandler, Handle};
 
 /// The parameter number of GetInstanceParm for the notifier.
 const NOTIFIER: i32 = 999;
@@ -110,110 +111,173 @@ impl Overseer {
         let index = usize::try_from(index).map_err(|_| AbortCode::BZDOM)?;
         self.instances.get(index).ok_or(AbortCode::BZDOM)
     }
+}
 
-    async fn answer(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
-        match call.opcode().await? {
-            EnumerateInstance::OPCODE => {
-                let arguments: EnumerateInstance = call.arguments().await?;
-                let instance = text(self.at(arguments.index)?.name);
-                call.reply(&EnumerateInstanceReply { instance });
-            }
-            GetStatus::OPCODE => {
-                let arguments: GetStatus = call.arguments().await?;
-                let instance = self.instance(&arguments.instance)?;
-                let description = text(instance.description);
-                call.reply(&GetStatusReply {
-                    status: GOAL_NORMAL,
-                    description,
-                });
-            }
-            GetInstanceInfo::OPCODE => {
-                let arguments: GetInstanceInfo = call.arguments().await?;
-                let instance = self.instance(&arguments.instance)?;
-                let status = BozoStatus {
-                    goal: GOAL_NORMAL,
-                    file_goal: GOAL_NORMAL,
-                    start_time: self.started.0 as i32,
-                    starts: 1,
-                    ..BozoStatus::default()
-                };
-                call.reply(&GetInstanceInfoReply {
-                    bnode_type: text(instance.kind),
-                    status,
-                });
-            }
-            GetInstanceParm::OPCODE => {
-                let arguments: GetInstanceParm = call.arguments().await?;
-                let instance = self.instance(&arguments.instance)?;
-                let parameter = match arguments.number {
-                    0 => text(&format!("{} (UDP {})", self.command, instance.port)),
-                    // There is no notifier.
-                    NOTIFIER => return Err(AbortCode::BZNOENT),
-                    _ => return Err(AbortCode::BZDOM),
-                };
-                call.reply(&GetInstanceParmReply { parameter });
-            }
-            GetInstanceStrings::OPCODE => {
-                let arguments: GetInstanceStrings = call.arguments().await?;
-                self.instance(&arguments.instance)?;
-                call.reply(&GetInstanceStringsReply {
-                    error: text(""),
-                    spare1: text(""),
-                    spare2: text(""),
-                    spare3: text(""),
-                });
-            }
-            GetCellName::OPCODE => {
-                let _: GetCellName = call.arguments().await?;
-                call.reply(&GetCellNameReply {
-                    name: text(self.cell.name.as_str()),
-                });
-            }
-            GetCellHost::OPCODE => {
-                let arguments: GetCellHost = call.arguments().await?;
-                let host = self.cell.database_servers.get(arguments.index as usize);
-                let host = host.ok_or(AbortCode::BZDOM)?;
-                call.reply(&GetCellHostReply {
-                    name: text(&host.to_string()),
-                });
-            }
-            ListSUsers::OPCODE => {
-                let arguments: ListSUsers = call.arguments().await?;
-                let names = self.authority.superusers().list();
-                let index = usize::try_from(arguments.index).map_err(|_| NO_MORE_USERS)?;
-                let name = names.get(index);
-                let name = text(name.ok_or(NO_MORE_USERS)?);
-                call.reply(&ListSUsersReply { name });
-            }
-            GetDates::OPCODE => {
-                // No program of ours is at the paths of `bos install`.
-                let _: GetDates = call.arguments().await?;
-                call.reply(&GetDatesReply {
-                    new_time: 0,
-                    bak_time: 0,
-                    old_time: 0,
-                });
-            }
-            GetRestartTime::OPCODE => {
-                let arguments: GetRestartTime = call.arguments().await?;
-                if !matches!(arguments.restart_type, RESTART_GENERAL | RESTART_BINARIES) {
-                    return Err(AbortCode::BZDOM);
-                }
-                let time = NetKTime {
-                    mask: NEVER,
-                    ..NetKTime::default()
-                };
-                call.reply(&GetRestartTimeReply { time });
-            }
-            GetRestrictedMode::OPCODE => {
-                // Always restricted: the operations that this mode forbids are not possible here at
-                // all.
-                let _: GetRestrictedMode = call.arguments().await?;
-                call.reply(&GetRestrictedModeReply { mode: 1 });
-            }
-            opcode => return self.administer(call, opcode).await,
+impl CallHandler for Overseer {
+    type Refusal = AbortCode;
+
+    fn failed(code: AbortCode) -> AbortCode {
+        code
+    }
+}
+
+impl Handle<EnumerateInstance, IncomingCall> for Overseer {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: EnumerateInstance,
+    ) -> Result<EnumerateInstanceReply, AbortCode> {
+        let instance = text(self.at(arguments.index)?.name);
+        Ok(EnumerateInstanceReply { instance })
+    }
+}
+
+impl Handle<GetStatus, IncomingCall> for Overseer {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: GetStatus,
+    ) -> Result<GetStatusReply, AbortCode> {
+        let instance = self.instance(&arguments.instance)?;
+        let description = text(instance.description);
+        Ok(GetStatusReply {
+            status: GOAL_NORMAL,
+            description,
+        })
+    }
+}
+
+impl Handle<GetInstanceInfo, IncomingCall> for Overseer {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: GetInstanceInfo,
+    ) -> Result<GetInstanceInfoReply, AbortCode> {
+        let instance = self.instance(&arguments.instance)?;
+        let status = BozoStatus {
+            goal: GOAL_NORMAL,
+            file_goal: GOAL_NORMAL,
+            start_time: self.started.0 as i32,
+            starts: 1,
+            ..BozoStatus::default()
+        };
+        Ok(GetInstanceInfoReply {
+            bnode_type: text(instance.kind),
+            status,
+        })
+    }
+}
+
+impl Handle<GetInstanceParm, IncomingCall> for Overseer {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: GetInstanceParm,
+    ) -> Result<GetInstanceParmReply, AbortCode> {
+        let instance = self.instance(&arguments.instance)?;
+        let parameter = match arguments.number {
+            0 => text(&format!("{} (UDP {})", self.command, instance.port)),
+            // There is no notifier.
+            NOTIFIER => return Err(AbortCode::BZNOENT),
+            _ => return Err(AbortCode::BZDOM),
+        };
+        Ok(GetInstanceParmReply { parameter })
+    }
+}
+
+impl Handle<GetInstanceStrings, IncomingCall> for Overseer {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: GetInstanceStrings,
+    ) -> Result<GetInstanceStringsReply, AbortCode> {
+        self.instance(&arguments.instance)?;
+        Ok(GetInstanceStringsReply {
+            error: text(""),
+            spare1: text(""),
+            spare2: text(""),
+            spare3: text(""),
+        })
+    }
+}
+
+impl Handle<GetCellName, IncomingCall> for Overseer {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        _: GetCellName,
+    ) -> Result<GetCellNameReply, AbortCode> {
+        Ok(GetCellNameReply {
+            name: text(self.cell.name.as_str()),
+        })
+    }
+}
+
+impl Handle<GetCellHost, IncomingCall> for Overseer {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: GetCellHost,
+    ) -> Result<GetCellHostReply, AbortCode> {
+        let host = self.cell.database_servers.get(arguments.index as usize);
+        let host = host.ok_or(AbortCode::BZDOM)?;
+        Ok(GetCellHostReply {
+            name: text(&host.to_string()),
+        })
+    }
+}
+
+impl Handle<ListSUsers, IncomingCall> for Overseer {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: ListSUsers,
+    ) -> Result<ListSUsersReply, AbortCode> {
+        let names = self.authority.superusers().list();
+        let index = usize::try_from(arguments.index).map_err(|_| NO_MORE_USERS)?;
+        let name = names.get(index);
+        let name = text(name.ok_or(NO_MORE_USERS)?);
+        Ok(ListSUsersReply { name })
+    }
+}
+
+impl Handle<GetDates, IncomingCall> for Overseer {
+    async fn handle(&self, _: &IncomingCall, _: GetDates) -> Result<GetDatesReply, AbortCode> {
+        // No program of ours is at the paths of `bos install`.
+        Ok(GetDatesReply {
+            new_time: 0,
+            bak_time: 0,
+            old_time: 0,
+        })
+    }
+}
+
+impl Handle<GetRestartTime, IncomingCall> for Overseer {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: GetRestartTime,
+    ) -> Result<GetRestartTimeReply, AbortCode> {
+        if !matches!(arguments.restart_type, RESTART_GENERAL | RESTART_BINARIES) {
+            return Err(AbortCode::BZDOM);
         }
-        Ok(())
+        let time = NetKTime {
+            mask: NEVER,
+            ..NetKTime::default()
+        };
+        Ok(GetRestartTimeReply { time })
+    }
+}
+
+impl Handle<GetRestrictedMode, IncomingCall> for Overseer {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        _: GetRestrictedMode,
+    ) -> Result<GetRestrictedModeReply, AbortCode> {
+        // Always restricted: the operations that this mode forbids are not possible here at
+        // all.
+        Ok(GetRestrictedModeReply { mode: 1 })
     }
 }
 
@@ -231,6 +295,6 @@ impl Service for Overseer {
     }
 
     fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(self.answer(call))
+        Box::pin(async move { bozo::serve(self, call.opcode().await?, call).await })
     }
 }

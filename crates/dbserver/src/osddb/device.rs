@@ -9,7 +9,7 @@ use cellar_wire::{AbortCode, List};
 use super::OsdDb;
 use super::check::checked;
 use super::tables::{DeviceRow, LOCAL_DISK, Tables};
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 impl Answer<OsdDb> for ListOsds {
     const BLOCKS: bool = false;
@@ -70,6 +70,7 @@ fn check_name(devices: &[DeviceRow], entry: &OsdEntry) -> Result<(), AbortCode> 
 
 impl Answer<OsdDb> for CreateOsd {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, osddb: &OsdDb, who: Identity) -> Result<CreateOsdReply, Error> {
         OsdDb::check_superuser(who)?;
@@ -97,6 +98,7 @@ impl Answer<OsdDb> for CreateOsd {
 
 impl Answer<OsdDb> for SetOsd {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, osddb: &OsdDb, who: Identity) -> Result<SetOsdReply, Error> {
         OsdDb::check_superuser(who)?;

@@ -14,7 +14,7 @@ use cellar_wire::{AbortCode, List};
 use super::OsdDb;
 use super::check::is_word;
 use super::tables::Tables;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 impl Answer<OsdDb> for ListPolicies {
     const BLOCKS: bool = false;
@@ -54,6 +54,7 @@ fn check_name(policies: &[PolicyEntry], policy: &PolicyEntry) -> Result<(), Abor
 
 impl Answer<OsdDb> for SetPolicy {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, osddb: &OsdDb, who: Identity) -> Result<SetPolicyReply, Error> {
         OsdDb::check_superuser(who)?;
@@ -81,6 +82,7 @@ impl Answer<OsdDb> for SetPolicy {
 
 impl Answer<OsdDb> for DeletePolicy {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, osddb: &OsdDb, who: Identity) -> Result<DeletePolicyReply, Error> {
         OsdDb::check_superuser(who)?;

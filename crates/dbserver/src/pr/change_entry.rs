@@ -15,10 +15,11 @@ use super::new_entry::group_name;
 use super::record::{Record, cell_part, check_user_name, fold, is_valid_id};
 use super::tables::{MAX_USER, Tables};
 use crate::answer::Server;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 impl Answer<Pr> for ChangeEntry {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<ChangeEntryReply, Error> {
         Pr::check_not_fixed(self.id)?;
@@ -171,6 +172,7 @@ fn change_id(tables: &mut Tables<'_, '_>, old: Record, id: ViceId) -> Result<Rec
 /// for the index of names, which is the only index.
 impl Answer<Pr> for UpdateEntry {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<UpdateEntryReply, Error> {
         if self.id.0 != 0 {

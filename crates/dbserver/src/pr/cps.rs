@@ -19,7 +19,7 @@ use super::limits::{LIST_MAX, NESTING_MAX};
 use super::membership::visible;
 use super::model::Protection;
 use super::record::Record;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 /// An id that no entry can have. GetCPS2 reads it as "only the host".
 const NO_ID: ViceId = ViceId(i32::MIN);
@@ -66,6 +66,7 @@ fn list(ids: BTreeSet<ViceId>) -> Result<IdList, Error> {
 
 impl Answer<Pr> for GetCPS {
     const BLOCKS: bool = false;
+    const KIND: Kind = Kind::Listing;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<GetCPSReply, Error> {
         let model = pr.replica.read();
@@ -96,6 +97,7 @@ impl Answer<Pr> for GetCPS2 {
 
 impl Answer<Pr> for GetHostCPS {
     const BLOCKS: bool = false;
+    const KIND: Kind = Kind::Listing;
 
     fn answer(self, pr: &Pr, _: Identity) -> Result<GetHostCPSReply, Error> {
         let model = pr.replica.read();

@@ -11,10 +11,11 @@ use super::access::is_administrator;
 use super::limits::GROUP_QUOTA;
 use super::record::Record;
 use super::tables::Tables;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 impl Answer<Pr> for Delete {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<DeleteReply, Error> {
         Pr::check_not_fixed(self.id)?;

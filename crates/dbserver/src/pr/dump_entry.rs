@@ -11,10 +11,11 @@ use cellar_wire::{AbortCode, ViceId};
 use super::Pr;
 use super::access::allows;
 use super::record::{id_at, place};
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 impl Answer<Pr> for WhereIsIt {
     const BLOCKS: bool = false;
+    const KIND: Kind = Kind::Listing;
 
     fn answer(self, pr: &Pr, _: Identity) -> Result<WhereIsItReply, Error> {
         pr.replica.read().find(self.id)?;

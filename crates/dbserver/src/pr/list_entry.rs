@@ -10,10 +10,11 @@ use super::Pr;
 use super::access::{ANY_MEMBER, allows, is_administrator};
 use super::limits::{LIST_MAX, PAGE_ENTRIES};
 use super::record::place;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 impl Answer<Pr> for ListEntry {
     const BLOCKS: bool = false;
+    const KIND: Kind = Kind::Listing;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<ListEntryReply, Error> {
         let model = pr.replica.read();
@@ -105,6 +106,7 @@ impl Answer<Pr> for ListOwned {
 
 impl Answer<Pr> for ListMax {
     const BLOCKS: bool = false;
+    const KIND: Kind = Kind::Listing;
 
     fn answer(self, pr: &Pr, _: Identity) -> Result<ListMaxReply, Error> {
         let (uid, gid) = pr.replica.read().max();

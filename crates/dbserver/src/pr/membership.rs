@@ -12,10 +12,11 @@ use super::access::{allows, is_inside, is_member};
 use super::model::Protection;
 use super::record::Record;
 use super::tables::Tables;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 impl Answer<Pr> for AddToGroup {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<AddToGroupReply, Error> {
         if matches!(self.gid, ViceId::ANYUSER | ViceId::AUTHUSER) || self.uid == ViceId::ANONYMOUS {
@@ -46,6 +47,7 @@ impl Answer<Pr> for AddToGroup {
 
 impl Answer<Pr> for RemoveFromGroup {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<RemoveFromGroupReply, Error> {
         pr.replica.write(|transaction| {
@@ -113,6 +115,7 @@ impl Answer<Pr> for ListElements {
 
 impl Answer<Pr> for ListSuperGroups {
     const BLOCKS: bool = false;
+    const KIND: Kind = Kind::Listing;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<ListSuperGroupsReply, Error> {
         let model = pr.replica.read();

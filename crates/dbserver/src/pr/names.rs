@@ -9,10 +9,11 @@ use cellar_wire::{AbortCode, ViceId};
 use super::Pr;
 use super::limits::LOOKUPS_MAX;
 use super::model::Protection;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 impl Answer<Pr> for NameToID {
     const BLOCKS: bool = false;
+    const KIND: Kind = Kind::Names;
 
     fn answer(self, pr: &Pr, _: Identity) -> Result<NameToIDReply, Error> {
         check_length(self.names.len())?;
@@ -29,6 +30,7 @@ impl Answer<Pr> for NameToID {
 
 impl Answer<Pr> for IDToName {
     const BLOCKS: bool = false;
+    const KIND: Kind = Kind::Names;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<IDToNameReply, Error> {
         check_length(self.ids.len())?;

@@ -8,7 +8,7 @@
 use cellar_wire::pr::{
     INewEntry, INewEntryReply, NewEntry, NewEntryReply, PRFOREIGN, PRGRP, PRQUOTA, PrName,
 };
-use cellar_wire::{AbortCode, AfsTime, Procedure, ViceId};
+use cellar_wire::{AbortCode, AfsTime, ViceId};
 
 use super::Pr;
 use super::access::is_administrator;
@@ -17,36 +17,55 @@ use super::record::{AUTHUSER_GROUP, Record, cell_part, check_group_name, check_u
 use super::tables::{MAX_GROUP, MAX_USER, Tables};
 use crate::answer::Server;
 use crate::error::too_long;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind, Origin};
 
 impl Answer<Pr> for NewEntry {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<NewEntryReply, Error> {
         let id = pr.create(&New::from_call(&self, who, pr.now()))?;
         Ok(NewEntryReply { id })
     }
+
+    /// A user of another cell who registers itself is permitted if the group of that cell exists.
+    fn answer_call(self, pr: &Pr, who: Identity, origin: &Origin) -> Result<NewEntryReply, Error> {
+        if !self.registers_its_caller(origin) {
+            return self.answer(pr, who);
+        }
+        if self.owner.0 != 0 || self.flag != 0 {
+            return Err(AbortCode::PRPERM.into());
+        }
+        let id = pr.create(&New {
+            registers_itself: true,
+            ..New::from_call(&self, who, pr.now())
+        })?;
+        Ok(NewEntryReply { id })
+    }
+
+    /// The caller has no entry yet, so it is not admitted by its own name.
+    fn acts_as(&self, who: Identity, origin: &Origin) -> Identity {
+        match self.registers_its_caller(origin) {
+            true => Identity::User(who.id()),
+            false => who,
+        }
+    }
+}
+
+/// The registration of callers from other cells.
+trait Registration {
+    /// Whether the caller asks for an entry with its own proved name.
+    fn registers_its_caller(&self, origin: &Origin) -> bool;
+}
+
+impl Registration for NewEntry {
+    fn registers_its_caller(&self, origin: &Origin) -> bool {
+        let name = origin.foreign_name();
+        name.is_some_and(|name| self.name.eq_ignore_ascii_case(name.as_bytes()))
+    }
 }
 
 impl Pr {
-    /// Replies to `asked` from a user of another cell who registers itself. That is permitted if
-    /// the group of that cell exists.
-    ///
-    /// # Errors
-    /// As for other callers; PRPERM if the cell is restricted, or if the call has more than a name.
-    pub(super) fn register(&self, who: Identity, asked: &NewEntry) -> Result<ViceId, AbortCode> {
-        let creator = Identity::User(who.id());
-        self.admit_and_count(NewEntry::OPCODE, creator, || {
-            if asked.owner.0 != 0 || asked.flag != 0 {
-                return Err(AbortCode::PRPERM.into());
-            }
-            self.create(&New {
-                registers_itself: true,
-                ..New::from_call(asked, creator, self.now())
-            })
-        })
-    }
-
     fn create(&self, new: &New<'_>) -> Result<ViceId, Error> {
         self.replica
             .write(|transaction| new.create(&mut Tables(transaction), None))
@@ -55,6 +74,7 @@ impl Pr {
 
 impl Answer<Pr> for INewEntry {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<INewEntryReply, Error> {
         let now = pr.now();

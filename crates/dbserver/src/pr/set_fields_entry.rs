@@ -10,13 +10,14 @@ use super::Pr;
 use super::access::allows;
 use super::limits::GROUP_QUOTA;
 use super::tables::{MAX_GROUP, MAX_USER, Tables};
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 /// Bits of a mask that select access bits.
 const ACCESS_MASK: u32 = 0xffff;
 
 impl Answer<Pr> for SetFieldsEntry {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<SetFieldsEntryReply, Error> {
         if self.mask == 0 {
@@ -69,6 +70,7 @@ fn check_quota(quota: i32) -> Result<i32, AbortCode> {
 
 impl Answer<Pr> for SetMax {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<SetMaxReply, Error> {
         pr.replica.write(|transaction| {

@@ -10,10 +10,11 @@ use super::entry::{
     Entry, EntrySite, check_new_name, check_partition, check_site_flags, check_sites,
 };
 use super::tables::Tables;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 impl Answer<Vl> for CreateEntryN {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<CreateEntryNReply, Error> {
         vl.create(who, &self.newentry)?;
@@ -23,6 +24,7 @@ impl Answer<Vl> for CreateEntryN {
 
 impl Answer<Vl> for CreateEntry {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<CreateEntryReply, Error> {
         vl.create(who, &self.newentry.into())?;

@@ -5,10 +5,11 @@ use cellar_wire::vl::{DeleteEntry, DeleteEntryReply};
 use super::Vl;
 use super::entry::check_type;
 use super::tables::Tables;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 impl Answer<Vl> for DeleteEntry {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<DeleteEntryReply, Error> {
         Vl::check_administrator(who)?;

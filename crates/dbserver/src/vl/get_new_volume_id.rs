@@ -18,7 +18,7 @@ use super::Vl;
 use super::limits::{BUMP_MAX, RESERVED_IDS};
 use super::model::Locations;
 use super::tables::Tables;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 /// The ids that this server may assign: from the next one up to the row, unless another server has
 /// raised the row.
@@ -44,6 +44,7 @@ impl Reserved {
 
 impl Answer<Vl> for GetNewVolumeId {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<GetNewVolumeIdReply, Error> {
         Vl::check_administrator(who)?;

@@ -9,7 +9,7 @@ use cellar_wire::vl::{
 use cellar_wire::{AfsTime, List};
 
 use super::Vl;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 /// The number of procedures with counters: opcodes 501 to 550.
 const COUNTED: usize = 50;
@@ -48,6 +48,7 @@ impl Counters {
 
 impl Answer<Vl> for GetStats {
     const BLOCKS: bool = false;
+    const KIND: Kind = Kind::Listing;
 
     fn answer(self, vl: &Vl, _: Identity) -> Result<GetStatsReply, Error> {
         let model = vl.replica.read();

@@ -21,7 +21,7 @@ use super::entry::{Entry, EntrySite};
 use super::limits::{PAGE_ENTRIES, SCAN_ENTRIES};
 use super::model::Locations;
 use super::pattern::Pattern;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 /// The selection of a listing, with the server's number.
 #[derive(Clone, Copy)]
@@ -153,6 +153,7 @@ fn match_index(choice: &Choice, pattern: Option<&Pattern>, entry: &Entry) -> Opt
 
 impl Answer<Vl> for ListAttributesN2 {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Listing;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<ListAttributesN2Reply, Error> {
         let choice = {

@@ -8,7 +8,7 @@ use cellar_wire::vl::{ListEntry, ListEntryN, ListEntryNReply, ListEntryReply};
 use super::Vl;
 use super::entry::Entry;
 use super::model::Locations;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 /// The entry after `previous`, if there is one. A negative cursor, which no call returns, starts
 /// from the beginning.
@@ -18,6 +18,7 @@ fn next(model: &Locations, previous: i32) -> Option<Arc<Entry>> {
 
 impl Answer<Vl> for ListEntry {
     const BLOCKS: bool = false;
+    const KIND: Kind = Kind::Listing;
 
     fn answer(self, vl: &Vl, _: Identity) -> Result<ListEntryReply, Error> {
         let model = vl.replica.read();
@@ -42,6 +43,7 @@ impl Answer<Vl> for ListEntry {
 
 impl Answer<Vl> for ListEntryN {
     const BLOCKS: bool = false;
+    const KIND: Kind = Kind::Listing;
 
     fn answer(self, vl: &Vl, _: Identity) -> Result<ListEntryNReply, Error> {
         let model = vl.replica.read();

@@ -15,48 +15,75 @@ use cellar_wire::vl::{
     SetLock, SetLockReply, VLOP_ALLOPERS, VLOP_BACKUP, VLOP_DELETE, VLOP_DUMP, VLOP_MOVE,
     VLOP_RELEASE,
 };
-use cellar_wire::{AbortCode, AfsTime, Procedure, VolumeId};
+use cellar_wire::{AbortCode, AfsTime, VolumeId};
 
 use super::Vl;
 use super::entry::{Holder, check_release_type, check_type};
 use super::tables::{self, Tables};
 use crate::answer::Server;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind, Origin};
 
-/// A procedure that locks an entry.
-pub(crate) trait Locking: Procedure {
-    /// Locks for the caller `who`, with the known facts about it in `by`.
-    fn lock(self, vl: &Vl, who: Identity, by: Holder) -> Result<Self::Reply, Error>;
+impl Holder {
+    /// The known facts about a caller. The note is missing.
+    fn of(origin: &Origin) -> Self {
+        Self {
+            who: LockText::try_from(origin.who()).unwrap_or_default(),
+            from: origin.ipv4(),
+            ..Self::default()
+        }
+    }
 }
 
-impl Locking for SetLock {
-    fn lock(self, vl: &Vl, who: Identity, by: Holder) -> Result<SetLockReply, Error> {
-        let noted = LockNoted {
-            volid: self.volid,
-            voltype: self.voltype,
-            voloper: self.voloper,
-            note: LockText::default(),
-        };
-        let LockNotedReply {} = noted.lock(vl, who, by)?;
+impl Answer<Vl> for SetLock {
+    const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
+
+    /// There is nothing to record about a caller in this process.
+    fn answer(self, vl: &Vl, who: Identity) -> Result<SetLockReply, Error> {
+        vl.lock(
+            self.volid,
+            self.voltype,
+            self.voloper,
+            who,
+            Holder::default(),
+        )?;
+        Ok(SetLockReply {})
+    }
+
+    fn answer_call(self, vl: &Vl, who: Identity, origin: &Origin) -> Result<SetLockReply, Error> {
+        vl.lock(
+            self.volid,
+            self.voltype,
+            self.voloper,
+            who,
+            Holder::of(origin),
+        )?;
         Ok(SetLockReply {})
     }
 }
 
-impl Locking for LockNoted {
-    fn lock(self, vl: &Vl, who: Identity, by: Holder) -> Result<LockNotedReply, Error> {
+impl Answer<Vl> for LockNoted {
+    const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
+
+    fn answer(self, vl: &Vl, who: Identity) -> Result<LockNotedReply, Error> {
         let note = self.note;
-        let holder = Holder { note, ..by };
+        let holder = Holder {
+            note,
+            ..Holder::default()
+        };
         vl.lock(self.volid, self.voltype, self.voloper, who, holder)?;
         Ok(LockNotedReply {})
     }
-}
 
-/// For callers in this process, about which there is nothing to record.
-impl Answer<Vl> for SetLock {
-    const BLOCKS: bool = true;
-
-    fn answer(self, vl: &Vl, who: Identity) -> Result<SetLockReply, Error> {
-        Locking::lock(self, vl, who, Holder::default())
+    fn answer_call(self, vl: &Vl, who: Identity, origin: &Origin) -> Result<LockNotedReply, Error> {
+        let note = self.note;
+        let holder = Holder {
+            note,
+            ..Holder::of(origin)
+        };
+        vl.lock(self.volid, self.voltype, self.voloper, who, holder)?;
+        Ok(LockNotedReply {})
     }
 }
 
@@ -64,6 +91,7 @@ impl Answer<Vl> for SetLock {
 /// names, addresses and texts of lock holders.
 impl Answer<Vl> for GetLock {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Listing;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<GetLockReply, Error> {
         check_type(self.voltype)?;
@@ -127,6 +155,7 @@ impl Vl {
 
 impl Answer<Vl> for ReleaseLock {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<ReleaseLockReply, Error> {
         Vl::check_administrator(who)?;

@@ -19,10 +19,11 @@ use super::Vl;
 use super::limits::ADDRESSES_MAX;
 use super::server::Server;
 use super::tables::Tables;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 impl Answer<Vl> for RegisterAddrs {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<RegisterAddrsReply, Error> {
         Vl::check_administrator(who)?;
@@ -101,6 +102,7 @@ const REMOVE: u32 = 0xffff_ffff;
 
 impl Answer<Vl> for ChangeAddr {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<ChangeAddrReply, Error> {
         Vl::check_administrator(who)?;

@@ -12,10 +12,11 @@ use super::Vl;
 use super::create_entry::places;
 use super::entry::{Entry, check_new_name, check_release_type, check_sites, check_type};
 use super::tables::Tables;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 impl Answer<Vl> for ReplaceEntryN {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<ReplaceEntryNReply, Error> {
         vl.replace(
@@ -31,6 +32,7 @@ impl Answer<Vl> for ReplaceEntryN {
 
 impl Answer<Vl> for ReplaceEntry {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<ReplaceEntryReply, Error> {
         let new = self.newentry.into();

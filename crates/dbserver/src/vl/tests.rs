@@ -1,17 +1,20 @@
 //! Tests of every VL procedure and refusal, and random sequences compared with a simple model.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use cellar_celldb::Embedded;
+use cellar_rpc::Caller;
 use cellar_wire::vl::*;
 use cellar_wire::{AfsUuid, List, Procedure, VolumeId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::entry::Holder;
 use super::*;
+use crate::Origin;
+use crate::guard::Guard;
 
 mod entries;
 mod listings;

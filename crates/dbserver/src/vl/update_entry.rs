@@ -15,10 +15,11 @@ use super::entry::{
     check_site_flags, check_type,
 };
 use super::tables::Tables;
-use crate::{Answer, Error, Identity};
+use crate::{Answer, Error, Identity, Kind};
 
 impl Answer<Vl> for UpdateEntry {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<UpdateEntryReply, Error> {
         Vl::check_administrator(who)?;
@@ -35,6 +36,7 @@ impl Answer<Vl> for UpdateEntry {
 
 impl Answer<Vl> for UpdateEntryByName {
     const BLOCKS: bool = true;
+    const KIND: Kind = Kind::Change;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<UpdateEntryByNameReply, Error> {
         Vl::check_administrator(who)?;

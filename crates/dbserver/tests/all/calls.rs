@@ -117,10 +117,14 @@ fn every_opcode_answers_or_is_refused_with_its_code() {
         for package in [&vl::PACKAGE, &pr::PACKAGE, &vote::PACKAGE, &disk::PACKAGE] {
             let connection = servers.connect(package);
             for procedure in package.procedures {
-                let code = raw(&connection, package, &[procedure.opcode]).await;
-                let name = procedure.name;
                 // The calls have no arguments, so most do not parse. Procedures without arguments
-                // succeed.
+                // succeed. Calls of DISK have enough zeros for all arguments.
+                let mut words = vec![procedure.opcode];
+                if package.name == "DISK" {
+                    words.resize(300, 0);
+                }
+                let code = raw(&connection, package, &words).await;
+                let name = procedure.name;
                 match name {
                     "CreateEntryU" | "GetEntryByIDU" | "ReplaceEntryU" | "ListEntryU"
                     | "ListAttributesU" | "LinkedListU" => {

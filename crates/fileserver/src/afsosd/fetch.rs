@@ -1,70 +1,74 @@
 //! BeginFetch: the layout of a file and the capabilities to read it, with the file's promise.
 
-use std::sync::Arc;
-
 use cellar_rpc::IncomingCall;
 use cellar_wire::afsosd::{BeginFetch, BeginFetchReply};
 use cellar_wire::object::MAY_READ;
+use cellar_wire::serve::Handle;
 
+use super::ObjectService;
 use super::{Grant, NOT_IN_OBJECTS, access};
 use crate::abort_map::Refusal;
 use crate::limits::CLIENT_CAPABILITY_LIFE;
 use crate::rxafs::common::{run, status_and_access};
 use crate::rxafs::promise::with_promise;
-use crate::server::Server;
-use crate::service::CallResult;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
 
-pub(super) async fn begin_fetch(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    // The reply covers the whole version, so the requested range does not matter.
-    let BeginFetch { fid, .. } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
-    let (layout, status, callback, sync, durable) = {
-        let (server, session) = (server.clone(), session.clone());
-        run(&server.clone(), move || {
-            let attached = server.volume_of(fid, VolumeAccess::Read)?;
-            let volume = &attached.volume;
-            let read = || {
-                let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
-                let identity = session.identity();
-                if !identity.may_fetch_data(&status, access.caller, volume.owner()) {
-                    return Err(Refusal::NoRight);
-                }
-                loop {
-                    let (status, layout) = volume.status_and_layout(fid)?;
-                    let layout = layout.ok_or(NOT_IN_OBJECTS)?;
-                    let until = server.wall().as_secs() + CLIENT_CAPABILITY_LIFE.as_secs();
-                    if !server.objects.open_reads.lend(fid, &layout, until) {
-                        return Err(NOT_IN_OBJECTS);
+impl Handle<BeginFetch, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: BeginFetch,
+    ) -> Result<BeginFetchReply, Refusal> {
+        let server = &self.server;
+        // The reply covers the whole version, so the requested range does not matter.
+        let BeginFetch { fid, .. } = arguments;
+        let session = server.session(call).await?;
+        let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
+        let (layout, status, callback, sync, durable) = {
+            let (server, session) = (server.clone(), session.clone());
+            run(&server.clone(), move || {
+                let attached = server.volume_of(fid, VolumeAccess::Read)?;
+                let volume = &attached.volume;
+                let read = || {
+                    let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
+                    let identity = session.identity();
+                    if !identity.may_fetch_data(&status, access.caller, volume.owner()) {
+                        return Err(Refusal::NoRight);
                     }
-                    // The layout is unchanged, so a later removal of versions sees this reader.
-                    if volume.layout(fid)?.as_ref() == Some(&layout) {
-                        return Ok((layout, server.show(&session, &status, access)));
+                    loop {
+                        let (status, layout) = volume.status_and_layout(fid)?;
+                        let layout = layout.ok_or(NOT_IN_OBJECTS)?;
+                        let until = server.wall().as_secs() + CLIENT_CAPABILITY_LIFE.as_secs();
+                        if !server.objects.open_reads.lend(fid, &layout, until) {
+                            return Err(NOT_IN_OBJECTS);
+                        }
+                        // The layout is unchanged, so a later removal of versions sees this reader.
+                        if volume.layout(fid)?.as_ref() == Some(&layout) {
+                            return Ok((layout, server.show(&session, &status, access)));
+                        }
                     }
-                }
-            };
-            let ((layout, status), callback) =
-                with_promise(&server, &session, volume, fid, false, read)?;
-            volume.count_read(session.origin());
-            let durable = volume.last_change(fid.vnode);
-            Ok((layout, status, callback, vol_sync(volume), durable))
+                };
+                let ((layout, status), callback) =
+                    with_promise(&server, &session, volume, fid, false, read)?;
+                volume.count_read(session.origin());
+                let durable = volume.last_change(fid.vnode);
+                Ok((layout, status, callback, vol_sync(volume), durable))
+            })
+            .await?
+        };
+        durable.await?;
+        let grant = Grant {
+            rights: MAY_READ,
+            version: 0,
+            length: 0,
+        };
+        let access = access(server, storage, call, &session, fid, &layout, grant);
+        Ok(BeginFetchReply {
+            status,
+            callback,
+            sync,
+            access,
         })
-        .await?
-    };
-    durable.await?;
-    let grant = Grant {
-        rights: MAY_READ,
-        version: 0,
-        length: 0,
-    };
-    let access = access(server, storage, call, &session, fid, &layout, grant);
-    call.reply(&BeginFetchReply {
-        status,
-        callback,
-        sync,
-        access,
-    });
-    Ok(())
+    }
 }

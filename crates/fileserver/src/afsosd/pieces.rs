@@ -1,42 +1,46 @@
 //! GetPieces: the places of a file's bytes, for `fs osd`.
 
-use std::sync::Arc;
-
 use cellar_rpc::IncomingCall;
 use cellar_wire::List;
 use cellar_wire::afsosd::{GetPieces, GetPiecesReply};
+use cellar_wire::serve::Handle;
 
+use super::ObjectService;
 use super::{check_vnode_access, devices};
 use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::rxafs::common::run;
-use crate::server::Server;
-use crate::service::CallResult;
 use crate::volumes::VolumeAccess;
 
-pub(super) async fn get_pieces(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetPieces { fid } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let (status, layout) = {
-        let (server, session) = (server.clone(), session.clone());
-        run(&server.clone(), move || {
-            let may = |identity: &Identity, status: &_, rights, owner| {
-                identity.administrator || identity.may_fetch_data(status, rights, owner)
-            };
-            let (volume, _) =
-                check_vnode_access(&server, &session, (fid, VolumeAccess::Read), may)?;
-            Ok(volume.status_and_layout(fid)?)
+impl Handle<GetPieces, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: GetPieces,
+    ) -> Result<GetPiecesReply, Refusal> {
+        let server = &self.server;
+        let GetPieces { fid } = arguments;
+        let session = server.session(call).await?;
+        let (status, layout) = {
+            let (server, session) = (server.clone(), session.clone());
+            run(&server.clone(), move || {
+                let may = |identity: &Identity, status: &_, rights, owner| {
+                    identity.administrator || identity.may_fetch_data(status, rights, owner)
+                };
+                let (volume, _) =
+                    check_vnode_access(&server, &session, (fid, VolumeAccess::Read), may)?;
+                Ok(volume.status_and_layout(fid)?)
+            })
+            .await?
+        };
+        let devices = match (server.objects.storage(), &layout) {
+            (Some(storage), Some(layout)) => devices(storage, layout),
+            _ => List::default(),
+        };
+        Ok(GetPiecesReply {
+            length: status.length,
+            layout: List::from_iter_cut(layout.map(|layout| (*layout).clone())),
+            devices,
         })
-        .await?
-    };
-    let devices = match (server.objects.storage(), &layout) {
-        (Some(storage), Some(layout)) => devices(storage, layout),
-        _ => List::default(),
-    };
-    call.reply(&GetPiecesReply {
-        length: status.length,
-        layout: List::from_iter_cut(layout.map(|layout| (*layout).clone())),
-        devices,
-    });
-    Ok(())
+    }
 }

@@ -1,95 +1,114 @@
 //! GetPolicy, SetPolicy, SetVolumePolicy: the policies that decide about the places of files.
 
-use std::sync::Arc;
-
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Changed, Error, FileType};
 use cellar_wire::afsosd::{
     GetPolicy, GetPolicyReply, SetPolicy, SetPolicyReply, SetVolumePolicy, SetVolumePolicyReply,
 };
 use cellar_wire::ids::Fid;
+use cellar_wire::serve::Handle;
 
+use super::ObjectService;
 use super::check_vnode_access;
 use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::audit;
 use crate::rxafs::common::{Touched, change, run};
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::volumes::VolumeAccess;
 
-pub(super) async fn get_policy(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetPolicy { fid } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let (directory, volume) = {
-        let (server, session) = (server.clone(), session.clone());
-        run(&server.clone(), move || {
-            let may = Identity::may_fetch_status;
-            let (volume, status) =
-                check_vnode_access(&server, &session, (fid, VolumeAccess::Read), may)?;
-            let dir = match status.kind {
-                FileType::Directory => fid,
-                _ => Fid {
-                    volume: fid.volume,
-                    vnode: status.parent,
-                    uniquifier: status.parent_uniquifier,
-                },
-            };
-            Ok(volume.policies(dir)?)
-        })
-        .await?
-    };
-    call.reply(&GetPolicyReply { directory, volume });
-    Ok(())
-}
-
-pub(super) async fn set_policy(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let SetPolicy { fid, policy } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    check_policy(server, policy)?;
-    let work = {
-        let (server, session) = (server.clone(), session.clone());
-        move || {
-            let may =
-                |identity: &Identity, _: &_, rights, owner| identity.may_store_acl(rights, owner);
-            let (volume, status) =
-                check_vnode_access(&server, &session, (fid, VolumeAccess::Change), may)?;
-            if status.kind != FileType::Directory {
-                return Err(Refusal::Store(Error::NotDirectory));
-            }
-            let Changed { outcome, durable } = volume.set_policy(fid, policy, session.context())?;
-            Ok((Changed { outcome, durable }, Touched::changed([fid])))
-        }
-    };
-    change(server, &session, work).await?;
-    call.reply(&SetPolicyReply {});
-    Ok(())
-}
-
-pub(super) async fn set_volume_policy(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let SetVolumePolicy { fid, policy } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    audit::mark_act();
-    audit::add_detail("volume", fid.volume);
-    audit::add_detail("policy", policy);
-    if !session.identity().administrator {
-        return Err(Refusal::NotAdministrator);
+impl Handle<GetPolicy, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: GetPolicy,
+    ) -> Result<GetPolicyReply, Refusal> {
+        let server = &self.server;
+        let GetPolicy { fid } = arguments;
+        let session = server.session(call).await?;
+        let (directory, volume) = {
+            let (server, session) = (server.clone(), session.clone());
+            run(&server.clone(), move || {
+                let may = Identity::may_fetch_status;
+                let (volume, status) =
+                    check_vnode_access(&server, &session, (fid, VolumeAccess::Read), may)?;
+                let dir = match status.kind {
+                    FileType::Directory => fid,
+                    _ => Fid {
+                        volume: fid.volume,
+                        vnode: status.parent,
+                        uniquifier: status.parent_uniquifier,
+                    },
+                };
+                Ok(volume.policies(dir)?)
+            })
+            .await?
+        };
+        Ok(GetPolicyReply { directory, volume })
     }
-    check_policy(server, policy)?;
-    let durable = {
-        let (server, session) = (server.clone(), session.clone());
-        run(&server.clone(), move || {
-            let attached = server.volume_of(fid, VolumeAccess::Change)?;
-            let set = attached
-                .volume
-                .update_info(session.now, |info| info.policy = policy)?;
-            Ok(set.durable)
-        })
-        .await?
-    };
-    durable.await?;
-    call.reply(&SetVolumePolicyReply {});
-    Ok(())
+}
+
+impl Handle<SetPolicy, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: SetPolicy,
+    ) -> Result<SetPolicyReply, Refusal> {
+        let server = &self.server;
+        let SetPolicy { fid, policy } = arguments;
+        let session = server.session(call).await?;
+        check_policy(server, policy)?;
+        let work = {
+            let (server, session) = (server.clone(), session.clone());
+            move || {
+                let may = |identity: &Identity, _: &_, rights, owner| {
+                    identity.may_store_acl(rights, owner)
+                };
+                let (volume, status) =
+                    check_vnode_access(&server, &session, (fid, VolumeAccess::Change), may)?;
+                if status.kind != FileType::Directory {
+                    return Err(Refusal::Store(Error::NotDirectory));
+                }
+                let Changed { outcome, durable } =
+                    volume.set_policy(fid, policy, session.context())?;
+                Ok((Changed { outcome, durable }, Touched::changed([fid])))
+            }
+        };
+        change(server, &session, work).await?;
+        Ok(SetPolicyReply {})
+    }
+}
+
+impl Handle<SetVolumePolicy, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: SetVolumePolicy,
+    ) -> Result<SetVolumePolicyReply, Refusal> {
+        let server = &self.server;
+        let SetVolumePolicy { fid, policy } = arguments;
+        let session = server.session(call).await?;
+        audit::mark_act();
+        audit::add_detail("volume", fid.volume);
+        audit::add_detail("policy", policy);
+        if !session.identity().administrator {
+            return Err(Refusal::NotAdministrator);
+        }
+        check_policy(server, policy)?;
+        let durable = {
+            let (server, session) = (server.clone(), session.clone());
+            run(&server.clone(), move || {
+                let attached = server.volume_of(fid, VolumeAccess::Change)?;
+                let set = attached
+                    .volume
+                    .update_info(session.now, |info| info.policy = policy)?;
+                Ok(set.durable)
+            })
+            .await?
+        };
+        durable.await?;
+        Ok(SetVolumePolicyReply {})
+    }
 }
 
 /// Checks that the cell has such a policy.

@@ -1,19 +1,18 @@
 //! ListReferences and ListOnDevice: the objects that the volumes of this server name.
 
-use std::sync::Arc;
-
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::Referenced;
 use cellar_wire::afsosd::{
     ListOnDevice, ListOnDeviceReply, ListReferences, ListReferencesReply, Reference,
 };
 use cellar_wire::ids::{Fid, VnodeId, VolumeId};
+use cellar_wire::serve::Handle;
 use cellar_wire::{AbortCode, List};
 
+use super::ObjectService;
 use super::superuser;
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::CallResult;
 
 /// The largest number of references, or of files, in one answer.
 const ANSWER_MAX: usize = 4096;
@@ -23,31 +22,37 @@ const REFERENCES_MOST: usize = 2048;
 /// Files in objects that are examined for one answer.
 const LOOKS_MAX: usize = 64 << 10;
 
-pub(super) async fn list_references(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let ListReferences {
-        volume,
-        after,
-        limit,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    superuser(server, call)?;
-    let limit = (limit as usize).clamp(1, REFERENCES_MOST);
-    let found = {
-        let server = server.clone();
-        blocking(move || server.references(VolumeId(volume), after.vnode, limit)).await
-    };
-    let (found, more) = found?;
-    let (found, more) = fitting(found, more.is_some())?;
-    let references = found.into_iter().map(|found| Reference {
-        object: found.object,
-        version: found.version,
-        osd: found.osd,
-        owner: found.owner,
-    });
-    call.reply(&ListReferencesReply {
-        references: List::from_iter_cut(references),
-        more,
-    });
-    Ok(())
+impl Handle<ListReferences, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: ListReferences,
+    ) -> Result<ListReferencesReply, Refusal> {
+        let server = &self.server;
+        let ListReferences {
+            volume,
+            after,
+            limit,
+        } = arguments;
+        superuser(server, call)?;
+        let limit = (limit as usize).clamp(1, REFERENCES_MOST);
+        let found = {
+            let server = server.clone();
+            blocking(move || server.references(VolumeId(volume), after.vnode, limit)).await
+        };
+        let (found, more) = found?;
+        let (found, more) = fitting(found, more.is_some())?;
+        let references = found.into_iter().map(|found| Reference {
+            object: found.object,
+            version: found.version,
+            osd: found.osd,
+            owner: found.owner,
+        });
+        Ok(ListReferencesReply {
+            references: List::from_iter_cut(references),
+            more,
+        })
+    }
 }
 
 /// The references that fit into an answer, by ascending vnodes, and whether there are more. The
@@ -100,20 +105,26 @@ impl Server {
     }
 }
 
-pub(super) async fn list_on_device(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let ListOnDevice { osd, after, limit } = call.arguments().await.map_err(Refusal::Call)?;
-    superuser(server, call)?;
-    let limit = (limit as usize).clamp(1, ANSWER_MAX);
-    let found = {
-        let server = server.clone();
-        blocking(move || server.on_device(osd, after, limit)).await
-    };
-    let (files, more) = found?;
-    call.reply(&ListOnDeviceReply {
-        files: List::from_iter_cut(files),
-        more,
-    });
-    Ok(())
+impl Handle<ListOnDevice, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: ListOnDevice,
+    ) -> Result<ListOnDeviceReply, Refusal> {
+        let server = &self.server;
+        let ListOnDevice { osd, after, limit } = arguments;
+        superuser(server, call)?;
+        let limit = (limit as usize).clamp(1, ANSWER_MAX);
+        let found = {
+            let server = server.clone();
+            blocking(move || server.on_device(osd, after, limit)).await
+        };
+        let (files, more) = found?;
+        Ok(ListOnDeviceReply {
+            files: List::from_iter_cut(files),
+            more,
+        })
+    }
 }
 
 impl Server {

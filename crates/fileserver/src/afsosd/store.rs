@@ -8,7 +8,6 @@
 //!    has an object with all its data, one change of the vnode makes the store effective. Failed
 //!    objects are stale from then on, and repaired. Otherwise the file is unchanged (EIO).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_objects::arithmetic::stripe_of;
@@ -24,8 +23,10 @@ use cellar_wire::afsosd::{
 };
 use cellar_wire::ids::Fid;
 use cellar_wire::object::{Layout, Placed, Scheme, Shape};
+use cellar_wire::serve::Handle;
 use tokio::time::timeout;
 
+use super::ObjectService;
 use super::leases::{self, Lease};
 use super::{Grant, NOT_IN_OBJECTS, access, store_rights};
 use crate::abort_map::Refusal;
@@ -38,7 +39,6 @@ use crate::objects::policies::{ObjectSpec, StorageDecision};
 use crate::objects::store::{self, Storing};
 use crate::rxafs::common::{Touched, collect, finish, run, status_and_access};
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::{Attached, VolumeAccess};
@@ -89,121 +89,127 @@ fn end_of(position: u64, length: u64) -> Result<u64, Refusal> {
         .ok_or(Refusal::TooBig)
 }
 
-pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let BeginStore {
-        fid,
-        position,
-        length,
-        file_length,
-        shape,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    let end = end_of(position, length)?.max(end_of(file_length, 0)?);
-    let session = server.session(call).await?;
-    let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
-    let shape = shape.first().copied();
-    {
-        let (server, session) = (server.clone(), session.clone());
-        run(&server.clone(), move || {
-            let allowed = check(&server, &session, fid)?;
-            let identity = session.identity();
-            let chooses = allowed.access.caller.contains(Rights::ADMINISTER);
-            if shape.is_some() && !chooses && !identity.administrator {
-                return Err(Refusal::NoRight);
-            }
-            Ok(())
-        })
-        .await?;
-    }
-    let store_lock = timeout(STORE_LOCK_WAIT, server.objects.store_locks.wait(fid)).await;
-    let Ok(Some(store_lock)) = store_lock else {
-        return Err(Refusal::Code(AbortCode::EBUSY));
-    };
-    let look = async || {
-        let (server, session) = (server.clone(), session.clone());
-        blocking(move || {
-            let allowed = check(&server, &session, fid)?;
-            let volume = &allowed.attached.volume;
-            let (status, old) = volume.status_and_layout(fid)?;
-            let length = end.max(status.length);
-            check_quota(volume, &status, length)?;
-            let place = storage_decision(
-                &server,
-                &session,
-                volume,
-                &status,
-                old.as_deref(),
-                length,
-                shape,
-            )?;
-            let serial = volume.last_serial(fid)?;
-            let allowed = PermittedStore { status, ..allowed };
-            Ok::<_, Refusal>((allowed, old, serial, place))
-        })
-        .await
-    };
-    let (allowed, old, serial, place) =
-        retry_when_loaded(&server.objects.loaded_lists, look).await?;
-    let StorageDecision::Objects(wanted) = place else {
-        return Err(NOT_IN_OBJECTS);
-    };
-    let volume = allowed.attached.volume.clone();
-    let before = allowed.status;
-    let is_own = match &old {
-        Some(old) => server.writes_in_place(&volume, fid, old).await,
-        None => false,
-    };
-    let length = end.max(before.length);
-    let info = volume.info();
-    let (old, next, store_lock) = if is_own || before.length == 0 {
-        let next = match old.as_ref().filter(|_| is_own) {
-            Some(old) => layouts::next(server, fid, old, length, info.borrowed)?,
-            None => {
-                let file = NewFile {
-                    volume: info.id,
-                    wanted: &wanted,
-                    size: length,
-                    serial,
-                    borrowed: info.borrowed,
-                };
-                let fresh = liveness::new_layout(server, &file).await?;
-                fresh.ok_or(NOT_IN_OBJECTS)?
-            }
+impl Handle<BeginStore, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: BeginStore,
+    ) -> Result<BeginStoreReply, Refusal> {
+        let server = &self.server;
+        let BeginStore {
+            fid,
+            position,
+            length,
+            file_length,
+            shape,
+        } = arguments;
+        let end = end_of(position, length)?.max(end_of(file_length, 0)?);
+        let session = server.session(call).await?;
+        let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
+        let shape = shape.first().copied();
+        {
+            let (server, session) = (server.clone(), session.clone());
+            run(&server.clone(), move || {
+                let allowed = check(&server, &session, fid)?;
+                let identity = session.identity();
+                let chooses = allowed.access.caller.contains(Rights::ADMINISTER);
+                if shape.is_some() && !chooses && !identity.administrator {
+                    return Err(Refusal::NoRight);
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        let store_lock = timeout(STORE_LOCK_WAIT, server.objects.store_locks.wait(fid)).await;
+        let Ok(Some(store_lock)) = store_lock else {
+            return Err(Refusal::Code(AbortCode::EBUSY));
         };
-        (old, next, store_lock)
-    } else {
-        let moving =
-            Storing::moving(server, &volume, before, old, store_lock, &wanted, serial).await?;
-        let (moved, store_lock) = moving.ok_or(NOT_IN_OBJECTS)?.move_out().await?;
-        let next = layouts::next(server, fid, &moved, length, info.borrowed)?;
-        (Some(moved), next, store_lock)
-    };
-    store::check_takes_changes(&volume).await?;
-    let version_guard = server.objects.pending_versions.store(fid, &next);
-    let grant = Grant {
-        rights: store_rights(&next),
-        version: next.version,
-        length,
-    };
-    let access = access(server, storage, call, &session, fid, &next, grant);
-    let status = server.show(&session, &before, allowed.access);
-    let store = server.objects.leases.add(Lease {
-        fid,
-        volume,
-        user: session.id(),
-        before,
-        old,
-        next,
-        length,
-        expires: leases::end(server.wall().as_secs()),
-        store_lock,
-        version_guard,
-    })?;
-    call.reply(&BeginStoreReply {
-        store,
-        status,
-        access,
-    });
-    Ok(())
+        let look = async || {
+            let (server, session) = (server.clone(), session.clone());
+            blocking(move || {
+                let allowed = check(&server, &session, fid)?;
+                let volume = &allowed.attached.volume;
+                let (status, old) = volume.status_and_layout(fid)?;
+                let length = end.max(status.length);
+                check_quota(volume, &status, length)?;
+                let place = storage_decision(
+                    &server,
+                    &session,
+                    volume,
+                    &status,
+                    old.as_deref(),
+                    length,
+                    shape,
+                )?;
+                let serial = volume.last_serial(fid)?;
+                let allowed = PermittedStore { status, ..allowed };
+                Ok::<_, Refusal>((allowed, old, serial, place))
+            })
+            .await
+        };
+        let (allowed, old, serial, place) =
+            retry_when_loaded(&server.objects.loaded_lists, look).await?;
+        let StorageDecision::Objects(wanted) = place else {
+            return Err(NOT_IN_OBJECTS);
+        };
+        let volume = allowed.attached.volume.clone();
+        let before = allowed.status;
+        let is_own = match &old {
+            Some(old) => server.writes_in_place(&volume, fid, old).await,
+            None => false,
+        };
+        let length = end.max(before.length);
+        let info = volume.info();
+        let (old, next, store_lock) = if is_own || before.length == 0 {
+            let next = match old.as_ref().filter(|_| is_own) {
+                Some(old) => layouts::next(server, fid, old, length, info.borrowed)?,
+                None => {
+                    let file = NewFile {
+                        volume: info.id,
+                        wanted: &wanted,
+                        size: length,
+                        serial,
+                        borrowed: info.borrowed,
+                    };
+                    let fresh = liveness::new_layout(server, &file).await?;
+                    fresh.ok_or(NOT_IN_OBJECTS)?
+                }
+            };
+            (old, next, store_lock)
+        } else {
+            let moving =
+                Storing::moving(server, &volume, before, old, store_lock, &wanted, serial).await?;
+            let (moved, store_lock) = moving.ok_or(NOT_IN_OBJECTS)?.move_out().await?;
+            let next = layouts::next(server, fid, &moved, length, info.borrowed)?;
+            (Some(moved), next, store_lock)
+        };
+        store::check_takes_changes(&volume).await?;
+        let version_guard = server.objects.pending_versions.store(fid, &next);
+        let grant = Grant {
+            rights: store_rights(&next),
+            version: next.version,
+            length,
+        };
+        let access = access(server, storage, call, &session, fid, &next, grant);
+        let status = server.show(&session, &before, allowed.access);
+        let store = server.objects.leases.add(Lease {
+            fid,
+            volume,
+            user: session.id(),
+            before,
+            old,
+            next,
+            length,
+            expires: leases::end(server.wall().as_secs()),
+            store_lock,
+            version_guard,
+        })?;
+        Ok(BeginStoreReply {
+            store,
+            status,
+            access,
+        })
+    }
 }
 
 /// The wanted place of the file. A caller with the administer right can choose the layout.
@@ -238,149 +244,167 @@ fn storage_decision(
     )
 }
 
-pub(super) async fn extend_store(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let ExtendStore {
-        fid,
-        store,
-        position,
-        length,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    let end = end_of(position, length)?;
-    let session = server.session(call).await?;
-    let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
-    {
-        let (server, session) = (server.clone(), session.clone());
-        run(&server.clone(), move || {
-            let allowed = check(&server, &session, fid)?;
-            check_quota(&allowed.attached.volume, &allowed.status, end)
-        })
-        .await?;
+impl Handle<ExtendStore, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: ExtendStore,
+    ) -> Result<ExtendStoreReply, Refusal> {
+        let server = &self.server;
+        let ExtendStore {
+            fid,
+            store,
+            position,
+            length,
+        } = arguments;
+        let end = end_of(position, length)?;
+        let session = server.session(call).await?;
+        let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
+        {
+            let (server, session) = (server.clone(), session.clone());
+            run(&server.clone(), move || {
+                let allowed = check(&server, &session, fid)?;
+                check_quota(&allowed.attached.volume, &allowed.status, end)
+            })
+            .await?;
+        }
+        let now = server.wall().as_secs();
+        let leases = &server.objects.leases;
+        let (next, length) = leases.with(store, fid, session.id(), now, |lease| {
+            lease.expires = leases::end(now);
+            lease.length = lease.length.max(end);
+            (lease.next.clone(), lease.length)
+        })?;
+        let grant = Grant {
+            rights: store_rights(&next),
+            version: next.version,
+            length,
+        };
+        let access = access(server, storage, call, &session, fid, &next, grant);
+        Ok(ExtendStoreReply { access })
     }
-    let now = server.wall().as_secs();
-    let leases = &server.objects.leases;
-    let (next, length) = leases.with(store, fid, session.id(), now, |lease| {
-        lease.expires = leases::end(now);
-        lease.length = lease.length.max(end);
-        (lease.next.clone(), lease.length)
-    })?;
-    let grant = Grant {
-        rights: store_rights(&next),
-        version: next.version,
-        length,
-    };
-    let access = access(server, storage, call, &session, fid, &next, grant);
-    call.reply(&ExtendStoreReply { access });
-    Ok(())
 }
 
-pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let EndStore {
-        fid,
-        store,
-        length,
-        modified,
-        failed,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let now = server.wall().as_secs();
-    // Checked before the store leaves the table. A caller that may no longer end it can still abort
-    // it.
-    let allowed = {
-        let (server, session) = (server.clone(), session.clone());
-        run(&server.clone(), move || check(&server, &session, fid)).await?
-    };
-    let lease = server.objects.leases.take(store, fid, session.id(), now)?;
-    let layout = match after(&lease.next, &failed) {
-        Ok(layout) if length <= lease.length => layout,
-        ended => {
-            server.remove_failed_store(
-                &lease.volume,
-                fid,
-                lease.next,
-                (lease.store_lock, lease.version_guard),
-            );
-            return Err(ended.err().unwrap_or(Refusal::Invalid));
-        }
-    };
-    let spec = StoreSpec {
-        attributes: SetStatus {
-            client_time: Some(modified),
-            ..SetStatus::default()
-        },
-        clear_set_id: !session.identity().administrator,
-        quota_slack: STORE_SLACK_BLOCKS.into(),
-        ..StoreSpec::at(0)
-    };
-    let (stored, whole) = (layout.clone(), length.max(lease.before.length));
-    let ended = {
-        let (server, session) = (server.clone(), session.clone());
-        blocking(move || {
-            let change = LayoutChange {
-                layout,
-                length: length.max(lease.before.length),
-                attributes: spec.attributes,
-                clear_set_id: spec.clear_set_id,
-                quota_slack: spec.quota_slack,
-            };
-            let expected = lease.before.data_version;
-            let changed = lease
-                .volume
-                .set_layout(fid, expected, &change, session.context());
-            let changed: Changed<VnodeStatus> = match changed {
-                Err(error) => return Err(Box::new((error, lease))),
-                Ok(changed) => changed,
-            };
-            let touched = Touched::changed([fid]);
-            let pending = collect(&server, &touched, session.host_slot(), session.now.0);
-            Ok((changed, pending, lease))
-        })
-        .await
-    };
-    let (changed, pending, lease) = match ended {
-        Ok(ended) => ended,
-        Err(refused) => {
-            let (error, lease) = *refused;
-            if store::is_refused_here(&error) {
+impl Handle<EndStore, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: EndStore,
+    ) -> Result<EndStoreReply, Refusal> {
+        let server = &self.server;
+        let EndStore {
+            fid,
+            store,
+            length,
+            modified,
+            failed,
+        } = arguments;
+        let session = server.session(call).await?;
+        let now = server.wall().as_secs();
+        // Checked before the store leaves the table. A caller that may no longer end it can still
+        // abort it.
+        let allowed = {
+            let (server, session) = (server.clone(), session.clone());
+            run(&server.clone(), move || check(&server, &session, fid)).await?
+        };
+        let lease = server.objects.leases.take(store, fid, session.id(), now)?;
+        let layout = match after(&lease.next, &failed) {
+            Ok(layout) if length <= lease.length => layout,
+            ended => {
                 server.remove_failed_store(
                     &lease.volume,
                     fid,
                     lease.next,
                     (lease.store_lock, lease.version_guard),
                 );
+                return Err(ended.err().unwrap_or(Refusal::Invalid));
             }
-            return Err(match error {
-                Error::Stale(_) => Refusal::Code(AbortCode::ESTALE),
-                other => other.into(),
-            });
+        };
+        let spec = StoreSpec {
+            attributes: SetStatus {
+                client_time: Some(modified),
+                ..SetStatus::default()
+            },
+            clear_set_id: !session.identity().administrator,
+            quota_slack: STORE_SLACK_BLOCKS.into(),
+            ..StoreSpec::at(0)
+        };
+        let (stored, whole) = (layout.clone(), length.max(lease.before.length));
+        let ended = {
+            let (server, session) = (server.clone(), session.clone());
+            blocking(move || {
+                let change = LayoutChange {
+                    layout,
+                    length: length.max(lease.before.length),
+                    attributes: spec.attributes,
+                    clear_set_id: spec.clear_set_id,
+                    quota_slack: spec.quota_slack,
+                };
+                let expected = lease.before.data_version;
+                let changed = lease
+                    .volume
+                    .set_layout(fid, expected, &change, session.context());
+                let changed: Changed<VnodeStatus> = match changed {
+                    Err(error) => return Err(Box::new((error, lease))),
+                    Ok(changed) => changed,
+                };
+                let touched = Touched::changed([fid]);
+                let pending = collect(&server, &touched, session.host_slot(), session.now.0);
+                Ok((changed, pending, lease))
+            })
+            .await
+        };
+        let (changed, pending, lease) = match ended {
+            Ok(ended) => ended,
+            Err(refused) => {
+                let (error, lease) = *refused;
+                if store::is_refused_here(&error) {
+                    server.remove_failed_store(
+                        &lease.volume,
+                        fid,
+                        lease.next,
+                        (lease.store_lock, lease.version_guard),
+                    );
+                }
+                return Err(match error {
+                    Error::Stale(_) => Refusal::Code(AbortCode::ESTALE),
+                    other => other.into(),
+                });
+            }
+        };
+        let volume = &lease.volume;
+        volume.count_change(session.origin(), &lease.before, session.context());
+        let status = finish(server, changed, pending).await?;
+        if let Some(old) = &lease.old {
+            server.objects.prunes.queue(volume, fid, old.clone());
         }
-    };
-    let volume = &lease.volume;
-    volume.count_change(session.origin(), &lease.before, session.context());
-    let status = finish(server, changed, pending).await?;
-    if let Some(old) = &lease.old {
-        server.objects.prunes.queue(volume, fid, old.clone());
+        server.repair_after_store(fid, &stored, whole);
+        Ok(EndStoreReply {
+            status: server.show(&session, &status, allowed.access),
+            sync: vol_sync(volume),
+        })
     }
-    server.repair_after_store(fid, &stored, whole);
-    call.reply(&EndStoreReply {
-        status: server.show(&session, &status, allowed.access),
-        sync: vol_sync(volume),
-    });
-    Ok(())
 }
 
-pub(super) async fn abort_store(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let AbortStore { fid, store } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let now = server.wall().as_secs();
-    let lease = server.objects.leases.take(store, fid, session.id(), now)?;
-    server.remove_failed_store(
-        &lease.volume,
-        fid,
-        lease.next,
-        (lease.store_lock, lease.version_guard),
-    );
-    call.reply(&AbortStoreReply {});
-    Ok(())
+impl Handle<AbortStore, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: AbortStore,
+    ) -> Result<AbortStoreReply, Refusal> {
+        let server = &self.server;
+        let AbortStore { fid, store } = arguments;
+        let session = server.session(call).await?;
+        let now = server.wall().as_secs();
+        let lease = server.objects.leases.take(store, fid, session.id(), now)?;
+        server.remove_failed_store(
+            &lease.volume,
+            fid,
+            lease.next,
+            (lease.store_lock, lease.version_guard),
+        );
+        Ok(AbortStoreReply {})
+    }
 }
 
 /// The layout after a store, by its client's report.

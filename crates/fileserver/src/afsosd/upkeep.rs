@@ -1,7 +1,6 @@
 //! RepairStatus, MoveObject, HaveVolumes, CollectGarbage: requests of administrators and other file
 //! servers about this server's maintenance of objects.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_objects::repair::Pace;
@@ -11,84 +10,108 @@ use cellar_wire::afsosd::{
     MoveObjectReply, RepairStatus, RepairStatusReply,
 };
 use cellar_wire::ids::{VnodeId, VolumeId};
+use cellar_wire::serve::Handle;
 use cellar_wire::{AbortCode, List};
 
+use super::ObjectService;
 use super::{NOT_IN_OBJECTS, superuser};
 use crate::abort_map::Refusal;
 use crate::objects::repair::{DamagedObject, Outcome, RepairPlacement};
-use crate::server::Server;
-use crate::service::CallResult;
 
-pub(super) async fn repair_status(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let RepairStatus {} = call.arguments().await.map_err(Refusal::Call)?;
-    let status = server.objects.repairs.status();
-    call.reply(&RepairStatusReply { status });
-    Ok(())
-}
+impl Handle<RepairStatus, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        _: RepairStatus,
+    ) -> Result<RepairStatusReply, Refusal> {
+        let server = &self.server;
 
-pub(super) async fn move_object(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let MoveObject { fid, place, osd } = call.arguments().await.map_err(Refusal::Call)?;
-    superuser(server, call)?;
-    let broken = {
-        let server = server.clone();
-        blocking(move || {
-            let found = server.volumes.find(fid.volume)?.ok_or(Refusal::NoVolume)?;
-            let layout = found.1.volume.layout(fid)?.ok_or(NOT_IN_OBJECTS)?;
-            let placed = layout.objects.get(place as usize).ok_or(Refusal::Invalid)?;
-            Ok::<_, Refusal>(server.by_head(DamagedObject {
-                volume: fid.volume,
-                vnode: fid.vnode,
-                uniquifier: fid.uniquifier,
-                osd: placed.osd,
-                serial: placed.serial,
-            }))
-        })
-        .await?
-    };
-    let begun = server.objects.repairs.begin(&broken).ok_or(Refusal::Busy)?;
-    let free = Pace::new(0);
-    let (outcome, osd) = server
-        .rebuild_object(broken, RepairPlacement::On(osd), 0, &free)
-        .await?;
-    begun.end(outcome);
-    match outcome {
-        Outcome::Made(..) => {}
-        Outcome::Nothing | Outcome::Busy | Outcome::Away => return Err(Refusal::Busy),
-        Outcome::Failed => return Err(Refusal::Objects(AbortCode::EIO)),
+        let status = server.objects.repairs.status();
+        Ok(RepairStatusReply { status })
     }
-    call.reply(&MoveObjectReply { osd });
-    Ok(())
 }
 
-pub(super) async fn have_volumes(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let HaveVolumes { volumes } = call.arguments().await.map_err(Refusal::Call)?;
-    superuser(server, call)?;
-    let here = {
-        let server = server.clone();
-        let volumes: Vec<VolumeId> = volumes.iter().map(|id| VolumeId(*id)).collect();
-        blocking(move || server.have(&volumes)).await?
-    };
-    let here = List::from_iter_cut(here.into_iter().map(|volume| volume.0));
-    call.reply(&HaveVolumesReply { here });
-    Ok(())
+impl Handle<MoveObject, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: MoveObject,
+    ) -> Result<MoveObjectReply, Refusal> {
+        let server = &self.server;
+        let MoveObject { fid, place, osd } = arguments;
+        superuser(server, call)?;
+        let broken = {
+            let server = server.clone();
+            blocking(move || {
+                let found = server.volumes.find(fid.volume)?.ok_or(Refusal::NoVolume)?;
+                let layout = found.1.volume.layout(fid)?.ok_or(NOT_IN_OBJECTS)?;
+                let placed = layout.objects.get(place as usize).ok_or(Refusal::Invalid)?;
+                Ok::<_, Refusal>(server.by_head(DamagedObject {
+                    volume: fid.volume,
+                    vnode: fid.vnode,
+                    uniquifier: fid.uniquifier,
+                    osd: placed.osd,
+                    serial: placed.serial,
+                }))
+            })
+            .await?
+        };
+        let begun = server.objects.repairs.begin(&broken).ok_or(Refusal::Busy)?;
+        let free = Pace::new(0);
+        let (outcome, osd) = server
+            .rebuild_object(broken, RepairPlacement::On(osd), 0, &free)
+            .await?;
+        begun.end(outcome);
+        match outcome {
+            Outcome::Made(..) => {}
+            Outcome::Nothing | Outcome::Busy | Outcome::Away => return Err(Refusal::Busy),
+            Outcome::Failed => return Err(Refusal::Objects(AbortCode::EIO)),
+        }
+        Ok(MoveObjectReply { osd })
+    }
 }
 
-pub(super) async fn collect_garbage(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let CollectGarbage {
-        volume,
-        after,
-        grace,
-        flags,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    superuser(server, call)?;
-    let collected = server
-        .collect_garbage(
-            VolumeId(volume),
-            VnodeId(after),
-            Duration::from_secs(grace.into()),
-            flags & COLLECT_DRY != 0,
-        )
-        .await?;
-    call.reply(&CollectGarbageReply { collected });
-    Ok(())
+impl Handle<HaveVolumes, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: HaveVolumes,
+    ) -> Result<HaveVolumesReply, Refusal> {
+        let server = &self.server;
+        let HaveVolumes { volumes } = arguments;
+        superuser(server, call)?;
+        let here = {
+            let server = server.clone();
+            let volumes: Vec<VolumeId> = volumes.iter().map(|id| VolumeId(*id)).collect();
+            blocking(move || server.have(&volumes)).await?
+        };
+        let here = List::from_iter_cut(here.into_iter().map(|volume| volume.0));
+        Ok(HaveVolumesReply { here })
+    }
+}
+
+impl Handle<CollectGarbage, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: CollectGarbage,
+    ) -> Result<CollectGarbageReply, Refusal> {
+        let server = &self.server;
+        let CollectGarbage {
+            volume,
+            after,
+            grace,
+            flags,
+        } = arguments;
+        superuser(server, call)?;
+        let collected = server
+            .collect_garbage(
+                VolumeId(volume),
+                VnodeId(after),
+                Duration::from_secs(grace.into()),
+                flags & COLLECT_DRY != 0,
+            )
+            .await?;
+        Ok(CollectGarbageReply { collected })
+    }
 }

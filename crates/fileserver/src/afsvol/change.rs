@@ -12,40 +12,54 @@ use cellar_wire::afsvol::{
     SignalRestoreReply, VT_DELETE_ON_SALVAGE, VT_OUT_OF_SERVICE,
 };
 use cellar_wire::ids::{AfsTime, PartitionId};
+use cellar_wire::serve::Handle;
 use cellar_wire::{AbortCode, ids::VolumeId};
 use tracing::info;
 
+use super::VolumeService;
 use super::create::{check_elsewhere, volume_name};
 use super::list::partition_of;
 use super::status::kind_of;
 use super::transaction::{Beginning, InUse, special_of};
-use super::{CallResult, code, in_memory, on_disk, superuser};
+use super::{code, in_memory, on_disk, superuser};
 use crate::audit;
 use crate::callback::Pending;
 use crate::server::Server;
 use crate::volumes::Special;
 
-pub(super) async fn delete_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let DeleteVolume { trans } = call.arguments().await?;
-    superuser(server, call)?;
-    let used = InUse::enter(server, trans, "DeleteVolume")?;
-    delete(server, used.partition(), used.id(), Some(used)).await?;
-    call.reply(&DeleteVolumeReply {});
-    Ok(())
+impl Handle<DeleteVolume, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: DeleteVolume,
+    ) -> Result<DeleteVolumeReply, AbortCode> {
+        let server = &self.server;
+        let DeleteVolume { trans } = arguments;
+        superuser(server, call)?;
+        let used = InUse::enter(server, trans, "DeleteVolume")?;
+        delete(server, used.partition(), used.id(), Some(used)).await?;
+        Ok(DeleteVolumeReply {})
+    }
 }
 
-pub(super) async fn nuke_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let NukeVolume { partition, volume } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::add_detail("volume", volume);
-    audit::add_detail("partition", partition);
-    let (place, _) = partition_of(server, partition)?;
-    if server.transactions.is_busy(place, volume) {
-        return Err(AbortCode::VOLSERVOLBUSY);
+impl Handle<NukeVolume, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: NukeVolume,
+    ) -> Result<NukeVolumeReply, AbortCode> {
+        let server = &self.server;
+        let NukeVolume { partition, volume } = arguments;
+        superuser(server, call)?;
+        audit::add_detail("volume", volume);
+        audit::add_detail("partition", partition);
+        let (place, _) = partition_of(server, partition)?;
+        if server.transactions.is_busy(place, volume) {
+            return Err(AbortCode::VOLSERVOLBUSY);
+        }
+        delete(server, place, volume, None).await?;
+        Ok(NukeVolumeReply {})
     }
-    delete(server, place, volume, None).await?;
-    call.reply(&NukeVolumeReply {});
-    Ok(())
 }
 
 /// Deletes a volume, and breaks all promises for it. If this happens in a transaction, the
@@ -79,176 +93,218 @@ async fn delete(
     Ok(())
 }
 
-pub(super) async fn set_flags(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let SetFlags { trans, flags } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::add_detail("flags", format_args!("{flags:#x}"));
-    let used = InUse::enter(server, trans, "SetFlags")?;
-    // As for the flags of TransCreate, the strongest one counts.
-    if special_of(used.attach_flags()) == Some(Special::ReadOnly) {
-        return Err(AbortCode::EROFS);
-    }
-    let destroy = flags & VT_DELETE_ON_SALVAGE != 0;
-    let in_service = flags & VT_OUT_OF_SERVICE == 0;
-    edit(server, used.clone(), move |info| {
-        info.destroy_me = destroy;
-        // A volume that is to be destroyed is never shown to clients.
-        info.in_service = in_service && !destroy;
-    })
-    .await?;
-    if in_service && !destroy {
-        server.volumes.clear_moved(used.id());
-    }
-    server.volumes.forget(used.id());
-    used.set_flags(flags as u8);
-    call.reply(&SetFlagsReply {});
-    Ok(())
-}
-
-pub(super) async fn set_info(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let SetInfo { trans, info: new } = call.arguments().await?;
-    superuser(server, call)?;
-    // A field of -1 leaves the value unchanged.
-    let word = |word: i32| (word != -1).then_some(word as u32);
-    let date = |date: AfsTime| (date.0 != u32::MAX).then_some(date);
-    if new.max_quota < -1 {
-        return Err(AbortCode::EINVAL);
-    }
-    let used = InUse::enter(server, trans, "SetStatus")?;
-    edit(server, used, move |info| {
-        info.max_quota = word(new.max_quota).unwrap_or(info.max_quota);
-        info.day_use = word(new.day_use).unwrap_or(info.day_use);
-        info.created = date(new.creation_date).unwrap_or(info.created);
-        info.updated = date(new.update_date).unwrap_or(info.updated);
-        info.update_counter = word(new.update_counter).unwrap_or(info.update_counter);
-    })
-    .await?;
-    call.reply(&SetInfoReply {});
-    Ok(())
-}
-
-pub(super) async fn set_date(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let SetDate { trans, new_date } = call.arguments().await?;
-    superuser(server, call)?;
-    let used = InUse::enter(server, trans, "SetDate")?;
-    edit(server, used, move |info| {
-        info.created = AfsTime(new_date as u32)
-    })
-    .await?;
-    call.reply(&SetDateReply {});
-    Ok(())
-}
-
-/// Sets name, type and related ids of a volume.
-pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let SetIdsTypes {
-        trans,
-        name,
-        volume_type,
-        parent,
-        clone,
-        backup,
-    } = call.arguments().await?;
-    superuser(server, call)?;
-    let name = volume_name(&name)?;
-    audit::add_detail("name", &name);
-    let kind = kind_of(volume_type).ok_or(AbortCode::EINVAL)?;
-    let used = InUse::enter(server, trans, "SetIdsTypes")?;
-    let pending = {
-        let server = server.clone();
-        on_disk(move || {
-            let attached = used.volume()?;
-            let before = attached.volume.info();
-            let ids = IdsSpec {
-                name,
-                kind,
-                parent,
-                clone,
-                backup,
-            };
-            let changed = attached.partition.set_ids(used.id(), &ids);
-            changed.and_then(|changed| changed.wait()).map_err(code)?;
-            if before.kind == kind {
-                return Ok(Pending::default());
-            }
-            // The access of clients to the volume has changed.
-            server.volumes.forget(used.id());
-            Ok(server.breaker.collect_volume(used.id(), server.now_secs()))
+impl Handle<SetFlags, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: SetFlags,
+    ) -> Result<SetFlagsReply, AbortCode> {
+        let server = &self.server;
+        let SetFlags { trans, flags } = arguments;
+        superuser(server, call)?;
+        audit::add_detail("flags", format_args!("{flags:#x}"));
+        let used = InUse::enter(server, trans, "SetFlags")?;
+        // As for the flags of TransCreate, the strongest one counts.
+        if special_of(used.attach_flags()) == Some(Special::ReadOnly) {
+            return Err(AbortCode::EROFS);
+        }
+        let destroy = flags & VT_DELETE_ON_SALVAGE != 0;
+        let in_service = flags & VT_OUT_OF_SERVICE == 0;
+        edit(server, used.clone(), move |info| {
+            info.destroy_me = destroy;
+            // A volume that is to be destroyed is never shown to clients.
+            info.in_service = in_service && !destroy;
         })
-        .await?
-    };
-    server.breaker.wait_for_delivery(pending).await;
-    call.reply(&SetIdsTypesReply {});
-    Ok(())
+        .await?;
+        if in_service && !destroy {
+            server.volumes.clear_moved(used.id());
+        }
+        server.volumes.forget(used.id());
+        used.set_flags(flags as u8);
+        Ok(SetFlagsReply {})
+    }
 }
 
-/// Converts a read-only volume to the read-write volume of its group, in place. EXDEV if this
-/// server has the read-write volume, on any partition.
-pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let ConvertROtoRWvolume { partition, volume } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::add_detail("volume", volume);
-    audit::add_detail("partition", partition);
-    let (place, partition) = partition_of(server, partition)?;
-    let pending = {
-        let server = server.clone();
-        on_disk(move || {
-            let found = partition.volume(volume).map_err(code)?;
-            let read_write = found.ok_or(AbortCode::ENODEV)?.info().parent;
-            let used = InUse::begin(
-                &server,
-                Beginning {
-                    volume,
-                    partition: place,
-                    attach_flags: 0,
-                    now: server.now_secs(),
-                    procedure: "ConvertROtoRW",
-                },
-            )?;
-            let converted = check_elsewhere(&server, place, read_write).and_then(|()| {
-                partition
-                    .convert_to_rw(volume, server.version_now())?
-                    .wait()
-            });
-            used.end();
-            let converted = converted.map_err(|error| {
-                info!(%volume, partition = %place, %error, "volume not converted");
-                match error {
-                    Error::VolumeExists(_) => AbortCode::EXDEV,
-                    _ => AbortCode::VOLSERFAILEDOP,
+impl Handle<SetInfo, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: SetInfo,
+    ) -> Result<SetInfoReply, AbortCode> {
+        let server = &self.server;
+        let SetInfo { trans, info: new } = arguments;
+        superuser(server, call)?;
+        // A field of -1 leaves the value unchanged.
+        let word = |word: i32| (word != -1).then_some(word as u32);
+        let date = |date: AfsTime| (date.0 != u32::MAX).then_some(date);
+        if new.max_quota < -1 {
+            return Err(AbortCode::EINVAL);
+        }
+        let used = InUse::enter(server, trans, "SetStatus")?;
+        edit(server, used, move |info| {
+            info.max_quota = word(new.max_quota).unwrap_or(info.max_quota);
+            info.day_use = word(new.day_use).unwrap_or(info.day_use);
+            info.created = date(new.creation_date).unwrap_or(info.created);
+            info.updated = date(new.update_date).unwrap_or(info.updated);
+            info.update_counter = word(new.update_counter).unwrap_or(info.update_counter);
+        })
+        .await?;
+        Ok(SetInfoReply {})
+    }
+}
+
+impl Handle<SetDate, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: SetDate,
+    ) -> Result<SetDateReply, AbortCode> {
+        let server = &self.server;
+        let SetDate { trans, new_date } = arguments;
+        superuser(server, call)?;
+        let used = InUse::enter(server, trans, "SetDate")?;
+        edit(server, used, move |info| {
+            info.created = AfsTime(new_date as u32)
+        })
+        .await?;
+        Ok(SetDateReply {})
+    }
+}
+
+impl Handle<SetIdsTypes, IncomingCall> for VolumeService {
+    /// Sets name, type and related ids of a volume.
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: SetIdsTypes,
+    ) -> Result<SetIdsTypesReply, AbortCode> {
+        let server = &self.server;
+        let SetIdsTypes {
+            trans,
+            name,
+            volume_type,
+            parent,
+            clone,
+            backup,
+        } = arguments;
+        superuser(server, call)?;
+        let name = volume_name(&name)?;
+        audit::add_detail("name", &name);
+        let kind = kind_of(volume_type).ok_or(AbortCode::EINVAL)?;
+        let used = InUse::enter(server, trans, "SetIdsTypes")?;
+        let pending = {
+            let server = server.clone();
+            on_disk(move || {
+                let attached = used.volume()?;
+                let before = attached.volume.info();
+                let ids = IdsSpec {
+                    name,
+                    kind,
+                    parent,
+                    clone,
+                    backup,
+                };
+                let changed = attached.partition.set_ids(used.id(), &ids);
+                changed.and_then(|changed| changed.wait()).map_err(code)?;
+                if before.kind == kind {
+                    return Ok(Pending::default());
                 }
-            })?;
-            info!(%volume, into = %converted.id(), partition = %place, "volume converted");
-            server.volumes.forget(volume);
-            server.volumes.forget(converted.id());
-            server.volumes.clear_moved(converted.id());
-            Ok(server.breaker.collect_volume(volume, server.now_secs()))
-        })
-        .await?
-    };
-    server.breaker.wait_for_delivery(pending).await;
-    call.reply(&ConvertROtoRWvolumeReply {});
-    Ok(())
+                // The access of clients to the volume has changed.
+                server.volumes.forget(used.id());
+                Ok(server.breaker.collect_volume(used.id(), server.now_secs()))
+            })
+            .await?
+        };
+        server.breaker.wait_for_delivery(pending).await;
+        Ok(SetIdsTypesReply {})
+    }
 }
 
-/// Clients that ask for the volume, which is no longer here, learn from now on that it moved. The
-/// note lasts until the next restart.
-pub(super) async fn set_forwarding(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let SetForwarding { trans, new_site } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::add_detail("server", std::net::Ipv4Addr::from(new_site));
-    let used = InUse::enter(server, trans, "SetForwarding")?;
-    server.volumes.set_moved(used.id(), new_site);
-    call.reply(&SetForwardingReply {});
-    Ok(())
+impl Handle<ConvertROtoRWvolume, IncomingCall> for VolumeService {
+    /// Converts a read-only volume to the read-write volume of its group, in place. EXDEV if this
+    /// server has the read-write volume, on any partition.
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: ConvertROtoRWvolume,
+    ) -> Result<ConvertROtoRWvolumeReply, AbortCode> {
+        let server = &self.server;
+        let ConvertROtoRWvolume { partition, volume } = arguments;
+        superuser(server, call)?;
+        audit::add_detail("volume", volume);
+        audit::add_detail("partition", partition);
+        let (place, partition) = partition_of(server, partition)?;
+        let pending = {
+            let server = server.clone();
+            on_disk(move || {
+                let found = partition.volume(volume).map_err(code)?;
+                let read_write = found.ok_or(AbortCode::ENODEV)?.info().parent;
+                let used = InUse::begin(
+                    &server,
+                    Beginning {
+                        volume,
+                        partition: place,
+                        attach_flags: 0,
+                        now: server.now_secs(),
+                        procedure: "ConvertROtoRW",
+                    },
+                )?;
+                let converted = check_elsewhere(&server, place, read_write).and_then(|()| {
+                    partition
+                        .convert_to_rw(volume, server.version_now())?
+                        .wait()
+                });
+                used.end();
+                let converted = converted.map_err(|error| {
+                    info!(%volume, partition = %place, %error, "volume not converted");
+                    match error {
+                        Error::VolumeExists(_) => AbortCode::EXDEV,
+                        _ => AbortCode::VOLSERFAILEDOP,
+                    }
+                })?;
+                info!(%volume, into = %converted.id(), partition = %place, "volume converted");
+                server.volumes.forget(volume);
+                server.volumes.forget(converted.id());
+                server.volumes.clear_moved(converted.id());
+                Ok(server.breaker.collect_volume(volume, server.now_secs()))
+            })
+            .await?
+        };
+        server.breaker.wait_for_delivery(pending).await;
+        Ok(ConvertROtoRWvolumeReply {})
+    }
 }
 
-/// Does nothing, as in every volume server.
-pub(super) async fn signal_restore(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let SignalRestore { .. } = call.arguments().await?;
-    superuser(server, call)?;
-    call.reply(&SignalRestoreReply {});
-    Ok(())
+impl Handle<SetForwarding, IncomingCall> for VolumeService {
+    /// Clients that ask for the volume, which is no longer here, learn from now on that it moved.
+    /// The note lasts until the next restart.
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: SetForwarding,
+    ) -> Result<SetForwardingReply, AbortCode> {
+        let server = &self.server;
+        let SetForwarding { trans, new_site } = arguments;
+        superuser(server, call)?;
+        audit::add_detail("server", std::net::Ipv4Addr::from(new_site));
+        let used = InUse::enter(server, trans, "SetForwarding")?;
+        server.volumes.set_moved(used.id(), new_site);
+        Ok(SetForwardingReply {})
+    }
+}
+
+impl Handle<SignalRestore, IncomingCall> for VolumeService {
+    /// Does nothing, as in every volume server.
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        _: SignalRestore,
+    ) -> Result<SignalRestoreReply, AbortCode> {
+        let server = &self.server;
+
+        superuser(server, call)?;
+        Ok(SignalRestoreReply {})
+    }
 }
 
 /// Changes the header of a transaction's volume, durably. The date of the last change of the

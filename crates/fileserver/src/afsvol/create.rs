@@ -9,12 +9,14 @@ use cellar_wire::afsvol::{
     Clone, CloneReply, CreateVolume, CreateVolumeReply, ReClone, ReCloneReply, VolumeNameArgument,
 };
 use cellar_wire::ids::{AfsTime, PartitionId, ViceId, VolumeId};
+use cellar_wire::serve::Handle;
 use tracing::info;
 
+use super::VolumeService;
 use super::copy::copy;
 use super::status::kind_of;
 use super::transaction::{Beginning, InUse};
-use super::{CallResult, code, on_disk, superuser};
+use super::{code, on_disk, superuser};
 use crate::audit;
 use crate::server::Server;
 use crate::volumes::{Attached, Special};
@@ -24,40 +26,46 @@ const FIRST_QUOTA: u32 = 5000;
 /// The longest name of a volume.
 const NAME_MAX: usize = 31;
 
-/// Creates a volume: read-write with an empty root directory, or one that a restore will fill.
-/// Before its transaction receives SetFlags(0), it is out of service. It is removed if the
-/// transaction is abandoned.
-pub(super) async fn create_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let CreateVolume {
-        partition,
-        name,
-        volume_type,
-        parent,
-        volume,
-    } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::add_detail("volume", volume);
-    audit::add_detail("partition", partition);
-    let name = volume_name(&name)?;
-    audit::add_detail("name", &name);
-    let partition = PartitionId::new(partition).ok_or(AbortCode::EINVAL)?;
-    let kind = kind_of(volume_type).ok_or(AbortCode::EINVAL)?;
-    audit::add_detail("type", volume_type);
-    if volume.0 == 0 {
-        return Err(AbortCode::E2BIG);
+impl Handle<CreateVolume, IncomingCall> for VolumeService {
+    /// Creates a volume: read-write with an empty root directory, or one that a restore will fill.
+    /// Before its transaction receives SetFlags(0), it is out of service. It is removed if the
+    /// transaction is abandoned.
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: CreateVolume,
+    ) -> Result<CreateVolumeReply, AbortCode> {
+        let server = &self.server;
+        let CreateVolume {
+            partition,
+            name,
+            volume_type,
+            parent,
+            volume,
+        } = arguments;
+        superuser(server, call)?;
+        audit::add_detail("volume", volume);
+        audit::add_detail("partition", partition);
+        let name = volume_name(&name)?;
+        audit::add_detail("name", &name);
+        let partition = PartitionId::new(partition).ok_or(AbortCode::EINVAL)?;
+        let kind = kind_of(volume_type).ok_or(AbortCode::EINVAL)?;
+        audit::add_detail("type", volume_type);
+        if volume.0 == 0 {
+            return Err(AbortCode::E2BIG);
+        }
+        let wanted = NewVolume {
+            volume,
+            name,
+            kind,
+            // Without a root directory: the restore brings one.
+            root: !(parent == volume && kind == VolumeKind::ReadWrite),
+            parent: if parent.0 == 0 { volume } else { parent },
+        };
+        let server = server.clone();
+        let trans = on_disk(move || create(&server, partition, wanted)).await?;
+        Ok(CreateVolumeReply { volume, trans })
     }
-    let wanted = NewVolume {
-        volume,
-        name,
-        kind,
-        // Without a root directory: the restore brings one.
-        root: !(parent == volume && kind == VolumeKind::ReadWrite),
-        parent: if parent.0 == 0 { volume } else { parent },
-    };
-    let server = server.clone();
-    let trans = on_disk(move || create(&server, partition, wanted)).await?;
-    call.reply(&CreateVolumeReply { volume, trans });
-    Ok(())
 }
 
 /// The parameters of a new volume.
@@ -155,40 +163,42 @@ pub(super) fn checked_name(name: &[u8]) -> Result<String, AbortCode> {
     Ok(text.to_owned())
 }
 
-/// Creates a clone beside its volume. Until SetFlags(0), it is out of service and marked to be
-/// destroyed.
-pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let Clone {
-        trans,
-        purge_volume,
-        new_type,
-        new_name,
-        new_volume,
-    } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::add_detail("clone", new_volume);
-    let name = volume_name(&new_name)?;
-    audit::add_detail("name", &name);
-    let kind = kind_of(new_type).ok_or(AbortCode::EINVAL)?;
-    if new_volume.0 == 0 {
-        return Err(AbortCode::EINVAL);
+impl Handle<Clone, IncomingCall> for VolumeService {
+    /// Creates a clone beside its volume. Until SetFlags(0), it is out of service and marked to be
+    /// destroyed.
+    async fn handle(&self, call: &IncomingCall, arguments: Clone) -> Result<CloneReply, AbortCode> {
+        let server = &self.server;
+        let Clone {
+            trans,
+            purge_volume,
+            new_type,
+            new_name,
+            new_volume,
+        } = arguments;
+        superuser(server, call)?;
+        audit::add_detail("clone", new_volume);
+        let name = volume_name(&new_name)?;
+        audit::add_detail("name", &name);
+        let kind = kind_of(new_type).ok_or(AbortCode::EINVAL)?;
+        if new_volume.0 == 0 {
+            return Err(AbortCode::EINVAL);
+        }
+        let source = InUse::enter(server, trans, "Clone")?;
+        let pending = {
+            let server = server.clone();
+            on_disk(move || {
+                let reserved = reserve(&server, &source, new_volume, "Clone")?;
+                let outcome = clone(&server, &source, purge_volume, new_volume, name, kind);
+                reserved.end();
+                outcome?;
+                server.volumes.forget(new_volume);
+                Ok(server.breaker.collect_volume(new_volume, server.now_secs()))
+            })
+            .await?
+        };
+        server.breaker.wait_for_delivery(pending).await;
+        Ok(CloneReply { new_volume })
     }
-    let source = InUse::enter(server, trans, "Clone")?;
-    let pending = {
-        let server = server.clone();
-        on_disk(move || {
-            let reserved = reserve(&server, &source, new_volume, "Clone")?;
-            let outcome = clone(&server, &source, purge_volume, new_volume, name, kind);
-            reserved.end();
-            outcome?;
-            server.volumes.forget(new_volume);
-            Ok(server.breaker.collect_volume(new_volume, server.now_secs()))
-        })
-        .await?
-    };
-    server.breaker.wait_for_delivery(pending).await;
-    call.reply(&CloneReply { new_volume });
-    Ok(())
 }
 
 /// Reserves the id of a clone while the clone is made.
@@ -266,27 +276,33 @@ fn clone(
     made.map(drop).map_err(code)
 }
 
-/// Recreates a clone in its place, with the same id and type, and the present contents.
-pub(super) async fn re_clone(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let ReClone { trans, clone } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::add_detail("clone", clone);
-    let source = InUse::enter(server, trans, "ReClone")?;
-    let pending = {
-        let server = server.clone();
-        on_disk(move || {
-            let reserved = reserve(&server, &source, clone, "ReClone")?;
-            let outcome = replace_clone(&server, &source, clone);
-            reserved.end();
-            outcome?;
-            server.volumes.forget(clone);
-            Ok(server.breaker.collect_volume(clone, server.now_secs()))
-        })
-        .await?
-    };
-    server.breaker.wait_for_delivery(pending).await;
-    call.reply(&ReCloneReply {});
-    Ok(())
+impl Handle<ReClone, IncomingCall> for VolumeService {
+    /// Recreates a clone in its place, with the same id and type, and the present contents.
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: ReClone,
+    ) -> Result<ReCloneReply, AbortCode> {
+        let server = &self.server;
+        let ReClone { trans, clone } = arguments;
+        superuser(server, call)?;
+        audit::add_detail("clone", clone);
+        let source = InUse::enter(server, trans, "ReClone")?;
+        let pending = {
+            let server = server.clone();
+            on_disk(move || {
+                let reserved = reserve(&server, &source, clone, "ReClone")?;
+                let outcome = replace_clone(&server, &source, clone);
+                reserved.end();
+                outcome?;
+                server.volumes.forget(clone);
+                Ok(server.breaker.collect_volume(clone, server.now_secs()))
+            })
+            .await?
+        };
+        server.breaker.wait_for_delivery(pending).await;
+        Ok(ReCloneReply {})
+    }
 }
 
 fn replace_clone(server: &Server, source: &InUse, clone: VolumeId) -> Result<(), AbortCode> {

@@ -15,7 +15,9 @@ use cellar_wire::afsvol::{
 use cellar_wire::delta::{Item, Origin, Reader};
 use cellar_wire::ids::VolumeId;
 use cellar_wire::object::Layout;
+use cellar_wire::serve::{Handle, HandleStream};
 
+use super::VolumeService;
 use super::contents::{from_wire, image_of_delta, restored_from_delta, to_wire};
 use super::restore::{Refused, RestoreTarget, finish};
 use super::stream::{Sink, Stream};
@@ -25,32 +27,48 @@ use crate::audit;
 use crate::objects::lending::Borrower;
 use crate::server::Server;
 
-pub(super) async fn get_capabilities(_server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetCapabilities {} = call.arguments().await?;
-    call.reply(&GetCapabilitiesReply {
-        version: DELTA_VERSION,
-        capabilities: CAN_DELTA,
-    });
-    Ok(())
+impl Handle<GetCapabilities, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        _: GetCapabilities,
+    ) -> Result<GetCapabilitiesReply, AbortCode> {
+        Ok(GetCapabilitiesReply {
+            version: DELTA_VERSION,
+            capabilities: CAN_DELTA,
+        })
+    }
 }
 
-pub(super) async fn get_object_cell(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetObjectCell {} = call.arguments().await?;
-    let cell = server.object_cell();
-    call.reply(&GetObjectCellReply { cell });
-    Ok(())
+impl Handle<GetObjectCell, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        _: GetObjectCell,
+    ) -> Result<GetObjectCellReply, AbortCode> {
+        let server = &self.server;
+
+        let cell = server.object_cell();
+        Ok(GetObjectCellReply { cell })
+    }
 }
 
-pub(super) async fn get_state(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetState { trans } = call.arguments().await?;
-    superuser(server, call)?;
-    let used = InUse::enter(server, trans, "GetState")?;
-    let state = state_of(&used).await?;
-    call.reply(&GetStateReply {
-        version: DELTA_VERSION,
-        state,
-    });
-    Ok(())
+impl Handle<GetState, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: GetState,
+    ) -> Result<GetStateReply, AbortCode> {
+        let server = &self.server;
+        let GetState { trans } = arguments;
+        superuser(server, call)?;
+        let used = InUse::enter(server, trans, "GetState")?;
+        let state = state_of(&used).await?;
+        Ok(GetStateReply {
+            version: DELTA_VERSION,
+            state,
+        })
+    }
 }
 
 /// The state of a transaction's volume, if it has a name.
@@ -64,24 +82,30 @@ pub(super) async fn state_of(used: &InUse) -> Result<VolumeState, AbortCode> {
     Ok(state.map(to_wire).unwrap_or_default())
 }
 
-pub(super) async fn restore_delta(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let RestoreDelta {
-        trans,
-        cookie,
-        head,
-    } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::add_detail("name", String::from_utf8_lossy(cookie.name.as_bytes()));
-    if head.version != DELTA_VERSION {
-        return Err(AbortCode::RXGEN_OPCODE);
+impl HandleStream<RestoreDelta, IncomingCall> for VolumeService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: RestoreDelta,
+    ) -> Result<RestoreDeltaReply, AbortCode> {
+        let server = &self.server;
+        let RestoreDelta {
+            trans,
+            cookie,
+            head,
+        } = arguments;
+        superuser(server, call)?;
+        audit::add_detail("name", String::from_utf8_lossy(cookie.name.as_bytes()));
+        if head.version != DELTA_VERSION {
+            return Err(AbortCode::RXGEN_OPCODE);
+        }
+        let used = InUse::enter(server, trans, "RestoreDelta")?;
+        let stream = Stream::new(server, used.progress());
+        let sink = DeltaSink::begin(server, &used, cookie, head).await?;
+        let sink = stream.receive(call, sink).await?;
+        finish(server, used, move || sink.finish()).await?;
+        Ok(RestoreDeltaReply {})
     }
-    let used = InUse::enter(server, trans, "RestoreDelta")?;
-    let stream = Stream::new(server, used.progress());
-    let sink = DeltaSink::begin(server, &used, cookie, head).await?;
-    let sink = stream.receive(call, sink).await?;
-    finish(server, used, move || sink.finish()).await?;
-    call.reply(&RestoreDeltaReply {});
-    Ok(())
 }
 
 /// Receives a delta.

@@ -21,7 +21,9 @@ use cellar_wire::afsvol::{
 };
 use cellar_wire::dump::write;
 use cellar_wire::ids::{AfsTime, Fid};
+use cellar_wire::serve::{Handle, HandleStream};
 
+use super::VolumeService;
 use super::contents::{dump_header, record, volume_header, with_objects};
 use super::object_bytes::InObjects;
 use super::stream::{Next, Source, Stream};
@@ -39,24 +41,36 @@ const GATHERED_BYTES: usize = 32 * 1024;
 
 static ZEROS: [u8; VOLUME_STREAM_PIECE_BYTES] = [0; VOLUME_STREAM_PIECE_BYTES];
 
-pub(super) async fn dump(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let Dump { trans, from_date } = call.arguments().await?;
-    superuser(server, call)?;
-    send(server, call, trans, from_date, 0).await?;
-    call.reply(&DumpReply {});
-    Ok(())
+impl HandleStream<Dump, IncomingCall> for VolumeService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: Dump,
+    ) -> Result<DumpReply, AbortCode> {
+        let server = &self.server;
+        let Dump { trans, from_date } = arguments;
+        superuser(server, call)?;
+        send(server, call, trans, from_date, 0).await?;
+        Ok(DumpReply {})
+    }
 }
 
-pub(super) async fn dump_v2(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let DumpV2 {
-        trans,
-        from_date,
-        flags,
-    } = call.arguments().await?;
-    superuser(server, call)?;
-    send(server, call, trans, from_date, flags).await?;
-    call.reply(&DumpV2Reply {});
-    Ok(())
+impl HandleStream<DumpV2, IncomingCall> for VolumeService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: DumpV2,
+    ) -> Result<DumpV2Reply, AbortCode> {
+        let server = &self.server;
+        let DumpV2 {
+            trans,
+            from_date,
+            flags,
+        } = arguments;
+        superuser(server, call)?;
+        send(server, call, trans, from_date, flags).await?;
+        Ok(DumpV2Reply {})
+    }
 }
 
 async fn send(
@@ -303,16 +317,22 @@ pub(super) fn in_objects(frozen: &Frozen, listed: &Listed) -> Option<InObjects> 
     })
 }
 
-pub(super) async fn get_size(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetSize { trans, from_date } = call.arguments().await?;
-    superuser(server, call)?;
-    let used = InUse::enter(server, trans, "GetSize")?;
-    let from = AfsTime(from_date as u32);
-    let dump_size = on_disk(move || size(&freeze(&used)?, from)).await?;
-    call.reply(&GetSizeReply {
-        size: VolumeSize { dump_size },
-    });
-    Ok(())
+impl Handle<GetSize, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: GetSize,
+    ) -> Result<GetSizeReply, AbortCode> {
+        let server = &self.server;
+        let GetSize { trans, from_date } = arguments;
+        superuser(server, call)?;
+        let used = InUse::enter(server, trans, "GetSize")?;
+        let from = AfsTime(from_date as u32);
+        let dump_size = on_disk(move || size(&freeze(&used)?, from)).await?;
+        Ok(GetSizeReply {
+            size: VolumeSize { dump_size },
+        })
+    }
 }
 
 /// The number of bytes that a Dump would send, with all directories.

@@ -32,10 +32,12 @@ use cellar_wire::afsvol::{
     RestoreReply, VolumeState, WRONG_BASE,
 };
 use cellar_wire::ids::AfsTime;
+use cellar_wire::serve::Handle;
 use cellar_wire::{AbortCode, Decode, List};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
+use super::VolumeService;
 use super::contents::from_wire;
 use super::delta_in::{DeltaSink, state_of};
 use super::delta_out::{Base, DeltaSource, plan};
@@ -43,63 +45,75 @@ use super::dump::{DumpSource, freeze};
 use super::restore::finish;
 use super::stream::Stream;
 use super::transaction::InUse;
-use super::{CallResult, on_disk, superuser};
+use super::{on_disk, superuser};
 use crate::audit;
 use crate::limits::VOLUME_QUESTION_PATIENCE;
 use crate::objects::lending::Lender;
 use crate::server::Server;
 
-pub(super) async fn forward(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let Forward {
-        from_trans,
-        from_date,
-        destination,
-        dest_trans,
-        cookie,
-    } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::add_detail("to", address(&destination));
-    let used = InUse::enter(server, from_trans, "Forward")?;
-    let outgoing = Outgoing::new(server, call, &used, from_date, cookie).await?;
-    let replica = Replica {
-        trans: dest_trans,
-        server: destination,
-    };
-    outgoing.send(replica).await?;
-    call.reply(&ForwardReply {});
-    Ok(())
+impl Handle<Forward, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: Forward,
+    ) -> Result<ForwardReply, AbortCode> {
+        let server = &self.server;
+        let Forward {
+            from_trans,
+            from_date,
+            destination,
+            dest_trans,
+            cookie,
+        } = arguments;
+        superuser(server, call)?;
+        audit::add_detail("to", address(&destination));
+        let used = InUse::enter(server, from_trans, "Forward")?;
+        let outgoing = Outgoing::new(server, call, &used, from_date, cookie).await?;
+        let replica = Replica {
+            trans: dest_trans,
+            server: destination,
+        };
+        outgoing.send(replica).await?;
+        Ok(ForwardReply {})
+    }
 }
 
-pub(super) async fn forward_multiple(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let ForwardMultiple {
-        from_trans,
-        from_date,
-        destinations,
-        cookie,
-        ..
-    } = call.arguments().await?;
-    superuser(server, call)?;
-    let used = InUse::enter(server, from_trans, "ForwardMulti")?;
-    let outgoing = Outgoing::new(server, call, &used, from_date, cookie).await?;
-    let mut sending = JoinSet::new();
-    for (index, &replica) in destinations.iter().enumerate() {
-        let outgoing = outgoing.clone();
-        sending.spawn(async move { (index, outgoing.send(replica).await) });
-    }
-    // A task that panics counts as failed.
-    let mut results = vec![AbortCode::VOLSERFAILEDOP.0; destinations.len()];
-    while let Some(sent) = sending.join_next().await {
-        if let Ok((index, outcome)) = sent {
-            results[index] = outcome.err().map_or(0, |code| code.0);
+impl Handle<ForwardMultiple, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: ForwardMultiple,
+    ) -> Result<ForwardMultipleReply, AbortCode> {
+        let server = &self.server;
+        let ForwardMultiple {
+            from_trans,
+            from_date,
+            destinations,
+            cookie,
+            ..
+        } = arguments;
+        superuser(server, call)?;
+        let used = InUse::enter(server, from_trans, "ForwardMulti")?;
+        let outgoing = Outgoing::new(server, call, &used, from_date, cookie).await?;
+        let mut sending = JoinSet::new();
+        for (index, &replica) in destinations.iter().enumerate() {
+            let outgoing = outgoing.clone();
+            sending.spawn(async move { (index, outgoing.send(replica).await) });
         }
+        // A task that panics counts as failed.
+        let mut results = vec![AbortCode::VOLSERFAILEDOP.0; destinations.len()];
+        while let Some(sent) = sending.join_next().await {
+            if let Ok((index, outcome)) = sent {
+                results[index] = outcome.err().map_or(0, |code| code.0);
+            }
+        }
+        for (replica, result) in destinations.iter().zip(&results) {
+            audit::add_detail("to", format_args!("{} {result}", address(&replica.server)));
+        }
+        Ok(ForwardMultipleReply {
+            results: List::from_iter_cut(results),
+        })
     }
-    for (replica, result) in destinations.iter().zip(&results) {
-        audit::add_detail("to", format_args!("{} {result}", address(&replica.server)));
-    }
-    call.reply(&ForwardMultipleReply {
-        results: List::from_iter_cut(results),
-    });
-    Ok(())
 }
 
 fn address(server: &DestServer) -> SocketAddr {

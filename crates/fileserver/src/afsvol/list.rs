@@ -13,49 +13,75 @@ use cellar_wire::afsvol::{
     XListVolumes, XListVolumesReply,
 };
 use cellar_wire::ids::{PartitionId, VolumeId};
+use cellar_wire::serve::Handle;
 use cellar_wire::{AbortCode, List};
 
+use super::VolumeService;
 use super::status::kind_number;
-use super::{CallResult, code, in_memory, on_disk};
+use super::{code, in_memory, on_disk};
 use crate::server::Server;
 
 /// Volumes requested from the store at a time.
 const PAGE: usize = 4096;
 
-pub(super) async fn list_volumes(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let ListVolumes { partition, flags } = call.arguments().await?;
-    let entries = every(server, partition, flags).await?;
-    call.reply(&ListVolumesReply {
-        entries: List::from_iter_cut(entries),
-    });
-    Ok(())
+impl Handle<ListVolumes, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: ListVolumes,
+    ) -> Result<ListVolumesReply, AbortCode> {
+        let server = &self.server;
+        let ListVolumes { partition, flags } = arguments;
+        let entries = every(server, partition, flags).await?;
+        Ok(ListVolumesReply {
+            entries: List::from_iter_cut(entries),
+        })
+    }
 }
 
-pub(super) async fn x_list_volumes(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let XListVolumes { partition, flags } = call.arguments().await?;
-    let entries = every(server, partition, flags).await?;
-    call.reply(&XListVolumesReply {
-        entries: List::from_iter_cut(entries),
-    });
-    Ok(())
+impl Handle<XListVolumes, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: XListVolumes,
+    ) -> Result<XListVolumesReply, AbortCode> {
+        let server = &self.server;
+        let XListVolumes { partition, flags } = arguments;
+        let entries = every(server, partition, flags).await?;
+        Ok(XListVolumesReply {
+            entries: List::from_iter_cut(entries),
+        })
+    }
 }
 
-pub(super) async fn list_one_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let ListOneVolume { partition, volume } = call.arguments().await?;
-    let entry = entry_of(server, partition, volume).await?;
-    call.reply(&ListOneVolumeReply {
-        entries: List::from_iter_cut([entry]),
-    });
-    Ok(())
+impl Handle<ListOneVolume, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: ListOneVolume,
+    ) -> Result<ListOneVolumeReply, AbortCode> {
+        let server = &self.server;
+        let ListOneVolume { partition, volume } = arguments;
+        let entry = entry_of(server, partition, volume).await?;
+        Ok(ListOneVolumeReply {
+            entries: List::from_iter_cut([entry]),
+        })
+    }
 }
 
-pub(super) async fn x_list_one_volume(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let XListOneVolume { partition, volume } = call.arguments().await?;
-    let entry = entry_of(server, partition, volume).await?;
-    call.reply(&XListOneVolumeReply {
-        entries: List::from_iter_cut([entry]),
-    });
-    Ok(())
+impl Handle<XListOneVolume, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: XListOneVolume,
+    ) -> Result<XListOneVolumeReply, AbortCode> {
+        let server = &self.server;
+        let XListOneVolume { partition, volume } = arguments;
+        let entry = entry_of(server, partition, volume).await?;
+        Ok(XListOneVolumeReply {
+            entries: List::from_iter_cut([entry]),
+        })
+    }
 }
 
 /// One form of a volume in a list.

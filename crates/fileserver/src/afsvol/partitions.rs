@@ -10,78 +10,104 @@ use cellar_wire::afsvol::{
     XListPartitionsReply,
 };
 use cellar_wire::ids::PartitionId;
+use cellar_wire::serve::Handle;
 use cellar_wire::{AbortCode, List, WordString};
 
-use super::{CallResult, code, on_disk};
+use super::VolumeService;
+use super::{code, on_disk};
 use crate::server::Server;
 
 /// The number of partitions that fit into the old form.
 const OLD_PARTITIONS: usize = 26;
 
-pub(super) async fn list_partitions(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let ListPartitions {} = call.arguments().await?;
-    let mut partitions = [-1; OLD_PARTITIONS];
-    for (id, _) in server.volumes.partitions() {
-        let number = id.number();
-        if let Some(slot) = usize::try_from(number)
-            .ok()
-            .and_then(|at| partitions.get_mut(at))
-        {
-            *slot = number;
+impl Handle<ListPartitions, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        _: ListPartitions,
+    ) -> Result<ListPartitionsReply, AbortCode> {
+        let server = &self.server;
+
+        let mut partitions = [-1; OLD_PARTITIONS];
+        for (id, _) in server.volumes.partitions() {
+            let number = id.number();
+            if let Some(slot) = usize::try_from(number)
+                .ok()
+                .and_then(|at| partitions.get_mut(at))
+            {
+                *slot = number;
+            }
         }
+        Ok(ListPartitionsReply { partitions })
     }
-    call.reply(&ListPartitionsReply { partitions });
-    Ok(())
 }
 
-pub(super) async fn x_list_partitions(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let XListPartitions {} = call.arguments().await?;
-    let numbers = server
-        .volumes
-        .partitions()
-        .into_iter()
-        .map(|(id, _)| id.number());
-    call.reply(&XListPartitionsReply {
-        partitions: List::from_iter_cut(numbers),
-    });
-    Ok(())
+impl Handle<XListPartitions, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        _: XListPartitions,
+    ) -> Result<XListPartitionsReply, AbortCode> {
+        let server = &self.server;
+
+        let numbers = server
+            .volumes
+            .partitions()
+            .into_iter()
+            .map(|(id, _)| id.number());
+        Ok(XListPartitionsReply {
+            partitions: List::from_iter_cut(numbers),
+        })
+    }
 }
 
-pub(super) async fn partition_info(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let PartitionInfo { name } = call.arguments().await?;
-    let (id, usage) = usage(server, &name).await?;
-    let blocks = |count: u64| i32::try_from(count).unwrap_or(i32::MAX);
-    let text = id.to_string();
-    call.reply(&PartitionInfoReply {
-        partition: DiskPartition {
-            name: WordString::new(text.as_bytes()).unwrap_or_default(),
-            device: WordString::new(text.as_bytes()).unwrap_or_default(),
-            lock_fd: -1,
-            total_usable: 0,
-            free: blocks(usage.free_blocks),
-            // The size of the partition, because clients look for it in this field.
-            min_free: blocks(usage.total_blocks),
-        },
-    });
-    Ok(())
+impl Handle<PartitionInfo, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: PartitionInfo,
+    ) -> Result<PartitionInfoReply, AbortCode> {
+        let server = &self.server;
+        let PartitionInfo { name } = arguments;
+        let (id, usage) = usage(server, &name).await?;
+        let blocks = |count: u64| i32::try_from(count).unwrap_or(i32::MAX);
+        let text = id.to_string();
+        Ok(PartitionInfoReply {
+            partition: DiskPartition {
+                name: WordString::new(text.as_bytes()).unwrap_or_default(),
+                device: WordString::new(text.as_bytes()).unwrap_or_default(),
+                lock_fd: -1,
+                total_usable: 0,
+                free: blocks(usage.free_blocks),
+                // The size of the partition, because clients look for it in this field.
+                min_free: blocks(usage.total_blocks),
+            },
+        })
+    }
 }
 
-pub(super) async fn partition_info64(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let PartitionInfo64 { name } = call.arguments().await?;
-    let (id, usage) = usage(server, &name).await?;
-    let blocks = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-    let text = id.to_string();
-    call.reply(&PartitionInfo64Reply {
-        partition: DiskPartition64 {
-            name: WordString::new(text.as_bytes()).unwrap_or_default(),
-            device: WordString::new(text.as_bytes()).unwrap_or_default(),
-            lock_fd: -1,
-            total_usable: 0,
-            free: blocks(usage.free_blocks),
-            min_free: blocks(usage.total_blocks),
-        },
-    });
-    Ok(())
+impl Handle<PartitionInfo64, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        _: &IncomingCall,
+        arguments: PartitionInfo64,
+    ) -> Result<PartitionInfo64Reply, AbortCode> {
+        let server = &self.server;
+        let PartitionInfo64 { name } = arguments;
+        let (id, usage) = usage(server, &name).await?;
+        let blocks = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let text = id.to_string();
+        Ok(PartitionInfo64Reply {
+            partition: DiskPartition64 {
+                name: WordString::new(text.as_bytes()).unwrap_or_default(),
+                device: WordString::new(text.as_bytes()).unwrap_or_default(),
+                lock_fd: -1,
+                total_usable: 0,
+                free: blocks(usage.free_blocks),
+                min_free: blocks(usage.total_blocks),
+            },
+        })
+    }
 }
 
 async fn usage(

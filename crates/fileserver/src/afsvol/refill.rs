@@ -6,18 +6,18 @@
 //! checksum.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 use cellar_rpc::IncomingCall;
 use cellar_wire::afsvol::{Refill, RefillReply, ScrubPlace};
+use cellar_wire::serve::HandleStream;
 use cellar_wire::{AbortCode, List};
 use tokio::sync::mpsc;
 
+use super::VolumeService;
 use super::list::partition_of;
-use super::{CallResult, code, superuser};
+use super::{code, superuser};
 use crate::audit;
-use crate::server::Server;
 
 /// Chunks that wait to be used.
 const QUEUE: usize = 4;
@@ -25,49 +25,55 @@ const QUEUE: usize = 4;
 /// The largest range that is written at a time: the bytes of a record of blocks.
 const RANGE_MAX: u64 = 4 << 20;
 
-pub(super) async fn refill(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let Refill {
-        partition,
-        fid,
-        length,
-        data_version,
-        places,
-    } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::add_detail("partition", partition);
-    audit::add_detail("fid", fid);
-    let (_, partition) = partition_of(server, partition)?;
-    let (sender, chunks) = mpsc::channel(QUEUE);
-    let work = cellar_rpc::blocking(move || {
-        let volume = partition.volume(fid.volume).map_err(code)?;
-        let volume = volume.ok_or(AbortCode::VNOVOL)?;
-        let mut given = ArrivingBytes::new(places, chunks);
-        let mut source = |range| Ok(given.bytes(range));
-        let done = volume.refill(fid, length, data_version, &mut source);
-        let done = done.map_err(code)?;
-        done.durable.wait().map_err(code)?;
-        Ok::<_, AbortCode>(RefillReply {
-            restored: done.restored,
-            from_here: done.from_here,
-            missing: done.missing,
-        })
-    });
-    let feed = async {
-        let mut wanted = Some(sender);
-        while let Some(bytes) = call.read_chunk().await? {
-            if let Some(sender) = &wanted
-                && sender.send(bytes).await.is_err()
-            {
-                // Everything possible is done; the rest of the stream is read and discarded.
-                wanted = None;
+impl HandleStream<Refill, IncomingCall> for VolumeService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: Refill,
+    ) -> Result<RefillReply, AbortCode> {
+        let server = &self.server;
+        let Refill {
+            partition,
+            fid,
+            length,
+            data_version,
+            places,
+        } = arguments;
+        superuser(server, call)?;
+        audit::add_detail("partition", partition);
+        audit::add_detail("fid", fid);
+        let (_, partition) = partition_of(server, partition)?;
+        let (sender, chunks) = mpsc::channel(QUEUE);
+        let work = cellar_rpc::blocking(move || {
+            let volume = partition.volume(fid.volume).map_err(code)?;
+            let volume = volume.ok_or(AbortCode::VNOVOL)?;
+            let mut given = ArrivingBytes::new(places, chunks);
+            let mut source = |range| Ok(given.bytes(range));
+            let done = volume.refill(fid, length, data_version, &mut source);
+            let done = done.map_err(code)?;
+            done.durable.wait().map_err(code)?;
+            Ok::<_, AbortCode>(RefillReply {
+                restored: done.restored,
+                from_here: done.from_here,
+                missing: done.missing,
+            })
+        });
+        let feed = async {
+            let mut wanted = Some(sender);
+            while let Some(bytes) = call.read_chunk().await? {
+                if let Some(sender) = &wanted
+                    && sender.send(bytes).await.is_err()
+                {
+                    // Everything possible is done; the rest of the stream is read and discarded.
+                    wanted = None;
+                }
             }
-        }
-        Ok::<_, AbortCode>(())
-    };
-    let (fed, done) = tokio::join!(feed, work);
-    fed?;
-    call.reply(&done?);
-    Ok(())
+            Ok::<_, AbortCode>(())
+        };
+        let (fed, done) = tokio::join!(feed, work);
+        fed?;
+        done
+    }
 }
 
 /// The bytes of some places of a file, as they arrive.

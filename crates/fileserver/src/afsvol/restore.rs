@@ -22,8 +22,10 @@ use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{Restore, RestoreCookie, RestoreReply};
 use cellar_wire::dump::{Item, Reader, VnodeRecord, VolumeHeader};
 use cellar_wire::ids::VolumeId;
+use cellar_wire::serve::HandleStream;
 use tracing::info;
 
+use super::VolumeService;
 use super::contents::{image, restored_from_dump};
 use super::stream::{Sink, Stream};
 use super::transaction::InUse;
@@ -33,21 +35,27 @@ use crate::audit;
 use crate::objects::lending::Borrower;
 use crate::server::Server;
 
-pub(super) async fn restore(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let Restore { trans, cookie, .. } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::add_detail("name", String::from_utf8_lossy(cookie.name.as_bytes()));
-    let used = InUse::enter(server, trans, "Restore")?;
-    let stream = Stream::new(server, used.progress());
-    let sink = {
-        let used = used.clone();
-        let server = server.clone();
-        on_disk(move || DumpSink::new(&server, &used, cookie)).await?
-    };
-    let sink = stream.receive(call, sink).await?;
-    finish(server, used, move || sink.finish()).await?;
-    call.reply(&RestoreReply {});
-    Ok(())
+impl HandleStream<Restore, IncomingCall> for VolumeService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: Restore,
+    ) -> Result<RestoreReply, AbortCode> {
+        let server = &self.server;
+        let Restore { trans, cookie, .. } = arguments;
+        superuser(server, call)?;
+        audit::add_detail("name", String::from_utf8_lossy(cookie.name.as_bytes()));
+        let used = InUse::enter(server, trans, "Restore")?;
+        let stream = Stream::new(server, used.progress());
+        let sink = {
+            let used = used.clone();
+            let server = server.clone();
+            on_disk(move || DumpSink::new(&server, &used, cookie)).await?
+        };
+        let sink = stream.receive(call, sink).await?;
+        finish(server, used, move || sink.finish()).await?;
+        Ok(RestoreReply {})
+    }
 }
 
 /// Makes the restored contents those of the volume, and breaks all promises for it.

@@ -15,14 +15,16 @@ use cellar_wire::afsvol::{
     ScrubReply,
 };
 use cellar_wire::ids::PartitionId;
+use cellar_wire::serve::HandleStream;
 use cellar_wire::{AbortCode, AfsString, Encode, Encoder, List};
 use hashbrown::HashSet;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+use super::VolumeService;
 use super::list::partition_of;
-use super::{CallResult, code, superuser};
+use super::{code, superuser};
 use crate::audit;
 use crate::server::Server;
 
@@ -57,64 +59,75 @@ impl Drop for Scrubbing {
     }
 }
 
-pub(super) async fn scrub(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let Scrub {
-        partition,
-        volume,
-        rate_kib,
-    } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::add_detail("partition", partition);
-    audit::add_detail("volume", volume);
-    let (place, partition) = partition_of(server, partition)?;
-    let scrubbing = Scrubbing::begin(server, place)?;
-    let rate = u64::from(rate_kib) * 1024;
-    let (sender, mut progress) = mpsc::channel(QUEUE);
-    let stopping = server.clone();
-    let work = cellar_rpc::blocking(move || {
-        let _scrubbing = scrubbing;
-        let mut tell = |sent: &cellar_volume::ScrubProgress| {
-            let gone = matches!(
-                sender.try_send(*sent),
-                Err(mpsc::error::TrySendError::Closed(_))
-            );
-            if gone || stopping.is_stopping() {
-                ControlFlow::Break(())
+impl HandleStream<Scrub, IncomingCall> for VolumeService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: Scrub,
+    ) -> Result<ScrubReply, AbortCode> {
+        let server = &self.server;
+        let Scrub {
+            partition,
+            volume,
+            rate_kib,
+        } = arguments;
+        superuser(server, call)?;
+        audit::add_detail("partition", partition);
+        audit::add_detail("volume", volume);
+        let (place, partition) = partition_of(server, partition)?;
+        let scrubbing = Scrubbing::begin(server, place)?;
+        let rate = u64::from(rate_kib) * 1024;
+        let (sender, mut progress) = mpsc::channel(QUEUE);
+        let stopping = server.clone();
+        let work = cellar_rpc::blocking(move || {
+            let _scrubbing = scrubbing;
+            let mut tell = |sent: &cellar_volume::ScrubProgress| {
+                let gone = matches!(
+                    sender.try_send(*sent),
+                    Err(mpsc::error::TrySendError::Closed(_))
+                );
+                if gone || stopping.is_stopping() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            };
+            let report = if volume.0 == 0 {
+                partition.scrub(rate, &mut tell)
             } else {
-                ControlFlow::Continue(())
+                match partition.volume(volume) {
+                    Ok(Some(volume)) => volume.scrub(rate, &mut tell),
+                    Ok(None) => return Err(AbortCode::VNOVOL),
+                    Err(error) => Err(error),
+                }
+            };
+            report.map_err(code)
+        });
+        let tell = async {
+            while let Some(sent) = progress.recv().await {
+                call.write(record(SCRUB_PROGRESS, &shown(sent))).await?;
             }
+            Ok::<_, AbortCode>(())
         };
-        let report = if volume.0 == 0 {
-            partition.scrub(rate, &mut tell)
-        } else {
-            match partition.volume(volume) {
-                Ok(Some(volume)) => volume.scrub(rate, &mut tell),
-                Ok(None) => return Err(AbortCode::VNOVOL),
-                Err(error) => Err(error),
+        // When the caller is gone, the receiver is dropped, which ends the work.
+        let mut work = std::pin::pin!(work);
+        let report = tokio::select! {
+            biased;
+            sent = tell => {
+                sent?;
+                work.await
             }
-        };
-        report.map_err(code)
-    });
-    let tell = async {
-        while let Some(sent) = progress.recv().await {
-            call.write(record(SCRUB_PROGRESS, &shown(sent))).await?;
-        }
-        Ok::<_, AbortCode>(())
-    };
-    // When the caller is gone, the receiver is dropped, which ends the work.
-    let mut work = std::pin::pin!(work);
-    let report = tokio::select! {
-        biased;
-        sent = tell => {
-            sent?;
-            work.await
-        }
-        report = &mut work => report,
-    }?;
-    finish(call, place, &report).await
+            report = &mut work => report,
+        }?;
+        finish(call, place, &report).await
+    }
 }
 
-async fn finish(call: &mut IncomingCall, place: PartitionId, report: &ScrubReport) -> CallResult {
+async fn finish(
+    call: &mut IncomingCall,
+    place: PartitionId,
+    report: &ScrubReport,
+) -> Result<ScrubReply, AbortCode> {
     for damage in &report.damaged {
         let Damage { fid, cause, .. } = damage;
         warn!(%fid, partition = %place, cause, "damaged");
@@ -124,10 +137,9 @@ async fn finish(call: &mut IncomingCall, place: PartitionId, report: &ScrubRepor
     let last = record(SCRUB_PROGRESS, &shown(report.progress));
     call.write(last).await?;
     call.reply(&SCRUB_END);
-    call.reply(&ScrubReply {
+    Ok(ScrubReply {
         partial: report.is_partial,
-    });
-    Ok(())
+    })
 }
 
 fn record(kind: u32, record: &impl Encode) -> bytes::Bytes {

@@ -11,58 +11,72 @@ use cellar_wire::afsvol::{
     TransDebugInfo, VolserStatus,
 };
 use cellar_wire::ids::{AfsTime, PartitionId};
+use cellar_wire::serve::Handle;
 use cellar_wire::{AbortCode, AfsString, List, WordString};
 
+use super::VolumeService;
 use super::transaction::{Beginning, InUse, Transaction, special_of};
-use super::{CallResult, in_memory, on_disk, superuser};
+use super::{in_memory, on_disk, superuser};
 use crate::audit;
 use crate::server::Server;
 
-pub(super) async fn trans_create(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let TransCreate {
-        volume,
-        partition,
-        flags,
-    } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::add_detail("volume", volume);
-    audit::add_detail("partition", partition);
-    let special = special_of(flags).ok_or(AbortCode::EINVAL)?;
-    let partition = PartitionId::new(partition).ok_or(AbortCode::VNOVOL)?;
-    let beginning = Beginning {
-        volume,
-        partition,
-        attach_flags: flags,
-        now: server.now_secs(),
-        procedure: "TransCreate",
-    };
-    let trans = {
-        let server = server.clone();
-        on_disk(move || {
-            let begun = InUse::begin(&server, beginning)?;
-            match begun.attach(special) {
-                Ok(()) => Ok(begun.number()),
-                Err(code) => {
-                    begun.end();
-                    Err(code)
+impl Handle<TransCreate, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: TransCreate,
+    ) -> Result<TransCreateReply, AbortCode> {
+        let server = &self.server;
+        let TransCreate {
+            volume,
+            partition,
+            flags,
+        } = arguments;
+        superuser(server, call)?;
+        audit::add_detail("volume", volume);
+        audit::add_detail("partition", partition);
+        let special = special_of(flags).ok_or(AbortCode::EINVAL)?;
+        let partition = PartitionId::new(partition).ok_or(AbortCode::VNOVOL)?;
+        let beginning = Beginning {
+            volume,
+            partition,
+            attach_flags: flags,
+            now: server.now_secs(),
+            procedure: "TransCreate",
+        };
+        let trans = {
+            let server = server.clone();
+            on_disk(move || {
+                let begun = InUse::begin(&server, beginning)?;
+                match begun.attach(special) {
+                    Ok(()) => Ok(begun.number()),
+                    Err(code) => {
+                        begun.end();
+                        Err(code)
+                    }
                 }
-            }
-        })
-        .await?
-    };
-    call.reply(&TransCreateReply { trans });
-    Ok(())
+            })
+            .await?
+        };
+        Ok(TransCreateReply { trans })
+    }
 }
 
-pub(super) async fn end_trans(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let EndTrans { trans } = call.arguments().await?;
-    superuser(server, call)?;
-    if let Ok(transaction) = server.transactions.for_reading(trans) {
-        audit::add_detail("volume", transaction.volume);
+impl Handle<EndTrans, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: EndTrans,
+    ) -> Result<EndTransReply, AbortCode> {
+        let server = &self.server;
+        let EndTrans { trans } = arguments;
+        superuser(server, call)?;
+        if let Ok(transaction) = server.transactions.for_reading(trans) {
+            audit::add_detail("volume", transaction.volume);
+        }
+        server.end_transaction(trans)?;
+        Ok(EndTransReply { rcode: 0 })
     }
-    server.end_transaction(trans)?;
-    call.reply(&EndTransReply { rcode: 0 });
-    Ok(())
 }
 
 /// A transaction for a call that only reads. The call counts as use of it if the caller is a
@@ -79,30 +93,48 @@ fn open_for_reading(
     Ok((transaction, used.transpose()?))
 }
 
-pub(super) async fn get_flags(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetFlags { trans } = call.arguments().await?;
-    let (transaction, _used) = open_for_reading(server, call, trans, "GetFlags")?;
-    call.reply(&GetFlagsReply {
-        flags: transaction.volume_flags.into(),
-    });
-    Ok(())
+impl Handle<GetFlags, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: GetFlags,
+    ) -> Result<GetFlagsReply, AbortCode> {
+        let server = &self.server;
+        let GetFlags { trans } = arguments;
+        let (transaction, _used) = open_for_reading(server, call, trans, "GetFlags")?;
+        Ok(GetFlagsReply {
+            flags: transaction.volume_flags.into(),
+        })
+    }
 }
 
-pub(super) async fn get_name(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetName { trans } = call.arguments().await?;
-    let info = info_in(server, call, trans, "GetName").await?;
-    let name = AfsString::new(info.name.into_bytes()).map_err(|_| AbortCode::E2BIG)?;
-    call.reply(&GetNameReply { name });
-    Ok(())
+impl Handle<GetName, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: GetName,
+    ) -> Result<GetNameReply, AbortCode> {
+        let server = &self.server;
+        let GetName { trans } = arguments;
+        let info = info_in(server, call, trans, "GetName").await?;
+        let name = AfsString::new(info.name.into_bytes()).map_err(|_| AbortCode::E2BIG)?;
+        Ok(GetNameReply { name })
+    }
 }
 
-pub(super) async fn get_status(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetStatus { trans } = call.arguments().await?;
-    let info = info_in(server, call, trans, "GetStatus").await?;
-    call.reply(&GetStatusReply {
-        status: status(&info),
-    });
-    Ok(())
+impl Handle<GetStatus, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: GetStatus,
+    ) -> Result<GetStatusReply, AbortCode> {
+        let server = &self.server;
+        let GetStatus { trans } = arguments;
+        let info = info_in(server, call, trans, "GetStatus").await?;
+        Ok(GetStatusReply {
+            status: status(&info),
+        })
+    }
 }
 
 async fn info_in(
@@ -161,16 +193,18 @@ pub(super) fn kind_of(number: i32) -> Option<VolumeKind> {
     .find(|&kind| kind_number(kind) == number)
 }
 
-pub(super) async fn monitor(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let Monitor {} = call.arguments().await?;
-    let entries = server.transactions.all();
-    let entries = entries
-        .into_iter()
-        .map(|(number, open)| shown(number, &open));
-    call.reply(&MonitorReply {
-        entries: List::from_iter_cut(entries),
-    });
-    Ok(())
+impl Handle<Monitor, IncomingCall> for VolumeService {
+    async fn handle(&self, _: &IncomingCall, _: Monitor) -> Result<MonitorReply, AbortCode> {
+        let server = &self.server;
+
+        let entries = server.transactions.all();
+        let entries = entries
+            .into_iter()
+            .map(|(number, open)| shown(number, &open));
+        Ok(MonitorReply {
+            entries: List::from_iter_cut(entries),
+        })
+    }
 }
 
 fn shown(number: i32, open: &Transaction) -> TransDebugInfo {

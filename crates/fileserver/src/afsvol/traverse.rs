@@ -3,7 +3,6 @@
 //! It reads the records of the volume in its present state, and asks no device.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use cellar_objects::arithmetic::length_at;
 use cellar_rpc::IncomingCall;
@@ -12,33 +11,40 @@ use cellar_wire::afsvol::{
     Amount, DeviceUsage, SIZE_CLASSES, Traverse, TraverseReply, Usage, size_class,
 };
 use cellar_wire::object::{Layout, Placed, Scheme};
+use cellar_wire::serve::Handle;
 use cellar_wire::{AbortCode, List};
 
+use super::VolumeService;
 use super::list::partition_of;
-use super::{CallResult, code, on_disk, superuser};
+use super::{code, on_disk, superuser};
 use crate::abort_map::dump_code;
-use crate::server::Server;
 
-pub(super) async fn traverse(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let Traverse { partition, volume } = call.arguments().await?;
-    superuser(server, call)?;
-    let (_, partition) = partition_of(server, partition)?;
-    let usage = on_disk(move || {
-        let volume = partition.volume(volume).map_err(code)?;
-        let volume = volume.ok_or(AbortCode::VNOVOL)?;
-        let frozen = volume.freeze().map_err(|error| dump_code(&error))?;
-        let vnodes = frozen.vnodes(Since::Everything);
-        let mut vnodes = vnodes.map_err(|error| dump_code(&error))?;
-        let mut sum = Sum::default();
-        while let Some(vnode) = vnodes.next().map_err(|error| dump_code(&error))? {
-            sum.enter(&vnode.whole());
-        }
-        Ok(sum.usage())
-    });
-    call.reply(&TraverseReply {
-        usage: usage.await?,
-    });
-    Ok(())
+impl Handle<Traverse, IncomingCall> for VolumeService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: Traverse,
+    ) -> Result<TraverseReply, AbortCode> {
+        let server = &self.server;
+        let Traverse { partition, volume } = arguments;
+        superuser(server, call)?;
+        let (_, partition) = partition_of(server, partition)?;
+        let usage = on_disk(move || {
+            let volume = partition.volume(volume).map_err(code)?;
+            let volume = volume.ok_or(AbortCode::VNOVOL)?;
+            let frozen = volume.freeze().map_err(|error| dump_code(&error))?;
+            let vnodes = frozen.vnodes(Since::Everything);
+            let mut vnodes = vnodes.map_err(|error| dump_code(&error))?;
+            let mut sum = Sum::default();
+            while let Some(vnode) = vnodes.next().map_err(|error| dump_code(&error))? {
+                sum.enter(&vnode.whole());
+            }
+            Ok(sum.usage())
+        });
+        Ok(TraverseReply {
+            usage: usage.await?,
+        })
+    }
 }
 
 struct Sum {

@@ -11,75 +11,85 @@ use cellar_wire::rxafs::{
     AfsFetchStatus, BulkStatus, BulkStatusReply, Callback, Fids, InlineBulkStatus,
     InlineBulkStatusReply, VolSync,
 };
+use cellar_wire::serve::Handle;
 use cellar_wire::{List, ids::Fid};
 
+use super::FileService;
 use super::common::run;
 use super::fetch_status::status_of;
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::session::Session;
 
 type StatusReply = (AfsFetchStatus, Callback, VolSync);
 
-pub(super) async fn bulk_status(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let BulkStatus { fids } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    if fids.is_empty() {
-        return Err(Refusal::Invalid);
+impl Handle<BulkStatus, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: BulkStatus,
+    ) -> Result<BulkStatusReply, Refusal> {
+        let server = &self.server;
+        let BulkStatus { fids } = arguments;
+        let session = server.session(call).await?;
+        if fids.is_empty() {
+            return Err(Refusal::Invalid);
+        }
+        let mut results = Results::new(fids.len());
+        for found in statuses(server, &session, &fids).await {
+            results.add(found?);
+        }
+        let Results {
+            statuses,
+            callbacks,
+            sync,
+        } = results;
+        Ok(BulkStatusReply {
+            statuses: List::from_iter_cut(statuses),
+            callbacks: List::from_iter_cut(callbacks),
+            sync: sync.unwrap_or_default(),
+        })
     }
-    let mut results = Results::new(fids.len());
-    for found in statuses(server, &session, &fids).await {
-        results.add(found?);
-    }
-    let Results {
-        statuses,
-        callbacks,
-        sync,
-    } = results;
-    call.reply(&BulkStatusReply {
-        statuses: List::from_iter_cut(statuses),
-        callbacks: List::from_iter_cut(callbacks),
-        sync: sync.unwrap_or_default(),
-    });
-    Ok(())
 }
 
-pub(super) async fn inline_bulk_status(
-    server: &Arc<Server>,
-    call: &mut IncomingCall,
-) -> CallResult {
-    let InlineBulkStatus { fids } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    if fids.is_empty() {
-        return Err(Refusal::Invalid);
-    }
-    let host = session.client.host.as_ref();
-    let understands_uae = host.is_some_and(|host| host.understands_uae());
-    let mut results = Results::new(fids.len());
-    for found in statuses(server, &session, &fids).await {
-        match found {
-            Ok(found) => results.add(found),
-            Err(refusal) => {
-                server.statistics.refused(refusal.kind());
-                results
-                    .statuses
-                    .push(AfsFetchStatus::failed(refusal.code(understands_uae)));
-                results.callbacks.push(Callback::NONE);
+impl Handle<InlineBulkStatus, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: InlineBulkStatus,
+    ) -> Result<InlineBulkStatusReply, Refusal> {
+        let server = &self.server;
+        let InlineBulkStatus { fids } = arguments;
+        let session = server.session(call).await?;
+        if fids.is_empty() {
+            return Err(Refusal::Invalid);
+        }
+        let host = session.client.host.as_ref();
+        let understands_uae = host.is_some_and(|host| host.understands_uae());
+        let mut results = Results::new(fids.len());
+        for found in statuses(server, &session, &fids).await {
+            match found {
+                Ok(found) => results.add(found),
+                Err(refusal) => {
+                    server.statistics.refused(refusal.kind());
+                    results
+                        .statuses
+                        .push(AfsFetchStatus::failed(refusal.code(understands_uae)));
+                    results.callbacks.push(Callback::NONE);
+                }
             }
         }
+        let Results {
+            statuses,
+            callbacks,
+            sync,
+        } = results;
+        Ok(InlineBulkStatusReply {
+            statuses: List::from_iter_cut(statuses),
+            callbacks: List::from_iter_cut(callbacks),
+            sync: sync.unwrap_or_default(),
+        })
     }
-    let Results {
-        statuses,
-        callbacks,
-        sync,
-    } = results;
-    call.reply(&InlineBulkStatusReply {
-        statuses: List::from_iter_cut(statuses),
-        callbacks: List::from_iter_cut(callbacks),
-        sync: sync.unwrap_or_default(),
-    });
-    Ok(())
 }
 
 /// The statuses of all fids, in their order, once they are durable. The first fid that needs the

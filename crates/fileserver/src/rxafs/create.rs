@@ -11,7 +11,9 @@ use cellar_wire::rxafs::{
     AfsFetchStatus, AfsStoreStatus, Callback, CreateFile, CreateFileReply, MakeDir, MakeDirReply,
     VolSync,
 };
+use cellar_wire::serve::Handle;
 
+use super::FileService;
 use super::common::{Touched, change, dir_status_and_access, status_and_access};
 use super::names::{check_free, new_name};
 use super::promise::{NO_PROMISE, with_promise};
@@ -19,45 +21,56 @@ use super::store_status::mode_of_new;
 use crate::abort_map::Refusal;
 use crate::access::{Access, Identity};
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::{Attached, VolumeAccess};
 
-pub(super) async fn create_file(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let CreateFile {
-        dir_fid,
-        name,
-        in_status,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let new = create(server, &session, dir_fid, name, in_status, false).await?;
-    call.reply(&CreateFileReply {
-        fid: new.fid,
-        status: new.status,
-        dir_status: new.dir_status,
-        callback: new.callback,
-        sync: new.sync,
-    });
-    Ok(())
+impl Handle<CreateFile, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: CreateFile,
+    ) -> Result<CreateFileReply, Refusal> {
+        let server = &self.server;
+        let CreateFile {
+            dir_fid,
+            name,
+            in_status,
+        } = arguments;
+        let session = server.session(call).await?;
+        let new = create(server, &session, dir_fid, name, in_status, false).await?;
+        Ok(CreateFileReply {
+            fid: new.fid,
+            status: new.status,
+            dir_status: new.dir_status,
+            callback: new.callback,
+            sync: new.sync,
+        })
+    }
 }
 
-pub(super) async fn make_dir(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let MakeDir {
-        dir_fid,
-        name,
-        in_status,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let new = create(server, &session, dir_fid, name, in_status, true).await?;
-    call.reply(&MakeDirReply {
-        fid: new.fid,
-        status: new.status,
-        dir_status: new.dir_status,
-        callback: new.callback,
-        sync: new.sync,
-    });
-    Ok(())
+impl Handle<MakeDir, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: MakeDir,
+    ) -> Result<MakeDirReply, Refusal> {
+        let server = &self.server;
+        let MakeDir {
+            dir_fid,
+            name,
+            in_status,
+        } = arguments;
+        let session = server.session(call).await?;
+        let new = create(server, &session, dir_fid, name, in_status, true).await?;
+        Ok(MakeDirReply {
+            fid: new.fid,
+            status: new.status,
+            dir_status: new.dir_status,
+            callback: new.callback,
+            sync: new.sync,
+        })
+    }
 }
 
 struct New {

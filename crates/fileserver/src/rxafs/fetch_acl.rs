@@ -1,53 +1,58 @@
 //! FetchACL (131): the access list of a directory, as text. A call for a file returns the list of
 //! its directory.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use cellar_rpc::IncomingCall;
 use cellar_volume::AccessList;
 use cellar_wire::ids::ViceId;
 use cellar_wire::rxafs::{AfsOpaque, FetchACL, FetchACLReply};
+use cellar_wire::serve::Handle;
 use tracing::warn;
 
+use super::FileService;
 use super::common::{run, status_and_access};
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
 
-pub(super) async fn fetch_acl(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let FetchACL { fid } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let work = {
-        let (server, session) = (server.clone(), session.clone());
-        move || {
-            let attached = server.volume_of(fid, VolumeAccess::Read)?;
-            let (status, list, access) = status_and_access(&server, &session, &attached, fid)?;
-            let owner = attached.volume.owner();
-            if !session
-                .identity()
-                .may_fetch_acl(&status, access.caller, owner)
-            {
-                return Err(Refusal::NoRight);
+impl Handle<FetchACL, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: FetchACL,
+    ) -> Result<FetchACLReply, Refusal> {
+        let server = &self.server;
+        let FetchACL { fid } = arguments;
+        let session = server.session(call).await?;
+        let work = {
+            let (server, session) = (server.clone(), session.clone());
+            move || {
+                let attached = server.volume_of(fid, VolumeAccess::Read)?;
+                let (status, list, access) = status_and_access(&server, &session, &attached, fid)?;
+                let owner = attached.volume.owner();
+                if !session
+                    .identity()
+                    .may_fetch_acl(&status, access.caller, owner)
+                {
+                    return Err(Refusal::NoRight);
+                }
+                let sync = vol_sync(&attached.volume);
+                let durable = attached.volume.last_change(status.access_list_fid().vnode);
+                let status = server.show(&session, &status, access);
+                Ok((list, status, sync, durable))
             }
-            let sync = vol_sync(&attached.volume);
-            let durable = attached.volume.last_change(status.access_list_fid().vnode);
-            let status = server.show(&session, &status, access);
-            Ok((list, status, sync, durable))
-        }
-    };
-    let (list, status, sync, durable) = run(server, work).await?;
-    durable.await?;
-    let text = as_text(server, &list).await?;
-    let access_list = AfsOpaque::new(text).map_err(|_| Refusal::ListTooLong)?;
-    call.reply(&FetchACLReply {
-        access_list,
-        status,
-        sync,
-    });
-    Ok(())
+        };
+        let (list, status, sync, durable) = run(server, work).await?;
+        durable.await?;
+        let text = as_text(server, &list).await?;
+        let access_list = AfsOpaque::new(text).map_err(|_| Refusal::ListTooLong)?;
+        Ok(FetchACLReply {
+            access_list,
+            status,
+            sync,
+        })
+    }
 }
 
 /// The list with names. While the protection database cannot be reached, numbers replace the names,

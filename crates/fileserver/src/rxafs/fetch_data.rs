@@ -17,8 +17,10 @@ use cellar_wire::object::Layout;
 use cellar_wire::rxafs::{
     AfsFetchStatus, Callback, FetchData, FetchData64, FetchData64Reply, FetchDataReply, VolSync,
 };
+use cellar_wire::serve::HandleStream;
 use tokio::time::Instant;
 
+use super::FileService;
 use super::common::{run, status_and_access};
 use super::promise::with_promise;
 use crate::abort_map::Refusal;
@@ -26,7 +28,6 @@ use crate::limits::FETCH_PIECE_BYTES;
 use crate::objects::fetch::Fetching;
 use crate::objects::open_reads::ReadGuard;
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::session::Session;
 use crate::statistics::Direction;
 use crate::status::vol_sync;
@@ -74,43 +75,55 @@ struct Fetch {
     sync: VolSync,
 }
 
-pub(super) async fn fetch_data(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let FetchData {
-        fid,
-        position,
-        length,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    let range = range(position.into(), length.into())?;
-    let session = server.session(call).await?;
-    let fetch = open(server, &session, fid, range).await?;
-    let length = u32::try_from(fetch.source.length()).map_err(|_| Refusal::TooBig)?;
-    call.reply(&length);
-    let (status, callback, sync) = send(server, call, fetch).await?;
-    call.reply(&FetchDataReply {
-        status,
-        callback,
-        sync,
-    });
-    Ok(())
+impl HandleStream<FetchData, IncomingCall> for FileService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: FetchData,
+    ) -> Result<FetchDataReply, Refusal> {
+        let server = &self.server;
+        let FetchData {
+            fid,
+            position,
+            length,
+        } = arguments;
+        let range = range(position.into(), length.into())?;
+        let session = server.session(call).await?;
+        let fetch = open(server, &session, fid, range).await?;
+        let length = u32::try_from(fetch.source.length()).map_err(|_| Refusal::TooBig)?;
+        call.reply(&length);
+        let (status, callback, sync) = send(server, call, fetch).await?;
+        Ok(FetchDataReply {
+            status,
+            callback,
+            sync,
+        })
+    }
 }
 
-pub(super) async fn fetch_data64(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let FetchData64 {
-        fid,
-        position,
-        length,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    let range = range(position, length)?;
-    let session = server.session(call).await?;
-    let fetch = open(server, &session, fid, range).await?;
-    call.reply(&fetch.source.length());
-    let (status, callback, sync) = send(server, call, fetch).await?;
-    call.reply(&FetchData64Reply {
-        status,
-        callback,
-        sync,
-    });
-    Ok(())
+impl HandleStream<FetchData64, IncomingCall> for FileService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: FetchData64,
+    ) -> Result<FetchData64Reply, Refusal> {
+        let server = &self.server;
+        let FetchData64 {
+            fid,
+            position,
+            length,
+        } = arguments;
+        let range = range(position, length)?;
+        let session = server.session(call).await?;
+        let fetch = open(server, &session, fid, range).await?;
+        call.reply(&fetch.source.length());
+        let (status, callback, sync) = send(server, call, fetch).await?;
+        Ok(FetchData64Reply {
+            status,
+            callback,
+            sync,
+        })
+    }
 }
 
 /// Position and length. They must not be negative, nor extend beyond the largest file.

@@ -6,31 +6,38 @@ use cellar_rpc::IncomingCall;
 use cellar_volume::Ticket;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{AfsFetchStatus, Callback, FetchStatus, FetchStatusReply, VolSync};
+use cellar_wire::serve::Handle;
 
+use super::FileService;
 use super::common::{run, status_and_access};
 use super::promise::with_promise;
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
 
-pub(super) async fn fetch_status(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let FetchStatus { fid } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let work = {
-        let server = server.clone();
-        move || status_of(&server, &session, fid, false)
-    };
-    let (status, callback, sync, durable) = run(server, work).await?;
-    durable.await?;
-    call.reply(&FetchStatusReply {
-        status,
-        callback,
-        sync,
-    });
-    Ok(())
+impl Handle<FetchStatus, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: FetchStatus,
+    ) -> Result<FetchStatusReply, Refusal> {
+        let server = &self.server;
+        let FetchStatus { fid } = arguments;
+        let session = server.session(call).await?;
+        let work = {
+            let server = server.clone();
+            move || status_of(&server, &session, fid, false)
+        };
+        let (status, callback, sync, durable) = run(server, work).await?;
+        durable.await?;
+        Ok(FetchStatusReply {
+            status,
+            callback,
+            sync,
+        })
+    }
 }
 
 /// The status of one fid with a promise, which may be sent when the ticket is ready. `bulk` says

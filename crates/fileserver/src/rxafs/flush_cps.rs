@@ -4,27 +4,27 @@
 //! its next call. That costs one call to the protection database for each connection, and this call
 //! is rare.
 
-use std::sync::Arc;
-
 use cellar_rpc::IncomingCall;
 use cellar_wire::rxafs::{FlushCPS, FlushCPSReply};
+use cellar_wire::serve::Handle;
 
+use super::FileService;
 use crate::abort_map::Refusal;
 use crate::audit;
-use crate::server::Server;
-use crate::service::CallResult;
 
-pub(super) async fn flush_cps(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let FlushCPS { .. } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    audit::mark_act();
-    if !session.identity().administrator {
-        return Err(Refusal::NotAdministrator);
+impl Handle<FlushCPS, IncomingCall> for FileService {
+    async fn handle(&self, call: &IncomingCall, _: FlushCPS) -> Result<FlushCPSReply, Refusal> {
+        let server = &self.server;
+
+        let session = server.session(call).await?;
+        audit::mark_act();
+        if !session.identity().administrator {
+            return Err(Refusal::NotAdministrator);
+        }
+        server.flush_cps();
+        Ok(FlushCPSReply {
+            spare2: 0,
+            spare3: 0,
+        })
     }
-    server.flush_cps();
-    call.reply(&FlushCPSReply {
-        spare2: 0,
-        spare3: 0,
-    });
-    Ok(())
 }

@@ -1,23 +1,27 @@
 //! GetCapabilities (65540): the capabilities of this server. Linux sends it first of all, and as a
 //! probe.
 
-use std::sync::Arc;
-
 use cellar_rpc::IncomingCall;
 use cellar_wire::host::Capabilities;
 use cellar_wire::host::server_capability::{ERROR_TRANSLATION, FILES_64_BIT, WRITE_LOCK_ACL};
 use cellar_wire::rxafs::{GetCapabilities, GetCapabilitiesReply};
+use cellar_wire::serve::Handle;
 
+use super::FileService;
 use crate::abort_map::Refusal;
-use crate::server::Server;
-use crate::service::CallResult;
 
-pub(super) async fn get_capabilities(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetCapabilities {} = call.arguments().await.map_err(Refusal::Call)?;
-    server.note_call(call);
-    let word = ERROR_TRANSLATION | FILES_64_BIT | WRITE_LOCK_ACL;
-    call.reply(&GetCapabilitiesReply {
-        capabilities: Capabilities::from_iter_cut([word]),
-    });
-    Ok(())
+impl Handle<GetCapabilities, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        _: GetCapabilities,
+    ) -> Result<GetCapabilitiesReply, Refusal> {
+        let server = &self.server;
+
+        server.note_call(call);
+        let word = ERROR_TRANSLATION | FILES_64_BIT | WRITE_LOCK_ACL;
+        Ok(GetCapabilitiesReply {
+            capabilities: Capabilities::from_iter_cut([word]),
+        })
+    }
 }

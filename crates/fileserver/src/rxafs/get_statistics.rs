@@ -1,88 +1,99 @@
 //! GetStatistics (146) and GetStatistics64 (65542): the figures that `scout` and `fsprobe` show.
 
-use std::sync::Arc;
-
 use cellar_rpc::IncomingCall;
 use cellar_wire::rxafs::{
     GetStatistics, GetStatistics64, GetStatistics64Reply, GetStatisticsReply, STATISTICS64_LEN,
     Statistics64, ViceDisk, ViceDisks, ViceStatistics,
 };
+use cellar_wire::serve::Handle;
 use cellar_wire::{List, Opaque};
 
+use super::FileService;
 use super::common::run_apart;
 use crate::abort_map::Refusal;
 use crate::figures::Figures;
 use crate::server::Server;
-use crate::service::CallResult;
 
 /// The number of partitions that fit into the old form.
 const DISKS_MAX: usize = 10;
 
-pub(super) async fn get_statistics(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetStatistics {} = call.arguments().await.map_err(Refusal::Call)?;
-    server.note_call(call);
-    let disks = {
-        let server = server.clone();
-        run_apart(move || disks(&server)).await?
-    };
-    let figures = Figures::collect(server);
-    let sums = Sums::of(&figures);
-    // Old counters are 32 bits and wrap.
-    call.reply(&GetStatisticsReply {
-        statistics: ViceStatistics {
-            current_time: figures.now.as_secs() as u32,
-            boot_time: figures.started.as_secs() as u32,
-            start_time: figures.started.as_secs() as u32,
-            current_connections: i32::try_from(figures.clients).unwrap_or(i32::MAX),
-            total_vice_calls: sums.calls as u32,
-            total_fetches: sums.fetches as u32,
-            fetch_datas: figures.fetched.transfers as u32,
-            fetched_bytes: figures.fetched.bytes as u32,
-            fetch_data_rate: i32::try_from(sums.fetch_rate).unwrap_or(i32::MAX),
-            total_stores: sums.stores as u32,
-            store_datas: figures.stored.transfers as u32,
-            stored_bytes: figures.stored.bytes as u32,
-            store_data_rate: i32::try_from(sums.store_rate).unwrap_or(i32::MAX),
-            workstations: i32::try_from(figures.hosts.hosts).unwrap_or(i32::MAX),
-            active_workstations: i32::try_from(figures.hosts.active).unwrap_or(i32::MAX),
-            disks: ViceDisks(List::from_iter_cut(disks)),
-            ..ViceStatistics::default()
-        },
-    });
-    Ok(())
+impl Handle<GetStatistics, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        _: GetStatistics,
+    ) -> Result<GetStatisticsReply, Refusal> {
+        let server = &self.server;
+
+        server.note_call(call);
+        let disks = {
+            let server = server.clone();
+            run_apart(move || disks(&server)).await?
+        };
+        let figures = Figures::collect(server);
+        let sums = Sums::of(&figures);
+        // Old counters are 32 bits and wrap.
+        Ok(GetStatisticsReply {
+            statistics: ViceStatistics {
+                current_time: figures.now.as_secs() as u32,
+                boot_time: figures.started.as_secs() as u32,
+                start_time: figures.started.as_secs() as u32,
+                current_connections: i32::try_from(figures.clients).unwrap_or(i32::MAX),
+                total_vice_calls: sums.calls as u32,
+                total_fetches: sums.fetches as u32,
+                fetch_datas: figures.fetched.transfers as u32,
+                fetched_bytes: figures.fetched.bytes as u32,
+                fetch_data_rate: i32::try_from(sums.fetch_rate).unwrap_or(i32::MAX),
+                total_stores: sums.stores as u32,
+                store_datas: figures.stored.transfers as u32,
+                stored_bytes: figures.stored.bytes as u32,
+                store_data_rate: i32::try_from(sums.store_rate).unwrap_or(i32::MAX),
+                workstations: i32::try_from(figures.hosts.hosts).unwrap_or(i32::MAX),
+                active_workstations: i32::try_from(figures.hosts.active).unwrap_or(i32::MAX),
+                disks: ViceDisks(List::from_iter_cut(disks)),
+                ..ViceStatistics::default()
+            },
+        })
+    }
 }
 
-pub(super) async fn get_statistics64(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetStatistics64 { version } = call.arguments().await.map_err(Refusal::Call)?;
-    server.note_call(call);
-    if usize::try_from(version) != Ok(STATISTICS64_LEN) {
-        return Err(Refusal::Invalid);
+impl Handle<GetStatistics64, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: GetStatistics64,
+    ) -> Result<GetStatistics64Reply, Refusal> {
+        let server = &self.server;
+        let GetStatistics64 { version } = arguments;
+        server.note_call(call);
+        if usize::try_from(version) != Ok(STATISTICS64_LEN) {
+            return Err(Refusal::Invalid);
+        }
+        let figures = Figures::collect(server);
+        let sums = Sums::of(&figures);
+        let (hosts, active) = (figures.hosts.hosts as u64, figures.hosts.active as u64);
+        let words: [u64; STATISTICS64_LEN] = [
+            figures.now.as_secs(),
+            figures.started.as_secs(),
+            figures.started.as_secs(),
+            figures.clients as u64,
+            sums.fetches,
+            figures.fetched.transfers,
+            figures.fetched.bytes,
+            sums.fetch_rate,
+            sums.stores,
+            figures.stored.transfers,
+            figures.stored.bytes,
+            sums.store_rate,
+            sums.calls,
+            hosts,
+            active,
+            0,
+        ];
+        Ok(GetStatistics64Reply {
+            statistics: Statistics64::from_iter_cut(words),
+        })
     }
-    let figures = Figures::collect(server);
-    let sums = Sums::of(&figures);
-    let (hosts, active) = (figures.hosts.hosts as u64, figures.hosts.active as u64);
-    let words: [u64; STATISTICS64_LEN] = [
-        figures.now.as_secs(),
-        figures.started.as_secs(),
-        figures.started.as_secs(),
-        figures.clients as u64,
-        sums.fetches,
-        figures.fetched.transfers,
-        figures.fetched.bytes,
-        sums.fetch_rate,
-        sums.stores,
-        figures.stored.transfers,
-        figures.stored.bytes,
-        sums.store_rate,
-        sums.calls,
-        hosts,
-        active,
-        0,
-    ];
-    call.reply(&GetStatistics64Reply {
-        statistics: Statistics64::from_iter_cut(words),
-    });
-    Ok(())
 }
 
 struct Sums {

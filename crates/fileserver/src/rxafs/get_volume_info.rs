@@ -1,36 +1,40 @@
 //! GetVolumeInfo (148): the location of a volume, in the form of the oldest clients. The answer
 //! comes from the volume location database.
 
-use std::sync::Arc;
-
 use cellar_rpc::IncomingCall;
 use cellar_wire::ids::VolumeId;
 use cellar_wire::rxafs::{GetVolumeInfo, GetVolumeInfoReply, VolumeInfo};
+use cellar_wire::serve::Handle;
 use cellar_wire::vl::{
     BACKVOL, ROVOL, RWVOL, VLF_BACKEXISTS, VLF_ROEXISTS, VLF_RWEXISTS, VLSF_ROVOL, VLSF_RWVOL,
     VldbEntry, VolumeNameArgument,
 };
 
+use super::FileService;
 use super::names::text;
 use crate::abort_map::Refusal;
-use crate::server::Server;
-use crate::service::CallResult;
 
 /// The value in place of a fifth id. Only servers that know the database put it there; it tells
 /// clients to ask the database instead.
 const ASK_THE_DATABASE: u32 = 0xabcd_9999;
 
-pub(super) async fn get_volume_info(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetVolumeInfo { volume_name } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let name = text(volume_name.as_bytes())?;
-    let asked = VolumeNameArgument::try_from(name);
-    let asked = asked.map_err(|_| Refusal::Code(cellar_wire::AbortCode::VL_BADNAME))?;
-    let entry = server.locations.entry(&asked, session.now.0).await;
-    let entry = entry.map_err(Refusal::Code)?;
-    let info = volume_info(name, &entry).ok_or(Refusal::Invalid)?;
-    call.reply(&GetVolumeInfoReply { info });
-    Ok(())
+impl Handle<GetVolumeInfo, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: GetVolumeInfo,
+    ) -> Result<GetVolumeInfoReply, Refusal> {
+        let server = &self.server;
+        let GetVolumeInfo { volume_name } = arguments;
+        let session = server.session(call).await?;
+        let name = text(volume_name.as_bytes())?;
+        let asked = VolumeNameArgument::try_from(name);
+        let asked = asked.map_err(|_| Refusal::Code(cellar_wire::AbortCode::VL_BADNAME))?;
+        let entry = server.locations.entry(&asked, session.now.0).await;
+        let entry = entry.map_err(Refusal::Code)?;
+        let info = volume_info(name, &entry).ok_or(Refusal::Invalid)?;
+        Ok(GetVolumeInfoReply { info })
+    }
 }
 
 /// The volume of an entry that a name selects, with the servers that have it. `None` if the entry

@@ -1,39 +1,43 @@
 //! GetVolumeStatus (149): quota, usage and room, for `fs listquota`, `fs examine` and statfs(2).
 
-use std::sync::Arc;
-
 use cellar_rpc::IncomingCall;
 use cellar_volume::{PartitionUsage, VolumeInfo, VolumeKind};
 use cellar_wire::AfsName;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{AfsPath, FetchVolumeStatus, GetVolumeStatus, GetVolumeStatusReply};
+use cellar_wire::serve::Handle;
 
+use super::FileService;
 use super::common::run_apart;
 use crate::abort_map::Refusal;
-use crate::server::Server;
-use crate::service::CallResult;
 use crate::volumes::VolumeAccess;
 
-pub(super) async fn get_volume_status(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetVolumeStatus { volume } = call.arguments().await.map_err(Refusal::Call)?;
-    let _session = server.session(call).await?;
-    let work = {
-        let server = server.clone();
-        move || {
-            let attached = server.volume_of(Fid::root(volume), VolumeAccess::Read)?;
-            // A volume without root directory has no status.
-            attached.volume.status(attached.volume.root())?;
-            Ok((attached.volume.info(), attached.partition.usage()?))
-        }
-    };
-    let (info, usage) = run_apart(work).await?;
-    call.reply(&GetVolumeStatusReply {
-        status: status(&info, usage),
-        name: AfsName::new(info.name.into_bytes()).unwrap_or_default(),
-        offline_message: AfsPath::new(info.offline_message).unwrap_or_default(),
-        message_of_the_day: AfsPath::new(info.message_of_the_day).unwrap_or_default(),
-    });
-    Ok(())
+impl Handle<GetVolumeStatus, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: GetVolumeStatus,
+    ) -> Result<GetVolumeStatusReply, Refusal> {
+        let server = &self.server;
+        let GetVolumeStatus { volume } = arguments;
+        let _session = server.session(call).await?;
+        let work = {
+            let server = server.clone();
+            move || {
+                let attached = server.volume_of(Fid::root(volume), VolumeAccess::Read)?;
+                // A volume without root directory has no status.
+                attached.volume.status(attached.volume.root())?;
+                Ok((attached.volume.info(), attached.partition.usage()?))
+            }
+        };
+        let (info, usage) = run_apart(work).await?;
+        Ok(GetVolumeStatusReply {
+            status: status(&info, usage),
+            name: AfsName::new(info.name.into_bytes()).unwrap_or_default(),
+            offline_message: AfsPath::new(info.offline_message).unwrap_or_default(),
+            message_of_the_day: AfsPath::new(info.message_of_the_day).unwrap_or_default(),
+        })
+    }
 }
 
 /// A number of blocks on the wire, with 31 bits. Larger counts become the largest value, because

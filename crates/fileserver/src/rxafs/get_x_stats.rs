@@ -8,19 +8,18 @@
 //!
 //! Source: observed of OpenAFS 1.8's file server and `xstat_fs_test`.
 
-use std::sync::Arc;
-
 use cellar_rpc::IncomingCall;
 use cellar_wire::AbortCode;
 use cellar_wire::rxafs::{
     GetXStats, GetXStatsReply, XSTAT_VERSION, XStats, XStatsVersion, XStatsVersionReply,
 };
+use cellar_wire::serve::Handle;
 
+use super::FileService;
 use super::performance::{Sources, overall, own_address, word};
 use crate::abort_map::Refusal;
 use crate::figures::Figures;
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::statistics::{DurationFigures, OperationFigures, TransferFigures};
 
 const CALL_INFO: i32 = 0;
@@ -32,35 +31,47 @@ const CALLBACK_WORDS: usize = 16;
 
 const UNKNOWN_COLLECTION: AbortCode = AbortCode(1);
 
-pub(super) async fn x_stats_version(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let XStatsVersion {} = call.arguments().await.map_err(Refusal::Call)?;
-    server.note_call(call);
-    call.reply(&XStatsVersionReply {
-        version: XSTAT_VERSION,
-    });
-    Ok(())
+impl Handle<XStatsVersion, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        _: XStatsVersion,
+    ) -> Result<XStatsVersionReply, Refusal> {
+        let server = &self.server;
+
+        server.note_call(call);
+        Ok(XStatsVersionReply {
+            version: XSTAT_VERSION,
+        })
+    }
 }
 
-pub(super) async fn get_x_stats(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let GetXStats {
-        client_version: _,
-        collection,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    server.note_call(call);
-    let figures = Figures::collect(server);
-    let words = match collection {
-        CALL_INFO => Vec::new(),
-        PERF_INFO => performance(server, call, &figures).await,
-        FULL_PERF_INFO => full(performance(server, call, &figures).await, &figures),
-        CALLBACK_STATISTICS => callbacks(&figures),
-        _ => return Err(Refusal::Code(UNKNOWN_COLLECTION)),
-    };
-    call.reply(&GetXStatsReply {
-        server_version: XSTAT_VERSION,
-        time: figures.now.as_secs() as i32,
-        data: XStats::from_iter_cut(words),
-    });
-    Ok(())
+impl Handle<GetXStats, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: GetXStats,
+    ) -> Result<GetXStatsReply, Refusal> {
+        let server = &self.server;
+        let GetXStats {
+            client_version: _,
+            collection,
+        } = arguments;
+        server.note_call(call);
+        let figures = Figures::collect(server);
+        let words = match collection {
+            CALL_INFO => Vec::new(),
+            PERF_INFO => performance(server, call, &figures).await,
+            FULL_PERF_INFO => full(performance(server, call, &figures).await, &figures),
+            CALLBACK_STATISTICS => callbacks(&figures),
+            _ => return Err(Refusal::Code(UNKNOWN_COLLECTION)),
+        };
+        Ok(GetXStatsReply {
+            server_version: XSTAT_VERSION,
+            time: figures.now.as_secs() as i32,
+            data: XStats::from_iter_cut(words),
+        })
+    }
 }
 
 /// The overall part, with the figures of the port that was called.

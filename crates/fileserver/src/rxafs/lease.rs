@@ -2,8 +2,6 @@
 //! creates files locally gets vnode numbers for them, and leases of directories
 //! ([`crate::leases`]). It sends its pending creates with MakeMany ([`super::make_many`]).
 
-use std::sync::Arc;
-
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Changed, Error, FileType};
 use cellar_wire::acl::Rights;
@@ -12,13 +10,14 @@ use cellar_wire::rxafs::{
     LeaseDirectory, LeaseDirectoryReply, RESERVE_MAX, ReserveVnodes, ReserveVnodesReply,
     ReturnDirectories, ReturnDirectoriesReply,
 };
+use cellar_wire::serve::Handle;
 
+use super::FileService;
 use super::common::{Touched, change, collect, run};
 use super::fetch_status::status_of;
 use crate::abort_map::Refusal;
 use crate::leases::{Granting, LeaseOutcome};
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::{Attached, VolumeAccess};
@@ -26,102 +25,117 @@ use crate::volumes::{Attached, VolumeAccess};
 /// Another host uses the directory.
 const IN_USE: Refusal = Refusal::Locked;
 
-pub(super) async fn reserve_vnodes(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let ReserveVnodes {
-        dir_fid,
-        files,
-        directories,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let (files, directories) = (files.min(RESERVE_MAX), directories.min(RESERVE_MAX));
-    let work = {
-        let (server, session) = (server.clone(), session.clone());
-        move || {
-            let volume = may_make_in(&server, &session, dir_fid)?.volume;
-            let holder = session.holder();
-            let Changed { outcome, durable } = volume.reserve(holder, files, directories)?;
-            let outcome = (outcome, vol_sync(&volume));
-            Ok((Changed { outcome, durable }, Touched::default()))
-        }
-    };
-    let (numbers, sync) = change(server, &session, work).await?;
-    call.reply(&ReserveVnodesReply {
-        first_file: numbers.first_file,
-        files: numbers.files,
-        first_directory: numbers.first_directory,
-        directories: numbers.directories,
-        first_uniquifier: numbers.first_uniquifier,
-        sync,
-    });
-    Ok(())
-}
-
-pub(super) async fn lease_directory(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let LeaseDirectory { dir_fid } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    {
-        let (server, session) = (server.clone(), session.clone());
-        run(&server.clone(), move || {
-            may_make_in(&server, &session, dir_fid).map(drop)
-        })
-        .await?;
-    }
-    // A host that cannot be called back cannot receive a recall.
-    let host = session.promise_to().ok_or(IN_USE)?;
-    let term = server.config.lease;
-    let granting = match server.leases.request(dir_fid, host, term) {
-        LeaseOutcome::Refused => return Err(IN_USE),
-        LeaseOutcome::Renewed => None,
-        LeaseOutcome::Begun(number) => {
-            let granting = Granting::new(&server.leases, dir_fid, number);
-            if !server.leases.alone().await {
-                return Err(IN_USE);
+impl Handle<ReserveVnodes, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: ReserveVnodes,
+    ) -> Result<ReserveVnodesReply, Refusal> {
+        let server = &self.server;
+        let ReserveVnodes {
+            dir_fid,
+            files,
+            directories,
+        } = arguments;
+        let session = server.session(call).await?;
+        let (files, directories) = (files.min(RESERVE_MAX), directories.min(RESERVE_MAX));
+        let work = {
+            let (server, session) = (server.clone(), session.clone());
+            move || {
+                let volume = may_make_in(&server, &session, dir_fid)?.volume;
+                let holder = session.holder();
+                let Changed { outcome, durable } = volume.reserve(holder, files, directories)?;
+                let outcome = (outcome, vol_sync(&volume));
+                Ok((Changed { outcome, durable }, Touched::default()))
             }
-            // Earlier promises of other hosts are broken now. While the lease is in the table, no
-            // other host gets a promise.
-            let touched = Touched::changed([dir_fid]);
-            let others = collect(server, &touched, Some(host), session.now.0);
-            server.breaker.wait_for_delivery(others).await;
-            Some(granting)
-        }
-    };
-    let (status, callback, sync, durable) = {
-        let (server, session) = (server.clone(), session.clone());
-        run(&server.clone(), move || {
-            status_of(&server, &session, dir_fid, false)
+        };
+        let (numbers, sync) = change(server, &session, work).await?;
+        Ok(ReserveVnodesReply {
+            first_file: numbers.first_file,
+            files: numbers.files,
+            first_directory: numbers.first_directory,
+            directories: numbers.directories,
+            first_uniquifier: numbers.first_uniquifier,
+            sync,
         })
-        .await?
-    };
-    durable.await?;
-    let kept = match granting {
-        Some(granting) => callback.expires_in_secs > 0 && granting.grant(host, term),
-        None => server.leases.extend(dir_fid, host, term),
-    };
-    if !kept {
-        return Err(IN_USE);
     }
-    call.reply(&LeaseDirectoryReply {
-        status,
-        callback,
-        lease_secs: term.as_secs() as u32,
-        sync,
-    });
-    Ok(())
 }
 
-pub(super) async fn return_directories(
-    server: &Arc<Server>,
-    call: &mut IncomingCall,
-) -> CallResult {
-    let ReturnDirectories { fids } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    if let Some(host) = session.host_slot() {
-        for &fid in &fids {
-            server.leases.end(fid, host);
+impl Handle<LeaseDirectory, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: LeaseDirectory,
+    ) -> Result<LeaseDirectoryReply, Refusal> {
+        let server = &self.server;
+        let LeaseDirectory { dir_fid } = arguments;
+        let session = server.session(call).await?;
+        {
+            let (server, session) = (server.clone(), session.clone());
+            run(&server.clone(), move || {
+                may_make_in(&server, &session, dir_fid).map(drop)
+            })
+            .await?;
         }
+        // A host that cannot be called back cannot receive a recall.
+        let host = session.promise_to().ok_or(IN_USE)?;
+        let term = server.config.lease;
+        let granting = match server.leases.request(dir_fid, host, term) {
+            LeaseOutcome::Refused => return Err(IN_USE),
+            LeaseOutcome::Renewed => None,
+            LeaseOutcome::Begun(number) => {
+                let granting = Granting::new(&server.leases, dir_fid, number);
+                if !server.leases.alone().await {
+                    return Err(IN_USE);
+                }
+                // Earlier promises of other hosts are broken now. While the lease is in the table,
+                // no other host gets a promise.
+                let touched = Touched::changed([dir_fid]);
+                let others = collect(server, &touched, Some(host), session.now.0);
+                server.breaker.wait_for_delivery(others).await;
+                Some(granting)
+            }
+        };
+        let (status, callback, sync, durable) = {
+            let (server, session) = (server.clone(), session.clone());
+            run(&server.clone(), move || {
+                status_of(&server, &session, dir_fid, false)
+            })
+            .await?
+        };
+        durable.await?;
+        let kept = match granting {
+            Some(granting) => callback.expires_in_secs > 0 && granting.grant(host, term),
+            None => server.leases.extend(dir_fid, host, term),
+        };
+        if !kept {
+            return Err(IN_USE);
+        }
+        Ok(LeaseDirectoryReply {
+            status,
+            callback,
+            lease_secs: term.as_secs() as u32,
+            sync,
+        })
     }
-    call.reply(&ReturnDirectoriesReply {});
-    Ok(())
+}
+
+impl Handle<ReturnDirectories, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: ReturnDirectories,
+    ) -> Result<ReturnDirectoriesReply, Refusal> {
+        let server = &self.server;
+        let ReturnDirectories { fids } = arguments;
+        let session = server.session(call).await?;
+        if let Some(host) = session.host_slot() {
+            for &fid in &fids {
+                server.leases.end(fid, host);
+            }
+        }
+        Ok(ReturnDirectoriesReply {})
+    }
 }
 
 /// Checks that the caller may create entries in a directory. The lease is not checked, because the

@@ -1,60 +1,61 @@
 //! Link (140): another name for a file, in the same directory.
 
-use std::sync::Arc;
-
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Changed, Error};
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{Link, LinkReply};
+use cellar_wire::serve::Handle;
 
+use super::FileService;
 use super::common::{Touched, change, check_fid, dir_status_and_access};
 use super::names::{check_free, new_name};
 use crate::abort_map::Refusal;
-use crate::server::Server;
-use crate::service::CallResult;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
 
-pub(super) async fn link(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let Link {
-        dir_fid,
-        name,
-        existing_fid,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let work = {
-        let (server, session) = (server.clone(), session.clone());
-        move || {
-            let name = new_name(&name)?;
-            check_fid(existing_fid)?;
-            let attached = server.volume_of(dir_fid, VolumeAccess::Change)?;
-            if dir_fid.volume != existing_fid.volume {
-                return Err(Refusal::Store(Error::CrossDevice));
+impl Handle<Link, IncomingCall> for FileService {
+    async fn handle(&self, call: &IncomingCall, arguments: Link) -> Result<LinkReply, Refusal> {
+        let server = &self.server;
+        let Link {
+            dir_fid,
+            name,
+            existing_fid,
+        } = arguments;
+        let session = server.session(call).await?;
+        let work = {
+            let (server, session) = (server.clone(), session.clone());
+            move || {
+                let name = new_name(&name)?;
+                check_fid(existing_fid)?;
+                let attached = server.volume_of(dir_fid, VolumeAccess::Change)?;
+                if dir_fid.volume != existing_fid.volume {
+                    return Err(Refusal::Store(Error::CrossDevice));
+                }
+                if existing_fid.vnode.is_directory() {
+                    return Err(Refusal::Store(Error::IsDirectory));
+                }
+                let (before, access) =
+                    dir_status_and_access(&server, &session, &attached, dir_fid)?;
+                if !access.caller.contains(Rights::INSERT) {
+                    return Err(Refusal::NoRight);
+                }
+                check_free(name)?;
+                let volume = &attached.volume;
+                let Changed { outcome, durable } =
+                    volume.link(dir_fid, name, existing_fid, session.context())?;
+                volume.count_change(session.origin(), &before, session.context());
+                let outcome = (outcome, access, vol_sync(volume));
+                Ok((
+                    Changed { outcome, durable },
+                    Touched::changed([dir_fid, existing_fid]),
+                ))
             }
-            if existing_fid.vnode.is_directory() {
-                return Err(Refusal::Store(Error::IsDirectory));
-            }
-            let (before, access) = dir_status_and_access(&server, &session, &attached, dir_fid)?;
-            if !access.caller.contains(Rights::INSERT) {
-                return Err(Refusal::NoRight);
-            }
-            check_free(name)?;
-            let volume = &attached.volume;
-            let Changed { outcome, durable } =
-                volume.link(dir_fid, name, existing_fid, session.context())?;
-            volume.count_change(session.origin(), &before, session.context());
-            let outcome = (outcome, access, vol_sync(volume));
-            Ok((
-                Changed { outcome, durable },
-                Touched::changed([dir_fid, existing_fid]),
-            ))
-        }
-    };
-    let (linked, access, sync) = change(server, &session, work).await?;
-    call.reply(&LinkReply {
-        status: server.show(&session, &linked.status, access),
-        dir_status: server.show(&session, &linked.dir, access),
-        sync,
-    });
-    Ok(())
+        };
+        let (linked, access, sync) = change(server, &session, work).await?;
+        Ok(LinkReply {
+            status: server.show(&session, &linked.status, access),
+            dir_status: server.show(&session, &linked.dir, access),
+            sync,
+        })
+    }
 }

@@ -16,63 +16,100 @@ use cellar_wire::rxafs::{
     OldExtendLockReply, OldReleaseLock, OldReleaseLockReply, OldSetLock, OldSetLockReply,
     ReleaseLock, ReleaseLockReply, SetLock, SetLockReply, TestRange, TestRangeReply, VolSync,
 };
+use cellar_wire::serve::Handle;
 
+use super::FileService;
 use super::common::{run, status_and_access};
 use crate::abort_map::Refusal;
 use crate::callback::Pending;
 use crate::lock::{LockError, LockType, Owner};
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
 
-pub(super) async fn set_lock(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let SetLock { fid, lock_type } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let sync = set(server, &session, fid, lock_type).await?;
-    call.reply(&SetLockReply { sync });
-    Ok(())
+impl Handle<SetLock, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: SetLock,
+    ) -> Result<SetLockReply, Refusal> {
+        let server = &self.server;
+        let SetLock { fid, lock_type } = arguments;
+        let session = server.session(call).await?;
+        let sync = set(server, &session, fid, lock_type).await?;
+        Ok(SetLockReply { sync })
+    }
 }
 
-pub(super) async fn old_set_lock(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let OldSetLock { fid, lock_type, .. } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    set(server, &session, fid, lock_type).await?;
-    call.reply(&OldSetLockReply {});
-    Ok(())
+impl Handle<OldSetLock, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: OldSetLock,
+    ) -> Result<OldSetLockReply, Refusal> {
+        let server = &self.server;
+        let OldSetLock { fid, lock_type, .. } = arguments;
+        let session = server.session(call).await?;
+        set(server, &session, fid, lock_type).await?;
+        Ok(OldSetLockReply {})
+    }
 }
 
-pub(super) async fn extend_lock(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let ExtendLock { fid } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let sync = extend(server, &session, fid).await?;
-    call.reply(&ExtendLockReply { sync });
-    Ok(())
+impl Handle<ExtendLock, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: ExtendLock,
+    ) -> Result<ExtendLockReply, Refusal> {
+        let server = &self.server;
+        let ExtendLock { fid } = arguments;
+        let session = server.session(call).await?;
+        let sync = extend(server, &session, fid).await?;
+        Ok(ExtendLockReply { sync })
+    }
 }
 
-pub(super) async fn old_extend_lock(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let OldExtendLock { fid, .. } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    extend(server, &session, fid).await?;
-    call.reply(&OldExtendLockReply {});
-    Ok(())
+impl Handle<OldExtendLock, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: OldExtendLock,
+    ) -> Result<OldExtendLockReply, Refusal> {
+        let server = &self.server;
+        let OldExtendLock { fid, .. } = arguments;
+        let session = server.session(call).await?;
+        extend(server, &session, fid).await?;
+        Ok(OldExtendLockReply {})
+    }
 }
 
-pub(super) async fn release_lock(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let ReleaseLock { fid } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let sync = release(server, &session, fid).await?;
-    call.reply(&ReleaseLockReply { sync });
-    Ok(())
+impl Handle<ReleaseLock, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: ReleaseLock,
+    ) -> Result<ReleaseLockReply, Refusal> {
+        let server = &self.server;
+        let ReleaseLock { fid } = arguments;
+        let session = server.session(call).await?;
+        let sync = release(server, &session, fid).await?;
+        Ok(ReleaseLockReply { sync })
+    }
 }
 
-pub(super) async fn old_release_lock(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let OldReleaseLock { fid, .. } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    release(server, &session, fid).await?;
-    call.reply(&OldReleaseLockReply {});
-    Ok(())
+impl Handle<OldReleaseLock, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: OldReleaseLock,
+    ) -> Result<OldReleaseLockReply, Refusal> {
+        let server = &self.server;
+        let OldReleaseLock { fid, .. } = arguments;
+        let session = server.session(call).await?;
+        release(server, &session, fid).await?;
+        Ok(OldReleaseLockReply {})
+    }
 }
 
 async fn set(
@@ -121,18 +158,24 @@ async fn extend(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<Vol
     .await
 }
 
-pub(super) async fn hold_ranges(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let HoldRanges {
-        fid,
-        owner,
-        serial,
-        ranges,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let ranges = HeldRanges::in_order(ranges).ok_or(Refusal::Invalid)?;
-    let sync = hold(server, &session, fid, (owner, serial), ranges).await?;
-    call.reply(&HoldRangesReply { sync });
-    Ok(())
+impl Handle<HoldRanges, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: HoldRanges,
+    ) -> Result<HoldRangesReply, Refusal> {
+        let server = &self.server;
+        let HoldRanges {
+            fid,
+            owner,
+            serial,
+            ranges,
+        } = arguments;
+        let session = server.session(call).await?;
+        let ranges = HeldRanges::in_order(ranges).ok_or(Refusal::Invalid)?;
+        let sync = hold(server, &session, fid, (owner, serial), ranges).await?;
+        Ok(HoldRangesReply { sync })
+    }
 }
 
 async fn hold(
@@ -176,16 +219,22 @@ async fn hold(
     Ok(sync)
 }
 
-pub(super) async fn test_range(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let TestRange { fid, owner, range } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    if range.first > range.last {
-        return Err(Refusal::Invalid);
+impl Handle<TestRange, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: TestRange,
+    ) -> Result<TestRangeReply, Refusal> {
+        let server = &self.server;
+        let TestRange { fid, owner, range } = arguments;
+        let session = server.session(call).await?;
+        if range.first > range.last {
+            return Err(Refusal::Invalid);
+        }
+        let (found, sync) = test(server, &session, fid, owner, range).await?;
+        let found = List::from_iter_cut(found);
+        Ok(TestRangeReply { found, sync })
     }
-    let (found, sync) = test(server, &session, fid, owner, range).await?;
-    let found = List::from_iter_cut(found);
-    call.reply(&TestRangeReply { found, sync });
-    Ok(())
 }
 
 async fn test(

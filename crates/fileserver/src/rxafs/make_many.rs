@@ -26,10 +26,12 @@ use cellar_rpc::IncomingCall;
 use cellar_volume::{Changed, Error, Make, NewVnode, Ticket, VnodeContents, VnodeStatus};
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, VolumeId};
-use cellar_wire::rxafs::{FileType, MAKE_BYTES_MAX, MakeMany, Making, Makings};
+use cellar_wire::rxafs::{FileType, MAKE_BYTES_MAX, MakeMany, MakeManyReply, Making, Makings};
+use cellar_wire::serve::HandleStream;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::FileService;
 use super::common::{Touched, change, check_fid, collect, dir_status_and_access, run, run_on};
 use super::create::{count_new, new_vnode};
 use super::names::{check_free, new_name, text};
@@ -41,39 +43,44 @@ use crate::callback::Pending;
 use crate::host::HostSlot;
 use crate::limits::{MAKE_AT_ONCE, MAKE_CHANGE_BYTES, STORE_SLACK_BLOCKS};
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::session::Session;
 use crate::statistics::Direction;
 use crate::volumes::{Attached, VolumeAccess};
 
-pub(super) async fn make_many(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let MakeMany { volume, makings } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let total = check(&makings)?;
-    let bodies = bodies(call, &makings, total).await?;
-    let aside = makings.len() > MAKE_AT_ONCE || total > MAKE_CHANGE_BYTES / 4;
-    let job = Arc::new(Job {
-        server: server.clone(),
-        session,
-        volume,
-        state: Mutex::new(State::of(makings.len())),
-        makings,
-        bodies,
-        begun: Instant::now(),
-    });
-    let begins = job.clone();
-    run(server, move || begins.begin()).await?;
-    let makes = job.clone();
-    run_on(server, move || makes.go_on(), aside).await?;
-    job.wait_for_commit_and_breaks().await?;
-    job.store_bytes().await?;
-    let tells = job.clone();
-    let (reply, durable) = run(server, move || tells.reply()).await?;
-    for ticket in durable {
-        ticket.await?;
+impl HandleStream<MakeMany, IncomingCall> for FileService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: MakeMany,
+    ) -> Result<MakeManyReply, Refusal> {
+        let server = &self.server;
+        let MakeMany { volume, makings } = arguments;
+        let session = server.session(call).await?;
+        let total = check(&makings)?;
+        let bodies = bodies(call, &makings, total).await?;
+        let aside = makings.len() > MAKE_AT_ONCE || total > MAKE_CHANGE_BYTES / 4;
+        let job = Arc::new(Job {
+            server: server.clone(),
+            session,
+            volume,
+            state: Mutex::new(State::of(makings.len())),
+            makings,
+            bodies,
+            begun: Instant::now(),
+        });
+        let begins = job.clone();
+        run(server, move || begins.begin()).await?;
+        let makes = job.clone();
+        run_on(server, move || makes.go_on(), aside).await?;
+        job.wait_for_commit_and_breaks().await?;
+        job.store_bytes().await?;
+        let tells = job.clone();
+        let (reply, durable) = run(server, move || tells.reply()).await?;
+        for ticket in durable {
+            ticket.await?;
+        }
+        Ok(reply)
     }
-    call.reply(&reply);
-    Ok(())
 }
 
 /// The number of bytes that follow. Checks that every entry is possible.

@@ -10,30 +10,43 @@ use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{
     AfsFetchStatus, RemoveDir, RemoveDirReply, RemoveFile, RemoveFileReply, VolSync,
 };
+use cellar_wire::serve::Handle;
 
+use super::FileService;
 use super::common::{Touched, change, check_named, dir_status_and_access};
 use super::names::{check_possible, old_name};
 use crate::abort_map::Refusal;
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
 
-pub(super) async fn remove_file(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let RemoveFile { dir_fid, name } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let (dir_status, sync) = remove(server, &session, dir_fid, name, false).await?;
-    call.reply(&RemoveFileReply { dir_status, sync });
-    Ok(())
+impl Handle<RemoveFile, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: RemoveFile,
+    ) -> Result<RemoveFileReply, Refusal> {
+        let server = &self.server;
+        let RemoveFile { dir_fid, name } = arguments;
+        let session = server.session(call).await?;
+        let (dir_status, sync) = remove(server, &session, dir_fid, name, false).await?;
+        Ok(RemoveFileReply { dir_status, sync })
+    }
 }
 
-pub(super) async fn remove_dir(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let RemoveDir { dir_fid, name } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let (dir_status, sync) = remove(server, &session, dir_fid, name, true).await?;
-    call.reply(&RemoveDirReply { dir_status, sync });
-    Ok(())
+impl Handle<RemoveDir, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: RemoveDir,
+    ) -> Result<RemoveDirReply, Refusal> {
+        let server = &self.server;
+        let RemoveDir { dir_fid, name } = arguments;
+        let session = server.session(call).await?;
+        let (dir_status, sync) = remove(server, &session, dir_fid, name, true).await?;
+        Ok(RemoveDirReply { dir_status, sync })
+    }
 }
 
 async fn remove(

@@ -4,101 +4,101 @@
 //! A directory that gets another parent has its `..` rewritten. Its promises are broken for all
 //! hosts, even the caller's, because the reply has no status of it.
 
-use std::sync::Arc;
-
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Changed, Error, FileType, Renamed};
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{Rename, RenameReply};
+use cellar_wire::serve::Handle;
 
+use super::FileService;
 use super::common::{Touched, change, check_fid, check_named, dir_status_and_access};
 use super::names::{check_possible, new_name, old_name};
 use crate::abort_map::Refusal;
-use crate::server::Server;
-use crate::service::CallResult;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
 
-pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let Rename {
-        old_dir_fid,
-        old_name: old,
-        new_dir_fid,
-        new_name: new,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let work = {
-        let (server, session) = (server.clone(), session.clone());
-        move || {
-            let (old, new) = (old_name(&old)?, new_name(&new)?);
-            let special = |name: &[u8]| matches!(name, b"" | b"." | b"..");
-            if special(old) || special(new) {
-                return Err(Refusal::Invalid);
+impl Handle<Rename, IncomingCall> for FileService {
+    async fn handle(&self, call: &IncomingCall, arguments: Rename) -> Result<RenameReply, Refusal> {
+        let server = &self.server;
+        let Rename {
+            old_dir_fid,
+            old_name: old,
+            new_dir_fid,
+            new_name: new,
+        } = arguments;
+        let session = server.session(call).await?;
+        let work = {
+            let (server, session) = (server.clone(), session.clone());
+            move || {
+                let (old, new) = (old_name(&old)?, new_name(&new)?);
+                let special = |name: &[u8]| matches!(name, b"" | b"." | b"..");
+                if special(old) || special(new) {
+                    return Err(Refusal::Invalid);
+                }
+                check_fid(new_dir_fid)?;
+                let attached = server.volume_of(old_dir_fid, VolumeAccess::Change)?;
+                if old_dir_fid.volume != new_dir_fid.volume {
+                    return Err(Refusal::Store(Error::CrossDevice));
+                }
+                let (old_before, old_access) =
+                    dir_status_and_access(&server, &session, &attached, old_dir_fid)?;
+                let (new_before, new_access) =
+                    dir_status_and_access(&server, &session, &attached, new_dir_fid)?;
+                let allowed = old_access.caller.contains(Rights::DELETE)
+                    && new_access.caller.contains(Rights::INSERT);
+                if !allowed {
+                    return Err(Refusal::NoRight);
+                }
+                check_possible(old)?;
+                let volume = &attached.volume;
+                check_named(&server, &session, volume, old_dir_fid, old)?;
+                check_named(&server, &session, volume, new_dir_fid, new)?;
+                let may_replace = new_access.caller.contains(Rights::DELETE);
+                match volume.lookup(new_dir_fid, new) {
+                    Ok(_) if !may_replace => return Err(Refusal::NoRight),
+                    Ok(_) | Err(Error::NotFound) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                let context = session.context();
+                let renamed = if may_replace {
+                    volume.rename(old_dir_fid, old, new_dir_fid, new, context)
+                } else {
+                    // Another call may have taken the name since the lookup.
+                    volume.rename_to_free_name(old_dir_fid, old, new_dir_fid, new, context)
+                };
+                let Changed { outcome, durable } = match renamed {
+                    Err(Error::Exists) if !may_replace => return Err(Refusal::NoRight),
+                    other => other?,
+                };
+                server.objects.policies.renamed(outcome.moved.fid);
+                let (origin, by) = (session.origin(), session.context());
+                volume.count_change(origin, &old_before, by);
+                if new_dir_fid == old_dir_fid {
+                    // OpenAFS counts two changes of one directory here. The first one happened just
+                    // before.
+                    volume.count_change(origin, &outcome.old_dir, by);
+                } else {
+                    volume.count_change(origin, &new_before, by);
+                }
+                let touched = touched(old_dir_fid, new_dir_fid, &outcome);
+                let outcome = (outcome, old_access, new_access, volume.clone());
+                Ok((Changed { outcome, durable }, touched))
             }
-            check_fid(new_dir_fid)?;
-            let attached = server.volume_of(old_dir_fid, VolumeAccess::Change)?;
-            if old_dir_fid.volume != new_dir_fid.volume {
-                return Err(Refusal::Store(Error::CrossDevice));
-            }
-            let (old_before, old_access) =
-                dir_status_and_access(&server, &session, &attached, old_dir_fid)?;
-            let (new_before, new_access) =
-                dir_status_and_access(&server, &session, &attached, new_dir_fid)?;
-            let allowed = old_access.caller.contains(Rights::DELETE)
-                && new_access.caller.contains(Rights::INSERT);
-            if !allowed {
-                return Err(Refusal::NoRight);
-            }
-            check_possible(old)?;
-            let volume = &attached.volume;
-            check_named(&server, &session, volume, old_dir_fid, old)?;
-            check_named(&server, &session, volume, new_dir_fid, new)?;
-            let may_replace = new_access.caller.contains(Rights::DELETE);
-            match volume.lookup(new_dir_fid, new) {
-                Ok(_) if !may_replace => return Err(Refusal::NoRight),
-                Ok(_) | Err(Error::NotFound) => {}
-                Err(error) => return Err(error.into()),
-            }
-            let context = session.context();
-            let renamed = if may_replace {
-                volume.rename(old_dir_fid, old, new_dir_fid, new, context)
-            } else {
-                // Another call may have taken the name since the lookup.
-                volume.rename_to_free_name(old_dir_fid, old, new_dir_fid, new, context)
-            };
-            let Changed { outcome, durable } = match renamed {
-                Err(Error::Exists) if !may_replace => return Err(Refusal::NoRight),
-                other => other?,
-            };
-            server.objects.policies.renamed(outcome.moved.fid);
-            let (origin, by) = (session.origin(), session.context());
-            volume.count_change(origin, &old_before, by);
-            if new_dir_fid == old_dir_fid {
-                // OpenAFS counts two changes of one directory here. The first one happened just
-                // before.
-                volume.count_change(origin, &outcome.old_dir, by);
-            } else {
-                volume.count_change(origin, &new_before, by);
-            }
-            let touched = touched(old_dir_fid, new_dir_fid, &outcome);
-            let outcome = (outcome, old_access, new_access, volume.clone());
-            Ok((Changed { outcome, durable }, touched))
+        };
+        let (renamed, old_access, new_access, volume) = change(server, &session, work).await?;
+        if let (Some(status), Some(objects)) = (&renamed.replaced, &renamed.objects) {
+            server
+                .objects
+                .prunes
+                .queue(&volume, status.fid, objects.clone());
         }
-    };
-    let (renamed, old_access, new_access, volume) = change(server, &session, work).await?;
-    if let (Some(status), Some(objects)) = (&renamed.replaced, &renamed.objects) {
-        server
-            .objects
-            .prunes
-            .queue(&volume, status.fid, objects.clone());
+        Ok(RenameReply {
+            old_dir_status: server.show(&session, &renamed.old_dir, old_access),
+            new_dir_status: server.show(&session, &renamed.new_dir, new_access),
+            sync: vol_sync(&volume),
+        })
     }
-    call.reply(&RenameReply {
-        old_dir_status: server.show(&session, &renamed.old_dir, old_access),
-        new_dir_status: server.show(&session, &renamed.new_dir, new_access),
-        sync: vol_sync(&volume),
-    });
-    Ok(())
 }
 
 fn touched(old_dir: Fid, new_dir: Fid, renamed: &Renamed) -> Touched {

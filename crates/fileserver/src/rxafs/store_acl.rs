@@ -10,31 +10,44 @@ use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{
     AfsFetchStatus, AfsOpaque, OldStoreACL, OldStoreACLReply, StoreACL, StoreACLReply, VolSync,
 };
+use cellar_wire::serve::Handle;
 use tracing::warn;
 
+use super::FileService;
 use super::common::{Touched, change, check_fid, run, status_and_access};
 use crate::abort_map::Refusal;
 use crate::audit;
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
 
-pub(super) async fn store_acl(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let StoreACL { fid, access_list } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let (status, sync) = store(server, &session, fid, access_list).await?;
-    call.reply(&StoreACLReply { status, sync });
-    Ok(())
+impl Handle<StoreACL, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: StoreACL,
+    ) -> Result<StoreACLReply, Refusal> {
+        let server = &self.server;
+        let StoreACL { fid, access_list } = arguments;
+        let session = server.session(call).await?;
+        let (status, sync) = store(server, &session, fid, access_list).await?;
+        Ok(StoreACLReply { status, sync })
+    }
 }
 
-pub(super) async fn old_store_acl(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let OldStoreACL { fid, access_list } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    let (status, sync) = store(server, &session, fid, access_list).await?;
-    call.reply(&OldStoreACLReply { status, sync });
-    Ok(())
+impl Handle<OldStoreACL, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: OldStoreACL,
+    ) -> Result<OldStoreACLReply, Refusal> {
+        let server = &self.server;
+        let OldStoreACL { fid, access_list } = arguments;
+        let session = server.session(call).await?;
+        let (status, sync) = store(server, &session, fid, access_list).await?;
+        Ok(OldStoreACLReply { status, sync })
+    }
 }
 
 async fn store(

@@ -28,8 +28,10 @@ use cellar_wire::rxafs::{
     AfsFetchStatus, AfsStoreStatus, StoreData, StoreData64, StoreData64Reply, StoreDataReply,
     VolSync,
 };
+use cellar_wire::serve::HandleStream;
 use tokio::time::Instant;
 
+use super::FileService;
 use super::common::{Touched, change, collect, finish, run, status_and_access};
 use super::store_status::allowed_attributes;
 use crate::abort_map::Refusal;
@@ -40,7 +42,6 @@ use crate::objects::loaded_lists::retry_when_loaded;
 use crate::objects::policies::StorageDecision;
 use crate::objects::store::{self, Replayed, Source, Storing};
 use crate::server::Server;
-use crate::service::CallResult;
 use crate::session::Session;
 use crate::statistics::Direction;
 use crate::status::vol_sync;
@@ -53,48 +54,60 @@ const SMALL_STORE: u64 = 64 * 1024;
 /// The largest value in the 32-bit form.
 const LARGEST_32: u64 = 0x7fff_ffff;
 
-pub(super) async fn store_data(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let StoreData {
-        fid,
-        in_status,
-        position,
-        length,
-        file_length,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    let asked = StoreRequest {
-        fid,
-        in_status,
-        position: position.into(),
-        length: length.into(),
-        file_length: file_length.into(),
-    };
-    if asked.end()? > LARGEST_32 || asked.file_length > LARGEST_32 {
-        return Err(Refusal::TooBig);
+impl HandleStream<StoreData, IncomingCall> for FileService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: StoreData,
+    ) -> Result<StoreDataReply, Refusal> {
+        let server = &self.server;
+        let StoreData {
+            fid,
+            in_status,
+            position,
+            length,
+            file_length,
+        } = arguments;
+        let asked = StoreRequest {
+            fid,
+            in_status,
+            position: position.into(),
+            length: length.into(),
+            file_length: file_length.into(),
+        };
+        if asked.end()? > LARGEST_32 || asked.file_length > LARGEST_32 {
+            return Err(Refusal::TooBig);
+        }
+        let (status, sync) = store(server, call, asked).await?;
+        Ok(StoreDataReply { status, sync })
     }
-    let (status, sync) = store(server, call, asked).await?;
-    call.reply(&StoreDataReply { status, sync });
-    Ok(())
 }
 
-pub(super) async fn store_data64(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let StoreData64 {
-        fid,
-        in_status,
-        position,
-        length,
-        file_length,
-    } = call.arguments().await.map_err(Refusal::Call)?;
-    let asked = StoreRequest {
-        fid,
-        in_status,
-        position,
-        length,
-        file_length,
-    };
-    asked.end()?;
-    let (status, sync) = store(server, call, asked).await?;
-    call.reply(&StoreData64Reply { status, sync });
-    Ok(())
+impl HandleStream<StoreData64, IncomingCall> for FileService {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: StoreData64,
+    ) -> Result<StoreData64Reply, Refusal> {
+        let server = &self.server;
+        let StoreData64 {
+            fid,
+            in_status,
+            position,
+            length,
+            file_length,
+        } = arguments;
+        let asked = StoreRequest {
+            fid,
+            in_status,
+            position,
+            length,
+            file_length,
+        };
+        asked.end()?;
+        let (status, sync) = store(server, call, asked).await?;
+        Ok(StoreData64Reply { status, sync })
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -1,19 +1,17 @@
 //! StoreStatus (135): mode, owner, group and time of a vnode.
 
-use std::sync::Arc;
-
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Changed, FileType, SetStatus, VnodeStatus};
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{AfsStoreStatus, StoreStatus, StoreStatusReply};
+use cellar_wire::serve::Handle;
 
+use super::FileService;
 use super::common::{Touched, change, status_and_access};
 use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::audit;
-use crate::server::Server;
-use crate::service::CallResult;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
 
@@ -21,36 +19,42 @@ use crate::volumes::VolumeAccess;
 const ORDINARY_MODE: u32 = 0o777;
 const MODE: u32 = 0o7777;
 
-pub(super) async fn store_status(server: &Arc<Server>, call: &mut IncomingCall) -> CallResult {
-    let StoreStatus { fid, in_status } = call.arguments().await.map_err(Refusal::Call)?;
-    let session = server.session(call).await?;
-    note_privilege(session.identity(), fid, &in_status);
-    let work = {
-        let (server, session) = (server.clone(), session.clone());
-        move || {
-            let attached = server.volume_of(fid, VolumeAccess::Change)?;
-            let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
-            let identity = session.identity();
-            let set = allowed_attributes(identity, &status, access.caller, &in_status)?;
-            if !identity.may_store_status(&status, access.caller) && !identity.administrator {
-                return Err(Refusal::NoRight);
+impl Handle<StoreStatus, IncomingCall> for FileService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: StoreStatus,
+    ) -> Result<StoreStatusReply, Refusal> {
+        let server = &self.server;
+        let StoreStatus { fid, in_status } = arguments;
+        let session = server.session(call).await?;
+        note_privilege(session.identity(), fid, &in_status);
+        let work = {
+            let (server, session) = (server.clone(), session.clone());
+            move || {
+                let attached = server.volume_of(fid, VolumeAccess::Change)?;
+                let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
+                let identity = session.identity();
+                let set = allowed_attributes(identity, &status, access.caller, &in_status)?;
+                if !identity.may_store_status(&status, access.caller) && !identity.administrator {
+                    return Err(Refusal::NoRight);
+                }
+                if status.kind == FileType::Symlink && in_status.unix_mode.is_some() {
+                    return Err(Refusal::Invalid);
+                }
+                let Changed { outcome, durable } =
+                    attached.volume.set_status(fid, &set, session.context())?;
+                attached.volume.count_write(session.origin());
+                let outcome = (outcome, access, vol_sync(&attached.volume));
+                Ok((Changed { outcome, durable }, Touched::changed([fid])))
             }
-            if status.kind == FileType::Symlink && in_status.unix_mode.is_some() {
-                return Err(Refusal::Invalid);
-            }
-            let Changed { outcome, durable } =
-                attached.volume.set_status(fid, &set, session.context())?;
-            attached.volume.count_write(session.origin());
-            let outcome = (outcome, access, vol_sync(&attached.volume));
-            Ok((Changed { outcome, durable }, Touched::changed([fid])))
-        }
-    };
-    let (status, access, sync) = change(server, &session, work).await?;
-    call.reply(&StoreStatusReply {
-        status: server.show(&session, &status, access),
-        sync,
-    });
-    Ok(())
+        };
+        let (status, access, sync) = change(server, &session, work).await?;
+        Ok(StoreStatusReply {
+            status: server.show(&session, &status, access),
+            sync,
+        })
+    }
 }
 
 /// Records operations that need an administrator in the audit log.

@@ -49,6 +49,7 @@ const fn procedure(opcode: u32, name: &'static str, index: usize) -> ProcedureIn
         name,
         index,
         stream: Stream::None,
+        refuses: None,
     }
 }
 

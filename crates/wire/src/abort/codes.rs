@@ -245,6 +245,7 @@ errno! {
     ENODATA = 61;
     EOVERFLOW = 75;
     EOPNOTSUPP = 95;
+    ECONNREFUSED = 111;
     ESTALE = 116;
 }
 

@@ -18,6 +18,7 @@ use cellar_wire::AbortCode;
 use cellar_wire::bozo::*;
 use cellar_wire::ids::AfsTime;
 use cellar_wire::package::Procedure;
+use cellar_wire::serve::{Handle, HandleStream};
 
 use super::{NEVER, Overseer};
 use crate::up::wall_clock;
@@ -34,72 +35,77 @@ const NO_KEY: AbortCode = AbortCode(70_354_689);
 /// Bytes of a log that are read at a time.
 const LOG_CHUNK: usize = 64 << 10;
 
-impl Overseer {
-    /// Answers the calls that only superusers may make.
-    pub(super) async fn administer(
-        &self,
-        call: &mut IncomingCall,
-        opcode: u32,
-    ) -> Result<(), AbortCode> {
-        macro_rules! answer {
-            ($($procedure:ident($arguments:pat) => $outcome:expr;)*) => {
-                match opcode {
-                    $( $procedure::OPCODE => {
-                        self.act::<$procedure>(call, async |$arguments| $outcome).await
-                    } )*
-                    GetLog::OPCODE => self.get_log(call).await,
-                    _ => Err(AbortCode::RXGEN_OPCODE),
-                }
-            };
+/// One handler for each call that only superusers may make: `Procedure(arguments) -> results`.
+macro_rules! acts {
+    ($this:ident: $($procedure:ident($arguments:pat) -> $reply:ident => $outcome:expr;)*) => {$(
+        impl Handle<$procedure, IncomingCall> for Overseer {
+            async fn handle(
+                &self,
+                call: &IncomingCall,
+                arguments: $procedure,
+            ) -> Result<$reply, AbortCode> {
+                let $this = self;
+                $this.act(call, arguments, async |$arguments| $outcome).await
+            }
         }
-        answer! {
-            AddSUser(user) => self.change_superusers(user.name, Superusers::add, EXISTS).await
-                .map(|()| AddSUserReply {});
-            DeleteSUser(user) => self.change_superusers(user.name, Superusers::remove, MISSING).await
-                .map(|()| DeleteSUserReply {});
-            ListKeys(asked) => self.list_keys(&asked).await;
-            DeleteKey(key) => self.delete_key(key).await;
-            SetStatus(asked) => self.set_status(&asked.instance, asked.status)
-                .map(|()| SetStatusReply {});
-            SetTStatus(asked) => self.set_status(&asked.instance, asked.status)
-                .map(|()| SetTStatusReply {});
-            Restart(asked) => self.set_status(&asked.instance, GOAL_SHUTDOWN)
-                .map(|()| RestartReply {});
-            ShutdownAll(_) => Err::<ShutdownAllReply, _>(AbortCode::BZBUSY);
-            RestartAll(_) => Err::<RestartAllReply, _>(AbortCode::BZBUSY);
-            ReBozo(_) => Err::<ReBozoReply, _>(AbortCode::BZBUSY);
-            // All roles run whenever a call is answered.
-            StartupAll(_) => Ok(StartupAllReply {});
-            WaitAll(_) => Ok(WaitAllReply {});
-            SetNoAuthFlag(asked) => match asked.flag {
+    )*};
+}
+
+acts! {
+    this:
+    AddSUser(user) -> AddSUserReply => {
+        let changed = this.change_superusers(user.name, Superusers::add, EXISTS).await;
+        changed.map(|()| AddSUserReply {})
+    };
+    DeleteSUser(user) -> DeleteSUserReply => {
+        let changed = this.change_superusers(user.name, Superusers::remove, MISSING).await;
+        changed.map(|()| DeleteSUserReply {})
+    };
+    ListKeys(asked) -> ListKeysReply => this.list_keys(&asked).await;
+    DeleteKey(key) -> DeleteKeyReply => this.delete_key(key).await;
+    SetStatus(asked) -> SetStatusReply => {
+        this.set_status(&asked.instance, asked.status).map(|()| SetStatusReply {})
+    };
+    SetTStatus(asked) -> SetTStatusReply => {
+        this.set_status(&asked.instance, asked.status).map(|()| SetTStatusReply {})
+    };
+    Restart(asked) -> RestartReply => {
+        this.set_status(&asked.instance, GOAL_SHUTDOWN).map(|()| RestartReply {})
+    };
+    ShutdownAll(_) -> ShutdownAllReply => Err(AbortCode::BZBUSY);
+    RestartAll(_) -> RestartAllReply => Err(AbortCode::BZBUSY);
+    ReBozo(_) -> ReBozoReply => Err(AbortCode::BZBUSY);
+    // All roles run whenever a call is answered.
+    StartupAll(_) -> StartupAllReply => Ok(StartupAllReply {});
+    WaitAll(_) -> WaitAllReply => Ok(WaitAllReply {});
+    SetNoAuthFlag(asked) -> SetNoAuthFlagReply => match asked.flag {
                 0 => Ok(SetNoAuthFlagReply {}),
                 _ => Err(AbortCode::BZACCESS),
             };
-            SetRestartTime(asked) => match asked.time.mask {
+    SetRestartTime(asked) -> SetRestartTimeReply => match asked.time.mask {
                 NEVER => Ok(SetRestartTimeReply {}),
                 _ => Err(AbortCode::BZACCESS),
             };
-            AddKey(_) => Err::<AddKeyReply, _>(AbortCode::BZACCESS);
-            CreateBnode(_) => Err::<CreateBnodeReply, _>(AbortCode::BZACCESS);
-            DeleteBnode(_) => Err::<DeleteBnodeReply, _>(AbortCode::BZACCESS);
-            SetCellName(_) => Err::<SetCellNameReply, _>(AbortCode::BZACCESS);
-            AddCellHost(_) => Err::<AddCellHostReply, _>(AbortCode::BZACCESS);
-            DeleteCellHost(_) => Err::<DeleteCellHostReply, _>(AbortCode::BZACCESS);
-            Install(_) => Err::<InstallReply, _>(AbortCode::BZACCESS);
-            UnInstall(_) => Err::<UnInstallReply, _>(AbortCode::BZACCESS);
-            Exec(_) => Err::<ExecReply, _>(AbortCode::BZACCESS);
-            Prune(_) => Err::<PruneReply, _>(AbortCode::BZACCESS);
-            SetRestrictedMode(_) => Err::<SetRestrictedModeReply, _>(AbortCode::BZACCESS);
-        }
-    }
+    AddKey(_) -> AddKeyReply => Err(AbortCode::BZACCESS);
+    CreateBnode(_) -> CreateBnodeReply => Err(AbortCode::BZACCESS);
+    DeleteBnode(_) -> DeleteBnodeReply => Err(AbortCode::BZACCESS);
+    SetCellName(_) -> SetCellNameReply => Err(AbortCode::BZACCESS);
+    AddCellHost(_) -> AddCellHostReply => Err(AbortCode::BZACCESS);
+    DeleteCellHost(_) -> DeleteCellHostReply => Err(AbortCode::BZACCESS);
+    UnInstall(_) -> UnInstallReply => Err(AbortCode::BZACCESS);
+    Exec(_) -> ExecReply => Err(AbortCode::BZACCESS);
+    Prune(_) -> PruneReply => Err(AbortCode::BZACCESS);
+    SetRestrictedMode(_) -> SetRestrictedModeReply => Err(AbortCode::BZACCESS);
+}
 
+impl Overseer {
     /// Does `work` for a superuser, and records the call and the caller.
     async fn act<P: Procedure>(
         &self,
-        call: &mut IncomingCall,
+        call: &IncomingCall,
+        arguments: P,
         work: impl AsyncFnOnce(P) -> Result<P::Reply, AbortCode>,
-    ) -> Result<(), AbortCode> {
-        let arguments: P = call.arguments().await?;
+    ) -> Result<P::Reply, AbortCode> {
         let who = self.authority.identify(call.caller());
         // Keys must not be written to logs.
         let what = match P::OPCODE {
@@ -114,8 +120,7 @@ impl Overseer {
         let refused = outcome.as_ref().err().copied();
         let refused = refused.filter(|code| *code != AbortCode::BZDOM);
         self.record(call, P::QUALIFIED_NAME, &who, &what, refused);
-        call.reply(&outcome?);
-        Ok(())
+        outcome
     }
 
     fn record(
@@ -193,10 +198,26 @@ impl Overseer {
             _ => Err(AbortCode::BZBUSY),
         }
     }
+}
 
+impl HandleStream<Install, IncomingCall> for Overseer {
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        arguments: Install,
+    ) -> Result<InstallReply, AbortCode> {
+        self.act(call, arguments, async |_| Err(AbortCode::BZACCESS))
+            .await
+    }
+}
+
+impl HandleStream<GetLog, IncomingCall> for Overseer {
     /// Streams a log, with a NUL at its end.
-    async fn get_log(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
-        let asked: GetLog = call.arguments().await?;
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        asked: GetLog,
+    ) -> Result<GetLogReply, AbortCode> {
         let who = self.authority.identify(call.caller());
         let path = self
             .logs
@@ -221,8 +242,7 @@ impl Overseer {
             call.write(bytes).await?;
         }
         call.write(Bytes::from_static(&[0])).await?;
-        call.reply(&GetLogReply {});
-        Ok(())
+        Ok(GetLogReply {})
     }
 }
 

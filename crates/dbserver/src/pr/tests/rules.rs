@@ -4,6 +4,7 @@ use cellar_auth::audit::Audit;
 use cellar_auth::{Level, Principal};
 
 use super::*;
+use crate::Origin;
 
 fn principal(name: &str, cell: Option<&str>) -> Principal {
     let (name, instance) = name.split_once('.').unwrap_or((name, ""));
@@ -93,7 +94,11 @@ fn users_of_other_cells_enter_themselves() {
         flag: flag as i32,
         owner: ViceId(owner),
     };
-    let register = |asked| cell.pr.register(Identity::Stranger, &asked);
+    let caller = |name| {
+        let caller = Caller::Principal(Arc::new(principal(name, Some("other.cell"))));
+        Origin::new(&caller, &Guard::default(), None)
+    };
+    let register = |asked| cell.pr.ask_for(Identity::Stranger, &caller("bob"), asked);
     let bob = asked("bob@other.cell", 0, 0);
     assert_eq!(register(bob.clone()), Err(AbortCode::PRBADNAM), "no group");
     let group = cell.group("system:authuser@other.cell", -204);
@@ -104,7 +109,9 @@ fn users_of_other_cells_enter_themselves() {
     ] {
         assert_eq!(register(more), Err(AbortCode::PRPERM));
     }
-    let id = register(bob.clone()).unwrap().0;
+    let other = asked("carol@other.cell", 0, 0);
+    assert_eq!(register(other), Err(AbortCode::PRPERM), "another name");
+    let id = register(bob.clone()).unwrap().id.0;
     assert_eq!(id, 1 << 16 | (group & 0xffff));
     let entry = cell.entry(id).unwrap();
     assert_eq!((entry.owner.0, entry.creator.0), (-204, 32766));
@@ -119,7 +126,7 @@ fn users_of_other_cells_enter_themselves() {
         ..cell
     };
     let eve = asked("eve@other.cell", 0, 0);
-    let refused = cell.pr.register(Identity::Stranger, &eve);
+    let refused = cell.pr.ask_for(Identity::Stranger, &caller("eve"), eve);
     assert_eq!(refused, Err(AbortCode::PRPERM));
 }
 

@@ -513,8 +513,6 @@ fn sites_are_updated_one_by_one() {
 
 #[test]
 fn a_lock_says_whose_it_is_until_it_is_released() {
-    use super::super::lock::Locking;
-
     let cell = cell();
     cell.ask(CreateEntryN {
         newentry: volume("vol", 500),
@@ -543,23 +541,19 @@ fn a_lock_says_whose_it_is_until_it_is_released() {
         voloper: VLOP_RELEASE as i32,
         note: LockText::from_static("release, process 7 on ws1"),
     };
-    let name = LockText::from_static("admin");
-    let from = |from| Holder {
-        who: name.clone(),
-        from,
-        ..Holder::default()
+    let name = LockText::from_static("local administrator");
+    let from = |from: u32| {
+        let address = SocketAddr::from((Ipv4Addr::from(from), 7001));
+        Origin::new(&Caller::Superuser, &Guard::default(), Some(address))
     };
-    assert!(noted.clone().lock(&cell.vl, NOBODY, from(A)).is_err());
-    noted.clone().lock(&cell.vl, ADMIN, from(A)).unwrap();
+    let take = |who, from| cell.vl.ask_for(who, &from, noted.clone());
+    assert_eq!(take(NOBODY, from(A)), Err(AbortCode::VL_PERM));
+    take(ADMIN, from(A)).unwrap();
     let lock = get();
     assert_eq!((lock.operation, lock.since), (VLOP_RELEASE, AfsTime(1000)));
     assert_eq!((&lock.who, lock.from), (&name, A));
     assert_eq!(lock.note, "release, process 7 on ws1");
-    let again = noted.lock(&cell.vl, ADMIN, from(B)).unwrap_err();
-    assert_eq!(
-        again.abort_code(AbortCode::VL_DBBAD),
-        AbortCode::VL_ENTRYLOCKED
-    );
+    assert_eq!(take(ADMIN, from(B)), Err(AbortCode::VL_ENTRYLOCKED));
     assert_eq!(get().from, A, "a refused caller holds no lock");
     cell.ask(ReleaseLock {
         volid: VolumeId(500),
