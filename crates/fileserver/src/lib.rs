@@ -23,6 +23,7 @@ mod audit;
 pub mod callback;
 mod config;
 mod figures;
+mod file_server;
 pub mod host;
 mod leases;
 pub mod limits;
@@ -43,9 +44,9 @@ mod volumes;
 
 pub use config::{Config, WallClock};
 pub use figures::{CallbackFigures, ContactFigures, Figures, ObjectFigures, StoreFigures};
+pub use file_server::FileServer;
 pub use locations::Locations;
 pub use objects::cell::{CellServer, CellServers, Family, FamilySite, Upkeep};
 pub use objects::{ObjectConfig, PolicyAnswer, PolicyList, Seal};
 pub use protection::{Cps, Protection, ProtectionError};
-pub use server::FileServer;
 pub use statistics::{DurationFigures, OperationFigures, RefusalKind, TransferFigures};
