@@ -22,10 +22,10 @@ use crate::core::GroupId;
 use crate::engine::Engine;
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
-use crate::partition::{EPOCH_MAX, Partition};
+use crate::partition::Partition;
 use crate::record::{
-    BLOCK, Body, CloneKind, CountersRecord, GroupRecord, PIECE_BLOCKS, Piece, VnodeRecord,
-    VolumeRecord,
+    BLOCK, Body, CloneKind, CountersRecord, EPOCH_MAX, GroupRecord, PIECE_BLOCKS, Piece,
+    VnodeRecord, VolumeRecord,
 };
 use crate::reserve::Reserved;
 use crate::types::FileType;

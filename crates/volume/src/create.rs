@@ -369,34 +369,6 @@ pub(crate) fn new_record(
     }
 }
 
-/// The record of a new volume's root directory.
-pub(crate) fn root_record(owner: cellar_wire::ids::ViceId, context: Context) -> VnodeRecord {
-    VnodeRecord {
-        kind: FileType::Directory,
-        mode: 0o777,
-        link_count: 2,
-        uniquifier: Uniquifier::ROOT,
-        parent: VnodeId::ROOT,
-        parent_uniquifier: Uniquifier::ROOT,
-        length: PAGE_SIZE as u64,
-        data_version: 1,
-        author: context.author,
-        owner,
-        group: cellar_wire::ids::ViceId(0),
-        client_time: context.now,
-        server_time: context.now,
-        birth: 1,
-        body: Body::Pieces,
-        body_number: 0,
-        cut: None,
-        target: Bytes::new(),
-        acl: Some(Arc::new(AccessList::administrators_only())),
-        layout: None,
-        policy: 0,
-        serial: 0,
-    }
-}
-
 /// Marks a status as that of a vnode that is gone: link count 0.
 pub(crate) fn gone_status(mut status: VnodeStatus) -> VnodeStatus {
     status.link_count = 0;

@@ -11,7 +11,6 @@ use parking_lot::Mutex;
 
 use crate::clock;
 use crate::core::{Core, Group, GroupId};
-use crate::create::root_record;
 use crate::dir::{new_directory, trimmed};
 use crate::disk::Disk;
 use crate::engine::batch::Batch;
@@ -20,13 +19,12 @@ use crate::engine::space::BLOCK_BYTES;
 use crate::engine::{Engine, StoreId};
 use crate::error::{Error, Result};
 use crate::options::Options;
-use crate::record::{CountersRecord, GroupRecord, PartitionRecord, Piece, VolumeRecord};
+use crate::record::{
+    CountersRecord, EPOCH_MAX, GroupRecord, PartitionRecord, Piece, VnodeRecord, VolumeRecord,
+};
 use crate::types::{Changed, Context, PartitionUsage, VolumeInfo, VolumeSpec};
 use crate::usage;
 use crate::volume::{Volume, check_info};
-
-/// The largest epoch: the one that a head sees.
-pub(crate) const EPOCH_MAX: u64 = u64::MAX;
 
 /// An open partition.
 ///
@@ -175,7 +173,7 @@ impl Partition {
         if spec.root {
             batch.put(
                 Key::vnode(id, 1, 1),
-                root_record(spec.owner, context).encode(),
+                VnodeRecord::root(spec.owner, context).encode(),
             );
             let root = VnodeRef {
                 vnode: VnodeId::ROOT,

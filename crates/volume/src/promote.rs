@@ -13,8 +13,8 @@ use crate::core::Core;
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
-use crate::partition::{EPOCH_MAX, Partition};
-use crate::record::{CloneKind, CloneRef, CountersRecord, VolumeRecord};
+use crate::partition::Partition;
+use crate::record::{CloneKind, CloneRef, CountersRecord, EPOCH_MAX, VolumeRecord};
 use crate::types::{Changed, IdsSpec, VolumeInfo, VolumeKind};
 use crate::volume::{Volume, check_info};
 

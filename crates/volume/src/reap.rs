@@ -29,8 +29,8 @@ use crate::engine::Engine;
 use crate::engine::batch::{Batch, Run};
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
-use crate::partition::{EPOCH_MAX, Partition};
-use crate::record::{Body, CloneKind, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
+use crate::partition::Partition;
+use crate::record::{Body, CloneKind, EPOCH_MAX, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
 use crate::types::FileType;
 
 /// Versions examined in one step.

@@ -15,8 +15,8 @@ use cellar_wire::object::{Layout, ObjectId};
 use crate::core::{Core, Group, GroupId};
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
-use crate::partition::{EPOCH_MAX, Partition};
-use crate::record::{CloneKind, VnodeRecord, VolumeRecord};
+use crate::partition::Partition;
+use crate::record::{CloneKind, EPOCH_MAX, VnodeRecord, VolumeRecord};
 use crate::versions::Versions;
 use crate::volume::Volume;
 

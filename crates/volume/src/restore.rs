@@ -31,8 +31,10 @@ use hashbrown::HashMap;
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
-use crate::partition::{EPOCH_MAX, Partition};
-use crate::record::{CloneKind, CloneRef, CountersRecord, Received, VnodeRecord, VolumeRecord};
+use crate::partition::Partition;
+use crate::record::{
+    CloneKind, CloneRef, CountersRecord, EPOCH_MAX, Received, VnodeRecord, VolumeRecord,
+};
 use crate::snapshot::stage_reaping;
 use crate::types::{Changed, RestoreMode, RestoredInfo, VnodeImage, VolumeInfo};
 use crate::volume::{Volume, check_info};

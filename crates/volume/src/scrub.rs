@@ -29,10 +29,10 @@ use crate::blocks::{Owner, block_damage};
 use crate::core::{Core, Group, GroupId};
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
-use crate::partition::{EPOCH_MAX, Partition};
+use crate::partition::Partition;
 use crate::reap::pieces_of;
 use crate::record::{
-    BLOCK, BlockRef, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, VnodeRecord, VolumeRecord,
+    BLOCK, BlockRef, Body, EPOCH_MAX, PIECE_BLOCKS, PIECE_BYTES, Piece, VnodeRecord, VolumeRecord,
     block_checksum,
 };
 use crate::types::FileType;

@@ -17,9 +17,9 @@ use crate::engine::Engine;
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
-use crate::partition::{EPOCH_MAX, Partition};
+use crate::partition::Partition;
 use crate::reap::stage_epochs;
-use crate::record::{CloneKind, CloneRef, GroupRecord, VolumeRecord};
+use crate::record::{CloneKind, CloneRef, EPOCH_MAX, GroupRecord, VolumeRecord};
 use crate::types::{Changed, SnapshotSpec, VolumeKind};
 use crate::volume::{Volume, check_info};
 

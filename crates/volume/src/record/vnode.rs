@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_wire::acl::{ACL_SIZE, AccessList, ByteOrder};
+use cellar_wire::dir::PAGE_SIZE;
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use cellar_wire::object::Layout;
 use cellar_wire::{Decode, Decoder, Encode};
@@ -11,7 +12,7 @@ use cellar_wire::{Decode, Decoder, Encode};
 use super::{Fields, PutFields};
 use crate::engine::space::with_checksum;
 use crate::error::Result;
-use crate::types::{FileType, VnodeImage, VnodeStatus};
+use crate::types::{Context, FileType, VnodeImage, VnodeStatus};
 
 /// Form of a record with the meaning: from this epoch on the vnode does not exist.
 const FORM_GONE: u8 = 0;
@@ -88,6 +89,34 @@ pub(crate) struct VnodeRecord {
 }
 
 impl VnodeRecord {
+    /// The record of a new volume's root directory.
+    pub(crate) fn root(owner: ViceId, context: Context) -> Self {
+        Self {
+            kind: FileType::Directory,
+            mode: 0o777,
+            link_count: 2,
+            uniquifier: Uniquifier::ROOT,
+            parent: VnodeId::ROOT,
+            parent_uniquifier: Uniquifier::ROOT,
+            length: PAGE_SIZE as u64,
+            data_version: 1,
+            author: context.author,
+            owner,
+            group: ViceId(0),
+            client_time: context.now,
+            server_time: context.now,
+            birth: 1,
+            body: Body::Pieces,
+            body_number: 0,
+            cut: None,
+            target: Bytes::new(),
+            acl: Some(Arc::new(AccessList::administrators_only())),
+            layout: None,
+            policy: 0,
+            serial: 0,
+        }
+    }
+
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(112 + self.target.len());
         out.put_u8(FORM_VNODE);

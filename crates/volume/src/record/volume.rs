@@ -13,6 +13,9 @@ use crate::types::{StateId, Traffic, VolumeInfo, VolumeKind};
 
 pub(super) const FORM: u8 = 1;
 
+/// The largest epoch: the one that a head sees.
+pub(crate) const EPOCH_MAX: u64 = u64::MAX;
+
 /// The partition's own record.
 pub(crate) struct PartitionRecord {
     /// Version of the whole format.

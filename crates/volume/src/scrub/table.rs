@@ -130,7 +130,7 @@ impl Scrub<'_> {
 
     /// Begins to count the contents of a group's head.
     pub(super) fn begin_count(&self, group: &Group, viewers: &Viewers) -> Option<Count> {
-        let is_counted = viewers.epochs.first() == Some(&crate::partition::EPOCH_MAX);
+        let is_counted = viewers.epochs.first() == Some(&crate::record::EPOCH_MAX);
         let before = self.counters(group).filter(|_| is_counted)?;
         Some(Count {
             before,
