@@ -9,17 +9,17 @@ use bytes::{Bytes, BytesMut};
 use cellar_wire::dir::PAGE_SIZE;
 use cellar_wire::ids::Fid;
 
-use crate::blocks::{self, CacheMode, Owner, ReadFailure};
 use crate::dir::DirImage;
+use crate::engine::blocks::{self, CacheMode, Owner, ReadFailure};
 use crate::engine::key::Key;
+use crate::engine::memory::Memory;
 use crate::engine::space::Pin;
 use crate::error::{Error, Result};
-use crate::memory::Memory;
+use crate::operations::txn::OldPiece;
 use crate::pieces::PieceName;
 use crate::record::{BLOCK, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
-use crate::txn::OldPiece;
+use crate::state::vnode_slots::Loaded;
 use crate::types::{FileType, VnodeStatus};
-use crate::vnode_slots::Loaded;
 use crate::volume::Volume;
 
 /// A body that is read piece by piece, all of one version.

@@ -25,11 +25,13 @@
 
 pub(crate) mod base;
 pub(crate) mod batch;
+pub(crate) mod blocks;
 mod committer;
 mod flusher;
 pub(crate) mod journal;
 mod journal_scan;
 pub(crate) mod key;
+pub(crate) mod memory;
 pub(crate) mod page_sums;
 mod read;
 mod replay;
@@ -52,7 +54,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::disk::{Disk, is_full};
 use crate::error::{Error, Result};
 use crate::options::{Durability, Options};
-use crate::ticket::{Flight, Ticket, may_block};
+use crate::state::ticket::{Flight, Ticket, may_block};
 use base::{Base, Mark, View};
 use batch::{Batch, Batches, Run};
 use journal::JournalFile;

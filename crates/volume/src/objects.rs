@@ -41,13 +41,13 @@ pub use remove::OLDEST_MAX;
 pub use scrub::ObjectScrub;
 pub use write::ObjectWriter;
 
+use crate::background::reap::Reaper;
 use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
 use crate::options::Options;
-use crate::reap::Reaper;
 use crate::record::DeviceRecord;
 use slots::ObjectSlots;
 

@@ -10,7 +10,6 @@ use cellar_wire::ids::{AfsTime, Uniquifier, VnodeId, VolumeId};
 use parking_lot::Mutex;
 
 use crate::clock;
-use crate::core::{Core, Group, GroupId};
 use crate::dir::{new_directory, trimmed};
 use crate::disk::Disk;
 use crate::engine::batch::Batch;
@@ -22,8 +21,9 @@ use crate::options::Options;
 use crate::record::{
     CountersRecord, EPOCH_MAX, GroupRecord, PartitionRecord, Piece, VnodeRecord, VolumeRecord,
 };
+use crate::state::core::{Core, Group, GroupId};
+use crate::state::usage;
 use crate::types::{Changed, Context, PartitionUsage, VolumeInfo, VolumeSpec};
-use crate::usage;
 use crate::volume::{Volume, check_info};
 
 /// An open partition.
@@ -105,7 +105,7 @@ impl Partition {
         }
         let id = engine.note_used()?;
         let core = Arc::new(Core::new(engine));
-        let reaper = crate::reap::spawn(&core)?;
+        let reaper = crate::background::reap::spawn(&core)?;
         Ok(Arc::new(Self {
             core,
             id,

@@ -9,7 +9,7 @@ use cellar_wire::acl::AccessList;
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use cellar_wire::object::Layout;
 
-use crate::ticket::Ticket;
+use crate::state::ticket::Ticket;
 
 /// The type of a vnode, with the numbers of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

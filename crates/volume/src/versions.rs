@@ -8,10 +8,10 @@
 use bytes::Bytes;
 use cellar_wire::ids::VnodeId;
 
-use crate::core::GroupId;
 use crate::engine::key::{Key, Kind};
 use crate::engine::{Engine, Walk};
 use crate::error::Result;
+use crate::state::core::GroupId;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -12,18 +12,18 @@ use parking_lot::{
 };
 
 use crate::clock;
-use crate::core::{Core, Counters, Group, GroupState};
 use crate::dir::{DirImage, dir_error};
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
-use crate::hold::Hold;
-use crate::pending_changes::PendingChanges;
 use crate::record::{CountersRecord, EPOCH_MAX, Piece, VnodeRecord, VolumeRecord};
-use crate::reserve::Reserved;
-use crate::ticket::{PATIENCE, Ticket, is_nonblocking};
+use crate::state::core::{Core, Counters, Group, GroupState};
+use crate::state::hold::Hold;
+use crate::state::pending_changes::PendingChanges;
+use crate::state::reserve::Reserved;
+use crate::state::ticket::{PATIENCE, Ticket, is_nonblocking};
+use crate::state::usage::Usage;
+use crate::state::vnode_slots::{Loaded, VnodeSlot};
 use crate::types::{Changed, DirEntry, FileType, StateId, VnodeStatus, VolumeInfo, VolumeKind};
-use crate::usage::Usage;
-use crate::vnode_slots::{Loaded, VnodeSlot};
 
 /// An open volume.
 pub struct Volume {

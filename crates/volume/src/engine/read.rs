@@ -17,7 +17,7 @@ use super::table::Table;
 use super::verify;
 use super::{Engine, Levels};
 use crate::error::{Error, Result};
-use crate::ticket::may_block;
+use crate::state::ticket::may_block;
 
 /// The most entries that a scan takes out of a table at a time. It begins with one.
 const TAKEN_MAX: usize = 64;

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{ObjectStore, name_of};
-use crate::blocks::Owner;
-use crate::check::CheckReport;
+use crate::background::check::CheckReport;
+use crate::engine::blocks::Owner;
 use crate::engine::key::{Key, Kind};
 use crate::error::Result;
 use crate::record::{BLOCK, ObjectRecord, PIECE_BLOCKS, Piece};

@@ -17,13 +17,13 @@ use cellar_wire::osd::Needed;
 use super::slots::Write;
 use super::write::count;
 use super::{ObjectStore, Shared, key_of};
+use crate::background::reap::collect_unseen;
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::engine::space::BLOCK_BYTES;
 use crate::error::Result;
-use crate::reap::collect_unseen;
 use crate::record::{ObjectRecord, Piece, PieceBlocks, VersionRecord};
-use crate::ticket::Ticket;
+use crate::state::ticket::Ticket;
 
 /// About the number of piece records that one change examines.
 const STEP: usize = 1024;
@@ -198,10 +198,10 @@ mod tests {
     use cellar_wire::List;
 
     use super::*;
+    use crate::background::reap::delete_some;
     use crate::disk::SimDisk;
     use crate::error::Error;
     use crate::options::Options;
-    use crate::reap::delete_some;
     use crate::record::{PIECE_BLOCKS, PIECE_BYTES};
 
     fn version(version: u64, ending: bool, changed: Range<u64>) -> VersionRecord {

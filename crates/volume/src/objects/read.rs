@@ -7,14 +7,14 @@ use cellar_wire::object::ObjectId;
 
 use super::slots::ObjectSlot;
 use super::{CACHED_MAX, ObjectStore, STREAM_BYTES, Shared, key_of};
-use crate::blocks::{self, CacheMode, Owner, ReadFailure};
 use crate::clock;
 use crate::engine::batch::Batch;
+use crate::engine::blocks::{self, CacheMode, Owner, ReadFailure};
 use crate::engine::key::Key;
+use crate::engine::memory::Memory;
 use crate::error::{Error, Result};
-use crate::memory::Memory;
 use crate::record::{BLOCK, ObjectRecord, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks};
-use crate::ticket::may_block;
+use crate::state::ticket::may_block;
 
 /// The accuracy of the date of the last access, in seconds.
 const ACCESSED_COARSE: u64 = 3600;

@@ -10,14 +10,14 @@ use std::thread::JoinHandle;
 use cellar_wire::object::ObjectId;
 
 use super::{ObjectStore, Shared, key_of, name_of};
+use crate::background::reap::delete_some;
 use crate::clock;
 use crate::engine::batch::Batch;
 use crate::engine::key::{Key, Kind};
 use crate::engine::space::BLOCK_BYTES;
 use crate::error::{Error, Result};
-use crate::reap::delete_some;
 use crate::record::ObjectRecord;
-use crate::ticket::Ticket;
+use crate::state::ticket::Ticket;
 
 /// The most objects that one [`ObjectStore::purge_oldest`] removes.
 pub const OLDEST_MAX: usize = 1024;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use cellar_wire::object::ObjectId;
 
 use super::{DAMAGED_MAX, ObjectStore, Shared, name_of};
-use crate::block_map;
-use crate::blocks::{Owner, block_damage};
+use crate::background::block_map;
+use crate::engine::blocks::{Owner, block_damage};
 use crate::engine::key::{Key, Kind};
 use crate::engine::space::BLOCK_BYTES;
 use crate::error::Result;

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::{Shared, key_of};
 use crate::error::{Error, Result};
 use crate::record::ObjectRecord;
-use crate::ticket::{PATIENCE, is_nonblocking};
+use crate::state::ticket::{PATIENCE, is_nonblocking};
 
 /// Shards of the cache, each with its own lock.
 const SHARDS: usize = 16;

@@ -14,16 +14,16 @@ use cellar_wire::osd::VERSIONS_MAX;
 
 use super::slots::{ObjectSlot, Write};
 use super::{CACHED_MAX, ObjectStore, STREAM_BYTES, Shared, key_of};
-use crate::blocks::{CacheMode, Gathered, Owner};
 use crate::clock;
 use crate::engine::batch::{Batch, Run};
+use crate::engine::blocks::{CacheMode, Gathered, Owner};
 use crate::engine::key::Key;
 use crate::engine::room::Promise;
 use crate::error::{Error, Result};
 use crate::record::{
     BLOCK, BlockRef, ObjectRecord, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, VersionRecord,
 };
-use crate::ticket::Ticket;
+use crate::state::ticket::Ticket;
 
 /// About the bytes that a change adds to the table beside pieces.
 const RECORDS_GROWTH: u64 = 4096;

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use cellar_wire::ids::{AfsTime, ViceId, VolumeId};
 
 use super::{Fields, PutFields};
-use crate::core::GroupId;
 use crate::engine::space::with_checksum;
 use crate::error::{Error, Result};
 use crate::record::DeviceRecord;
-use crate::traffic;
+use crate::state::core::GroupId;
+use crate::state::traffic;
 use crate::types::{StateId, Traffic, VolumeInfo, VolumeKind};
 
 pub(super) const FORM: u8 = 1;

@@ -121,7 +121,7 @@ mod tests {
         aligned.fill(expected.len(), |out| out.extend_from_slice(&expected));
         file.write_past_at(aligned.bytes(), 2 * ALIGNMENT as u64)
             .unwrap();
-        let mut memory = crate::memory::Memory::take(expected.len());
+        let mut memory = crate::engine::memory::Memory::take(expected.len());
         file.read_past_at(memory.bytes_mut(), 2 * ALIGNMENT as u64)
             .unwrap();
         assert!(memory.as_ref() == expected);

@@ -18,7 +18,7 @@ use super::{BLOCK_BYTES, FILE_REGIONS, Load, REGION_BLOCKS, Space, region_of};
 use crate::disk::{DiskFile, is_full};
 use crate::engine::batch::Run;
 use crate::error::{Error, Result};
-use crate::ticket::is_nonblocking;
+use crate::state::ticket::is_nonblocking;
 
 /// Bytes of a region.
 const REGION_BYTES: u64 = REGION_BLOCKS * BLOCK_BYTES;

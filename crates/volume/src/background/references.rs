@@ -1,0 +1,333 @@
+//! The objects that the files of a partition name, for a program that removes all others.
+//!
+//! A version counts if any reader may still read it: the head, the clones, or a dump that holds an
+//! epoch. During a restore, both the replaced and the new contents count. Too many references are
+//! harmless; a missing one loses bytes. So references are listed by the owner in the object's name.
+//! The volume that names the object does not matter: it may have come to name another volume's
+//! objects.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cellar_wire::ids::{Fid, Uniquifier, ViceId, VnodeId, VolumeId};
+use cellar_wire::object::{Layout, ObjectId};
+
+use crate::engine::key::{Key, Kind};
+use crate::error::{Error, Result};
+use crate::partition::Partition;
+use crate::record::{CloneKind, EPOCH_MAX, VnodeRecord, VolumeRecord};
+use crate::state::core::{Core, Group, GroupId};
+use crate::versions::Versions;
+use crate::volume::Volume;
+
+/// A version of an object that a file here needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Referenced {
+    /// The object.
+    pub object: ObjectId,
+    /// The version.
+    pub version: u64,
+    /// The device.
+    pub osd: u32,
+    /// The owner of the file.
+    pub owner: ViceId,
+}
+
+/// A version of a file in objects, and the volume that sees it.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    /// The file, in the head if the head sees this version, otherwise in a clone.
+    pub fid: Fid,
+    /// Whether that volume is the RW volume, in which the file can be changed.
+    pub is_head: bool,
+    /// Its length.
+    pub length: u64,
+    /// Its objects.
+    pub layout: Arc<Layout>,
+}
+
+/// The position of a walk over the files of one owner: it goes on behind this vnode.
+type WalkPosition = VnodeId;
+
+impl Partition {
+    /// Lists the objects of the RW volume `owner` (0: of all volumes) that files here name. Begins
+    /// with the vnodes behind `after`, by ascending vnode numbers. All objects of a vnode are
+    /// returned together, so there may be more than `limit`. The second result is the last vnode if
+    /// there are more; pass it as `after`.
+    pub fn references(
+        &self,
+        owner: VolumeId,
+        after: VnodeId,
+        limit: usize,
+    ) -> Result<(Vec<Referenced>, Option<VnodeId>)> {
+        let mut found: BTreeSet<Referenced> = BTreeSet::new();
+        // The lowest vnode up to which any group was read when its share was complete.
+        let mut end: Option<WalkPosition> = None;
+        for group in self.core.all_groups()? {
+            let range = WalkRange { after, limit, end };
+            let (named, share) =
+                group.consistent_walk(&self.core, after.0.saturating_add(1), |seen| {
+                    named(seen, owner, &range)
+                })?;
+            found.extend(named);
+            end = share;
+        }
+        let mut found: Vec<_> = found.into_iter().collect();
+        if let Some(end) = end {
+            found.retain(|reference| reference.object.vnode <= end);
+        }
+        found.sort_unstable_by_key(|reference| (reference.object.vnode, *reference));
+        Ok((found, end))
+    }
+
+    /// Lists files in objects whose layout is `wanted`, each version that any viewer sees. `from`
+    /// is a place that an earlier call returned (0: the first). Reads up to about `looks` records.
+    /// The second result is where to go on, if there is more.
+    pub fn holders(
+        &self,
+        from: u64,
+        looks: usize,
+        mut wanted: impl FnMut(&Layout) -> bool,
+    ) -> Result<(Vec<Holder>, Option<u64>)> {
+        let mut found = Vec::new();
+        let mut left = looks;
+        for group in self.core.all_groups()? {
+            let number = u64::from(group.id.0) << 32;
+            if number + u64::from(u32::MAX) < from {
+                continue;
+            }
+            let first = from.saturating_sub(number) as u32;
+            let part = group.consistent_walk(&self.core, first, |seen| {
+                let mut part = Vec::new();
+                let mut left = left;
+                while let Some((vnode, record, viewers)) = seen.next()? {
+                    if left == 0 {
+                        return Ok((part, left, Some(vnode)));
+                    }
+                    left -= 1;
+                    let Some(layout) = record.layout.clone().filter(|layout| wanted(layout)) else {
+                        continue;
+                    };
+                    part.extend(group.holder(vnode, &record, layout, &viewers));
+                }
+                Ok((part, left, None))
+            })?;
+            found.extend(part.0);
+            if let Some(vnode) = part.2 {
+                return Ok((found, Some(number + u64::from(vnode.0))));
+            }
+            left = part.1;
+        }
+        Ok((found, None))
+    }
+}
+
+impl Volume {
+    /// The place of a vnode of this volume in [`Partition::holders`].
+    pub fn place_of(&self, vnode: VnodeId) -> u64 {
+        u64::from(self.group.id.0) << 32 | u64::from(vnode.0)
+    }
+
+    /// The layouts of a file that any viewer here sees: this volume, its clones, and readers that
+    /// hold an epoch.
+    pub fn visible_layouts(&self, file: VnodeId) -> Result<Vec<Arc<Layout>>> {
+        self.group.consistent_walk(&self.core, file.0, |seen| {
+            seen.end = file;
+            let mut layouts = Vec::new();
+            while let Some((_, record, _)) = seen.next()? {
+                layouts.extend(record.layout);
+            }
+            Ok(layouts)
+        })
+    }
+
+    /// The versions of a file in objects that this volume and its clones see.
+    pub fn holders_of(&self, file: VnodeId) -> Result<Vec<Holder>> {
+        self.group.consistent_walk(&self.core, file.0, |seen| {
+            seen.end = file;
+            let mut holders = Vec::new();
+            while let Some((vnode, record, viewers)) = seen.next()? {
+                if let Some(layout) = record.layout.clone() {
+                    holders.extend(self.group.holder(vnode, &record, layout, &viewers));
+                }
+            }
+            Ok(holders)
+        })
+    }
+}
+
+/// The requested range of vnodes.
+struct WalkRange {
+    after: VnodeId,
+    limit: usize,
+    /// Other groups were read up to this vnode.
+    end: Option<WalkPosition>,
+}
+
+/// The objects that the files of one group name, and the vnode up to which the list is complete.
+fn named(
+    seen: &mut Files,
+    owner: VolumeId,
+    range: &WalkRange,
+) -> Result<(BTreeSet<Referenced>, Option<WalkPosition>)> {
+    let mut found = BTreeSet::new();
+    let (mut own, mut last, mut end) = (0, range.after, range.end);
+    while let Some((vnode, record, _)) = seen.next()? {
+        if end.is_some_and(|end| vnode > end) {
+            break;
+        }
+        if own >= range.limit && vnode != last {
+            end = Some(last);
+            break;
+        }
+        last = vnode;
+        own += enter(&mut found, owner, vnode, &record);
+    }
+    Ok((found, end))
+}
+
+fn enter(
+    found: &mut BTreeSet<Referenced>,
+    owner: VolumeId,
+    vnode: VnodeId,
+    record: &VnodeRecord,
+) -> usize {
+    let Some(layout) = &record.layout else {
+        return 0;
+    };
+    if owner.0 != 0 && layout.volume != owner {
+        return 0;
+    }
+    let uniquifier: Uniquifier = record.uniquifier;
+    let before = found.len();
+    let written = layout.objects.iter().filter(|placed| placed.version > 0);
+    found.extend(written.map(|placed| Referenced {
+        object: layout.object(vnode, uniquifier, placed),
+        version: placed.version,
+        osd: placed.osd,
+        owner: record.owner,
+    }));
+    found.len() - before
+}
+
+/// The files of a group that are in objects: all versions that any viewer sees.
+struct Files {
+    versions: Versions,
+    /// The last wanted vnode.
+    end: VnodeId,
+}
+
+impl Files {
+    /// The next version, with the epochs that see it. A damaged record is an error, because the
+    /// objects that it names are not known.
+    fn next(&mut self) -> Result<Option<(VnodeId, VnodeRecord, Vec<u64>)>> {
+        while let Some(version) = self.versions.next_visible()? {
+            let vnode = VnodeId(version.key.u32_at(5));
+            if vnode > self.end {
+                return Ok(None);
+            }
+            if vnode.is_directory() {
+                continue;
+            }
+            if let Ok(record) = VnodeRecord::decode(&version.value)?
+                && record.layout.is_some()
+            {
+                let viewers = self.versions.viewers()[version.seen_by].to_vec();
+                return Ok(Some((vnode, record, viewers)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// How often the walk over a group is repeated if viewers were added meanwhile.
+const TRIES: usize = 100;
+
+impl Group {
+    /// Walks over the files from vnode `first` on. A clone that is made meanwhile may be the only
+    /// viewer of a version that was overwritten before the walk came to it. Then the walk is
+    /// repeated.
+    fn consistent_walk<T>(
+        &self,
+        core: &Core,
+        first: u32,
+        mut walk: impl FnMut(&mut Files) -> Result<T>,
+    ) -> Result<T> {
+        for _ in 0..TRIES {
+            let viewers = self.viewers();
+            let outcome = walk(&mut self.files(core, first))?;
+            if self.viewers().iter().all(|viewer| viewers.contains(viewer)) {
+                return Ok(outcome);
+            }
+        }
+        Err(Error::Busy(self.state.read().record.head))
+    }
+
+    /// All epochs that see anything of the group.
+    fn viewers(&self) -> Vec<u64> {
+        let state = self.state.read();
+        let clones = state.record.clones.iter();
+        let mut viewers: Vec<u64> = clones.map(|clone| clone.epoch).collect();
+        viewers.push(EPOCH_MAX);
+        viewers.extend(self.held.epochs());
+        viewers
+    }
+
+    fn files(&self, core: &Core, first: u32) -> Files {
+        Files {
+            end: VnodeId(u32::MAX),
+            versions: Versions::of_vnodes(&core.engine, self.id, first, self.viewers()),
+        }
+    }
+
+    /// A version that `viewers` see; `None` if no volume sees it.
+    fn holder(
+        &self,
+        vnode: VnodeId,
+        record: &VnodeRecord,
+        layout: Arc<Layout>,
+        viewers: &[u64],
+    ) -> Option<Holder> {
+        let state = self.state.read();
+        let is_head = viewers.contains(&EPOCH_MAX) && state.record.has_head();
+        let volume = if is_head {
+            state.record.head
+        } else {
+            let seeing = || {
+                let clones = state.record.clones.iter();
+                clones.filter(|clone| viewers.contains(&clone.epoch))
+            };
+            // While the head is restored, it shows the epoch of the pin.
+            let clone = seeing().find(|clone| clone.kind == CloneKind::Clone);
+            clone.or_else(|| seeing().next())?.id
+        };
+        Some(Holder {
+            fid: Fid {
+                volume,
+                vnode,
+                uniquifier: record.uniquifier,
+            },
+            is_head,
+            length: record.length,
+            layout,
+        })
+    }
+}
+
+impl Core {
+    /// The groups of all volumes on this partition, in ascending order.
+    fn all_groups(self: &Arc<Self>) -> Result<Vec<Arc<Group>>> {
+        let prefix = Key::of_kind(Kind::Volume);
+        let mut scan = self.engine.scan(&prefix, &prefix)?;
+        let mut numbers = BTreeSet::new();
+        while let Some((_, value)) = scan.next()? {
+            numbers.insert(VolumeRecord::decode(&value)?.group.0);
+        }
+        drop(scan);
+        let mut groups = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            groups.extend(self.existing_group(GroupId(number))?);
+        }
+        Ok(groups)
+    }
+}

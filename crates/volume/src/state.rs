@@ -1,0 +1,12 @@
+//! The state of open partitions and volumes in memory: what they share, caches, locks, reserved
+//! numbers, statistics, and the tickets of changes that are not durable yet.
+
+pub(crate) mod core;
+pub(crate) mod history;
+pub(crate) mod hold;
+pub(crate) mod pending_changes;
+pub(crate) mod reserve;
+pub(crate) mod ticket;
+pub(crate) mod traffic;
+pub(crate) mod usage;
+pub(crate) mod vnode_slots;
