@@ -61,6 +61,16 @@ pub(crate) struct Identity {
     pub(crate) used: Option<Used>,
 }
 
+impl Identity {
+    /// The server's address in the form of AFS: 192.0.2.1 is 0xc0000201.
+    pub(crate) fn v4_address(&self) -> Option<u32> {
+        match self.address {
+            IpAddr::V4(ip) => Some(u32::from(ip)),
+            IpAddr::V6(_) => None,
+        }
+    }
+}
+
 /// The part of a cell that runs out of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {

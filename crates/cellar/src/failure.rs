@@ -1,6 +1,7 @@
 //! How a failed command ends: a sentence on standard error, and an exit code.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 /// A failed command. Errors of every kind become one at the edge of the program.
@@ -30,6 +31,28 @@ impl Failure {
             code: FAILED,
             exact: false,
         }
+    }
+
+    /// A UDP port cannot be opened.
+    pub(crate) fn of_port(cause: &std::io::Error, address: SocketAddr) -> Self {
+        let hint = match cause.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                "another program uses this port (an AFS server or client, another cell?); stop it, \
+                 or give another --bind or --fileserver-port"
+            }
+            std::io::ErrorKind::AddrNotAvailable => {
+                "this machine has no such address; 'ip address' lists those it has"
+            }
+            std::io::ErrorKind::PermissionDenied => "ports below 1024 need root",
+            _ => "choose another with --bind or --fileserver-port",
+        };
+        let address_text = cause.to_string();
+        let address_text = if address_text.contains(&address.to_string()) {
+            address_text
+        } else {
+            format!("UDP {address}: {address_text}")
+        };
+        Self::new(format!("{address_text}: {hint}"))
     }
 
     /// The command line is wrong.

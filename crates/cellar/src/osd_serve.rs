@@ -18,7 +18,7 @@ use clap::Parser;
 use crate::cell_directory::CellDirectory;
 use crate::failure::{Failure, Outcome};
 use crate::stop_signals::StopSignals;
-use crate::up::{banner, damaged, durability, join, lock, narrow, osds, roles, upkeep};
+use crate::up::{banner, damaged, durability, join, lock, narrow, osds, upkeep};
 
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
@@ -152,7 +152,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
         .security(RXKAD_INDEX, authority.server_security());
     let port = runtime
         .open(port)
-        .map_err(|cause| roles::port_failure(&cause, address))?;
+        .map_err(|cause| Failure::of_port(&cause, address))?;
     server.start(&runtime, &port);
     let signals = StopSignals::listen()?;
     println!(

@@ -28,7 +28,7 @@ mod partitions;
 mod pieces;
 mod protection;
 mod remote_databases;
-pub(crate) mod roles;
+mod roles;
 mod statistics;
 mod trust;
 pub(crate) mod upkeep;

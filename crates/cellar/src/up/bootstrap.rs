@@ -13,7 +13,6 @@ use cellar_wire::{List, vl};
 use std::sync::Arc;
 
 use super::databases::OwnDatabases;
-use super::roles::v4_address;
 use crate::cell_directory::Identity;
 use crate::failure::{Failure, Outcome};
 
@@ -115,7 +114,7 @@ fn list_volume(
     name: &str,
     id: VolumeId,
 ) -> Outcome {
-    let server = v4_address(identity);
+    let server = identity.v4_address();
     let server = server.ok_or_else(|| Failure::new("the cell has no IPv4 address"))?;
     let refused = |code| Failure::new(format!("cannot list volume {name}: {code}"));
     let arguments = vl::GetEntryByIDN {

@@ -20,7 +20,6 @@ use super::osds::OsdTable;
 use super::pieces::{self, New};
 use super::protection::{OwnLocations, OwnProtection};
 use super::remote_databases::RemoteDatabases;
-use super::roles::v4_address;
 use super::trust::Trust;
 use super::wall_clock;
 use crate::cell_directory::{CellDirectory, Identity, Part};
@@ -204,7 +203,7 @@ impl OwnDatabases {
         let arguments = vl::RegisterAddrs {
             uuid: bootstrap::uuid(identity),
             spare1: 0,
-            addrs: List::from_iter_cut(v4_address(identity)),
+            addrs: List::from_iter_cut(identity.v4_address()),
         };
         let registered = self.vl.ask(Caller::Superuser, arguments);
         registered.map(|_| ()).map_err(|code| {
@@ -215,7 +214,7 @@ impl OwnDatabases {
     /// The services for the ports of the databases.
     pub(super) fn services(&self, identity: &Identity, trust: &Trust) -> DatabaseServices {
         let Trust { authority, audit } = trust;
-        let addresses: Vec<u32> = v4_address(identity).into_iter().collect();
+        let addresses: Vec<u32> = identity.v4_address().into_iter().collect();
         let votes = |database: Arc<dyn Database>| -> Arc<dyn Service> {
             Arc::new(VoteService::new(database, clock(), addresses.clone()))
         };

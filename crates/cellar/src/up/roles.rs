@@ -1,6 +1,6 @@
 //! The roles of a cell in one process: the parts, and the order in which they start and stop.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -272,7 +272,7 @@ impl Services {
             config = config.security(RXKAD_INDEX, self.rxkad.clone());
             let port = runtime
                 .open(config)
-                .map_err(|cause| port_failure(&cause, address))?;
+                .map_err(|cause| Failure::of_port(&cause, address))?;
             if number == ports.volume {
                 fileserver.serves_volumes_at(&port);
             }
@@ -343,33 +343,4 @@ impl Running {
         }
         Ok(())
     }
-}
-
-/// The server's address in the form of AFS.
-pub(super) fn v4_address(identity: &Identity) -> Option<u32> {
-    match identity.address {
-        IpAddr::V4(ip) => Some(u32::from(ip)),
-        IpAddr::V6(_) => None,
-    }
-}
-
-pub(crate) fn port_failure(cause: &std::io::Error, address: SocketAddr) -> Failure {
-    let hint = match cause.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            "another program uses this port (an AFS server or client, another cell?); stop it, or \
-             give another --bind or --fileserver-port"
-        }
-        std::io::ErrorKind::AddrNotAvailable => {
-            "this machine has no such address; 'ip address' lists those it has"
-        }
-        std::io::ErrorKind::PermissionDenied => "ports below 1024 need root",
-        _ => "choose another with --bind or --fileserver-port",
-    };
-    let address_text = cause.to_string();
-    let address_text = if address_text.contains(&address.to_string()) {
-        address_text
-    } else {
-        format!("UDP {address}: {address_text}")
-    };
-    Failure::new(format!("{address_text}: {hint}"))
 }
