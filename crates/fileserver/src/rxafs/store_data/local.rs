@@ -51,7 +51,7 @@ pub(super) async fn small(
 
 /// The end of an attempt to store all bytes in one step.
 enum Attempt {
-    Stored(Changed<VnodeStatus>, Pending, PermittedStore),
+    Stored(Changed<VnodeStatus>, Pending, Box<PermittedStore>),
     /// The file is in objects, or goes there. Nothing has changed.
     InObjects,
 }
@@ -82,7 +82,7 @@ pub(super) async fn gathered(
             allowed.count(&session);
             let touched = Touched::changed([asked.fid]);
             let pending = collect(&inner, &touched, session.host_slot(), session.now.0);
-            Ok(Attempt::Stored(changed, pending, allowed))
+            Ok(Attempt::Stored(changed, pending, Box::new(allowed)))
         };
         run(server, work).await
     };
