@@ -10,7 +10,7 @@ use cellar_wire::osddb::*;
 use super::*;
 
 const ADMIN: Identity = Identity::Superuser;
-const NOBODY: Identity = Identity::ANONYMOUS;
+const ANYONE: Identity = Identity::ANONYMOUS;
 const HOST: [u32; 4] = [0, 0, 0xffff, 0x0a00_0001];
 const OTHER: [u32; 4] = [0, 0, 0xffff, 0x0a00_0002];
 
@@ -82,11 +82,11 @@ impl Cell {
             id,
             name: OsdName::default(),
         };
-        self.osddb.ask(NOBODY, asked).map(|reply| reply.osd)
+        self.osddb.ask(ANYONE, asked).map(|reply| reply.osd)
     }
 
     fn revisions(&self) -> (u64, u64) {
-        let reply = self.osddb.ask(NOBODY, GetRevisions {}).unwrap();
+        let reply = self.osddb.ask(ANYONE, GetRevisions {}).unwrap();
         (reply.devices, reply.policies)
     }
 
@@ -114,7 +114,7 @@ impl Cell {
     }
 
     fn policies(&self) -> Vec<(u32, String, u64)> {
-        let reply = self.osddb.ask(NOBODY, ListPolicies {}).unwrap();
+        let reply = self.osddb.ask(ANYONE, ListPolicies {}).unwrap();
         assert_eq!(reply.revision, self.revisions().1);
         let policies = reply.policies.into_iter();
         policies
@@ -126,7 +126,7 @@ impl Cell {
 #[test]
 fn the_first_start_makes_the_local_disk() {
     let cell = cell();
-    let listed = cell.osddb.ask(NOBODY, ListOsds {}).unwrap();
+    let listed = cell.osddb.ask(ANYONE, ListOsds {}).unwrap();
     assert_eq!((listed.revision, listed.osds.len()), (1, 1));
     let entry = &listed.osds[0].entry;
     assert_eq!((entry.id, entry.name.as_str()), (1, Some("local_disk")));
@@ -139,7 +139,7 @@ fn the_first_start_makes_the_local_disk() {
     changed.max_size = 4 << 20;
     cell.set(changed, 0).unwrap();
     let again = open(&cell.db, &cell.passed);
-    let reply = again.ask(NOBODY, ListOsds {}).unwrap();
+    let reply = again.ask(ANYONE, ListOsds {}).unwrap();
     assert_eq!((reply.revision, reply.osds[0].entry.max_size), (2, 4 << 20));
 }
 
@@ -180,7 +180,7 @@ fn devices_are_created_and_changed() {
     assert_eq!(cell.set(device(9, "z"), 0), Err(AbortCode::ENOENT));
     let by_name = |name: &str| {
         let name = name.try_into().unwrap();
-        let found = cell.osddb.ask(NOBODY, GetOsd { id: 0, name });
+        let found = cell.osddb.ask(ANYONE, GetOsd { id: 0, name });
         found.map(|reply| reply.osd.entry.id)
     };
     assert_eq!(by_name("c"), Ok(8));
@@ -277,7 +277,7 @@ fn devices_die_of_silence() {
     assert_eq!(cell.revisions().0, revision);
     // After a restart, no device is dead at once.
     let again = open(&cell.db, &cell.passed);
-    let listed = again.ask(NOBODY, ListOsds {}).unwrap();
+    let listed = again.ask(ANYONE, ListOsds {}).unwrap();
     assert!(listed.osds.iter().all(|osd| !osd.dead));
 }
 
@@ -347,7 +347,7 @@ fn policies_always_go_together() {
     // Volumes may still name the old policies.
     assert_eq!(cell.policy(0, "new", "=> osd;"), Ok(11));
     let again = open(&cell.db, &cell.passed);
-    let kept = again.ask(NOBODY, ListPolicies {}).unwrap();
+    let kept = again.ask(ANYONE, ListPolicies {}).unwrap();
     assert_eq!((kept.revision, kept.policies[0].id), (8, 11));
 }
 
@@ -364,7 +364,7 @@ fn policies_are_bounded_together() {
 fn only_superusers_change_anything() {
     let cell = cell();
     let anna = Identity::User(cellar_wire::ViceId(7));
-    for who in [NOBODY, anna, Identity::Stranger] {
+    for who in [ANYONE, anna, Identity::Stranger] {
         let ask = |osddb: &OsdDb| {
             let entry = device(0, "a");
             let policy = PolicyEntry::default();

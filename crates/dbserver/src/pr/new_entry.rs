@@ -30,7 +30,7 @@ impl Answer<Pr> for NewEntry {
 
     /// A user of another cell who registers itself is permitted if the group of that cell exists.
     fn answer_call(self, pr: &Pr, who: Identity, origin: &Origin) -> Result<NewEntryReply, Error> {
-        if !self.registers_its_caller(origin) {
+        if !registers_its_caller(&self, origin) {
             return self.answer(pr, who);
         }
         if self.owner.0 != 0 || self.flag != 0 {
@@ -45,24 +45,17 @@ impl Answer<Pr> for NewEntry {
 
     /// The caller has no entry yet, so it is not admitted by its own name.
     fn acts_as(&self, who: Identity, origin: &Origin) -> Identity {
-        match self.registers_its_caller(origin) {
+        match registers_its_caller(self, origin) {
             true => Identity::User(who.id()),
             false => who,
         }
     }
 }
 
-/// The registration of callers from other cells.
-trait Registration {
-    /// Whether the caller asks for an entry with its own proved name.
-    fn registers_its_caller(&self, origin: &Origin) -> bool;
-}
-
-impl Registration for NewEntry {
-    fn registers_its_caller(&self, origin: &Origin) -> bool {
-        let name = origin.foreign_name();
-        name.is_some_and(|name| self.name.eq_ignore_ascii_case(name.as_bytes()))
-    }
+/// Whether the caller asks for an entry with its own proved name, of another cell.
+fn registers_its_caller(asked: &NewEntry, origin: &Origin) -> bool {
+    let name = origin.foreign_name();
+    name.is_some_and(|name| asked.name.eq_ignore_ascii_case(name.as_bytes()))
 }
 
 impl Pr {

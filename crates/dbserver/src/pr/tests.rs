@@ -17,7 +17,7 @@ mod rules;
 mod sequences;
 
 const ADMIN: Identity = Identity::Superuser;
-const NOBODY: Identity = Identity::ANONYMOUS;
+const ANYONE: Identity = Identity::ANONYMOUS;
 
 struct Cell {
     _dir: tempfile::TempDir,
@@ -193,7 +193,7 @@ impl Cell {
             .map(|name| (*name).try_into().unwrap())
             .collect();
         let names = NameList::try_from(names).unwrap();
-        self.ask(NOBODY, NameToID { names }).unwrap().ids.into_vec()
+        self.ask(ANYONE, NameToID { names }).unwrap().ids.into_vec()
     }
 
     fn list(&self, flag: i32) -> Vec<PrEntry> {

@@ -22,7 +22,7 @@ mod sequences;
 mod servers;
 
 const ADMIN: Identity = Identity::Superuser;
-const NOBODY: Identity = Identity::ANONYMOUS;
+const ANYONE: Identity = Identity::ANONYMOUS;
 const A: u32 = 0x0a00_0001;
 const B: u32 = 0x0a00_0002;
 
@@ -79,14 +79,14 @@ impl Cell {
     fn get(&self, name: &str) -> Result<NvldbEntry, AbortCode> {
         let volumename = name.try_into().unwrap();
         self.vl
-            .ask(NOBODY, GetEntryByNameN { volumename })
+            .ask(ANYONE, GetEntryByNameN { volumename })
             .map(|reply| reply.entry)
     }
 
     fn get_u(&self, name: &str) -> UvldbEntry {
         let volumename = name.try_into().unwrap();
         self.vl
-            .ask(NOBODY, GetEntryByNameU { volumename })
+            .ask(ANYONE, GetEntryByNameU { volumename })
             .unwrap()
             .entry
     }
@@ -96,7 +96,7 @@ impl Cell {
             volid: VolumeId(id),
             voltype,
         };
-        self.vl.ask(NOBODY, asked).map(|reply| reply.entry)
+        self.vl.ask(ANYONE, asked).map(|reply| reply.entry)
     }
 
     fn replace(&self, id: u32, entry: NvldbEntry, releasetype: i32) -> Result<(), AbortCode> {
@@ -138,7 +138,7 @@ impl Cell {
             spare1: 0,
             uuid: AfsUuid([value as u8; 16]),
         };
-        let reply = self.vl.ask(NOBODY, GetAddrsU { attributes })?;
+        let reply = self.vl.ask(ANYONE, GetAddrsU { attributes })?;
         assert_eq!(reply.nentries as usize, reply.blkaddrs.len());
         Ok((reply.uuid.0[0], reply.uniquifier, reply.blkaddrs.into_vec()))
     }

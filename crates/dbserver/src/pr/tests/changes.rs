@@ -23,14 +23,14 @@ fn reading_is_judged_by_the_flags() {
         .is_ok()
     };
     // Defaults: everyone sees the status of all entries, and the members of groups.
-    assert!(status(NOBODY, jane) && status(NOBODY, group) && members(NOBODY, group));
-    assert!(!members(NOBODY, jane) && !cps(NOBODY, jane) && !owned(NOBODY, jane));
+    assert!(status(ANYONE, jane) && status(ANYONE, group) && members(ANYONE, group));
+    assert!(!members(ANYONE, jane) && !cps(ANYONE, jane) && !owned(ANYONE, jane));
     assert!(members(jane_id, jane) && cps(jane_id, jane) && owned(jane_id, jane));
     assert!(!members(joe_id, jane));
     // A group that only its members may see.
     cell.set_access(jane_id, group, PRP_STATUS_MEM | PRP_MEMBER_MEM)
         .unwrap();
-    assert!(!status(NOBODY, group) && !members(joe_id, group));
+    assert!(!status(ANYONE, group) && !members(joe_id, group));
     assert!(status(john_id, group) && members(john_id, group) && status(jane_id, group));
     assert!(
         owned(john_id, group) && !owned(joe_id, group),
@@ -51,7 +51,7 @@ fn reading_is_judged_by_the_flags() {
     assert_eq!(cell.entry(group).unwrap().flags, PRP_GROUP_DEFAULT);
     // Ownership and administration.
     cell.set_access(ADMIN, jane, PRP_OWNED_ANY).unwrap();
-    assert!(owned(NOBODY, jane));
+    assert!(owned(ANYONE, jane));
     assert!(!owned(john_id, 0) && owned(ADMIN, 0));
     let all = |who| {
         cell.ask(
@@ -63,7 +63,7 @@ fn reading_is_judged_by_the_flags() {
         )
         .is_ok()
     };
-    assert!(!all(NOBODY) && !all(jane_id) && all(ADMIN));
+    assert!(!all(ANYONE) && !all(jane_id) && all(ADMIN));
     cell.add(ADMIN, jane, -204).unwrap();
     assert!(all(jane_id));
     // Fixed entries, and wrong arguments.
@@ -80,7 +80,7 @@ fn reading_is_judged_by_the_flags() {
         spare1: 0,
         spare2: 0,
     };
-    assert!(cell.ask(NOBODY, nothing).is_ok());
+    assert!(cell.ask(ANYONE, nothing).is_ok());
     cell.check();
 }
 
@@ -95,7 +95,7 @@ fn writes_are_refused_to_who_does_not_say_who_they_are() {
     let name: PrNameArgument = "x".try_into().unwrap();
     macro_rules! refused {
         ($($arguments:expr),* $(,)?) => {
-            $( assert_eq!(cell.ask(NOBODY, $arguments).map(drop), Err(AbortCode::PRPERM)); )*
+            $( assert_eq!(cell.ask(ANYONE, $arguments).map(drop), Err(AbortCode::PRPERM)); )*
         };
     }
     refused!(
@@ -137,7 +137,7 @@ fn writes_are_refused_to_who_does_not_say_who_they_are() {
             start_index: 0
         },
     );
-    assert_eq!(cell.set_access(NOBODY, group, 0), Err(AbortCode::PRPERM));
+    assert_eq!(cell.set_access(ANYONE, group, 0), Err(AbortCode::PRPERM));
     cell.check();
 }
 

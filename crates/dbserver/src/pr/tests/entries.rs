@@ -27,7 +27,7 @@ fn a_new_cell_has_the_entries_of_every_cell() {
     assert_eq!(anonymous.flags, PRP_USER_DEFAULT);
     assert_eq!(cell.entry(-204).unwrap().flags, PRP_GROUP_DEFAULT);
     assert_eq!(
-        cell.ask(NOBODY, ListMax {}).unwrap(),
+        cell.ask(ANYONE, ListMax {}).unwrap(),
         ListMaxReply {
             uid: ViceId(0),
             gid: ViceId(-205)
@@ -59,7 +59,7 @@ fn names_and_ids_map_to_each_other() {
     let asked = IDToName {
         ids: IdList::from_iter_cut(ids([1, -101, 77, -99, i32::MIN])),
     };
-    let names = cell.ask(NOBODY, asked).unwrap().names;
+    let names = cell.ask(ANYONE, asked).unwrap().names;
     let names: Vec<String> = names.iter().map(PrName::to_string).collect();
     assert_eq!(
         names,
@@ -67,7 +67,7 @@ fn names_and_ids_map_to_each_other() {
     );
     assert!(
         cell.ask(
-            NOBODY,
+            ANYONE,
             NameToID {
                 names: NameList::new()
             }
@@ -86,10 +86,10 @@ fn a_short_question_cannot_ask_for_an_endless_answer() {
     };
     let most = limits::LOOKUPS_MAX as i32;
     assert_eq!(
-        cell.ask(NOBODY, asked(most)).unwrap().names.len(),
+        cell.ask(ANYONE, asked(most)).unwrap().names.len(),
         limits::LOOKUPS_MAX
     );
-    assert_eq!(cell.ask(NOBODY, asked(most + 1)), Err(AbortCode::PRTOOMANY));
+    assert_eq!(cell.ask(ANYONE, asked(most + 1)), Err(AbortCode::PRTOOMANY));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn users_are_made_by_administrators() {
     cell.user("jane");
     let refused =
         |who, name: &str, flag, owner| cell.new_entry(who, name, flag, owner).unwrap_err();
-    assert_eq!(refused(NOBODY, "x", 0, 0), AbortCode::PRPERM);
+    assert_eq!(refused(ANYONE, "x", 0, 0), AbortCode::PRPERM);
     assert_eq!(refused(user(1), "x", 0, 0), AbortCode::PRPERM);
     assert_eq!(refused(ADMIN, "x", 0, 32766), AbortCode::PRPERM);
     assert_eq!(refused(ADMIN, "JANE", 0, 0), AbortCode::PREXIST);
@@ -149,7 +149,7 @@ fn ids_that_are_taken_are_skipped_for_a_while() {
         )
         .map(drop)
     };
-    assert_eq!(set_max(NOBODY, 0, 0), Err(AbortCode::PRPERM));
+    assert_eq!(set_max(ANYONE, 0, 0), Err(AbortCode::PRPERM));
     assert_eq!(set_max(ADMIN, -5, 0), Err(AbortCode::PRBADARG));
     assert_eq!(set_max(ADMIN, 5, 2), Err(AbortCode::PRBADARG));
     assert_eq!(set_max(ADMIN, 0, 0), Ok(()));
@@ -189,7 +189,7 @@ fn groups_are_named_after_their_owners() {
     let cell = cell();
     let (jane, john) = (cell.user("jane"), cell.user("john"));
     let make = |who, name: &str, owner| cell.new_entry(who, name, PRGRP, owner);
-    assert_eq!(make(NOBODY, "anonymous:g", 0), Err(AbortCode::PRPERM));
+    assert_eq!(make(ANYONE, "anonymous:g", 0), Err(AbortCode::PRPERM));
     assert_eq!(make(user(jane), "jane:friends", 0), Ok(-206));
     assert_eq!(cell.entry(-206).unwrap().owner.0, jane);
     assert_eq!(
@@ -341,7 +341,7 @@ fn entries_are_dumped_by_their_position() {
     let group = cell.group("jane:g", jane);
     cell.add(ADMIN, jane, group).unwrap();
     let position = |id| {
-        cell.ask(NOBODY, WhereIsIt { id: ViceId(id) })
+        cell.ask(ANYONE, WhereIsIt { id: ViceId(id) })
             .map(|r| r.position)
     };
     let dump = |position| {

@@ -17,7 +17,7 @@ fn membership_is_changed_by_who_may() {
         cell.add(ADMIN, group, group),
         Err(AbortCode::PRINCONSISTENT)
     );
-    assert_eq!(cell.add(NOBODY, joe, group), Err(AbortCode::PRPERM));
+    assert_eq!(cell.add(ANYONE, joe, group), Err(AbortCode::PRPERM));
     assert_eq!(cell.add(user(john), joe, group), Err(AbortCode::PRPERM));
     assert_eq!(cell.add(user(jane), john, group), Ok(()), "the owner");
     assert_eq!(cell.add(user(jane), john, group), Err(AbortCode::PRIDEXIST));
@@ -42,11 +42,11 @@ fn membership_is_changed_by_who_may() {
     );
     assert_eq!(cell.add(user(joe), joe, group), Ok(()), "every user");
     assert_eq!(
-        cell.add(NOBODY, jane, group),
+        cell.add(ANYONE, jane, group),
         Ok(()),
         "a caller without an identity"
     );
-    assert_eq!(cell.take(NOBODY, jane, group), Err(AbortCode::PRPERM));
+    assert_eq!(cell.take(ANYONE, jane, group), Err(AbortCode::PRPERM));
     cell.check();
 }
 
@@ -146,7 +146,7 @@ fn a_cps_has_groups_and_the_groups_around_them() {
         (Ok(true), Ok(false))
     );
     assert_eq!(
-        cell.ask(NOBODY, GetCPS { id: ViceId(9) }),
+        cell.ask(ANYONE, GetCPS { id: ViceId(9) }),
         Err(AbortCode::PRNOENT)
     );
     cell.check();
@@ -163,7 +163,7 @@ fn hosts_are_in_groups_by_their_addresses() {
         cell.add(ADMIN, host, group).unwrap();
     }
     let cps = |host: u32| {
-        cell.ask(NOBODY, GetHostCPS { host })
+        cell.ask(ANYONE, GetHostCPS { host })
             .unwrap()
             .list
             .into_vec()

@@ -59,8 +59,8 @@ fn tickets_lead_to_entries() {
         Server::identify(&cell.pr, &caller, &guard)
     };
     assert_eq!(identify(Caller::Superuser), Identity::Superuser);
-    assert_eq!(identify(Caller::Anonymous), NOBODY);
-    assert_eq!(identify(Caller::Principal(Arc::new(7))), NOBODY);
+    assert_eq!(identify(Caller::Anonymous), ANYONE);
+    assert_eq!(identify(Caller::Principal(Arc::new(7))), ANYONE);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn strangers_only_learn_ids() {
     };
     assert_eq!(names(&[jane]), Err(AbortCode::PRPERM));
     assert_eq!(names(&[]), Ok(0));
-    assert!(cell.ask(NOBODY, entry).is_ok());
+    assert!(cell.ask(ANYONE, entry).is_ok());
     assert_eq!(cell.ask(who, ListMax {}), Err(AbortCode::PRPERM));
     let new = cell.new_entry(who, "mallory:g", PRGRP, 0);
     assert_eq!(new, Err(AbortCode::PRPERM));
@@ -156,12 +156,12 @@ fn a_cell_may_leave_all_changes_to_administrators() {
         "john is an administrator"
     );
     // The data that a caller without an identity may see.
-    assert_eq!(cell.ask(NOBODY, ListMax {}), Err(no));
+    assert_eq!(cell.ask(ANYONE, ListMax {}), Err(no));
     let ids = IdList::from_iter_cut([ViceId(jane)]);
-    assert_eq!(cell.ask(NOBODY, IDToName { ids }), Err(no));
-    assert_eq!(cell.ask(NOBODY, ListEntry { id: ViceId(jane) }), Err(no));
+    assert_eq!(cell.ask(ANYONE, IDToName { ids }), Err(no));
+    assert_eq!(cell.ask(ANYONE, ListEntry { id: ViceId(jane) }), Err(no));
     let elements = ListElements { id: ViceId(group) };
-    assert!(cell.ask(NOBODY, elements).is_ok());
+    assert!(cell.ask(ANYONE, elements).is_ok());
     assert!(cell.ask(user(jane), ListMax {}).is_ok());
 }
 

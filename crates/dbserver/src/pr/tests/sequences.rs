@@ -70,10 +70,10 @@ fn everything_is_there_after_a_restart() {
         .unwrap();
     let pr = open();
     assert_eq!(pr.id(b"jane"), Some(ViceId(1)));
-    assert_eq!(pr.ask(NOBODY, ListMax {}).unwrap().uid, ViceId(1));
+    assert_eq!(pr.ask(ANYONE, ListMax {}).unwrap().uid, ViceId(1));
     let names = List::from_iter_cut([PrName::try_from("system:administrators").unwrap()]);
     assert_eq!(
-        pr.ask(NOBODY, NameToID { names }).unwrap().ids.into_vec(),
+        pr.ask(ANYONE, NameToID { names }).unwrap().ids.into_vec(),
         ids([-204])
     );
 }

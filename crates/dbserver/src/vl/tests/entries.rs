@@ -109,7 +109,7 @@ fn writes_need_the_administrator() {
     cell.create(volume("v", 10)).unwrap();
     let nobody = |outcome: Result<(), AbortCode>| assert_eq!(outcome, Err(AbortCode::VL_PERM));
     macro_rules! refused {
-        ($($arguments:expr),* $(,)?) => { $( nobody(cell.vl.ask(NOBODY, $arguments).map(drop)); )* };
+        ($($arguments:expr),* $(,)?) => { $( nobody(cell.vl.ask(ANYONE, $arguments).map(drop)); )* };
     }
     let (volid, voltype, releasetype) = (VolumeId(10), -1, 0);
     let updateentry = VldbUpdateEntry::default();
@@ -531,7 +531,7 @@ fn a_lock_says_whose_it_is_until_it_is_released() {
             note: LockText::default(),
             ..seen.clone()
         };
-        assert_eq!(cell.vl.ask(NOBODY, asked), Ok(others));
+        assert_eq!(cell.vl.ask(ANYONE, asked), Ok(others));
         seen
     };
     assert_eq!(get().since, AfsTime(0));
@@ -547,7 +547,7 @@ fn a_lock_says_whose_it_is_until_it_is_released() {
         Origin::new(&Caller::Superuser, &Guard::default(), Some(address))
     };
     let take = |who, from| cell.vl.ask_for(who, &from, noted.clone());
-    assert_eq!(take(NOBODY, from(A)), Err(AbortCode::VL_PERM));
+    assert_eq!(take(ANYONE, from(A)), Err(AbortCode::VL_PERM));
     take(ADMIN, from(A)).unwrap();
     let lock = get();
     assert_eq!((lock.operation, lock.since), (VLOP_RELEASE, AfsTime(1000)));

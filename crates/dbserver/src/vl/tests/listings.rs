@@ -65,9 +65,9 @@ fn listings_choose_by_server_partition_flags_and_name() {
         ("root.cell", rw(0)),
         ("user.x", backup),
     ];
-    expect(cell.list(NOBODY, all, ".*"), &every);
-    expect(cell.list(NOBODY, all, ""), &every);
-    assert_eq!(cell.list(NOBODY, all, "root.*"), Err(AbortCode::VL_PERM));
+    expect(cell.list(ANYONE, all, ".*"), &every);
+    expect(cell.list(ANYONE, all, ""), &every);
+    assert_eq!(cell.list(ANYONE, all, "root.*"), Err(AbortCode::VL_PERM));
     expect(cell.list(ADMIN, all, "root\\..*"), &every[..2]);
     expect(
         cell.list(ADMIN, all, ".*\\.readonly"),
@@ -85,29 +85,29 @@ fn listings_choose_by_server_partition_flags_and_name() {
     };
     let on = by(VLLIST_SERVER, A, 0, 0);
     expect(
-        cell.list(NOBODY, on, ""),
+        cell.list(ANYONE, on, ""),
         &[every[0], ("root.cell", ro(2)), every[2]],
     );
     assert_eq!(cell.gather(on), ["root.afs", "root.cell", "user.x"]);
     let on = by(VLLIST_SERVER | VLLIST_PARTITION, B, 1, 0);
-    expect(cell.list(NOBODY, on, ""), &[every[1]]);
+    expect(cell.list(ANYONE, on, ""), &[every[1]]);
     assert_eq!(cell.gather(on), ["root.cell"]);
     let on = by(VLLIST_PARTITION, 0, 2, 0);
-    expect(cell.list(NOBODY, on, ""), &[("root.cell", ro(2))]);
+    expect(cell.list(ANYONE, on, ""), &[("root.cell", ro(2))]);
     let flagged = by(VLLIST_FLAG, 0, 0, VLF_BACKEXISTS);
-    expect(cell.list(NOBODY, flagged, ""), &[every[2]]);
+    expect(cell.list(ANYONE, flagged, ""), &[every[2]]);
     assert_eq!(cell.gather(flagged), ["user.x"]);
     let unknown = by(VLLIST_SERVER, 0x0a00_00ff, 0, 0);
-    expect(cell.list(NOBODY, unknown, ""), &[]);
+    expect(cell.list(ANYONE, unknown, ""), &[]);
     assert!(cell.gather(unknown).is_empty());
     let id = |id| VldbListByAttributes {
         mask: VLLIST_VOLUMEID,
         volumeid: VolumeId(id),
         ..all
     };
-    expect(cell.list(NOBODY, id(21), ""), &[("root.cell", 0)]);
+    expect(cell.list(ANYONE, id(21), ""), &[("root.cell", 0)]);
     assert_eq!(cell.gather(id(21)), ["root.cell"]);
-    assert_eq!(cell.list(NOBODY, id(99), ""), Err(AbortCode::VL_NOENT));
+    assert_eq!(cell.list(ANYONE, id(99), ""), Err(AbortCode::VL_NOENT));
     assert!(cell.vl.gather(&id(99)).is_err());
 }
 
@@ -150,7 +150,7 @@ fn long_listings_come_in_pages() {
     };
     cell.vl.replica.write(bulk).unwrap();
     let all = VldbListByAttributes::default();
-    assert_eq!(cell.list(NOBODY, all, "").unwrap().len(), 1250);
+    assert_eq!(cell.list(ANYONE, all, "").unwrap().len(), 1250);
     assert_eq!(
         cell.list(ADMIN, all, "v1.*").unwrap().len(),
         1 + 10 + 100 + 250
