@@ -217,9 +217,13 @@ pub const OBJECT_MOVE_MAX: u64 = 64 << 20;
 /// Bytes of a store into objects that must have arrived before the store waits for the file's lock.
 pub const OBJECT_BEGIN_BYTES: u64 = 256 << 10;
 
-/// Bytes of a store into a new file that are kept while they are written. If a device that was
-/// healthy before fails, the file is stored on other devices.
+/// Bytes of a store into objects that are kept while they are written. If a device that was healthy
+/// before fails, or another store changes the file, the store begins again with them.
 pub const OBJECT_REPLAY_MAX: usize = 8 << 20;
+
+/// Attempts of one store in objects or on this server, while other stores change the file. Each
+/// attempt may write all bytes, and the client waits that long. After that it must retry.
+pub const STORE_ATTEMPTS: u32 = 8;
 
 /// How long a store waits for another store of the same file in objects. After that the client must
 /// retry.

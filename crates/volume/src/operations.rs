@@ -7,6 +7,7 @@ pub(crate) mod frozen;
 pub(crate) mod layout;
 pub(crate) mod make;
 pub(crate) mod promote;
+pub(crate) mod pushed;
 pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod replace;

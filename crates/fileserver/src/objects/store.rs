@@ -10,9 +10,9 @@
 //!    - If too few devices are up for new objects, a file of which no byte is kept continues with
 //!      its present ones.
 //! 3. When all devices have answered, one change of the vnode makes the store effective. It
-//!    requires that the data version is still the one with which the store began. An ordinary store
-//!    may have come in between, begun while the file was still on this server. Then the client must
-//!    retry (VBUSY), and nothing is lost.
+//!    requires that the data version is still the one with which the store began. Otherwise an
+//!    ordinary store on this server has *overtaken* it ([`WriteOutcome::Overtaken`]). Its written
+//!    data is removed. It begins again with the same bytes, in the place that the file then has.
 //!
 //!    A volume that moves to another server takes no changes from then on. The versions of its next
 //!    server are above all that were given before (`super::lending`). Consider a store that began
@@ -20,7 +20,7 @@
 //!    the next server, and the device would then remove those. Therefore the store checks again
 //!    that the volume takes changes, after its version was given and before a device learns of it.
 //! 4. If a device fails during a store to new objects, the objects are made on other devices, once,
-//!    from the bytes that were kept ([`Replayed`]).
+//!    if the source of the bytes can begin again ([`Source::rewind`]).
 //! 5. The answer waits until the change is durable and all hosts were notified, as for any store.
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cellar_objects::{Reader, WriteOptions, Writer, Written};
 use cellar_rpc::blocking;
-use cellar_volume::{Error, LayoutChange, StoreSpec, VnodeStatus, Volume};
+use cellar_volume::{Changed, Error, LayoutChange, StoreSpec, VnodeStatus, Volume};
 use cellar_wire::ids::Fid;
 use cellar_wire::object::Layout;
 use parking_lot::Mutex;
@@ -40,7 +40,7 @@ use super::pending_versions::VersionGuard;
 use super::policies::{ObjectSpec, StorageDecision};
 use super::store_locks::StoreLock;
 use crate::abort_map::Refusal;
-use crate::limits::{FETCH_PIECE_BYTES, OBJECT_MOVE_MAX, OBJECT_PATIENCE, OBJECT_REPLAY_MAX};
+use crate::limits::{FETCH_PIECE_BYTES, OBJECT_MOVE_MAX, OBJECT_PATIENCE};
 use crate::rxafs::common::run_apart;
 use crate::server::Server;
 
@@ -48,55 +48,28 @@ use crate::server::Server;
 pub(crate) trait Source {
     /// The next bytes, never empty. `None` when all announced bytes have arrived.
     async fn next(&mut self) -> Result<Option<Bytes>, Refusal>;
+
+    /// Begins again with the first byte. Returns `false` if the bytes were not kept.
+    fn rewind(&mut self) -> bool;
 }
 
-/// The bytes of a store. The first [`OBJECT_REPLAY_MAX`] can be read a second time.
-pub(crate) struct Replayed<'a, S> {
-    source: &'a mut S,
-    taken: Vec<Bytes>,
-    bytes: usize,
-    /// The number of kept pieces that were returned since the last restart.
-    given: usize,
-    /// Whether all pieces taken so far are kept.
-    is_whole: bool,
+/// The end of writing the bytes of a store to objects.
+pub(crate) enum WriteOutcome {
+    /// The devices have the bytes. [`Stored::commit`] makes them the contents of the file.
+    Written(Box<Stored>),
+    /// No devices take files of that size, and the file must stay on this server. The source is at
+    /// its first byte.
+    NoDevices,
+    /// Another store changed the file meanwhile. The written data is removed.
+    Overtaken,
 }
 
-impl<'a, S: Source> Replayed<'a, S> {
-    pub(crate) fn new(source: &'a mut S) -> Self {
-        Self {
-            source,
-            taken: Vec::new(),
-            bytes: 0,
-            given: 0,
-            is_whole: true,
-        }
-    }
-
-    /// Restarts from the beginning. Returns `false` if more was taken than is kept.
-    pub(crate) fn rewind(&mut self) -> bool {
-        self.given = 0;
-        self.is_whole
-    }
-}
-
-impl<S: Source> Source for Replayed<'_, S> {
-    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
-        if let Some(piece) = self.taken.get(self.given) {
-            self.given += 1;
-            return Ok(Some(piece.clone()));
-        }
-        let piece = self.source.next().await?;
-        if let Some(piece) = piece.as_ref().filter(|_| self.is_whole) {
-            self.bytes += piece.len();
-            self.is_whole = self.bytes <= OBJECT_REPLAY_MAX;
-            match self.is_whole {
-                true => self.taken.push(piece.clone()),
-                false => self.taken = Vec::new(),
-            }
-            self.given = self.taken.len();
-        }
-        Ok(piece)
-    }
+/// The end of the change that gives a file its new objects.
+pub(crate) enum CommitOutcome {
+    /// The file has the new contents.
+    Done(Changed<VnodeStatus>),
+    /// Another store changed the file meanwhile. Nothing has changed.
+    Overtaken,
 }
 
 /// A permitted store into objects that waits for its bytes.
@@ -109,7 +82,7 @@ pub(crate) struct Storing {
     old: Option<Arc<Layout>>,
     next: Layout,
     /// The file keeps its objects; only the new bytes are written.
-    pub(crate) goes_on: bool,
+    goes_on: bool,
     store_lock: StoreLock,
     version_guard: VersionGuard,
 }
@@ -170,7 +143,7 @@ pub(crate) fn place(
 impl Storing {
     /// Waits for the lock, and chooses the objects. `None` if no devices take files of that size
     /// and the file must stay on this server.
-    pub(crate) async fn begin(
+    async fn begin(
         server: &Arc<Server>,
         volume: &Arc<Volume>,
         fid: Fid,
@@ -275,7 +248,9 @@ impl Storing {
         let server = self.server.clone();
         let version = self.before.data_version;
         let spec = StoreSpec::at(0);
-        let stored = self.write(&spec, 0, &mut NoBytes).await?;
+        let WriteOutcome::Written(stored) = self.write(&spec, 0, &mut NoBytes).await? else {
+            return Err(Refusal::Busy);
+        };
         let layout = stored.written.layout.clone();
         let changed = blocking(move || match &old {
             None => volume.adopt_layout(fid, version, layout),
@@ -294,21 +269,18 @@ impl Storing {
     }
 
     /// Writes the arriving bytes, and those that the file keeps, to objects.
-    pub(crate) async fn write(
+    async fn write(
         self,
         spec: &StoreSpec,
         announced: u64,
         source: &mut impl Source,
-    ) -> Result<Stored, Refusal> {
+    ) -> Result<WriteOutcome, Refusal> {
         let server = self.server.clone();
         let fid = self.fid;
-        let outcome = self.written(spec, announced, source).await;
-        let outcome = outcome.map_err(|failure| self.refusal_of(failure));
-        let figures = &server.objects.figures;
-        match outcome {
+        let failure = match self.written(spec, announced, source).await {
             Ok((written, length)) => {
-                ObjectFigures::count(&figures.stored);
-                Ok(Stored {
+                ObjectFigures::count(&server.objects.figures.stored);
+                return Ok(WriteOutcome::Written(Box::new(Stored {
                     volume: self.volume,
                     fid,
                     before: self.before,
@@ -317,30 +289,42 @@ impl Storing {
                     written,
                     length,
                     held: Mutex::new(Some((self.store_lock, self.version_guard))),
-                })
+                })));
             }
-            Err(refusal) => {
-                ObjectFigures::count(&figures.stores_failed);
-                tracing::debug!(%fid, ?refusal, "a store into objects failed");
-                server.remove_failed_store(
-                    &self.volume,
-                    fid,
-                    self.next,
-                    (self.store_lock, self.version_guard),
-                );
-                Err(refusal)
-            }
+            Err(failure) => failure,
+        };
+        // A store on this server removes the objects under a store that writes them.
+        let is_overtaken = !matches!(failure, Failure::Source(_)) && self.is_overtaken().await;
+        let refusal = self.refusal_of(failure, is_overtaken);
+        tracing::debug!(%fid, ?refusal, is_overtaken, "a store into objects failed");
+        server.remove_failed_store(
+            &self.volume,
+            fid,
+            self.next,
+            (self.store_lock, self.version_guard),
+        );
+        if is_overtaken {
+            return Ok(WriteOutcome::Overtaken);
         }
+        ObjectFigures::count(&server.objects.figures.stores_failed);
+        Err(refusal)
+    }
+
+    /// Whether another store has changed the file since this one began.
+    async fn is_overtaken(&self) -> bool {
+        let (volume, fid) = (self.volume.clone(), self.fid);
+        let status = run_apart(move || Ok(volume.status(fid)?)).await;
+        status.is_ok_and(|status| status.data_version != self.before.data_version)
     }
 
     /// The refusal of a failed store. A device that failed for a new file gets no new files for a
     /// while, whatever it answered. So the next attempt uses other devices.
-    fn refusal_of(&self, failure: Failure) -> Refusal {
+    fn refusal_of(&self, failure: Failure, is_overtaken: bool) -> Refusal {
         match failure {
-            Failure::Other(refusal) => refusal,
+            Failure::Other(refusal) | Failure::Source(refusal) => refusal,
             Failure::Writing(error) => {
                 let storage = self.server.objects.storage();
-                if let (false, Some(storage)) = (self.goes_on, storage)
+                if let (false, Some(storage)) = (self.goes_on || is_overtaken, storage)
                     && let cellar_objects::Error::Device { osd, .. } = error
                 {
                     storage.devices.suspect(osd);
@@ -402,13 +386,37 @@ impl Storing {
     }
 }
 
+/// Writes the bytes of a permitted store into a file that is in objects or goes there as `wanted`.
+/// If a device of new objects fails that was healthy before, tries other devices once.
+pub(crate) async fn write(
+    server: &Arc<Server>,
+    volume: &Arc<Volume>,
+    fid: Fid,
+    wanted: &ObjectSpec,
+    (spec, announced): (&StoreSpec, u64),
+    source: &mut impl Source,
+) -> Result<WriteOutcome, Refusal> {
+    let mut is_first = true;
+    loop {
+        let storing = Storing::begin(server, volume, fid, wanted, spec, announced).await?;
+        let Some(storing) = storing else {
+            return Ok(WriteOutcome::NoDevices);
+        };
+        let is_new = !storing.goes_on;
+        match storing.write(spec, announced, source).await {
+            Err(Refusal::Objects(_)) if is_new && is_first && source.rewind() => is_first = false,
+            outcome => return outcome,
+        }
+    }
+}
+
 impl Stored {
     /// Makes the change that gives the file the new contents. `spec` has the attributes.
     pub(crate) fn commit(
         &self,
         spec: &StoreSpec,
         context: cellar_volume::Context,
-    ) -> cellar_volume::Result<cellar_volume::Changed<VnodeStatus>> {
+    ) -> cellar_volume::Result<CommitOutcome> {
         let change = LayoutChange {
             layout: self.written.layout.clone(),
             length: self.length,
@@ -417,7 +425,11 @@ impl Stored {
             quota_slack: spec.quota_slack,
         };
         let expected = self.before.data_version;
-        self.volume.set_layout(self.fid, expected, &change, context)
+        match self.volume.set_layout(self.fid, expected, &change, context) {
+            Ok(changed) => Ok(CommitOutcome::Done(changed)),
+            Err(Error::Stale(_)) => Ok(CommitOutcome::Overtaken),
+            Err(error) => Err(error),
+        }
     }
 
     /// The change was refused: removes the written data.
@@ -460,11 +472,17 @@ impl Source for NoBytes {
     async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
         Ok(None)
     }
+
+    fn rewind(&mut self) -> bool {
+        true
+    }
 }
 
-/// The reason why a store failed: an error of the writer, or another one.
+/// The reason why a store failed: an error of the writer, of the source of the bytes, or another
+/// one.
 enum Failure {
     Writing(cellar_objects::Error),
+    Source(Refusal),
     Other(Refusal),
 }
 
@@ -499,7 +517,9 @@ async fn pass_on(
 ) -> Result<(), Failure> {
     let mut left = announced;
     while left > 0 {
-        let bytes = source.next().await?.ok_or(Refusal::StoppedSending)?;
+        let next = source.next().await;
+        let next = next.and_then(|bytes| bytes.ok_or(Refusal::StoppedSending));
+        let bytes = next.map_err(Failure::Source)?;
         left = left.saturating_sub(bytes.len() as u64);
         writer.push(bytes).await?;
     }
@@ -549,7 +569,7 @@ impl RetainedData {
                     })
                     .await;
                     reader = back;
-                    // The file was truncated in the meantime, so the store would be refused anyway.
+                    // The file was truncated in the meantime: the store is overtaken.
                     let piece = piece?.ok_or(Refusal::Busy)?;
                     left = left.saturating_sub(piece.len() as u64);
                     writer.push(piece).await?;

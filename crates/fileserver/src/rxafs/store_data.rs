@@ -7,7 +7,9 @@
 //!    threads that may wait for the disk. So memory is bounded by one piece for each call.
 //! 3. The file does not change before all bytes have arrived. If a client stops, or the partition
 //!    becomes full, the file is unchanged.
-//! 4. A file that is in objects, or goes there, is stored there ([`in_objects`]).
+//! 4. A file that is in objects, or goes there, is stored there ([`in_objects`]). If it changes
+//!    its place meanwhile, the store begins again in the other place with the same bytes
+//!    ([`in_either_place`], [`source`]).
 //! 5. Applying the store and collecting the promises that it breaks are one step
 //!    ([`super::common::collect`]).
 
@@ -25,10 +27,13 @@ use cellar_wire::rxafs::{
 use cellar_wire::serve::HandleStream;
 use tokio::time::Instant;
 
-use self::local::{gathered, large, small};
+use self::in_objects::{ObjectStore, into_objects};
+use self::local::{LocalStore, from_source, gathered, large, small};
+use self::source::StoreBytes;
 use super::FileService;
 use crate::abort_map::Refusal;
 use crate::access::Access;
+use crate::limits::STORE_ATTEMPTS;
 use crate::server::Server;
 use crate::session::Session;
 use crate::statistics::Direction;
@@ -37,6 +42,7 @@ use crate::status::vol_sync;
 mod in_objects;
 mod local;
 mod permitted;
+mod source;
 
 /// Stores up to this length are applied in one step. The volume never writes them to blocks of
 /// their own while a client waits.
@@ -149,6 +155,33 @@ async fn store(
         vol_sync(&attached.volume)
     };
     Ok((server.show(&session, &status, access), sync))
+}
+
+/// Stores bytes into a file that was in objects, or on the way there, a moment ago. Another store
+/// may change its place or its contents meanwhile. Then this one begins again.
+///
+/// # Errors
+/// [`Refusal::Busy`]: the bytes are needed again and are gone, or other stores came in between
+/// [`STORE_ATTEMPTS`] times.
+async fn in_either_place(
+    server: &Arc<Server>,
+    session: &Session,
+    asked: StoreRequest,
+    mut bytes: StoreBytes<'_>,
+) -> Result<(VnodeStatus, Access), Refusal> {
+    for _ in 0..STORE_ATTEMPTS {
+        match into_objects(server, session, asked, &mut bytes).await? {
+            ObjectStore::Done(status, access) => return Ok((status, access)),
+            ObjectStore::Overtaken => continue,
+            ObjectStore::Here => {}
+        }
+        match from_source(server, session, asked, &mut bytes).await? {
+            LocalStore::Done(status, access) => return Ok((status, access)),
+            LocalStore::InObjects(Some(pushed)) => bytes = StoreBytes::Pushed(Some(pushed)),
+            LocalStore::InObjects(None) => {}
+        }
+    }
+    Err(Refusal::Busy)
 }
 
 /// Logs one line for each store, to help the search for bytes that were not stored.

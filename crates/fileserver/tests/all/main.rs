@@ -25,6 +25,7 @@ mod objects_direct;
 mod objects_full;
 mod objects_moves;
 mod objects_policies;
+mod objects_races;
 mod objects_repair;
 mod objects_volumes;
 mod range_locks;

@@ -308,6 +308,63 @@ impl Gathered {
         first..first + self.blocks.len() as u64
     }
 
+    /// Reads the bytes from position `at` on, which must be before the end: up to the end of the
+    /// head, of a run of blocks, or of a pending part, and about `most` bytes.
+    pub(crate) fn read_back(
+        &self,
+        engine: &Engine,
+        at: u64,
+        most: usize,
+    ) -> Result<Bytes, ReadFailure> {
+        let head = self.position + self.head.len() as u64;
+        if at < head {
+            return Ok(self.head.slice((at - self.position) as usize..));
+        }
+        if at < self.pending_at {
+            return self.read_blocks_back(engine, at, most);
+        }
+        let mut begin = self.pending_at;
+        for part in &self.pending {
+            let end = begin + part.len() as u64;
+            if at < end {
+                return Ok(part.slice((at - begin) as usize..));
+            }
+            begin = end;
+        }
+        Ok(Bytes::new())
+    }
+
+    /// Reads from a position in the whole blocks, up to the end of a run.
+    fn read_blocks_back(
+        &self,
+        engine: &Engine,
+        at: u64,
+        most: usize,
+    ) -> Result<Bytes, ReadFailure> {
+        let index = at / BLOCK as u64;
+        let inside = (at % BLOCK as u64) as usize;
+        let from = (index - self.whole_range().start) as usize;
+        let named = self.blocks.get(from..).unwrap_or_default();
+        let Some((_, first)) = named.first() else {
+            return Err(ReadFailure::Damaged("a block is missing".into()));
+        };
+        let follows = |(next, (_, place)): &(u64, &(u64, BlockRef))| place.block == *next;
+        let run = (first.block..).zip(named).take_while(follows).count();
+        let count = run.min((most / BLOCK).max(1));
+        let mut bytes = vec![0; count * BLOCK];
+        let read = engine.space.read(first.block, &mut bytes, is_nonblocking());
+        read.map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => ReadFailure::WouldBlock,
+            _ => ReadFailure::Damaged(error.to_string()),
+        })?;
+        for ((index, place), block) in named.iter().zip(bytes.chunks_exact(BLOCK)) {
+            if self.owner.checksum(*index, block) != place.checksum {
+                return Err(ReadFailure::Damaged(mismatch(*index)));
+            }
+        }
+        Ok(Bytes::from(bytes).slice(inside..))
+    }
+
     /// The bytes that fill no whole block, with their offsets.
     fn edges(&self) -> Vec<(u64, Bytes)> {
         let mut edges = Vec::new();

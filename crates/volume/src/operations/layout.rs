@@ -213,16 +213,8 @@ impl Volume {
     }
 }
 
-/// Checks that a store of bytes into this volume keeps no bytes of a file that is in objects.
-pub(crate) fn check_replaces(
-    old: &VnodeRecord,
-    spec: &StoreSpec,
-    announced: u64,
-    fid: Fid,
-) -> Result<()> {
+/// Whether a store leaves bytes that the file had before.
+pub(crate) fn keeps_bytes(old: &VnodeRecord, spec: &StoreSpec, announced: u64) -> bool {
     let kept = old.length.min(spec.file_length);
-    if kept == 0 || (spec.position == 0 && announced >= kept) {
-        return Ok(());
-    }
-    Err(Error::InObjects(fid))
+    kept > 0 && (spec.position > 0 || announced < kept)
 }

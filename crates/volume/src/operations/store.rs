@@ -23,7 +23,8 @@ use crate::engine::room::Promise;
 use crate::error::{Error, Result};
 use crate::operations::attributes::set_attributes;
 use crate::operations::create::grown;
-use crate::operations::layout::check_replaces;
+use crate::operations::layout::keeps_bytes;
+use crate::operations::pushed::PushedBytes;
 use crate::operations::txn::{OldPiece, Txn};
 use crate::record::{
     BLOCK, BlockRef, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord,
@@ -50,7 +51,7 @@ pub struct Store {
 pub(crate) struct Incoming {
     /// Room for its records in the table.
     _room: Promise,
-    fid: Fid,
+    pub(crate) fid: Fid,
     spec: StoreSpec,
     pub(crate) announced: u64,
     received: u64,
@@ -81,31 +82,55 @@ impl Store {
     }
 
     /// Makes the store valid. All announced bytes must have been pushed.
-    pub fn commit(mut self, context: Context) -> Result<Changed<VnodeStatus>> {
+    pub fn commit(mut self, context: Context) -> Result<StoreOutcome> {
         if self.missing() > 0 {
             return Err(Error::Invalid("bytes of the store are missing"));
         }
-        self.volume.commit_store(&mut self.incoming, context)
+        let changed = self.volume.commit_store(&mut self.incoming, context)?;
+        Ok(match changed {
+            Some(changed) => StoreOutcome::Stored(changed),
+            None => StoreOutcome::InObjects(PushedBytes::of(self.volume, self.incoming)),
+        })
     }
+}
+
+/// The end of a store whose bytes arrived in several parts.
+#[derive(Debug)]
+#[must_use]
+pub enum StoreOutcome {
+    /// The file has the new contents.
+    Stored(Changed<VnodeStatus>),
+    /// The file went to objects while the bytes arrived, and keeps some of its own. Nothing has
+    /// changed.
+    InObjects(PushedBytes),
 }
 
 impl Volume {
     /// Begins a store of `length` bytes that are pushed later. It is not visible before
     /// [`Store::commit`]; dropping it leaves nothing.
     ///
+    /// Returns `None` for a file in objects of which the store keeps bytes. If it keeps none, the
+    /// file is in this store afterwards.
+    ///
     /// `IsDirectory` for anything but a plain file, `FileTooBig`, `OverQuota`, `DiskFull`,
-    /// `ReadOnly`. `InObjects` for a file in objects, unless the store keeps none of its bytes:
-    /// then the file is in this store afterwards.
-    pub fn begin_store(self: &Arc<Self>, fid: Fid, spec: &StoreSpec, length: u64) -> Result<Store> {
+    /// `ReadOnly`.
+    pub fn begin_store(
+        self: &Arc<Self>,
+        fid: Fid,
+        spec: &StoreSpec,
+        length: u64,
+    ) -> Result<Option<Store>> {
         let incoming = self.incoming(fid, spec, length)?;
         let status = self.status(fid)?;
         if status.kind != FileType::File {
             return Err(Error::IsDirectory);
         }
-        self.with(fid, |loaded| match loaded.record.body {
-            Body::Objects => check_replaces(&loaded.record, spec, length, fid),
-            _ => Ok(()),
+        let stays_away = self.with(fid, |loaded| {
+            Ok(loaded.record.body == Body::Objects && keeps_bytes(&loaded.record, spec, length))
         })?;
+        if stays_away {
+            return Ok(None);
+        }
         let after = final_length(status.length, spec, length);
         let growth = blocks_of(after).saturating_sub(status.blocks());
         let (max_blocks, _) = self.quotas();
@@ -115,13 +140,15 @@ impl Volume {
                 return Err(Error::OverQuota);
             }
         }
-        Ok(Store {
+        Ok(Some(Store {
             volume: Arc::clone(self),
             incoming,
-        })
+        }))
     }
 
     /// Stores bytes that are all in memory.
+    ///
+    /// As [`Volume::store_here`], and `InObjects` for a file that is not here.
     pub fn store(
         &self,
         fid: Fid,
@@ -129,6 +156,21 @@ impl Volume {
         data: &[Bytes],
         context: Context,
     ) -> Result<Changed<VnodeStatus>> {
+        let stored = self.store_here(fid, spec, data, context)?;
+        stored.ok_or(Error::InObjects(fid))
+    }
+
+    /// Stores bytes that are all in memory. Returns `None`, and changes nothing, if the file is in
+    /// objects and the store keeps bytes of it.
+    ///
+    /// The errors are those of [`Volume::begin_store`].
+    pub fn store_here(
+        &self,
+        fid: Fid,
+        spec: &StoreSpec,
+        data: &[Bytes],
+        context: Context,
+    ) -> Result<Option<Changed<VnodeStatus>>> {
         let length = data.iter().map(|bytes| bytes.len() as u64).sum();
         let mut incoming = self.incoming(fid, spec, length)?;
         for bytes in data {
@@ -168,11 +210,13 @@ impl Volume {
         })
     }
 
+    /// Applies a store. Returns `None` if the file is in objects and keeps bytes; then `incoming`
+    /// still has its bytes.
     fn commit_store(
         &self,
         incoming: &mut Incoming,
         context: Context,
-    ) -> Result<Changed<VnodeStatus>> {
+    ) -> Result<Option<Changed<VnodeStatus>>> {
         let fid = incoming.fid;
         let slot = self.slot(fid.vnode);
         let mut locked = self.lock(&slot, fid)?;
@@ -194,8 +238,10 @@ impl Volume {
         let mut txn = Txn::begin(self)?;
         let mut kept = old.length.min(incoming.spec.file_length);
         if old.body == Body::Objects {
+            if keeps_bytes(&old, &incoming.spec, incoming.announced) {
+                return Ok(None);
+            }
             // The new bytes are the whole file, so it is kept in this store from now on.
-            check_replaces(&old, &incoming.spec, incoming.announced, fid)?;
             kept = 0;
             record.note_cut(txn.now(), 0);
             record.serial = old.layout.as_ref().map_or(0, |layout| layout.serial);
@@ -221,7 +267,7 @@ impl Volume {
         loaded.body = body;
         loaded.recharge();
         locked.set_record(record, now);
-        Ok(Changed { outcome, durable })
+        Ok(Some(Changed { outcome, durable }))
     }
 
     /// Returns whether the file is one record of the table after a store.

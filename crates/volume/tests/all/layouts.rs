@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::common::*;
 use cellar_volume::{
-    Error, LayoutChange, RestoreMode, RestoredInfo, SetStatus, Since, StoreSpec, Volume, VolumeKind,
+    Error, LayoutChange, PushedBytes, RestoreMode, RestoredInfo, SetStatus, Since, StoreOutcome,
+    StoreSpec, Volume, VolumeKind,
 };
 use cellar_wire::ids::{Fid, VnodeId, VolumeId};
 
@@ -71,13 +72,14 @@ fn a_file_goes_away_is_charged_by_its_length_and_comes_back() {
     for refused in [
         volume.read(fid, 0, 10).map(drop),
         volume.read_file(fid, 0, 10).map(drop),
-        volume.begin_store(fid, &StoreSpec::at(5), 10).map(drop),
         volume
             .store(fid, &StoreSpec::at(5), &[vec![1].into()], at(6))
             .map(drop),
     ] {
         assert_eq!(refused.unwrap_err(), Error::InObjects(fid));
     }
+    let begun = volume.begin_store(fid, &StoreSpec::at(5), 10);
+    assert!(begun.unwrap().is_none());
     // Attributes, names and links work as for other files.
     let set = SetStatus {
         mode: Some(0o600),
@@ -124,10 +126,14 @@ fn a_store_counts_only_if_no_other_was_faster() {
     assert_eq!(late.unwrap_err(), Error::Stale(fid));
     assert_eq!(volume.read(fid, 0, 100).unwrap().len(), 11);
     // The other way: the file moves to objects while bytes are coming in.
-    let mut store = volume.begin_store(fid, &StoreSpec::at(5), 3).unwrap();
+    let begun = volume.begin_store(fid, &StoreSpec::at(5), 3).unwrap();
+    let mut store = begun.unwrap();
     away(&volume, fid, 5, 11);
     store.push(vec![1; 3].into()).unwrap();
-    assert_eq!(store.commit(at(5)).unwrap_err(), Error::InObjects(fid));
+    let StoreOutcome::InObjects(mut pushed) = store.commit(at(5)).unwrap() else {
+        panic!("stored");
+    };
+    assert_eq!(read_all(&mut pushed), [1; 3]);
     // A repair keeps the data version, and does not undo a store.
     let before = volume.status(fid).unwrap();
     let moved = volume.exchange_layout(fid, &layout(5), layout(6)).unwrap();
@@ -425,4 +431,45 @@ fn a_restore_takes_layouts_and_a_delta_carries_them_both_ways() {
     assert_eq!(received.info().blocks_used, volume.info().blocks_used);
     there.partition.reap_now().unwrap();
     there.check_clean();
+}
+
+/// All bytes that a store had received.
+fn read_all(pushed: &mut PushedBytes) -> Vec<u8> {
+    let mut all = Vec::new();
+    while let Some(bytes) = pushed.read(70_000).unwrap() {
+        assert!(!bytes.is_empty());
+        all.extend_from_slice(&bytes);
+    }
+    all
+}
+
+#[test]
+fn the_bytes_of_a_store_whose_file_went_to_objects_are_read_back() {
+    let world = World::new();
+    let volume = world.volume();
+    // In memory, in blocks, and with bytes before and behind the whole blocks.
+    for (number, (position, length)) in [(0, 1), (7, 3000), (4096, 1 << 20), (5001, 2_000_003)]
+        .into_iter()
+        .enumerate()
+    {
+        let fid = file(&volume, format!("f{number}").as_bytes(), 10_000);
+        let data: Vec<u8> = (0..length).map(|at: u32| (at / 7) as u8 ^ 3).collect();
+        let spec = StoreSpec::at(position);
+        let begun = volume.begin_store(fid, &spec, data.len() as u64).unwrap();
+        let mut store = begun.unwrap();
+        for part in data.chunks(300_001) {
+            store.push(part.to_vec().into()).unwrap();
+        }
+        away(&volume, fid, 5, 10_000);
+        let before = volume.status(fid).unwrap();
+        let StoreOutcome::InObjects(mut pushed) = store.commit(at(5)).unwrap() else {
+            panic!("stored");
+        };
+        assert_eq!(volume.status(fid).unwrap(), before, "nothing has changed");
+        assert!(read_all(&mut pushed) == data, "{length}");
+        pushed.rewind();
+        assert!(read_all(&mut pushed) == data, "{length} again");
+    }
+    world.partition.reap_now().unwrap();
+    world.check_clean();
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::common::*;
 use bytes::Bytes;
-use cellar_volume::{Error, FileType, Partition, StoreSpec, Volume, VolumeKind};
+use cellar_volume::{Error, FileType, Partition, StoreOutcome, StoreSpec, Volume, VolumeKind};
 use cellar_wire::ids::{Fid, VolumeId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -147,11 +147,15 @@ impl Run {
                 .store(fid, &spec, &[data.clone().into()], at(2))
                 .unwrap()
         } else {
-            let mut store = volume.begin_store(fid, &spec, length as u64).unwrap();
+            let begun = volume.begin_store(fid, &spec, length as u64).unwrap();
+            let mut store = begun.expect("the file is here");
             for chunk in data.chunks(self.random.random_range(1000..300_000)) {
                 store.push(Bytes::copy_from_slice(chunk)).unwrap();
             }
-            store.commit(at(2)).unwrap()
+            match store.commit(at(2)).unwrap() {
+                StoreOutcome::Stored(changed) => changed,
+                StoreOutcome::InObjects(_) => panic!("the file is here"),
+            }
         };
         changed.wait().unwrap();
         let mut after = old;

@@ -1,142 +1,110 @@
 //! Stores of files that are in objects, or go there.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
-use cellar_rpc::{IncomingCall, blocking};
-use cellar_volume::{Error, VnodeStatus};
+use cellar_volume::{Changed, Error, VnodeStatus};
 
-use super::local::{commit, push};
-use super::permitted::{PermittedStore, schedule_object_removal};
-use super::{StoreRequest, gather};
+use super::StoreRequest;
+use super::permitted::check;
+use super::source::StoreBytes;
 use crate::abort_map::Refusal;
 use crate::access::Access;
+use crate::callback::Pending;
 use crate::objects::policies::StorageDecision;
-use crate::objects::store::{self, Replayed, Source, Storing};
-use crate::rxafs::common::{Touched, change, finish, run};
+use crate::objects::store::{self, CommitOutcome, Source, WriteOutcome};
+use crate::rxafs::common::{Touched, collect, finish, run};
 use crate::server::Server;
 use crate::session::Session;
+
+/// The end of an attempt to store into objects.
+pub(super) enum ObjectStore {
+    Done(VnodeStatus, Access),
+    /// The file has moved back to this server, or stays there because no devices take it. Nothing
+    /// has changed.
+    Here,
+    /// Another store changed the file meanwhile. Nothing has changed.
+    Overtaken,
+}
+
+/// The end of the change of the vnode.
+enum Commit {
+    Done(Changed<VnodeStatus>, Pending),
+    Overtaken,
+    Refused(Error),
+}
 
 /// A store into a file that is in objects, or goes there.
 pub(super) async fn into_objects(
     server: &Arc<Server>,
     session: &Session,
     asked: StoreRequest,
-    allowed: PermittedStore,
-    bytes: &mut impl Source,
-) -> Result<(VnodeStatus, Access), Refusal> {
-    let allowed = Arc::new(allowed);
-    let place = {
-        let (server, session, allowed) = (server.clone(), session.clone(), allowed.clone());
-        run(&server.clone(), move || {
-            allowed.place(&server, &session, &asked)
+    bytes: &mut StoreBytes<'_>,
+) -> Result<ObjectStore, Refusal> {
+    restart(bytes)?;
+    let (allowed, place) = {
+        let (inner, session) = (server.clone(), session.clone());
+        run(server, move || {
+            let allowed = check(&inner, &session, &asked)?;
+            let place = allowed.place(&inner, &session, &asked)?;
+            Ok((Arc::new(allowed), place))
         })
         .await?
     };
-    // The file has moved back to this server in the meantime; the next attempt finds it there.
     let StorageDecision::Objects(wanted) = place else {
-        return Err(Refusal::Busy);
+        return Ok(ObjectStore::Here);
     };
     let (volume, spec) = (&allowed.attached.volume, &allowed.spec);
-    let mut bytes = Replayed::new(bytes);
-    let mut is_first = true;
-    let stored = loop {
-        let storing = Storing::begin(server, volume, asked.fid, &wanted, spec, asked.length);
-        let Some(storing) = storing.await? else {
-            return store_locally(server, session, asked, &allowed, &mut bytes).await;
-        };
-        let is_new = !storing.goes_on;
-        match storing.write(spec, asked.length, &mut bytes).await {
-            // A device failed that was healthy before. There may be other devices.
-            Err(Refusal::Objects(_)) if is_new && is_first && bytes.rewind() => is_first = false,
-            outcome => break Arc::new(outcome?),
-        }
+    let written = store::write(
+        server,
+        volume,
+        asked.fid,
+        &wanted,
+        (spec, asked.length),
+        bytes,
+    );
+    let stored = match written.await? {
+        WriteOutcome::Written(stored) => Arc::new(*stored),
+        WriteOutcome::NoDevices => return Ok(ObjectStore::Here),
+        WriteOutcome::Overtaken => return Ok(ObjectStore::Overtaken),
     };
-    let is_refused = Arc::new(AtomicBool::new(false));
     let work = {
-        let (session, allowed, stored) = (session.clone(), allowed.clone(), stored.clone());
-        let is_refused = is_refused.clone();
-        move || {
-            let changed = stored.commit(&allowed.spec, session.context());
-            let refused = changed.as_ref().is_err_and(store::is_refused_here);
-            is_refused.store(refused, Ordering::Release);
-            let changed = match changed {
-                Err(Error::Stale(_)) => return Err(Refusal::Busy),
-                changed => changed?,
-            };
-            allowed.count(&session);
-            Ok((changed, Touched::changed([asked.fid])))
+        let (inner, session) = (server.clone(), session.clone());
+        let (allowed, stored) = (allowed.clone(), stored.clone());
+        move || match stored.commit(&allowed.spec, session.context()) {
+            Ok(CommitOutcome::Done(changed)) => {
+                allowed.count(&session);
+                let touched = Touched::changed([asked.fid]);
+                let pending = collect(&inner, &touched, session.host_slot(), session.now.0);
+                Ok(Commit::Done(changed, pending))
+            }
+            Ok(CommitOutcome::Overtaken) => Ok(Commit::Overtaken),
+            Err(Error::WouldBlock) => Err(Error::WouldBlock.into()),
+            Err(error) => Ok(Commit::Refused(error)),
         }
     };
-    let changed = change(server, session, work).await;
-    if is_refused.load(Ordering::Acquire) {
-        stored.give_up(server);
-    }
-    let status = changed?;
-    stored.finish_store(server);
-    Ok((status, allowed.access))
-}
-
-/// A store of a file for which there are no devices: the file stays on this server.
-async fn store_locally(
-    server: &Arc<Server>,
-    session: &Session,
-    asked: StoreRequest,
-    allowed: &PermittedStore,
-    bytes: &mut impl Source,
-) -> Result<(VnodeStatus, Access), Refusal> {
-    let (volume, spec) = (allowed.attached.volume.clone(), allowed.spec);
-    let mut store = blocking(move || volume.begin_store(asked.fid, &spec, asked.length)).await?;
-    while store.missing() > 0 {
-        let piece = bytes.next().await?.ok_or(Refusal::StoppedSending)?;
-        store = blocking(move || push(store, vec![piece])).await?;
-    }
-    let (changed, pending) = commit(server, session, asked.fid, store, Vec::new()).await?;
-    allowed.count(session);
-    let status = finish(server, changed, pending).await?;
-    schedule_object_removal(server, asked.fid, allowed);
-    Ok((status, allowed.access))
-}
-
-/// Bytes that are all present.
-pub(super) struct Gathered(VecDeque<Bytes>);
-
-impl Gathered {
-    pub(super) fn new(data: &[Bytes]) -> Self {
-        Self(data.iter().cloned().collect())
-    }
-}
-
-impl Source for Gathered {
-    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
-        Ok(self.0.pop_front())
-    }
-}
-
-/// Bytes as the client sends them, after the ones that were gathered before.
-pub(super) struct Arriving<'a> {
-    call: &'a mut IncomingCall,
-    left: &'a mut u64,
-    gathered: VecDeque<Bytes>,
-}
-
-impl<'a> Arriving<'a> {
-    pub(super) fn new(call: &'a mut IncomingCall, left: &'a mut u64, gathered: Vec<Bytes>) -> Self {
-        Self {
-            call,
-            left,
-            gathered: gathered.into(),
+    match run(server, work).await? {
+        Commit::Done(changed, pending) => {
+            let status = finish(server, changed, pending).await?;
+            stored.finish_store(server);
+            Ok(ObjectStore::Done(status, allowed.access))
+        }
+        Commit::Overtaken => {
+            stored.give_up(server);
+            Ok(ObjectStore::Overtaken)
+        }
+        Commit::Refused(error) => {
+            if store::is_refused_here(&error) {
+                stored.give_up(server);
+            }
+            Err(error.into())
         }
     }
 }
 
-impl Source for Arriving<'_> {
-    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
-        if self.gathered.is_empty() {
-            self.gathered = gather(self.call, self.left, 1).await?.into();
-        }
-        Ok(self.gathered.pop_front())
+/// Begins again with the first byte. If the bytes are gone, the client must send them again.
+pub(super) fn restart(bytes: &mut StoreBytes<'_>) -> Result<(), Refusal> {
+    match bytes.rewind() {
+        true => Ok(()),
+        false => Err(Refusal::Busy),
     }
 }

@@ -7,18 +7,20 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use cellar_rpc::{IncomingCall, blocking};
-use cellar_volume::{Changed, Error, Store, VnodeStatus};
+use cellar_volume::{Changed, Error, PushedBytes, Store, StoreOutcome, VnodeStatus};
 use cellar_wire::ids::Fid;
 
-use super::in_objects::{Arriving, Gathered, into_objects};
+use super::in_objects::restart;
 use super::permitted::{PermittedStore, check, schedule_object_removal};
-use super::{StoreRequest, gather};
+use super::source::{Arriving, StoreBytes};
+use super::{StoreRequest, gather, in_either_place};
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::callback::Pending;
 use crate::limits::{OBJECT_BEGIN_BYTES, STORE_PIECE_BYTES};
 use crate::objects::loaded_lists::retry_when_loaded;
 use crate::objects::policies::StorageDecision;
+use crate::objects::store::Source;
 use crate::rxafs::common::{Touched, collect, finish, run};
 use crate::server::Server;
 use crate::session::Session;
@@ -49,11 +51,17 @@ pub(super) async fn small(
     gathered(server, session, asked, data.into()).await
 }
 
-/// The end of an attempt to store all bytes in one step.
-enum Attempt {
-    Stored(Changed<VnodeStatus>, Pending, Box<PermittedStore>),
+/// The end of an attempt to store on this server. `B`: the bytes, if the attempt had taken them.
+pub(super) enum LocalStore<B> {
+    Done(VnodeStatus, Access),
     /// The file is in objects, or goes there. Nothing has changed.
-    InObjects,
+    InObjects(B),
+}
+
+/// The end of the change of the vnode.
+enum Commit<B> {
+    Done(Changed<VnodeStatus>, Pending, Box<PermittedStore>),
+    InObjects(B),
 }
 
 /// A store whose bytes are all present.
@@ -63,44 +71,42 @@ pub(super) async fn gathered(
     asked: StoreRequest,
     data: Arc<[Bytes]>,
 ) -> Result<(VnodeStatus, Access), Refusal> {
+    match at_once(server, session, asked, data.clone()).await? {
+        LocalStore::Done(status, access) => Ok((status, access)),
+        LocalStore::InObjects(()) => {
+            let bytes = StoreBytes::Present(data, 0);
+            Box::pin(in_either_place(server, session, asked, bytes)).await
+        }
+    }
+}
+
+/// A store on this server whose bytes are all present, in one step.
+async fn at_once(
+    server: &Arc<Server>,
+    session: &Session,
+    asked: StoreRequest,
+    data: Arc<[Bytes]>,
+) -> Result<LocalStore<()>, Refusal> {
     let attempt = async || {
         let (inner, session, data) = (server.clone(), session.clone(), data.clone());
         let work = move || {
             // Checked again: rights may have changed while the bytes arrived.
             let allowed = check(&inner, &session, &asked)?;
             if let StorageDecision::Objects(_) = allowed.place(&inner, &session, &asked)? {
-                return Ok(Attempt::InObjects);
+                return Ok(Commit::InObjects(()));
             }
             let volume = &allowed.attached.volume;
-            let stored = volume.store(asked.fid, &allowed.spec, &data, session.context());
-            let changed = match stored {
-                Err(Error::InObjects(_)) if inner.objects.storage().is_some() => {
-                    return Ok(Attempt::InObjects);
-                }
-                changed => changed?,
+            let stored = volume.store_here(asked.fid, &allowed.spec, &data, session.context())?;
+            let Some(changed) = stored else {
+                check_reachable(&inner, asked.fid)?;
+                return Ok(Commit::InObjects(()));
             };
-            allowed.count(&session);
-            let touched = Touched::changed([asked.fid]);
-            let pending = collect(&inner, &touched, session.host_slot(), session.now.0);
-            Ok(Attempt::Stored(changed, pending, Box::new(allowed)))
+            Ok(changed_here(&inner, &session, changed, allowed))
         };
         run(server, work).await
     };
-    match retry_when_loaded(&server.objects.loaded_lists, attempt).await? {
-        Attempt::Stored(changed, pending, allowed) => {
-            let status = finish(server, changed, pending).await?;
-            schedule_object_removal(server, asked.fid, &allowed);
-            Ok((status, allowed.access))
-        }
-        Attempt::InObjects => {
-            let allowed = {
-                let (server, session) = (server.clone(), session.clone());
-                run(&server.clone(), move || check(&server, &session, &asked)).await?
-            };
-            let mut bytes = Gathered::new(&data);
-            Box::pin(into_objects(server, session, asked, allowed, &mut bytes)).await
-        }
-    }
+    let commit = retry_when_loaded(&server.objects.loaded_lists, attempt).await?;
+    finish_here(server, commit).await
 }
 
 /// A store of many bytes, which go to the volume in pieces.
@@ -112,40 +118,94 @@ pub(super) async fn large(
     left: &mut u64,
 ) -> Result<(VnodeStatus, Access), Refusal> {
     let begin = async || {
-        let (server, session) = (server.clone(), session.clone());
-        run(&server.clone(), move || {
-            let allowed = check(&server, &session, &asked)?;
-            if let StorageDecision::Objects(_) = allowed.place(&server, &session, &asked)? {
-                return Ok((None, allowed));
+        let (inner, session) = (server.clone(), session.clone());
+        run(server, move || {
+            let allowed = check(&inner, &session, &asked)?;
+            if let StorageDecision::Objects(_) = allowed.place(&inner, &session, &asked)? {
+                return Ok(None);
             }
-            let volume = &allowed.attached.volume;
-            let store = volume.begin_store(asked.fid, &allowed.spec, asked.length)?;
-            Ok((Some(store), allowed))
+            begin(&inner, asked, allowed)
         })
         .await
     };
-    let (store, allowed) = retry_when_loaded(&server.objects.loaded_lists, begin).await?;
-    let Some(mut store) = store else {
+    let begun = retry_when_loaded(&server.objects.loaded_lists, begin).await?;
+    let Some((mut store, allowed)) = begun else {
         // The first bytes are gathered before the lock, so that a slow client does not block other
         // stores. A fast client does not wait for the end of its bytes either.
         let begun = gather(call, left, OBJECT_BEGIN_BYTES).await?;
-        let mut bytes = Arriving::new(call, left, begun);
-        return Box::pin(into_objects(server, session, asked, allowed, &mut bytes)).await;
+        let bytes = StoreBytes::Arriving(Arriving::new(call, left, begun));
+        return Box::pin(in_either_place(server, session, asked, bytes)).await;
     };
     loop {
         let pieces = gather(call, left, STORE_PIECE_BYTES as u64).await?;
-        if *left == 0 {
-            let (changed, pending) = commit(server, session, asked.fid, store, pieces).await?;
-            allowed.count(session);
-            let status = finish(server, changed, pending).await?;
-            schedule_object_removal(server, asked.fid, &allowed);
-            return Ok((status, allowed.access));
+        if *left > 0 {
+            store = blocking(move || push(store, pieces)).await?;
+            continue;
         }
-        store = blocking(move || push(store, pieces)).await?;
+        return match commit(server, session, store, pieces, allowed).await? {
+            LocalStore::Done(status, access) => Ok((status, access)),
+            LocalStore::InObjects(pushed) => {
+                let bytes = StoreBytes::Pushed(Some(pushed));
+                Box::pin(in_either_place(server, session, asked, bytes)).await
+            }
+        };
     }
 }
 
-pub(super) fn push(mut store: Store, pieces: Vec<Bytes>) -> Result<Store, Refusal> {
+/// A store on this server of the bytes from a source. Devices do not take the file, or it has moved
+/// back here.
+pub(super) async fn from_source(
+    server: &Arc<Server>,
+    session: &Session,
+    asked: StoreRequest,
+    bytes: &mut StoreBytes<'_>,
+) -> Result<LocalStore<Option<PushedBytes>>, Refusal> {
+    restart(bytes)?;
+    let begun = {
+        let (inner, session) = (server.clone(), session.clone());
+        run(server, move || {
+            let allowed = check(&inner, &session, &asked)?;
+            begin(&inner, asked, allowed)
+        })
+        .await?
+    };
+    let Some((mut store, allowed)) = begun else {
+        return Ok(LocalStore::InObjects(None));
+    };
+    while store.missing() > 0 {
+        let piece = bytes.next().await?.ok_or(Refusal::StoppedSending)?;
+        store = blocking(move || push(store, vec![piece])).await?;
+    }
+    let committed = commit(server, session, store, Vec::new(), allowed).await?;
+    Ok(match committed {
+        LocalStore::Done(status, access) => LocalStore::Done(status, access),
+        LocalStore::InObjects(pushed) => LocalStore::InObjects(Some(pushed)),
+    })
+}
+
+/// Begins a permitted store on this server. `None` for a file in objects.
+fn begin(
+    server: &Server,
+    asked: StoreRequest,
+    allowed: PermittedStore,
+) -> Result<Option<(Store, PermittedStore)>, Refusal> {
+    let volume = &allowed.attached.volume;
+    let store = volume.begin_store(asked.fid, &allowed.spec, asked.length)?;
+    if store.is_none() {
+        check_reachable(server, asked.fid)?;
+    }
+    Ok(store.map(|store| (store, allowed)))
+}
+
+/// Checks that this server can store a file in objects.
+fn check_reachable(server: &Server, fid: Fid) -> Result<(), Refusal> {
+    match server.objects.storage() {
+        Some(_) => Ok(()),
+        None => Err(Refusal::Store(Error::InObjects(fid))),
+    }
+}
+
+fn push(mut store: Store, pieces: Vec<Bytes>) -> Result<Store, Refusal> {
     for piece in pieces {
         store.push(piece)?;
     }
@@ -153,25 +213,53 @@ pub(super) fn push(mut store: Store, pieces: Vec<Bytes>) -> Result<Store, Refusa
 }
 
 /// The last pieces, the change, and the collection of the promises that it breaks, in one step.
-pub(super) async fn commit(
+async fn commit(
     server: &Arc<Server>,
     session: &Session,
-    fid: Fid,
     store: Store,
     pieces: Vec<Bytes>,
-) -> Result<(Changed<VnodeStatus>, Pending), Refusal> {
-    let (server, session) = (server.clone(), session.clone());
-    blocking(move || {
-        let changed = match push(store, pieces)?.commit(session.context()) {
-            // The file moved to objects while the bytes arrived; the next attempt finds it there.
-            Err(Error::InObjects(_)) if server.objects.storage().is_some() => {
-                return Err(Refusal::Busy);
+    allowed: PermittedStore,
+) -> Result<LocalStore<PushedBytes>, Refusal> {
+    let commit = {
+        let (server, session) = (server.clone(), session.clone());
+        blocking(move || {
+            let outcome = push(store, pieces)?.commit(session.context())?;
+            match outcome {
+                StoreOutcome::Stored(changed) => {
+                    Ok::<_, Refusal>(changed_here(&server, &session, changed, allowed))
+                }
+                StoreOutcome::InObjects(pushed) => {
+                    check_reachable(&server, allowed.fid())?;
+                    Ok(Commit::InObjects(pushed))
+                }
             }
-            changed => changed?,
-        };
-        let touched = Touched::changed([fid]);
-        let pending = collect(&server, &touched, session.host_slot(), session.now.0);
-        Ok((changed, pending))
-    })
-    .await
+        })
+        .await?
+    };
+    finish_here(server, commit).await
+}
+
+/// Counts a store that this server has applied, and collects the promises that it breaks.
+fn changed_here<B>(
+    server: &Server,
+    session: &Session,
+    changed: Changed<VnodeStatus>,
+    allowed: PermittedStore,
+) -> Commit<B> {
+    allowed.count(session);
+    let touched = Touched::changed([allowed.fid()]);
+    let pending = collect(server, &touched, session.host_slot(), session.now.0);
+    Commit::Done(changed, pending, Box::new(allowed))
+}
+
+/// Waits until an applied store is durable and all hosts were notified.
+async fn finish_here<B>(server: &Server, commit: Commit<B>) -> Result<LocalStore<B>, Refusal> {
+    match commit {
+        Commit::Done(changed, pending, allowed) => {
+            let status = finish(server, changed, pending).await?;
+            schedule_object_removal(server, &allowed);
+            Ok(LocalStore::Done(status, allowed.access))
+        }
+        Commit::InObjects(bytes) => Ok(LocalStore::InObjects(bytes)),
+    }
 }

@@ -51,6 +51,11 @@ impl PermittedStore {
         )
     }
 
+    /// The file.
+    pub(super) fn fid(&self) -> Fid {
+        self.before.fid
+    }
+
     pub(super) fn count(&self, session: &Session) {
         let volume = &self.attached.volume;
         volume.count_change(session.origin(), &self.before, session.context());
@@ -94,9 +99,9 @@ pub(super) fn check(
 }
 
 /// Schedules the removal of a file's objects, after a store has put its bytes on this server.
-pub(super) fn schedule_object_removal(server: &Server, fid: Fid, allowed: &PermittedStore) {
+pub(super) fn schedule_object_removal(server: &Server, allowed: &PermittedStore) {
     if let Some(objects) = &allowed.objects {
-        let volume = &allowed.attached.volume;
+        let (volume, fid) = (&allowed.attached.volume, allowed.fid());
         server.objects.prunes.queue(volume, fid, objects.clone());
     }
 }
