@@ -2,15 +2,14 @@
 //! changed.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cellar_wire::rxafs::AfsFetchStatus;
-use tokio::time::Instant;
 
-use super::kernel_state::Owed;
+use super::promises::kernel_state::Owed;
+use super::statuses::cached_names::Listing;
 use super::user::User;
-use super::vnode::{Listing, Vnode};
+use super::vnode::Vnode;
 
 /// The least time between two comparisons of a directory.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -31,19 +30,18 @@ impl Vnode {
     /// [`Before`], only the changed names need a notice, and the kernel continues to hold the
     /// others.
     pub(crate) fn broken_by_server(self: &Arc<Self>) -> (Owed, Option<Before>) {
-        let breaks = self.breaks.fetch_add(1, Ordering::AcqRel) + 1;
+        let breaks = self.changes.count_break();
         let mut state = self.state.lock();
-        let promised = state.end_promise();
-        let owed = state.held.end();
-        let rested = state.compared.is_none_or(|at| at.elapsed() >= PAUSE);
+        let promised = state.status.end_promise();
+        let owed = state.kernel.end();
         // The server may not know the names in a leased directory yet.
-        let is_shared = state.lease.is_none() && state.pending_creates == 0;
-        let before = (promised && owed == Owed::ALL && rested && is_shared)
+        let is_shared = state.lease.is_known_to_server();
+        let before = (promised && owed == Owed::ALL && is_shared)
             .then(|| {
-                let status = state.status?;
-                let (version, listing) = state.listing.clone()?;
-                let user = state.lister.clone()?;
-                (version == status.data_version).then(|| Before {
+                let status = state.status.last()?;
+                let names = &mut state.contents;
+                let (listing, user) = names.begin_comparison(status.data_version, PAUSE)?;
+                Some(Before {
                     vnode: self.clone(),
                     user,
                     status,
@@ -53,8 +51,7 @@ impl Vnode {
             })
             .flatten();
         if before.is_some() {
-            state.compared = Some(Instant::now());
-            state.held.keep_names();
+            state.kernel.give_contents();
         }
         (owed, before)
     }

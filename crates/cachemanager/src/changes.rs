@@ -90,7 +90,7 @@ impl Changes {
         };
         let outcome = user
             .client()
-            .call_volume(&vnode.volume, &what, &arguments)
+            .call_volume(vnode.volume(), &what, &arguments)
             .await
             .inspect_err(|error| self.creates.note_failure(vnode, error));
         unanswered.resolve(&outcome);
@@ -127,13 +127,13 @@ impl Changes {
             self.creates.flush_pending(vnode).await?;
         }
         let arguments = arguments(directory.fid(), afs_name(name)?);
-        let before = directory.state.lock().listing.clone();
+        let before = directory.state.lock().contents.latest_listing();
         let change = NameChange {
             changes: self,
             user,
             directory,
             other,
-            before: before.and_then(|(_, listing)| listing.get(name).copied()),
+            before: before.and_then(|listing| listing.get(name).copied()),
         };
         let what = String::from_utf8_lossy(name).into_owned();
         let mut unanswered = UnansweredChange {
@@ -144,7 +144,7 @@ impl Changes {
         let (began, before) = (Instant::now(), self.env.reach.marks());
         let mut ended = false;
         loop {
-            let outcome = client.call_volume_at(&directory.volume, &what, &arguments);
+            let outcome = client.call_volume_at(directory.volume(), &what, &arguments);
             let error = match outcome.await {
                 Ok((reply, by)) => {
                     unanswered.resolve(&Ok(()));

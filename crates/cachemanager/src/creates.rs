@@ -27,6 +27,7 @@ use super::vnode_table::VnodeTable;
 
 pub(super) mod create_queue;
 mod given_up;
+pub(crate) mod lease;
 mod leases;
 mod local_create;
 mod pending_create;

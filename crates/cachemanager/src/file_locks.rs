@@ -40,7 +40,6 @@ use tokio::task::JoinSet;
 use super::creates::Creates;
 use super::environment::Environment;
 use super::lock_order::{Ordered, TABLE};
-use super::lock_table::{Lock, LockKind, LockOwner, ServerLock, What};
 use super::promises::Promises;
 use super::reads::Reads;
 use super::request::refused;
@@ -51,8 +50,10 @@ use super::write_back::WriteBack;
 use cellar_client::errno::errno;
 use cellar_client::error::Result;
 
+pub(crate) mod lock_table;
 mod range_locks;
 
+use lock_table::{Lock, LockKind, LockOwner, ServerLock, What};
 use range_locks::RangeLocks;
 
 /// The interval at which locks are extended.
@@ -153,7 +154,7 @@ impl FileLocks {
         if !vnode.locks.put(lock) {
             return Err(refused("a lock", AbortCode::from_errno(ENOLCK)));
         }
-        self.locked.lock().insert(vnode.key, vnode.clone());
+        self.locked.lock().insert(vnode.key(), vnode.clone());
         Ok(())
     }
 
@@ -200,7 +201,7 @@ impl FileLocks {
     ) -> Result<Option<Lock>> {
         let server = vnode.locks.server.lock().await;
         let here = vnode.locks.conflict_with(&lock);
-        if here.is_some() || vnode.volume.is_read_only() {
+        if here.is_some() || vnode.volume().is_read_only() {
             return Ok(here);
         }
         let there = |range: LockRange| Lock {
@@ -275,7 +276,7 @@ impl FileLocks {
         server: &mut Option<ServerLock>,
         lock: &Lock,
     ) -> Result<()> {
-        if vnode.volume.is_read_only() {
+        if vnode.volume().is_read_only() {
             return Ok(());
         }
         let whole = matches!(server.as_ref().map(|kept| &kept.what), Some(What::Whole(_)));
@@ -354,7 +355,7 @@ impl FileLocks {
     async fn release_unused(&self, vnode: &Arc<Vnode>, server: &mut Option<ServerLock>) {
         let is_unused = vnode.locks.is_empty();
         if is_unused {
-            self.locked.lock().remove(&vnode.key);
+            self.locked.lock().remove(&vnode.key());
         }
         let Some(kept) = server.take() else {
             return;
@@ -383,7 +384,7 @@ impl FileLocks {
     pub async fn extend_locks(self: &Arc<Self>, now: AfsTime) {
         let mut volumes = HashMap::<_, Vec<_>>::new();
         for vnode in self.locked.lock().values() {
-            let volume = (vnode.key.0, vnode.key.1.volume);
+            let volume = (vnode.key().0, vnode.key().1.volume);
             volumes.entry(volume).or_default().push(vnode.clone());
         }
         let mut all = JoinSet::new();
@@ -458,7 +459,7 @@ impl FileLocks {
             return;
         }
         let mut server = vnode.locks.server.lock().await;
-        if !open && vnode.state.lock().opens > 0 {
+        if !open && vnode.is_open() {
             return;
         }
         vnode.locks.held.lock().clear();
@@ -480,7 +481,7 @@ impl FileLocks {
             lock_type: kind.on_the_wire(),
         };
         let client = user.client();
-        client.call_volume(&vnode.volume, &what, &set).await?;
+        client.call_volume(vnode.volume(), &what, &set).await?;
         let (what, user) = (What::Whole(kind), user.clone());
         Ok(ServerLock { what, user, at })
     }
@@ -496,7 +497,7 @@ impl FileLocks {
         let what = format!("a lock on {}", vnode.fid());
         let extend = ExtendLock { fid: vnode.fid() };
         let client = kept.user.client();
-        client.call_volume(&vnode.volume, &what, &extend).await?;
+        client.call_volume(vnode.volume(), &what, &extend).await?;
         Ok(())
     }
 
@@ -507,7 +508,7 @@ impl FileLocks {
         let what = format!("a lock on {}", vnode.fid());
         let release = ReleaseLock { fid: vnode.fid() };
         let client = kept.user.client();
-        if let Err(error) = client.call_volume(&vnode.volume, &what, &release).await {
+        if let Err(error) = client.call_volume(vnode.volume(), &what, &release).await {
             tracing::info!(fid = %vnode.fid(), %error, "the lock was not released; it runs out");
         }
     }

@@ -7,6 +7,8 @@ use cellar_wire::acl::Rights;
 use cellar_wire::ids::{AfsTime, ViceId};
 use cellar_wire::rxafs::{AfsStoreStatus, FileType, GetVolumeStatus};
 
+pub(crate) mod opens;
+
 use crate::Cache;
 use crate::reads::ReadPosition;
 use crate::request::refused;
@@ -32,8 +34,7 @@ impl Drop for Handle {
     /// Counts a handle as closed if its task was cancelled before the close.
     fn drop(&mut self) {
         if self.open {
-            let mut state = self.vnode.state.lock();
-            state.opens = state.opens.saturating_sub(1);
+            self.vnode.state.lock().opens.remove();
         }
     }
 }
@@ -84,7 +85,7 @@ impl Cache {
             true => wanted.union(Rights::WRITE),
             false => wanted,
         };
-        if wanted.contains(Rights::WRITE) && vnode.volume.is_read_only() {
+        if wanted.contains(Rights::WRITE) && vnode.volume().is_read_only() {
             return Err(refused("opening a file to write", AbortCode::EROFS));
         }
         self.statuses.may(user, vnode, wanted).await?;
@@ -109,11 +110,7 @@ impl Cache {
 
     /// Returns a handle of a file that its user has just created.
     pub fn opened(self: &Arc<Self>, user: &Arc<User>, vnode: &Arc<Vnode>) -> Handle {
-        {
-            let mut state = vnode.state.lock();
-            state.opens += 1;
-            state.opener = Some(user.clone());
-        }
+        vnode.state.lock().opens.add(user);
         Handle {
             cache: self.clone(),
             user: user.clone(),
@@ -143,7 +140,7 @@ impl Cache {
             if length > LENGTH_MAX {
                 return Err(refused("a length", AbortCode::from_errno(27)));
             }
-            if vnode.volume.is_read_only() {
+            if vnode.volume().is_read_only() {
                 return Err(refused("a length", AbortCode::EROFS));
             }
             if !open {
@@ -154,7 +151,7 @@ impl Cache {
                 .changed(user, vnode, |body| body.set_length(length, now))
                 .await?;
             // No close will follow that could return the server's error.
-            if vnode.state.lock().opens == 0 {
+            if !vnode.is_open() {
                 self.write_back.store(vnode, false).await?;
             }
         }
@@ -282,7 +279,7 @@ impl Handle {
         cache.statuses.status(&self.user, vnode).await?;
         if vnode.body.lock().has_to_judge() {
             // The server's latest answer is applied when that store has ended.
-            drop(vnode.storing.lock().await);
+            drop(vnode.store_turn.lock().await);
         }
         let now = cache.env.now();
         let mut too_long = false;
@@ -312,12 +309,12 @@ impl Handle {
             // No program will ever read it from the server.
             return Ok(());
         }
-        self.vnode.state.lock().made = false;
+        self.vnode.state.lock().opens.note_close();
         match durable {
             true => self.cache.write_back.store(&self.vnode, true).await?,
             false => self.cache.write_back.store_at_close(&self.vnode).await?,
         }
-        match self.vnode.state.lock().refused.take() {
+        match self.vnode.state.lock().stores.take_refused() {
             Some(code) => Err(refused("an earlier write or change of attributes", code)),
             None => Ok(()),
         }
@@ -336,11 +333,7 @@ impl Handle {
     /// Closes the handle. The last close of a file stores it and releases its locks.
     pub async fn close(mut self) {
         self.open = false;
-        let last = {
-            let mut state = self.vnode.state.lock();
-            state.opens = state.opens.saturating_sub(1);
-            state.opens == 0
-        };
+        let last = self.vnode.state.lock().opens.remove();
         if !last {
             return;
         }

@@ -16,7 +16,7 @@
 //! 3. All these locks are held for a few memory accesses, never across an `await`: their guards are
 //!    not `Send`.
 //! 4. The locks that tasks hold across an `await` are taken before any of these, in this order:
-//!    `Locks::server`, `Vnode::storing`, `Vnode::asking`, then the turn of a chunk in
+//!    `Locks::server`, `Vnode::store_turn`, `Vnode::alone`, then the turn of a chunk in
 //!    `Reads::fetching`.
 //! 5. Every other mutex of the cache is private to one file, which takes no second lock while it
 //!    holds it.

@@ -77,7 +77,7 @@ impl Management<'_> {
     pub async fn flush_volume(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<()> {
         self.0.statuses.status(user, vnode).await?;
         let volume = vnode.volume();
-        let (cell, fid) = vnode.key;
+        let (cell, fid) = vnode.key();
         self.forget_all(|key| key.0 == cell && key.1.volume == fid.volume);
         for user in self.0.env.users.all() {
             user.client().locations().forget_volume(volume);
@@ -105,7 +105,7 @@ impl Management<'_> {
         let fid = listing
             .get(name)
             .ok_or_else(|| path_error(name, PathProblem::NotFound))?;
-        let mount = self.0.vnodes.vnode(&directory.volume, *fid)?;
+        let mount = self.0.vnodes.vnode(directory.volume(), *fid)?;
         self.forget(&mount);
         // The kernel has cached the name with its old target.
         self.0.promises.end_promises(&[directory]);
@@ -147,7 +147,7 @@ impl Management<'_> {
     }
 
     fn forget_all(&self, which: impl Fn(&crate::Key) -> bool) {
-        for vnode in self.0.vnodes.matching(|vnode| which(&vnode.key)) {
+        for vnode in self.0.vnodes.matching(|vnode| which(&vnode.key())) {
             self.forget(&vnode);
         }
     }
@@ -157,9 +157,8 @@ impl Management<'_> {
         {
             let mut state = vnode.state.lock();
             // Only the listing has the names of pending creates.
-            if state.pending_creates == 0 && state.life.pending().is_none() {
-                state.listing = None;
-                state.link = None;
+            if !state.lease.has_pending() && state.life.pending().is_none() {
+                state.contents.forget();
             }
         }
         vnode.body.lock().forget_clean();
@@ -213,7 +212,7 @@ impl Management<'_> {
         let one = all.map(|(vnode, failed)| {
             let body = vnode.body.lock();
             let unstored = Unstored {
-                cell: vnode.volume.cell.to_string(),
+                cell: vnode.volume().cell.to_string(),
                 fid: vnode.fid(),
                 bytes: body.unstored_bytes(),
                 version: body.version(),
@@ -229,14 +228,14 @@ impl Management<'_> {
                 .into_iter()
                 .map(|(vnode, writer)| {
                     let refused_creates = Unstored {
-                        cell: vnode.volume.cell.to_string(),
+                        cell: vnode.volume().cell.to_string(),
                         fid: vnode.fid(),
                         bytes: 0,
                         version: 0,
                         writer,
                         torn: false,
                     };
-                    (refused_creates, vnode.state.lock().failed)
+                    (refused_creates, vnode.state.lock().stores.failed())
                 });
         one.chain(refused_creates)
             .filter(|(one, _)| uid.is_none_or(|uid| one.writer == uid || one.writer == ANONYMOUS))

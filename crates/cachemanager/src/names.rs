@@ -31,8 +31,9 @@ use super::lock_order::{Ordered, TABLE};
 use super::promises::Promises;
 use super::request::{afs_name, path_error, refused};
 use super::statuses::Statuses;
+use super::statuses::cached_names::Listing;
 use super::user::User;
-use super::vnode::{Listing, Vnode};
+use super::vnode::Vnode;
 use super::vnode_table::VnodeTable;
 use super::write_back::WriteBack;
 use cellar_client::cell::{CellName, KnownCells, Reachability};
@@ -42,12 +43,11 @@ use cellar_client::volume::Volume;
 
 mod compare;
 mod make;
+pub(crate) mod name_state;
 mod silly_rename;
 
 /// How often a name is looked up if its file is replaced meanwhile.
 const TRIES: u32 = 8;
-/// Two consecutive lookups count as in order if at most this many names apart.
-const NEAR: usize = 4;
 
 /// The root of a name space.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,18 +88,9 @@ impl Drop for Asking<'_> {
 
 /// Rule 4: returns whether names are looked up in order. Called for a name that leads to a vnode
 /// without a promise.
-fn is_walk(directory: &Vnode, listing: &Listing, name: &Bytes) -> bool {
+fn is_in_order(directory: &Vnode, listing: &Listing, name: &Bytes) -> bool {
     let mut state = directory.state.lock();
-    let last = state.looked_up.replace(name.clone());
-    if !state.walked
-        && let Some(last) = last
-    {
-        // Names between the two may have promises for another reason, so their lookups do not come
-        // here.
-        let mut next = listing.range(last..).skip(1).take(NEAR);
-        state.walked = next.any(|(next, _)| next == name);
-    }
-    state.walked
+    state.names.looked_up(listing, name)
 }
 
 /// See the head of the file.
@@ -315,7 +306,7 @@ impl Names {
                 .find(&listing, name)
                 .ok_or_else(|| path_error(name, PathProblem::NotFound))?;
             let followed = self.follow(user, directory, &listing, &found, fid).await;
-            let gone = self.vnodes.vnode(&directory.volume, fid)?.is_gone();
+            let gone = self.vnodes.vnode(directory.volume(), fid)?.is_gone();
             if followed.is_ok() || !gone {
                 return followed;
             }
@@ -342,7 +333,7 @@ impl Names {
         fid: Fid,
     ) -> Result<Lookup> {
         let vnode = self.child(directory, name, fid)?;
-        if vnode.promised(user).is_none() && is_walk(directory, listing, name) {
+        if vnode.promised(user).is_none() && is_in_order(directory, listing, name) {
             let neighbours = self.neighbours(user, directory, listing, name, &vnode)?;
             if neighbours.len() > 1 {
                 // If the server does not answer, this is the result. If it answers with an error
@@ -392,7 +383,7 @@ impl Names {
     ) -> Result<Vec<Arc<Vnode>>> {
         let mut all = vec![vnode.clone()];
         for (_, fid) in listing.range(name.clone()..).skip(1).take(BULK_MAX * 2) {
-            let next = self.vnodes.vnode(&directory.volume, *fid)?;
+            let next = self.vnodes.vnode(directory.volume(), *fid)?;
             if next.promised(user).is_none() {
                 all.push(next);
             }
@@ -410,13 +401,13 @@ impl Names {
             let text = String::from_utf8_lossy(&text).into_owned();
             path_error(b"mount point", PathProblem::BadMountPoint(text))
         })?;
-        let from = &mount.volume;
+        let from = mount.volume();
         user.client().mounted(Some(from), &from.cell, &parsed).await
     }
 
     /// Notes that a program is about to look up the names in this directory one after the other.
     pub fn will_walk(&self, directory: &Vnode) {
-        directory.state.lock().walked = true;
+        directory.state.lock().names.look_up_in_order();
     }
 
     /// Returns the vnode of a name in a listing. For a mount point this is the mount point itself.
@@ -424,9 +415,9 @@ impl Names {
     /// # Errors
     /// Never, for a vnode of a known cell.
     pub fn child(&self, directory: &Vnode, name: &Bytes, fid: Fid) -> Result<Arc<Vnode>> {
-        let vnode = self.vnodes.vnode(&directory.volume, fid)?;
+        let vnode = self.vnodes.vnode(directory.volume(), fid)?;
         if !vnode.is_directory() {
-            vnode.state.lock().name = Some(name.clone());
+            vnode.state.lock().names.set_found_as(name);
         }
         Ok(vnode)
     }

@@ -14,7 +14,7 @@ use super::statuses::Statuses;
 use super::write_back::WriteBack;
 
 /// The interval of the checks for open files whose promise is about to run out. It is less than
-/// [`TOLD_EARLIER`](super::kernel_state::TOLD_EARLIER).
+/// [`NOTICE_EARLIER`](super::promises::kernel_state::NOTICE_EARLIER).
 const EXPIRY_TIME: Duration = Duration::from_secs(5);
 
 impl Cache {

@@ -14,16 +14,20 @@ use cellar_wire::rxafs::{AfsFetchStatus, Callback};
 use tokio::time::Instant;
 
 use super::environment::Environment;
-use super::kernel_state::Owed;
-use super::request::StatusRequest;
+use super::statuses::cached_names::Listing;
 use super::user::User;
-use super::vnode::{Listing, Vnode};
+use super::vnode::Vnode;
 use super::vnode_table::VnodeTable;
 
+pub(crate) mod cached_status;
 mod coherence;
+pub(crate) mod kernel_state;
 mod promisers;
+pub(crate) mod status_request;
 
+use kernel_state::Owed;
 use promisers::Promisers;
+use status_request::StatusRequest;
 
 /// See the head of the file.
 pub struct Promises {
@@ -92,10 +96,8 @@ impl Promises {
     /// Drops the promise if a break may have been missed since the call began.
     fn judged(&self, (callback, asked): (Callback, StatusRequest)) -> (Callback, StatusRequest) {
         let unknown_breaks = self.unknown_breaks.load(Ordering::Acquire);
-        let missed = asked
-            .unknown_breaks
-            .is_some_and(|before| before != unknown_breaks)
-            || (asked.by).is_some_and(|by| self.env.reach.returned_since(by, asked.at));
+        let returned = |by| self.env.reach.returned_since(by, asked.at());
+        let missed = asked.missed_unknown_break(unknown_breaks) || asked.by().is_some_and(returned);
         let callback = if missed { Callback::NONE } else { callback };
         (callback, asked)
     }
@@ -107,16 +109,9 @@ impl Promises {
         status: &AfsFetchStatus,
         edit: impl FnOnce(&mut Listing),
     ) {
-        {
-            let mut state = directory.state.lock();
-            match &mut state.listing {
-                Some((version, listing)) if *version + 1 == status.data_version => {
-                    edit(Arc::make_mut(listing));
-                    *version = status.data_version;
-                }
-                _ => state.listing = None,
-            }
-        }
+        let edit = |listing: &mut Arc<Listing>| edit(Arc::make_mut(listing));
+        let version = status.data_version;
+        directory.state.lock().contents.advance(1, version, edit);
         self.apply_status(user, directory, status, None);
     }
 
@@ -124,7 +119,7 @@ impl Promises {
     /// Until that is decided, no answer about them gives a promise ([`Vnode::decided`]).
     pub(crate) fn undecided(&self, vnodes: &[&Arc<Vnode>]) {
         for vnode in vnodes {
-            vnode.state.lock().undecided = Some(None);
+            vnode.state.lock().status.own_change_unanswered();
         }
         self.end_promises(vnodes);
     }

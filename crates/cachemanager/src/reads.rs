@@ -22,17 +22,18 @@ use super::vnode::{Attributes, Key, Vnode};
 use super::vnode_table::VnodeTable;
 use cellar_client::error::{Error, Result};
 
+mod attributes_request;
 mod full_disk;
 mod long_path;
-mod question;
 mod read_ahead;
+pub(crate) mod reader;
 mod renew;
 mod size;
 
+use attributes_request::AttributesRequest;
 use full_disk::FullDisk;
 pub(crate) use full_disk::is_full;
 use long_path::AHEAD_FAR;
-use question::AttributesRequest;
 pub(crate) use renew::Renewals;
 
 /// The bytes fetched with one call. Source: OpenAFS's default chunk.
@@ -141,7 +142,7 @@ impl Reads {
     /// # Errors
     /// As [`Statuses::status`].
     pub async fn attributes(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<Attributes> {
-        let question = AttributesRequest::begin(self, vnode).await;
+        let request = AttributesRequest::begin(self, vnode).await;
         let status = match self.statuses.status(user, vnode).await {
             Err(error) if error.code() == Some(AbortCode::VNOVNODE) => {
                 let status = vnode.removed_directory().ok_or(error)?;
@@ -150,7 +151,7 @@ impl Reads {
             }
             status => status?,
         };
-        question.finish(user).await;
+        request.finish(user).await;
         Ok(Statuses::attributes_with(vnode, status))
     }
 
@@ -183,7 +184,7 @@ impl Reads {
                     if attempt == 0 {
                         self.env.counts.reads.hit();
                     }
-                    if start == 0 && vnode.is_ahead.swap(false, Ordering::Relaxed) {
+                    if start == 0 && vnode.read_ahead.take_ahead() {
                         self.env.counts.ahead_used.fetch_add(1, Ordering::Relaxed);
                     }
                     let ahead = course.read(start, end);
@@ -225,7 +226,7 @@ impl Reads {
         self.vnodes.touch(vnode);
         self.fetch_neighbours(user, vnode, status);
         self.env.counts.reads.hit();
-        if vnode.is_ahead.swap(false, Ordering::Relaxed) {
+        if vnode.read_ahead.take_ahead() {
             self.env.counts.ahead_used.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -242,7 +243,7 @@ impl Reads {
         if ahead && self.full.is_full_now() {
             return Ok(());
         }
-        let key = (vnode.key, chunk);
+        let key = (vnode.key(), chunk);
         let turn = self.fetching.lock().entry(key).or_default().clone();
         let turn = ChunkTurn {
             reads: self,
@@ -257,14 +258,14 @@ impl Reads {
                     .fetched_ahead
                     .fetch_add(1, Ordering::Relaxed);
             }
-            vnode.is_ahead.store(ahead, Ordering::Relaxed);
+            vnode.read_ahead.set_ahead(ahead);
         }
         Ok(())
     }
 
     /// Whether a fetch of a chunk is under way.
     pub(crate) fn is_fetched(&self, vnode: &Vnode, chunk: u64) -> bool {
-        self.fetching.lock().contains_key(&(vnode.key, chunk))
+        self.fetching.lock().contains_key(&(vnode.key(), chunk))
     }
 
     /// Fetches the missing bytes of a chunk. Returns whether there were any.
@@ -288,7 +289,7 @@ impl Reads {
         if !self.with_room(vnode, needed.clone(), fill)? {
             // A store of ours is under way, so it is unknown whether the bytes are from before it
             // or after it.
-            drop(vnode.storing.lock().await);
+            drop(vnode.store_turn.lock().await);
         }
         Ok(true)
     }

@@ -1,12 +1,10 @@
-//! A request to a server about a vnode, and the refusals that the cache answers itself.
+//! Refusals that the cache answers itself, names for calls, and the interval of retries.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use cellar_rpc::CallError;
 use cellar_wire::AfsName;
 use cellar_wire::abort::AbortCode;
-use tokio::time::Instant;
 
 use cellar_client::error::{Error, PathProblem, Result};
 use cellar_client::path::NAME_BYTES_MAX;
@@ -19,38 +17,6 @@ pub(crate) fn refused(what: impl Into<String>, code: AbortCode) -> Error {
     Error::Fileserver {
         what: what.into(),
         cause: CallError::Aborted(code),
-    }
-}
-
-/// The time at which a call began, and the counts of breaks at that time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StatusRequest {
-    pub(crate) at: Instant,
-    pub(crate) breaks: u64,
-    /// The number of our own changes that were answered.
-    pub(crate) own: u64,
-    /// The number of breaks of unknown vnodes, for a call about a vnode that is not known yet.
-    pub(super) unknown_breaks: Option<u64>,
-    /// The address that answered; `None` before the answer.
-    pub(crate) by: Option<SocketAddr>,
-}
-
-impl StatusRequest {
-    /// For a call that creates the vnode.
-    pub(crate) fn about_new(unknown_breaks: u64) -> Self {
-        Self {
-            at: Instant::now(),
-            breaks: 0,
-            own: 0,
-            unknown_breaks: Some(unknown_breaks),
-            by: None,
-        }
-    }
-
-    /// Adds the address that answered.
-    pub(crate) fn answered_by(mut self, server: SocketAddr) -> Self {
-        self.by = Some(server);
-        self
     }
 }
 

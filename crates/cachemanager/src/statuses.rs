@@ -15,7 +15,7 @@ use cellar_wire::rxafs::{self, AfsFetchStatus, FileType};
 use super::creates::Creates;
 use super::environment::Environment;
 use super::promises::Promises;
-use super::request::StatusRequest;
+use super::promises::status_request::StatusRequest;
 use super::user::User;
 use super::vnode::{Attributes, Vnode};
 use super::vnode_table::VnodeTable;
@@ -24,6 +24,8 @@ use cellar_client::fetch::FetchCall;
 use cellar_client::rxafscb::CallbackService;
 
 mod access;
+pub(crate) mod cached_names;
+pub(crate) mod device_locations;
 mod direct;
 mod keep_alive;
 mod listing;
@@ -67,7 +69,7 @@ impl Statuses {
         self.env.counts.breaks.fetch_add(1, Ordering::Relaxed);
         let broken: Vec<_> = if fid.vnode == VnodeId(0) {
             let volume = fid.volume;
-            self.vnodes.matching(|v| v.key.1.volume == volume)
+            self.vnodes.matching(|v| v.key().1.volume == volume)
         } else {
             let cells = 0..self.env.cells.count() as u32;
             cells
@@ -111,7 +113,7 @@ impl Statuses {
             return Ok(status);
         }
         self.env.counts.statuses.missed();
-        let _alone = vnode.asking.lock().await;
+        let _alone = vnode.alone().await;
         if let Some(status) = vnode.promised(user) {
             return Ok(status);
         }
@@ -126,7 +128,7 @@ impl Statuses {
         let what = format!("status of {fid}");
         let (reply, by) = user
             .client()
-            .call_volume_at(&vnode.volume, &what, &rxafs::FetchStatus { fid })
+            .call_volume_at(vnode.volume(), &what, &rxafs::FetchStatus { fid })
             .await
             .inspect_err(|error| self.creates.note_failure(vnode, error))?;
         let asked = asked.answered_by(by);
@@ -176,7 +178,7 @@ impl Statuses {
             let arguments = rxafs::InlineBulkStatus {
                 fids: rxafs::Fids::from_iter_cut(some.iter().map(|vnode| vnode.fid())),
             };
-            let volume = some[0].volume.clone();
+            let volume = some[0].volume().clone();
             let what = format!("statuses of {} files", some.len());
             let (reply, by) = user
                 .client()
@@ -235,7 +237,7 @@ impl Statuses {
         end: u64,
     ) -> Result<(Vec<Bytes>, rxafs::FetchData64Reply, SocketAddr)> {
         let what = format!("reading {}", vnode.fid());
-        let mut course = cellar_client::Course::start(user.client(), &vnode.volume).await?;
+        let mut course = cellar_client::Course::start(user.client(), vnode.volume()).await?;
         loop {
             match fetch_once(course.connection(), vnode.fid(), start..end).await {
                 Ok(answer) => {

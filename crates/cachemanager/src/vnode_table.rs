@@ -25,6 +25,8 @@ use super::vnode::{Key, Vnode};
 use cellar_client::error::{Error, Result};
 use cellar_client::volume::Volume;
 
+pub(crate) mod last_use;
+
 /// See the head of the file.
 pub(crate) struct VnodeTable {
     env: Arc<Environment>,
@@ -66,7 +68,7 @@ impl VnodeTable {
         let tick = self.ticks.fetch_add(1, Ordering::Relaxed);
         let mut vnodes = self.vnodes.lock();
         if let Some(vnode) = vnodes.get(&key) {
-            vnode.used.store(tick, Ordering::Relaxed);
+            vnode.last_use.set(tick);
             return Ok(vnode.clone());
         }
         if vnodes.len() >= self.drop_at.load(Ordering::Relaxed) {
@@ -79,7 +81,7 @@ impl VnodeTable {
         };
         let left_over = body.recovered().is_some();
         let vnode = Vnode::new(key, volume.clone(), body);
-        vnode.used.store(tick, Ordering::Relaxed);
+        vnode.last_use.set(tick);
         let vnode = Arc::new(vnode);
         vnodes.insert(key, vnode.clone());
         if left_over {
@@ -123,13 +125,13 @@ impl VnodeTable {
     /// Returns the vnodes for which `is_wanted` holds, the least recently used first.
     pub(crate) fn by_age(&self, is_wanted: impl Fn(&Arc<Vnode>) -> bool) -> Vec<Arc<Vnode>> {
         let mut all = self.matching(is_wanted);
-        all.sort_by_key(|vnode| vnode.used.load(Ordering::Relaxed));
+        all.sort_by_key(|vnode| vnode.last_use.tick());
         all
     }
 
     pub(crate) fn touch(&self, vnode: &Vnode) {
         let tick = self.ticks.fetch_add(1, Ordering::Relaxed);
-        vnode.used.store(tick, Ordering::Relaxed);
+        vnode.last_use.set(tick);
     }
 
     /// Returns a number that was not returned before.
@@ -144,12 +146,12 @@ impl VnodeTable {
 
     /// Notes that a vnode has dirty bytes or attributes.
     pub(crate) fn note_unstored(&self, vnode: &Arc<Vnode>) {
-        self.unstored.lock().insert(vnode.key, vnode.clone());
+        self.unstored.lock().insert(vnode.key(), vnode.clone());
     }
 
     /// Notes that no dirty bytes or attributes of the vnode will be stored.
     pub(crate) fn forget_unstored(&self, vnode: &Vnode) {
-        self.unstored.lock().remove(&vnode.key);
+        self.unstored.lock().remove(&vnode.key());
     }
 
     /// Removes a vnode without dirty bytes or attributes from the unstored ones. Returns whether it
@@ -158,7 +160,7 @@ impl VnodeTable {
         let mut unstored = self.unstored.lock();
         let is_changed = vnode.body.lock().is_changed();
         if !is_changed {
-            unstored.remove(&vnode.key);
+            unstored.remove(&vnode.key());
         }
         !is_changed
     }
@@ -170,7 +172,7 @@ impl VnodeTable {
 
     /// Returns the user as whom dirty bytes are stored: the last writer.
     pub(crate) async fn writer(&self, vnode: &Arc<Vnode>) -> Result<Arc<User>> {
-        if let Some(user) = vnode.state.lock().writer.clone() {
+        if let Some(user) = vnode.state.lock().stores.writer().cloned() {
             return Ok(user);
         }
         let writer = vnode.body.lock().writer();
@@ -182,7 +184,7 @@ impl VnodeTable {
             let what = format!("storing {}: user {writer} has no token", vnode.fid());
             return Err(refused(what, AbortCode::EACCES));
         }
-        vnode.state.lock().writer = Some(user.clone());
+        vnode.state.lock().stores.set_writer(&user);
         Ok(user)
     }
 
@@ -191,10 +193,7 @@ impl VnodeTable {
     /// release some of them. The next attempt follows when the number has grown by an eighth of the
     /// limit.
     fn forget_vnodes(&self, vnodes: &mut HashMap<Key, Arc<Vnode>>) {
-        let mut ages: Vec<u64> = vnodes
-            .values()
-            .map(|vnode| vnode.used.load(Ordering::Relaxed))
-            .collect();
+        let mut ages: Vec<u64> = vnodes.values().map(|vnode| vnode.last_use.tick()).collect();
         let quarter = ages.len() / 4;
         if ages.is_empty() {
             return;
@@ -203,7 +202,7 @@ impl VnodeTable {
         let limit = *limit;
         let mut held = Vec::new();
         vnodes.retain(|_, vnode| {
-            if vnode.used.load(Ordering::Relaxed) > limit {
+            if vnode.last_use.tick() > limit {
                 return true;
             }
             let is_held = Arc::strong_count(vnode) > 1;

@@ -23,6 +23,7 @@ mod dirty_limit;
 mod queue;
 mod recovery;
 mod store;
+pub(crate) mod store_state;
 
 use dirty_limit::FailedVolumes;
 use queue::StoreQueue;

@@ -34,8 +34,9 @@ use cellar_wire::rxafs::{
 };
 
 use crate::changes::Changes;
+use crate::statuses::cached_names::Listing;
 use crate::user::User;
-use crate::vnode::{Listing, Vnode};
+use crate::vnode::Vnode;
 use cellar_client::error::Result;
 
 /// A change of names that the directory shows if it was made.
@@ -76,7 +77,7 @@ impl NameChange<'_> {
             return Ok(None);
         };
         let what = format!("status of {fid}");
-        let volume = &self.directory.volume;
+        let volume = self.directory.volume();
         let client = self.user.client();
         let reply = client
             .call_volume(volume, &what, &FetchStatus { fid })

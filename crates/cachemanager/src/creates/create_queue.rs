@@ -13,7 +13,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::lock_order::{LEAF, Ordered};
-use crate::request::{RETRY, StatusRequest};
+use crate::promises::status_request::StatusRequest;
+use crate::request::RETRY;
 use crate::user::User;
 use crate::vnode::Vnode;
 use cellar_client::volume::Volume;
@@ -162,7 +163,7 @@ impl Queue {
     pub(super) fn want_all(&self, directory: Option<&Vnode>) -> Vec<oneshot::Receiver<Outcome>> {
         let mut line = self.line.lock();
         let items = line.items.iter().filter(|(_, item)| {
-            let is_in = directory.is_none_or(|directory| item.directory.key == directory.key);
+            let is_in = directory.is_none_or(|directory| item.directory.key() == directory.key());
             let rests = item.failed.is_some_and(|at| at.elapsed() < RETRY);
             is_in && (item.doubtful || !rests)
         });

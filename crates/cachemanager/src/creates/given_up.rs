@@ -62,7 +62,9 @@ impl Creates {
             Some(gone @ Gone::Vnode) => {
                 let by_us = {
                     let state = vnode.state.lock();
-                    state.life.is_removed() || state.removing > 0 || state.life.is_silly_renamed()
+                    state.life.is_removed()
+                        || state.names.is_being_removed()
+                        || state.life.is_silly_renamed()
                 };
                 let owed = vnode.vanished();
                 self.give_up(vnode, by_us, gone.reason("the file is gone"));
@@ -88,8 +90,9 @@ impl Creates {
             lost
         };
         if lost {
-            tracing::warn!(fid = %vnode.fid(), volume = %vnode.volume.full_name(), why, "not stored, and given up");
-            vnode.state.lock().refused = Some(AbortCode::from_errno(2));
+            tracing::warn!(fid = %vnode.fid(), volume = %vnode.volume().full_name(), why, "not stored, and given up");
+            let enoent = Some(AbortCode::from_errno(2));
+            vnode.state.lock().stores.set_refused(enoent);
         }
         self.vnodes.forget_unstored(vnode);
     }
@@ -101,7 +104,7 @@ impl Creates {
 
     /// Whether a failed store must be reported: something waits for a retry, or was lost.
     pub(crate) fn must_report(&self, vnode: &Vnode) -> bool {
-        self.is_retried(vnode) || vnode.state.lock().refused.is_some()
+        self.is_retried(vnode) || vnode.state.lock().stores.is_refused()
     }
 
     /// Gives up a create whose directory or volume is gone. Its name is gone with the directory.
@@ -127,7 +130,7 @@ impl Creates {
 
     /// Gives up the creates that a directory had refused, after this machine removed the directory.
     pub(crate) fn abandon_creates_in(&self, directory: &Arc<Vnode>) {
-        if directory.state.lock().pending_creates == 0 {
+        if !directory.state.lock().lease.has_pending() {
             return;
         }
         let queues: Vec<_> = self.queues.lock().values().cloned().collect();

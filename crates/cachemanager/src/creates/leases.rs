@@ -6,19 +6,18 @@
 //!    breaks our promise in the ordinary way, and waits until we have returned the lease. A client
 //!    that has a directory's names, its promise and its lease knows which names are free. So
 //!    `local_create.rs` creates files there without a call.
-//! 2. A lease is requested when a second file is created in a directory within [`BUSY_TIME`]. A
+//! 2. A lease is requested when a second file is created in a directory within `BUSY_TIME`. A
 //!    create in a leased directory extends the lease. Otherwise the lease runs out, on our side
-//!    `MARGIN` earlier than on the server's.
+//!    a margin earlier than on the server's.
 //! 3. When a lease must be returned, first no more files are created under it. Then the pending
 //!    creates are sent to the server (`creates/pending_create.rs`), and then the lease is returned.
 //!    A lease may end without our knowledge, after a restart of the server or a loss of the network
 //!    path. This costs only the files whose name another client has taken in between: the server
 //!    creates each file only if its name is free.
 //! 4. After a directory was used by another client, no lease of it is requested for
-//!    [`REFUSED_TIME`]. A server without leases is not asked for [`UNKNOWN_TIME`].
+//!    `REFUSED_TIME`. A server without leases is not asked for [`UNKNOWN_TIME`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cellar_wire::abort::AbortCode;
@@ -26,38 +25,12 @@ use cellar_wire::rxafs::{Fids, LeaseDirectory, ReturnDirectories};
 use tokio::time::Instant;
 
 use crate::creates::Creates;
-use crate::lease::Lease;
-use crate::request::StatusRequest;
+use crate::promises::status_request::StatusRequest;
 use crate::user::User;
-use crate::vnode::{State, Vnode};
+use crate::vnode::Vnode;
 
-/// The time within which a second file must be created for a lease to be worth a call.
-const BUSY_TIME: Duration = Duration::from_secs(10);
-/// How long no lease is requested for a directory that others use.
-const REFUSED_TIME: Duration = Duration::from_secs(30);
 /// How long a server without leases is not asked again.
 const UNKNOWN_TIME: Duration = Duration::from_secs(300);
-
-impl State {
-    /// Whether the lease holds: no other client reads or changes this directory now.
-    pub(crate) fn is_leased(&self, now: Instant) -> bool {
-        self.lease.as_ref().is_some_and(|lease| lease.holds(now))
-    }
-
-    /// Extends the lease to `seconds` after `asked`, as the server says. 0: the server has no lease
-    /// for us any more. Returns whether a lease is lost.
-    pub(crate) fn lease_lasts(&mut self, asked: Instant, seconds: u32) -> bool {
-        let Some(lease) = &mut self.lease else {
-            return false;
-        };
-        if seconds > 0 {
-            let until = asked + Duration::from_secs(seconds.into());
-            lease.until = lease.until.max(until);
-            return false;
-        }
-        !std::mem::replace(&mut lease.ended, true)
-    }
-}
 
 impl Creates {
     /// Returns whether the directory is leased. Requests a lease if that is worth a call.
@@ -65,12 +38,10 @@ impl Creates {
         let now = Instant::now();
         {
             let state = directory.state.lock();
-            if state.is_leased(now) {
+            if state.lease.holds(now) {
                 return true;
             }
-            let is_busy = state.busy.made.is_some_and(|at| now - at < BUSY_TIME);
-            let is_refused = state.busy.refused.is_some_and(|until| now < until);
-            if !is_busy || is_refused {
+            if !state.lease.is_worth_a_call(now) {
                 return false;
             }
         }
@@ -82,7 +53,7 @@ impl Creates {
 
     /// Notes that a file was created in the directory by a call.
     pub(crate) fn note_created_by_call(&self, directory: &Vnode) {
-        directory.state.lock().busy.made = Some(Instant::now());
+        directory.state.lock().lease.created_by_call(Instant::now());
     }
 
     async fn take_lease(&self, user: &Arc<User>, directory: &Arc<Vnode>) -> bool {
@@ -92,7 +63,7 @@ impl Creates {
             dir_fid: directory.fid(),
         };
         let client = user.client();
-        let answer = client.call_volume_at(&directory.volume, &what, &arguments);
+        let answer = client.call_volume_at(directory.volume(), &what, &arguments);
         let (reply, by) = match answer.await {
             Ok(answered) => answered,
             Err(error) => {
@@ -102,11 +73,11 @@ impl Creates {
                 if error.code() == Some(AbortCode::RXGEN_OPCODE) {
                     unknown.retain(|_, until| now < *until);
                     unknown.insert(
-                        (directory.key.0, directory.key.1.volume),
+                        (directory.key().0, directory.key().1.volume),
                         now + UNKNOWN_TIME,
                     );
                 } else {
-                    directory.state.lock().busy.refused = Some(now + REFUSED_TIME);
+                    directory.state.lock().lease.refuse(now);
                 }
                 return false;
             }
@@ -114,42 +85,26 @@ impl Creates {
         let promise = Some((reply.callback, asked.answered_by(by)));
         self.promises
             .apply_status(user, directory, &reply.status, promise);
-        {
-            let mut state = directory.state.lock();
-            state.lease = Some(Lease {
-                until: asked.at + Duration::from_secs(reply.lease_secs.into()),
-                user: user.clone(),
-                ended: false,
-            });
-        }
+        let until = asked.at() + Duration::from_secs(reply.lease_secs.into());
+        directory.state.lock().lease.grant(until, user);
         // The server may have broken the promise, and so asked for the lease, before the answer was
         // here.
-        if directory.breaks.load(Ordering::Acquire) != asked.breaks {
+        if directory.changes.broken_since(&asked) {
             self.lease_ends(directory);
         }
-        directory.state.lock().is_leased(Instant::now())
+        directory.state.lock().lease.holds(Instant::now())
     }
 
     fn knows_no_leases(&self, directory: &Vnode) -> bool {
         let unknown = self.unknown.lock();
-        let until = unknown.get(&(directory.key.0, directory.key.1.volume));
+        let until = unknown.get(&(directory.key().0, directory.key().1.volume));
         until.is_some_and(|until| Instant::now() < *until)
     }
 
     /// Rule 3: returns the lease of the directory, if there is one for us or for the server.
     pub(crate) fn lease_ends(&self, directory: &Arc<Vnode>) {
-        let user = {
-            let mut state = directory.state.lock();
-            let Some(lease) = state.lease.take() else {
-                return;
-            };
-            state.busy.refused = Some(Instant::now() + REFUSED_TIME);
-            if lease.until < Instant::now() {
-                return;
-            }
-            lease.user
-        };
-        let Some(this) = self.me() else {
+        let ended = directory.state.lock().lease.end(Instant::now());
+        let (Some(user), Some(this)) = (ended, self.me()) else {
             return;
         };
         let directory = directory.clone();
@@ -162,7 +117,7 @@ impl Creates {
             let what = format!("returning the lease of {fid}");
             let client = user.client();
             let returned = client
-                .call_volume(&directory.volume, &what, &ReturnDirectories { fids })
+                .call_volume(directory.volume(), &what, &ReturnDirectories { fids })
                 .await;
             if let Err(error) = returned {
                 tracing::debug!(%fid, %error, "the lease was not returned; it runs out");

@@ -33,8 +33,9 @@ use tokio::time::Instant;
 use crate::Leases;
 use crate::creates::Creates;
 use crate::creates::create_queue::{Pending, Queue};
+use crate::promises::status_request::StatusRequest;
 use crate::request::afs_name;
-use crate::request::{StatusRequest, refused};
+use crate::request::refused;
 use crate::user::User;
 use crate::vnode::Key;
 use crate::vnode::Vnode;
@@ -109,7 +110,7 @@ impl Creates {
         status: &AfsFetchStatus,
     ) {
         self.note_created_by_call(directory);
-        let key = Template::new(user, directory.key, dir_status);
+        let key = Template::new(user, directory.key(), dir_status);
         let mut templates = self.templates.lock();
         if templates.len() >= TEMPLATES_MAX {
             templates.clear();
@@ -129,7 +130,7 @@ impl Creates {
         mode: u32,
     ) -> Result<Option<Arc<Vnode>>> {
         if self.env.options.leases == Leases::None
-            || directory.volume.kind != VolumeKind::ReadWrite
+            || directory.volume().kind != VolumeKind::ReadWrite
             || mode & SET_ID != 0
         {
             return Ok(None);
@@ -172,21 +173,15 @@ impl Creates {
             let mut state = directory.state.lock();
             let state = &mut *state;
             // Rules 3 and 4.
-            let leased = state.is_leased(Instant::now());
-            let current = match &mut state.listing {
-                Some((version, listing)) if leased => {
-                    let known = state.status.as_mut().filter(|s| s.data_version == *version);
-                    known.zip(Some(listing))
-                }
-                _ => None,
-            };
+            let leased = state.lease.holds(Instant::now());
+            let known = state.status.last().filter(|_| leased);
+            let current = known.and_then(|status| state.contents.listing_mut(status.data_version));
             match current {
-                Some((_, listing)) if listing.contains_key(&name) => Err(AbortCode::EEXIST),
-                Some((of_directory, listing)) if listing.len() < NAMES_MAX => {
+                Some(listing) if listing.contains_key(&name) => Err(AbortCode::EEXIST),
+                Some(listing) if listing.len() < NAMES_MAX => {
                     Arc::make_mut(listing).insert(name.clone(), fid);
-                    of_directory.client_mod_time = now;
-                    of_directory.server_mod_time = of_directory.server_mod_time.max(now);
-                    state.pending_creates += 1;
+                    state.status.local_create_at(now);
+                    state.lease.add_pending();
                     self.pending_creates.fetch_add(1, Ordering::AcqRel);
                     let number = queue.number();
                     made.state.lock().life.create_pending(Pending {
@@ -209,7 +204,7 @@ impl Creates {
             Ok(true) => Ok(Some(made)),
             other => {
                 // No program knows the vnode. Its number is lost.
-                self.vnodes.remove(made.key);
+                self.vnodes.remove(made.key());
                 match other {
                     Err(code) => Err(refused(String::from_utf8_lossy(&name), code)),
                     Ok(_) => Ok(None),
@@ -263,10 +258,10 @@ impl Creates {
         };
         let create_arguments =
             self.create_arguments(directory, afs_name(&made.name)?, vnode.fid(), made.mode);
-        let directory = self.vnodes.vnode(&vnode.volume, directory)?;
+        let directory = self.vnodes.vnode(vnode.volume(), directory)?;
         let queue = self.queue(&user, &directory);
         let number = queue.number();
-        directory.state.lock().pending_creates += 1;
+        directory.state.lock().lease.add_pending();
         self.pending_creates.fetch_add(1, Ordering::AcqRel);
         vnode.state.lock().life.create_pending(Pending {
             queue: queue.clone(),
@@ -284,7 +279,7 @@ impl Creates {
         if !status.caller_access.contains(needed) {
             return None;
         }
-        let key = Template::new(user, directory.key, &status);
+        let key = Template::new(user, directory.key(), &status);
         self.templates.lock().get(&key).copied()
     }
 
@@ -296,7 +291,7 @@ impl Creates {
         fid: Fid,
         status: &AfsFetchStatus,
     ) -> Result<Arc<Vnode>> {
-        let vnode = self.vnodes.vnode(&directory.volume, fid)?;
+        let vnode = self.vnodes.vnode(directory.volume(), fid)?;
         let callback = Callback {
             version: 1,
             expires_in_secs: SHOWN_SECS,
@@ -305,7 +300,7 @@ impl Creates {
         let asked = StatusRequest::about(&vnode);
         self.promises
             .apply_status(user, &vnode, status, Some((callback, asked)));
-        vnode.state.lock().made = true;
+        vnode.state.lock().opens.created();
         Ok(vnode)
     }
 
@@ -315,7 +310,7 @@ impl Creates {
         user: &Arc<User>,
         directory: &Arc<Vnode>,
     ) -> Option<(VnodeId, Uniquifier)> {
-        let key = (directory.key.0, directory.key.1.volume);
+        let key = (directory.key().0, directory.key().1.volume);
         let files = {
             let mut numbers = self.numbers.lock();
             let ours = numbers.entry(key).or_default();
@@ -329,9 +324,12 @@ impl Creates {
             files,
             directories: 0,
         };
-        let what = format!("vnode numbers in {}", directory.volume.full_name());
+        let what = format!("vnode numbers in {}", directory.volume().full_name());
         let client = user.client();
-        let reply = match client.call_volume(&directory.volume, &what, &reserve).await {
+        let reply = match client
+            .call_volume(directory.volume(), &what, &reserve)
+            .await
+        {
             Ok(reply) => reply,
             Err(error) => {
                 tracing::debug!(%error, "no vnode numbers for new files");
@@ -351,17 +349,17 @@ impl Creates {
 
     /// Forgets the reserved numbers of a volume, because the server does not know them any more.
     pub(crate) fn forget_numbers(&self, directory: &Vnode) {
-        let key = (directory.key.0, directory.key.1.volume);
+        let key = (directory.key().0, directory.key().1.volume);
         self.numbers.lock().remove(&key);
     }
 
     /// Returns the queue of a volume and user.
     fn queue(&self, user: &Arc<User>, directory: &Arc<Vnode>) -> Arc<Queue> {
-        let key = (directory.key.0, directory.key.1.volume, user.id());
+        let key = (directory.key().0, directory.key().1.volume, user.id());
         let mut queues = self.queues.lock();
         let queue = queues
             .entry(key)
-            .or_insert_with(|| Arc::new(Queue::new(&directory.volume, user)));
+            .or_insert_with(|| Arc::new(Queue::new(directory.volume(), user)));
         queue.clone()
     }
 }

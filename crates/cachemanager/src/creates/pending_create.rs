@@ -75,10 +75,10 @@ impl Creates {
         if !vnode.is_directory() {
             return self.flush_create(vnode).await;
         }
-        if vnode.state.lock().pending_creates == 0 {
+        if !vnode.state.lock().lease.has_pending() {
             return Ok(());
         }
-        let of_volume = (vnode.key.0, vnode.key.1.volume);
+        let of_volume = (vnode.key().0, vnode.key().1.volume);
         let queues: Vec<Arc<Queue>> = {
             let all = self.queues.lock();
             let its = all.iter().filter(|(key, _)| (key.0, key.1) == of_volume);
@@ -348,7 +348,7 @@ impl Creates {
         {
             let mut state = vnode.state.lock();
             state.life.created();
-            state.failed = None;
+            state.stores.set_failed(None);
             vnode.body.lock().created();
         }
         self.pending_creates.fetch_sub(1, Ordering::AcqRel);
@@ -381,7 +381,8 @@ impl Creates {
         let lost = directory
             .state
             .lock()
-            .lease_lasts(asked, made_in.lease_secs);
+            .lease
+            .extend(asked, made_in.lease_secs);
         if lost {
             self.lease_ends(directory);
         }
@@ -406,14 +407,11 @@ impl Creates {
             (name, one.vnode.fid())
         };
         tracing::info!(%fid, %cause, "not created yet; the create is retried");
-        one.vnode.state.lock().failed = Some(of_call(cause));
+        let errno = Some(of_call(cause));
+        one.vnode.state.lock().stores.set_failed(errno);
         if let Some(name) = name.filter(|_| known) {
             let mut state = one.directory.state.lock();
-            if let Some((_, listing)) = &mut state.listing
-                && listing.get(&name) == Some(&fid)
-            {
-                Arc::make_mut(listing).remove(&name);
-            }
+            state.contents.remove_refused(&name, fid);
             drop(state);
             self.promises.invalidate(&one.directory);
         }
@@ -523,8 +521,7 @@ impl Drop for UnderWay<'_> {
 
 /// Counts one pending create less in a directory.
 fn shrank(directory: &Vnode) {
-    let mut state = directory.state.lock();
-    state.pending_creates = state.pending_creates.saturating_sub(1);
+    directory.state.lock().lease.remove_pending();
 }
 
 /// Whether a code means that the file cannot be created. Other codes mean that its number is

@@ -48,7 +48,7 @@ impl Default for RangeLocks {
 impl FileLocks {
     pub(crate) fn knows_no_ranges(&self, vnode: &Vnode) -> bool {
         let unknown = self.range_locks.unknown.lock();
-        let until = unknown.get(&(vnode.key.0, vnode.key.1.volume));
+        let until = unknown.get(&(vnode.key().0, vnode.key().1.volume));
         until.is_some_and(|until| Instant::now() < *until)
     }
 
@@ -72,7 +72,7 @@ impl FileLocks {
             ranges,
         };
         let client = user.client();
-        let known = match client.call_volume(&vnode.volume, &what, &hold).await {
+        let known = match client.call_volume(vnode.volume(), &what, &hold).await {
             Ok(_) => true,
             Err(error) if self.is_unknown(vnode, &error) => false,
             Err(error) => return Err(error),
@@ -81,7 +81,7 @@ impl FileLocks {
         // Bytes that could not be stored before the release of a lock must not truncate bytes that
         // other clients append from now on.
         if shared || !vnode.body.lock().is_changed() {
-            vnode.shared.store(shared, Ordering::Release);
+            vnode.store_turn.set_shared(shared);
         }
         Ok(known)
     }
@@ -105,7 +105,7 @@ impl FileLocks {
             range,
         };
         let client = user.client();
-        match client.call_volume(&vnode.volume, &what, &test).await {
+        match client.call_volume(vnode.volume(), &what, &test).await {
             Ok(reply) => Ok(Some(reply.found.first().copied())),
             Err(error) if self.is_unknown(vnode, &error) => Ok(None),
             Err(error) => Err(error),
@@ -121,7 +121,10 @@ impl FileLocks {
         let now = Instant::now();
         let mut unknown = self.range_locks.unknown.lock();
         unknown.retain(|_, until| now < *until);
-        unknown.insert((vnode.key.0, vnode.key.1.volume), now + ASK_RANGES_AGAIN);
+        unknown.insert(
+            (vnode.key().0, vnode.key().1.volume),
+            now + ASK_RANGES_AGAIN,
+        );
         true
     }
 }

@@ -32,7 +32,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::broken_directory::Before;
 use crate::names::Names;
-use crate::vnode::Listing;
+use crate::statuses::cached_names::Listing;
 
 /// How long the comparison waits for the new names. A server waits longer for the answer to a
 /// break.
@@ -78,10 +78,8 @@ impl Names {
         let status = vnode.promised(&before.user)?;
         let is_promised = {
             let state = vnode.state.lock();
-            let current = state.listing.as_ref();
-            current.is_some_and(|(version, listing)| {
-                *version == status.data_version && Arc::ptr_eq(listing, &after)
-            })
+            let current = state.contents.listing(status.data_version);
+            current.is_some_and(|listing| Arc::ptr_eq(listing, &after))
         };
         let is_counted =
             is_promised && vnode.breaks() == before.breaks && same_access(&before.status, &status);

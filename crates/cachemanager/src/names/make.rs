@@ -13,9 +13,10 @@ use cellar_wire::rxafs::{self, AfsFetchStatus, AfsPath, Callback};
 use crate::changes::Verify;
 use crate::names::Names;
 use crate::names::silly_rename::{Removing, Replaced};
+use crate::promises::status_request::StatusRequest;
 use crate::request::afs_name;
 use crate::request::path_error;
-use crate::request::{StatusRequest, refused};
+use crate::request::refused;
 use crate::user::User;
 use crate::vnode::Vnode;
 use cellar_client::error::{PathProblem, Result};
@@ -76,7 +77,7 @@ impl Names {
             callback: reply.callback,
         };
         let made = self.make(user, directory, name, create, taken).await?;
-        made.state.lock().made = true;
+        made.state.lock().opens.created();
         Ok(made)
     }
 
@@ -127,7 +128,8 @@ impl Names {
         let vnode = self.made(user, directory, made.fid, &made.status, promise)?;
         if vnode.is_directory() {
             // The new directory is empty in the version of the answer.
-            vnode.state.lock().listing = Some((made.status.data_version, Arc::default()));
+            let version = made.status.data_version;
+            vnode.state.lock().contents.set_empty(version);
         } else {
             self.creates
                 .learn(user, directory, &made.directory, &made.status);
@@ -166,7 +168,8 @@ impl Names {
         self.entered(user, directory, &reply.dir_status, name, reply.fid);
         let vnode = self.made(user, directory, reply.fid, &reply.status, None)?;
         let text = Bytes::copy_from_slice(text);
-        vnode.state.lock().link = Some((reply.status.data_version, text));
+        let version = reply.status.data_version;
+        vnode.state.lock().contents.set_link_text(version, text);
         Ok(vnode)
     }
 
@@ -181,7 +184,7 @@ impl Names {
         name: &[u8],
         file: &Arc<Vnode>,
     ) -> Result<()> {
-        if file.key.0 != directory.key.0 || file.fid().volume != directory.fid().volume {
+        if file.key().0 != directory.key().0 || file.fid().volume != directory.fid().volume {
             return Err(refused("a link", AbortCode::EXDEV));
         }
         let reply = self
@@ -211,7 +214,7 @@ impl Names {
         name: &[u8],
     ) -> Result<()> {
         let file = self.entry(user, directory, name).await?;
-        let open = file.state.lock().opens > 0;
+        let open = file.is_open();
         let last = file
             .last_status()
             .is_none_or(|status| status.link_count <= 1);
@@ -265,7 +268,7 @@ impl Names {
         to: (&Arc<Vnode>, &[u8]),
     ) -> Result<()> {
         let ((old_dir, old_name), (new_dir, new_name)) = (from, to);
-        if old_dir.key.0 != new_dir.key.0 || old_dir.fid().volume != new_dir.fid().volume {
+        if old_dir.key().0 != new_dir.key().0 || old_dir.fid().volume != new_dir.fid().volume {
             return Err(refused("a rename", AbortCode::EXDEV));
         }
         if Arc::ptr_eq(old_dir, new_dir) && old_name == new_name {
@@ -278,7 +281,7 @@ impl Names {
                 // Two names of one file: both stay. Source: rename(2).
                 return Ok(());
             }
-            Some(fid) => Some(self.vnodes.vnode(&new_dir.volume, *fid)?),
+            Some(fid) => Some(self.vnodes.vnode(new_dir.volume(), *fid)?),
             None => None,
         };
         drop(listing);
@@ -294,7 +297,7 @@ impl Names {
             && !file.is_directory()
             && !moved.is_directory()
         {
-            let open = file.state.lock().opens > 0;
+            let open = file.is_open();
             let last = file
                 .last_status()
                 .is_none_or(|status| status.link_count <= 1);
@@ -367,7 +370,7 @@ impl Names {
         let fid = listing
             .get(name)
             .ok_or_else(|| path_error(name, PathProblem::NotFound))?;
-        self.vnodes.vnode(&directory.volume, *fid)
+        self.vnodes.vnode(directory.volume(), *fid)
     }
 
     /// Returns the vnode of something that was just created in a directory.
@@ -379,7 +382,7 @@ impl Names {
         status: &AfsFetchStatus,
         promise: Option<(Callback, StatusRequest)>,
     ) -> Result<Arc<Vnode>> {
-        let vnode = self.vnodes.vnode(&directory.volume, fid)?;
+        let vnode = self.vnodes.vnode(directory.volume(), fid)?;
         self.promises.apply_status(user, &vnode, status, promise);
         Ok(vnode)
     }

@@ -38,15 +38,14 @@ pub(crate) struct Removing(Arc<Vnode>);
 
 impl Removing {
     pub(crate) fn of(file: &Arc<Vnode>) -> Self {
-        file.state.lock().removing += 1;
+        file.state.lock().names.begin_removal();
         Self(file.clone())
     }
 }
 
 impl Drop for Removing {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.removing = state.removing.saturating_sub(1);
+        self.0.state.lock().names.end_removal();
     }
 }
 
@@ -115,7 +114,7 @@ impl Names {
         if file.is_directory() {
             return file.directory_removed();
         }
-        let waits = file.body.lock().is_changed() && file.state.lock().opens == 0;
+        let waits = file.body.lock().is_changed() && !file.is_open();
         match file.last_status() {
             Some(status) if status.link_count > 1 => {
                 let status = AfsFetchStatus {
@@ -133,7 +132,7 @@ impl Names {
                 file.state.lock().life.removed();
                 // The kernel removed the name itself.
                 let _known = file.vanished();
-                if file.state.lock().opens == 0 {
+                if !file.is_open() {
                     file.body.lock().abandon();
                     self.vnodes.forget_unstored(file);
                 }
@@ -194,7 +193,7 @@ impl Names {
         let open = {
             let mut state = file.state.lock();
             state.life.silly_renamed(silly);
-            state.opens > 0
+            state.opens.is_open()
         };
         if !open {
             self.remove_silly_rename(file).await;

@@ -35,7 +35,7 @@
 //! the length (without `FUSE_EXPLICIT_INVAL_DATA`). If the length is the same, a notice before the
 //! answer drops the pages (`AttributesRequest::finish`). The attributes of that answer are lost,
 //! which does no harm because the length is right. A promise that is about to run out is given up
-//! `TOLD_EARLIER` before the kernel stops believing it ([`Vnode::ran_out`]). So no request falls
+//! `NOTICE_EARLIER` before the kernel stops believing it ([`Vnode::ran_out`]). So no request falls
 //! between the two.
 //!
 //! An answer cannot know of a second break that happens after the answer is written.
@@ -47,8 +47,8 @@
 //!
 //! # The state of a vnode
 //!
-//! `Held` records what the kernel was given since the last notice, and which of its requests are
-//! unanswered:
+//! `KernelState` records the facts that the kernel was given since the last notice, and its
+//! unanswered requests:
 //!
 //! | event | attributes | contents | owed |
 //! | --- | --- | --- | --- |
@@ -69,31 +69,19 @@
 //! after an open, and the mount's answer to the open says whether they are current.
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use crate::broken_directory::Before;
-use crate::kernel_state::Owed;
 use crate::promises::Promises;
-use crate::vnode::{Attributes, State, Vnode};
+use crate::promises::kernel_state::Owed;
+use crate::vnode::{Attributes, Vnode};
 use crate::watcher::{Length, Notice};
 
-impl Owed {
-    fn notice(self) -> Option<Notice> {
-        match self {
-            Self { contents: true, .. } => Some(Notice::Contents),
-            Self::ATTRIBUTES => Some(Notice::Attributes),
-            _ => None,
-        }
+/// The notice that tells the kernel what is owed.
+pub(super) fn notice(owed: Owed) -> Option<Notice> {
+    if owed.includes_contents() {
+        return Some(Notice::Contents);
     }
-}
-
-impl State {
-    fn valid(&self) -> Duration {
-        let left = |at: Instant| at.saturating_duration_since(Instant::now());
-        self.expires().map_or(Duration::ZERO, left)
-    }
+    (owed == Owed::ATTRIBUTES).then_some(Notice::Attributes)
 }
 
 impl Vnode {
@@ -101,10 +89,9 @@ impl Vnode {
     /// they are valid for some time.
     pub fn attributes(&self) -> Option<Attributes> {
         let mut state = self.state.lock();
-        let status = self.with_changes_in(&state, state.status?);
-        let valid = state.valid();
-        state.held.has_length = true;
-        state.held.attributes |= !valid.is_zero();
+        let status = self.with_changes_in(&state, state.status.last()?);
+        let valid = state.status.valid();
+        state.kernel.give_attributes(!valid.is_zero());
         Some(Attributes { status, valid })
     }
 
@@ -118,15 +105,15 @@ impl Vnode {
     /// The kernel receives bytes or names of the vnode, and may hold them.
     pub(crate) fn hold_contents(&self) {
         let mut state = self.state.lock();
-        state.held.contents = true;
-        state.held.unasked = 0;
+        state.kernel.give_contents();
+        state.kernel.asked();
     }
 }
 
 impl Promises {
     /// Sends the notice that is owed.
     pub(crate) fn send_notices(&self, vnode: &Arc<Vnode>, owed: Owed) {
-        if let Some(notice) = owed.notice() {
+        if let Some(notice) = notice(owed) {
             self.env.audience.send(vnode, notice);
         }
     }
@@ -140,31 +127,19 @@ impl Promises {
     /// Makes the kernel drop all that it holds about a vnode. Needed if the kernel received
     /// something that may no longer be true, or that differs from what it believes.
     pub fn invalidate(&self, vnode: &Arc<Vnode>) {
-        let _all = vnode.state.lock().held.end();
+        let _all = vnode.state.lock().kernel.end();
         self.send_notices(vnode, Owed::ALL);
     }
 
     /// Makes the kernel drop attributes that may never have been the server's.
     pub(crate) fn invalidate_attributes(&self, vnode: &Arc<Vnode>) {
-        let held = {
-            let mut state = vnode.state.lock();
-            let held = std::mem::take(&mut state.held.attributes);
-            if held {
-                state.held.owes();
-            }
-            held
-        };
-        if held {
-            self.send_notices(vnode, Owed::ATTRIBUTES);
-        }
+        let owed = vnode.state.lock().kernel.end_attributes();
+        self.send_notices(vnode, owed);
     }
 
     /// Sends the new length of a file that grew to the kernel, which then has its last byte too.
     pub(crate) fn send_length(&self, vnode: &Arc<Vnode>, length: Length) {
-        vnode.state.lock().held.contents = true;
+        vnode.state.lock().kernel.give_contents();
         self.env.audience.send(vnode, Notice::Length(length));
     }
 }
-
-#[cfg(test)]
-mod tests;

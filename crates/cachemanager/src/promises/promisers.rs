@@ -8,7 +8,7 @@ use cellar_wire::rxafs::Callback;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::request::StatusRequest;
+use super::status_request::StatusRequest;
 use crate::vnode::Vnode;
 use cellar_client::cell::CellName;
 
@@ -43,22 +43,22 @@ pub(crate) struct Due {
 impl Promisers {
     /// Notes the promise of a server.
     pub(crate) fn promised(&self, vnode: &Vnode, callback: &Callback, asked: &StatusRequest) {
-        let Some(server) = asked.by else {
+        let Some(server) = asked.by() else {
             return;
         };
         if callback.expires_in_secs == 0 || callback.callback_type == Callback::DROPPED {
             return;
         }
-        let until = asked.at + Duration::from_secs(callback.expires_in_secs.into());
+        let until = asked.at() + Duration::from_secs(callback.expires_in_secs.into());
         let mut promisers = self.promisers.lock();
         if let Some(known) = promisers.get_mut(&server) {
             known.until = known.until.max(until);
         } else if promisers.len() < SERVERS_MAX {
             let new = Promiser {
-                cell: vnode.volume.cell.clone(),
+                cell: vnode.volume().cell.clone(),
                 until,
-                pinged: asked.at,
-                probed: asked.at,
+                pinged: asked.at(),
+                probed: asked.at(),
             };
             promisers.insert(server, new);
         }
@@ -118,7 +118,7 @@ mod tests {
         let alive = Promisers::default();
         let every = Some(20 * SECOND);
         let asked = StatusRequest::about(&vnode).answered_by(server);
-        let start = asked.at;
+        let start = asked.at();
         let at = |seconds: u32| start + seconds * SECOND;
         alive.promised(&vnode, &Callback::NONE, &asked);
         assert_eq!(alive.due(at(30), every, |_| None), Due::default());

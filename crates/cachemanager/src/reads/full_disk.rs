@@ -127,7 +127,7 @@ impl Reads {
                 }
             }
             // A store of ours is under way: the fetched bytes may be from before or after it.
-            drop(vnode.storing.lock().await);
+            drop(vnode.store_turn.lock().await);
         }
         Err(refused(
             format!("reading {}: it changed during each attempt", vnode.fid()),

@@ -51,7 +51,7 @@ impl Reads {
 fn farness(user: &User, vnode: &Vnode) -> u64 {
     let servers = user.client().servers();
     let path = vnode.promised_by().and_then(|server| {
-        let connection = servers.connection(&vnode.volume.cell, server, &rxafs::PACKAGE);
+        let connection = servers.connection(&vnode.volume().cell, server, &rxafs::PACKAGE);
         connection.network_path()
     });
     path.filter(|path| path.wide)

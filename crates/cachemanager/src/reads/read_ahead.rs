@@ -22,8 +22,8 @@ use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{AfsFetchStatus, FileType};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::reader::{WINDOW, files_after};
 use crate::reads::Reads;
+use crate::reads::reader::{WINDOW, files_after};
 use crate::statuses::rights_to_file;
 use crate::user::User;
 use crate::vnode::Vnode;
@@ -56,31 +56,32 @@ impl Reads {
             vnode: status.parent_vnode,
             uniquifier: status.parent_uniquifier,
         };
-        let Some(directory) = self.vnodes.known(vnode.key.0, parent) else {
+        let Some(directory) = self.vnodes.known(vnode.key().0, parent) else {
             return;
         };
-        let listing = directory.state.lock().listing.clone();
-        let (Some((_, listing)), Some(name)) = (listing, vnode.state.lock().name.clone()) else {
+        let listing = directory.state.lock().contents.latest_listing();
+        let name = vnode.state.lock().names.found_as().cloned();
+        let (Some(listing), Some(name)) = (listing, name) else {
             return;
         };
         if status.file_type != FileType::File || listing.get(&name) != Some(&vnode.fid()) {
             return;
         }
-        let mut reader = directory.reader.lock();
+        let mut reader = directory.read_ahead.reader();
         if !reader.reads(user, &listing, &name) {
             return;
         }
         let Some(rights) = directory.promised(user).map(|status| status.caller_access) else {
             return;
         };
-        reader.ahead = 0;
+        reader.restart();
         for (_, fid) in files_after(&listing, &name).take(WINDOW) {
-            match self.judge(user, rights, (vnode.key.0, fid), status.length) {
+            match self.judge(user, rights, (vnode.key().0, fid), status.length) {
                 Verdict::Fetch(vnode, permit) => self.fetch_ahead(user.clone(), vnode, permit),
                 Verdict::Leave => {}
                 Verdict::Wait => return,
             }
-            reader.ahead += 1;
+            reader.checked();
         }
     }
 

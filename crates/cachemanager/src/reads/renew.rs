@@ -63,8 +63,8 @@ impl Renewals {
         }
         let user = {
             let mut state = vnode.state.lock();
-            let user = state.opener.clone().filter(|_| state.opens > 0);
-            user.filter(|_| state.held.may_renew(UNASKED_MAX))
+            let user = state.opens.opener().cloned();
+            user.filter(|_| state.kernel.may_renew(UNASKED_MAX))
         };
         let Some(user) = user else {
             return;
@@ -108,7 +108,7 @@ async fn renew_one(reads: Arc<Reads>, user: Arc<User>, vnode: Arc<Vnode>) {
 fn is_near(user: &User, vnode: &Vnode) -> bool {
     let servers = user.client().servers();
     let path = vnode.promised_by().and_then(|server| {
-        let connection = servers.connection(&vnode.volume.cell, server, &rxafs::PACKAGE);
+        let connection = servers.connection(&vnode.volume().cell, server, &rxafs::PACKAGE);
         connection.network_path()
     });
     path.is_some_and(|path| path.wide && path.round_trip <= NEAR)
@@ -118,7 +118,7 @@ impl Reads {
     /// Sends the length of a file to the kernel if the file is longer than the kernel knows.
     pub(crate) async fn lengthen(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
         for _ in 0..TRIES {
-            if !vnode.state.lock().held.is_longer() {
+            if !vnode.state.lock().kernel.is_longer() {
                 return;
             }
             match self.last_byte(user, vnode).await {
@@ -127,7 +127,7 @@ impl Reads {
                     self.env.audience.notified(vnode).await;
                     let mut state = vnode.state.lock();
                     if length.last().is_some() {
-                        state.held.length_sent();
+                        state.kernel.length_sent();
                     }
                 }
                 Ok(None) => {}
@@ -145,7 +145,7 @@ impl Reads {
         let breaks = vnode.breaks();
         let length = vnode.length();
         let Some(at) = length.checked_sub(1) else {
-            vnode.state.lock().held.length_sent();
+            vnode.state.lock().kernel.length_sent();
             return Ok(None);
         };
         if vnode.body.lock().lacks(at, length) {

@@ -32,12 +32,12 @@ impl Reads {
             index.evict(goal);
         }
         let all = self.vnodes.by_age(|vnode| !vnode.is_directory());
-        let current = around.as_ref().map(|(vnode, _)| vnode.key);
+        let current = around.as_ref().map(|(vnode, _)| vnode.key());
         for vnode in &all {
             if used() <= goal {
                 return;
             }
-            if current != Some(vnode.key) {
+            if current != Some(vnode.key()) {
                 let mut body = vnode.body.lock();
                 if body.valid_bytes() > 0 && !body.is_lent() {
                     body.forget_clean();

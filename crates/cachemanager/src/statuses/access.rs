@@ -30,7 +30,7 @@ impl Statuses {
             vnode: status.parent_vnode,
             uniquifier: status.parent_uniquifier,
         };
-        let directory = self.vnodes.vnode(&vnode.volume, directory)?;
+        let directory = self.vnodes.vnode(vnode.volume(), directory)?;
         let of_directory = self.status(user, &directory).await?.caller_access;
         Ok(rights_to_file(status.caller_access, of_directory))
     }

@@ -23,8 +23,8 @@ use cellar_objects::{ReadOptions, Reader};
 use cellar_wire::rxafs::{AfsFetchStatus, FileType};
 use tokio::time::Instant;
 
-use crate::device_locations::{KeptThere, KnownLocation, PAUSE};
-use crate::request::StatusRequest;
+use super::device_locations::{KeptThere, KnownLocation, PAUSE};
+use crate::promises::status_request::StatusRequest;
 use crate::statuses::Statuses;
 use crate::user::User;
 use crate::vnode::Vnode;
@@ -52,7 +52,7 @@ impl Statuses {
         if start >= end {
             return None;
         }
-        let devices = user.client().devices(&vnode.volume.cell);
+        let devices = user.client().devices(&vnode.volume().cell);
         let options = ReadOptions::default();
         let read = async {
             let mut reader = Reader::new(devices, granted.set.clone(), start..end, options)?;
@@ -93,7 +93,7 @@ impl Statuses {
             return known;
         }
         let (fid, client) = (vnode.fid(), user.client());
-        match client.is_known_to_keep_objects(&vnode.volume).await {
+        match client.is_known_to_keep_objects(vnode.volume()).await {
             Some(true) => {}
             Some(false) => {
                 vnode.devices.avoid();
@@ -104,7 +104,7 @@ impl Statuses {
         let asked = StatusRequest::about(vnode);
         let what = fid.to_string();
         match client
-            .ask_where(&vnode.volume, fid, &what, 0..status.length)
+            .ask_where(vnode.volume(), fid, &what, 0..status.length)
             .await
         {
             Ok(granted) => {
@@ -151,12 +151,12 @@ impl Statuses {
         if bytes < DIRECT_MIN
             || status.length > piece.file_length
             || vnode.devices.are_kept_there(user, piece.file_length)
-            || client.is_known_to_keep_objects(&vnode.volume).await != Some(true)
+            || client.is_known_to_keep_objects(vnode.volume()).await != Some(true)
         {
             return Ok(None);
         }
         let node = Node {
-            volume: vnode.volume.clone(),
+            volume: vnode.volume().clone(),
             fid: vnode.fid(),
             status,
         };

@@ -10,9 +10,10 @@ use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::FileType;
 
 use super::Statuses;
+use super::cached_names::Listing;
 use crate::request::refused;
 use crate::user::User;
-use crate::vnode::{Listing, Vnode};
+use crate::vnode::Vnode;
 use cellar_client::error::{Error, Result};
 
 /// The longest text of a symbolic link. Source: `AFSPATHMAX`.
@@ -32,14 +33,15 @@ impl Statuses {
         if status.file_type != FileType::Symlink {
             return Err(refused("not a symbolic link", AbortCode::EINVAL));
         }
-        if let Some((version, text)) = &link.state.lock().link
-            && *version == status.data_version
-        {
+        if let Some(text) = link.state.lock().contents.link_text(status.data_version) {
             return Ok(text.clone());
         }
         let (pieces, status) = self.fetch(user, link, 0, LINK_TEXT_MAX).await?;
         let text: Bytes = pieces.concat().into();
-        link.state.lock().link = Some((status.data_version, text.clone()));
+        let mut state = link.state.lock();
+        state
+            .contents
+            .set_link_text(status.data_version, text.clone());
         Ok(text)
     }
 
@@ -59,17 +61,13 @@ impl Statuses {
                     AbortCode::EACCES,
                 ));
             }
-            if let Some((version, listing)) = &directory.state.lock().listing
-                && *version == status.data_version
-            {
+            if let Some(listing) = directory.state.lock().contents.listing(status.data_version) {
                 self.env.counts.listings.hit();
                 return Ok(listing.clone());
             }
             self.env.counts.listings.missed();
-            let _alone = directory.asking.lock().await;
-            if let Some((version, listing)) = &directory.state.lock().listing
-                && *version == status.data_version
-            {
+            let _alone = directory.alone().await;
+            if let Some(listing) = directory.state.lock().contents.listing(status.data_version) {
                 return Ok(listing.clone());
             }
             let most = (PAGE_SIZE * PAGES_MAX) as u64;
@@ -80,8 +78,9 @@ impl Statuses {
             }
             let listing = Arc::new(parse(directory.fid(), &pieces.concat())?);
             let mut state = directory.state.lock();
-            state.listing = Some((status.data_version, listing.clone()));
-            state.lister = Some(user.clone());
+            state
+                .contents
+                .set_listing(status.data_version, listing.clone(), user);
             return Ok(listing);
         }
         Err(Error::BadAnswer {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::VolumeId;
 
 use super::*;

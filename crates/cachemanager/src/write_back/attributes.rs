@@ -16,7 +16,6 @@
 //! 4. All other attributes are sent at once. They replace waiting values of the same attributes.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
@@ -77,7 +76,7 @@ impl WriteBack {
             return Ok(());
         }
         let of_owners = set.owner.is_some() || set.group.is_some();
-        if of_owners && user.owners().were_refused(&vnode.volume, Instant::now()) {
+        if of_owners && user.owners().were_refused(vnode.volume(), Instant::now()) {
             let what = format!("changing the owner of {}", vnode.fid());
             return Err(refused(what, AbortCode::EPERM));
         }
@@ -93,7 +92,7 @@ impl WriteBack {
             };
             self.changed(user, vnode, set_later).await?;
             // A store that is under way continues until nothing is left.
-            let waits = vnode.state.lock().opens > 0 || is_stored_now(vnode);
+            let waits = vnode.is_open() || is_stored_now(vnode);
             if !waits && !self.store_later(vnode) {
                 self.store(vnode, false).await?;
             }
@@ -102,7 +101,7 @@ impl WriteBack {
         // A store that is under way carries older attributes, which the server would apply last.
         // And if two answers have the same version, it is unknown which is newer. So this waits for
         // one call that stores, of 8 MiB at most.
-        let _alone = vnode.storing.lock().await;
+        let _alone = vnode.store_turn.lock().await;
         match self.changes.set_status(user, vnode, set).await {
             Ok(_) => {
                 vnode.body.lock().attributes_superseded(&set);
@@ -111,7 +110,7 @@ impl WriteBack {
             }
             Err(error) => {
                 if of_owners && error.code() == Some(AbortCode::EPERM) {
-                    user.owners().refused(&vnode.volume, Instant::now());
+                    user.owners().refused(vnode.volume(), Instant::now());
                 }
                 Err(error)
             }
@@ -129,7 +128,7 @@ impl WriteBack {
             vnode: status.parent_vnode,
             uniquifier: status.parent_uniquifier,
         };
-        let directory = self.vnodes.vnode(&vnode.volume, directory).ok()?;
+        let directory = self.vnodes.vnode(vnode.volume(), directory).ok()?;
         let of_directory = directory.promised(user)?.caller_access;
         Some((status, rights_to_file(status.caller_access, of_directory)))
     }
@@ -141,9 +140,9 @@ impl WriteBack {
         let state = vnode.state.lock();
         let by_user = |writer: &Arc<User>| writer.id() == user.id();
         let body = vnode.body.lock();
-        (state.opens > 0 || is_stored_now || vnode.waits.load(Ordering::Acquire))
-            && (state.made || body.is_changed())
-            && state.writer.as_ref().is_none_or(by_user)
+        (state.opens.is_open() || is_stored_now || vnode.store_turn.is_queued())
+            && (state.opens.is_new() || body.is_changed())
+            && state.stores.writer().is_none_or(by_user)
             && body.recovered().is_none()
     }
 
@@ -160,11 +159,12 @@ impl WriteBack {
         match self.changes.set_status(user, vnode, set).await {
             Ok(_) => {
                 vnode.body.lock().attributes_stored(&set, None);
-                vnode.state.lock().failed = None;
+                vnode.state.lock().stores.set_failed(None);
             }
             Err(error) if is_refusal(&error) => self.attributes_refused(vnode, &set, &error),
             Err(error) => {
-                vnode.state.lock().failed = Some(errno(&error));
+                let errno = Some(errno(&error));
+                vnode.state.lock().stores.set_failed(errno);
                 return Err(error);
             }
         }
@@ -181,14 +181,14 @@ impl WriteBack {
     ) {
         tracing::info!(fid = %vnode.fid(), %error, "the server refused attributes");
         vnode.body.lock().attributes_stored(set, None);
-        vnode.state.lock().refused = error.code();
+        vnode.state.lock().stores.set_refused(error.code());
         self.promises.invalidate_attributes(vnode);
     }
 }
 
 /// Whether a store of the file is under way.
 pub(crate) fn is_stored_now(vnode: &Vnode) -> bool {
-    vnode.storing.try_lock().is_err()
+    vnode.store_turn.is_taken()
 }
 
 /// Whether these rights allow to set mode and times. Source: OpenAFS's file server, its answers to

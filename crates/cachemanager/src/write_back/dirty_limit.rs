@@ -57,7 +57,7 @@ impl FailedVolumes {
 }
 
 fn of(vnode: &Vnode) -> (u32, VolumeId) {
-    (vnode.key.0, vnode.fid().volume)
+    (vnode.key().0, vnode.fid().volume)
 }
 
 impl WriteBack {

@@ -10,7 +10,6 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -88,13 +87,13 @@ impl WriteBack {
     /// The number of bytes of a file that may stay dirty at close. `None`: the file has no value of
     /// its own.
     pub fn store_behind_of(&self, vnode: &Vnode) -> Option<u64> {
-        vnode.state.lock().store_behind
+        vnode.state.lock().stores.store_behind()
     }
 
     /// Sets that number for one file, for as long as the cache knows it. `None`: the value for all
     /// files.
     pub fn set_store_behind_of(&self, vnode: &Vnode, bytes: Option<u64>) {
-        vnode.state.lock().store_behind = bytes;
+        vnode.state.lock().stores.set_store_behind(bytes);
     }
 
     /// Does the store of `close(2)`: stores until at most the allowed number of bytes is dirty, and
@@ -104,8 +103,8 @@ impl WriteBack {
     /// The server refuses the store. The bytes stay dirty, and the store is retried.
     pub(crate) async fn store_at_close(&self, vnode: &Arc<Vnode>) -> Result<()> {
         let (own, failed) = {
-            let state = vnode.state.lock();
-            (state.store_behind, state.failed.is_some())
+            let stores = &vnode.state.lock().stores;
+            (stores.store_behind(), stores.failed().is_some())
         };
         let may_wait = own.unwrap_or_else(|| self.env.store_behind());
         if may_wait == 0 || failed {
@@ -127,11 +126,11 @@ impl WriteBack {
         let Some(this) = self.me() else {
             return false;
         };
-        if vnode.waits.swap(true, Ordering::AcqRel) {
+        if !vnode.store_turn.enter_queue() {
             return true;
         }
         let Ok(place) = self.queue.places.clone().try_acquire_owned() else {
-            vnode.waits.store(false, Ordering::Release);
+            vnode.store_turn.leave_queue();
             return false;
         };
         let vnode = vnode.clone();
@@ -156,10 +155,10 @@ impl WriteBack {
             false => self.queue.turn(self.site(vnode)).await,
         };
         // Bytes that are written from now on need a new place in the queue.
-        vnode.waits.store(false, Ordering::Release);
-        vnode.unhurried.store(true, Ordering::Release);
+        vnode.store_turn.leave_queue();
+        vnode.store_turn.set_background(true);
         let stored = self.store(vnode, false).await;
-        vnode.unhurried.store(false, Ordering::Release);
+        vnode.store_turn.set_background(false);
         drop(turn);
         stored
     }
@@ -203,13 +202,13 @@ impl WriteBack {
     }
 
     fn site(&self, vnode: &Vnode) -> Site {
-        let volume = &vnode.volume;
-        let asked = vnode.state.lock().writer.clone();
-        let user = asked.map_or_else(|| self.env.anonymous().ok(), Some);
+        let volume = vnode.volume();
+        let writer = vnode.state.lock().stores.writer().cloned();
+        let user = writer.map_or_else(|| self.env.anonymous().ok(), Some);
         let family = user.and_then(|user| user.client().locations().known(volume));
         let servers = family.map(|family| family.servers(volume.kind));
         let first = servers.and_then(|servers| servers.first()?.addresses.first().copied());
-        first.map_or(Site::Volume(vnode.key.0, volume.id), Site::Server)
+        first.map_or(Site::Volume(vnode.key().0, volume.id), Site::Server)
     }
 
     /// Puts files into the queue that have waited long enough, were closed, or failed. Runs for the
@@ -230,7 +229,7 @@ impl WriteBack {
         let old = self.env.now().0.saturating_sub(AGE.as_secs() as u32);
         for (vnode, failed) in self.unstored() {
             let since = vnode.unstored_since();
-            let closed = vnode.state.lock().opens == 0;
+            let closed = !vnode.is_open();
             let is_due = failed.is_some() || closed || since.is_some_and(|time| time.0 <= old);
             // A file that is being stored needs no place, however long the store takes. If the
             // queue is full, the rest waits for the next round.

@@ -87,13 +87,13 @@ impl WriteBack {
             Ok((change(body)?, body.dirty_bytes()))
         };
         let (result, dirty) = self.change_with_room(vnode, change).await?;
-        vnode.state.lock().writer = Some(user.clone());
+        vnode.state.lock().stores.set_writer(user);
         self.vnodes.note_unstored(vnode);
         if self.env.space.dirty.load(Ordering::Relaxed) > self.env.size() / 2 {
             self.store(vnode, false).await?;
             self.reads.make_room(None);
         } else if dirty >= BACKGROUND_BYTES
-            && vnode.storing.try_lock().is_ok()
+            && !vnode.store_turn.is_taken()
             && let Some(this) = self.me()
         {
             let vnode = vnode.clone();
@@ -149,7 +149,7 @@ impl WriteBack {
         if enough() {
             return Ok(true);
         }
-        let _alone = vnode.storing.lock().await;
+        let _alone = vnode.store_turn.lock().await;
         if enough() {
             return Ok(true);
         }
@@ -180,7 +180,8 @@ impl WriteBack {
                 }
                 Err(error) => {
                     drop(under_way);
-                    vnode.state.lock().failed = Some(errno(&error));
+                    let errno = Some(errno(&error));
+                    vnode.state.lock().stores.set_failed(errno);
                     self.failed_volumes.failed(vnode, &error);
                     self.creates.note_failure(vnode, &error);
                     Err(error)
@@ -228,14 +229,14 @@ impl WriteBack {
             length: piece.end - piece.start,
             file_length: match piece.cuts() {
                 // Bytes that other clients appended stay.
-                false if vnode.shared.load(Ordering::Acquire) => LENGTH_MAX,
+                false if vnode.store_turn.is_shared() => LENGTH_MAX,
                 _ => piece.file_length,
             },
         };
         if self.creates.is_pending(vnode) {
             let whole = piece.start == 0 && piece.end == piece.file_length && !piece.cuts();
             if whole && piece.end > 0 && piece.end <= SMALL {
-                let hurry = !vnode.unhurried.load(Ordering::Acquire);
+                let hurry = !vnode.store_turn.is_background();
                 let made = self
                     .creates
                     .create_with(vnode, &bytes, &arguments.in_status, hurry);
@@ -276,8 +277,15 @@ impl WriteBack {
         chunks: &[Bytes],
     ) -> Result<AfsFetchStatus> {
         let what = format!("storing {}", vnode.fid());
-        let mut course = Course::start(user.client(), &vnode.volume).await?;
-        let reply = store(&mut course, &vnode.unanswered, arguments, chunks, &what).await?;
+        let mut course = Course::start(user.client(), vnode.volume()).await?;
+        let reply = store(
+            &mut course,
+            vnode.store_turn.unanswered(),
+            arguments,
+            chunks,
+            &what,
+        )
+        .await?;
         let stored = &self.env.counts.stored;
         stored.fetch_add(arguments.length, Ordering::Relaxed);
         Ok(reply.status)
@@ -306,7 +314,7 @@ impl WriteBack {
         all.into_iter()
             .filter(|vnode| vnode.body.lock().is_changed())
             .map(|vnode| {
-                let failed = vnode.state.lock().failed;
+                let failed = vnode.state.lock().stores.failed();
                 (vnode, failed)
             })
             .collect()

@@ -25,8 +25,8 @@ impl Creates {
             vnode, directory, ..
         } = one;
         let fid = reply.fid;
-        let _once = vnode.renumbered.set(fid);
-        let key = (vnode.key.0, fid);
+        vnode.renumber(fid);
+        let key = (vnode.key().0, fid);
         self.vnodes.insert(key, vnode);
         let made = Made {
             code: AbortCode(0),
@@ -40,7 +40,7 @@ impl Creates {
             .directory_changed(&queue.user, directory, &reply.dir_status, |listing| {
                 listing.insert(name, fid);
             });
-        tracing::info!(was = %vnode.key.1, %fid, "created under another number");
+        tracing::info!(was = %vnode.key().1, %fid, "created under another number");
         let item = queue.line.lock().items.remove(&one.number);
         for sender in item.map(|item| item.waiting).unwrap_or_default() {
             let _gone = sender.send(Ok((reply.status, false)));
@@ -60,7 +60,7 @@ impl Creates {
         let what = format!("creating {}", one.vnode.fid());
         let client = queue.user.client();
         client
-            .call_volume_at(&one.directory.volume, &what, &make)
+            .call_volume_at(one.directory.volume(), &what, &make)
             .await
     }
 }

@@ -1,30 +1,58 @@
-//! The last reader of the files of a directory. The rules of the read-ahead are in
-//! `reads/read_ahead.rs`.
+//! The read-ahead of one vnode: the last reader of the files of a directory, and whether the bytes
+//! of a file were fetched ahead. The rules of the read-ahead are in `read_ahead.rs`.
 
 use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use cellar_wire::ids::Fid;
+use parking_lot::{Mutex, MutexGuard};
 
+use crate::statuses::cached_names::Listing;
 use crate::user::User;
-use crate::vnode::Listing;
 
 /// The number of files in a row that show an order.
-pub(super) const RUN: u32 = 3;
+const RUN: u32 = 3;
 /// The number of files beyond the last one that are fetched ahead.
 pub(super) const WINDOW: usize = 16;
 /// The number of names that are searched for these files.
-pub(super) const NAMES_MAX: usize = 4 * WINDOW;
+const NAMES_MAX: usize = 4 * WINDOW;
+
+/// See the head of the file.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAheadState {
+    /// Directories: the last reader of a file in it.
+    reader: Mutex<Reader>,
+    /// Files: the bytes were fetched ahead, and no program has read them yet.
+    is_ahead: AtomicBool,
+}
+
+impl ReadAheadState {
+    /// The last reader of a file in the directory.
+    pub(super) fn reader(&self) -> MutexGuard<'_, Reader> {
+        self.reader.lock()
+    }
+
+    /// Notes whether the bytes were fetched ahead.
+    pub(super) fn set_ahead(&self, is_ahead: bool) {
+        self.is_ahead.store(is_ahead, Ordering::Relaxed);
+    }
+
+    /// A program reads the bytes. Returns whether they were fetched ahead, once.
+    pub(super) fn take_ahead(&self) -> bool {
+        self.is_ahead.swap(false, Ordering::Relaxed)
+    }
+}
 
 /// The last reader of files of a directory.
 #[derive(Debug, Default)]
-pub(crate) struct Reader {
-    pub(super) user: u32,
-    pub(super) last: Bytes,
+pub(super) struct Reader {
+    user: u32,
+    last: Bytes,
     /// Files read in a row.
-    pub(super) run: u32,
+    run: u32,
     /// The number of files beyond the last one that were checked.
-    pub(super) ahead: usize,
+    ahead: usize,
 }
 
 impl Reader {
@@ -43,6 +71,16 @@ impl Reader {
         }
         self.last = name.clone();
         self.run >= RUN && self.ahead <= WINDOW / 2
+    }
+
+    /// The files beyond the last one are about to be checked.
+    pub(super) fn restart(&mut self) {
+        self.ahead = 0;
+    }
+
+    /// One of these files was checked.
+    pub(super) fn checked(&mut self) {
+        self.ahead += 1;
     }
 }
 

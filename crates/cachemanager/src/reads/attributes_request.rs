@@ -3,10 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::Reads;
-use crate::kernel_state::Owed;
 use crate::user::User;
 use crate::vnode::Vnode;
 
@@ -26,16 +23,7 @@ pub(crate) struct AttributesRequest<'a> {
 
 impl Drop for AttributesRequest<'_> {
     fn drop(&mut self) {
-        let owed = {
-            let mut state = self.vnode.state.lock();
-            let held = &mut state.held;
-            held.questions = held.questions.saturating_sub(1);
-            match held.outdated {
-                // No answer brought the other version to the kernel.
-                Some(_) if held.questions == 0 => held.take(),
-                _ => Owed::NOTHING,
-            }
-        };
+        let owed = self.vnode.state.lock().kernel.end_request();
         self.reads.promises.send_notices(self.vnode, owed);
     }
 }
@@ -43,21 +31,16 @@ impl Drop for AttributesRequest<'_> {
 impl<'a> AttributesRequest<'a> {
     /// Begins a request and waits for notices (rule 4).
     pub(crate) async fn begin(reads: &'a Reads, vnode: &'a Arc<Vnode>) -> Self {
-        let notices = {
-            let mut state = vnode.state.lock();
-            state.held.questions += 1;
-            state.held.unasked = 0;
-            state.held.notices
-        };
+        let notices = vnode.state.lock().kernel.begin_request();
         let crossed = reads.env.audience.has_notices(vnode);
-        let question = Self {
+        let request = Self {
             reads,
             vnode,
             notices,
             crossed,
         };
         reads.env.audience.notified(vnode).await;
-        question
+        request
     }
 
     /// Sends the notices that are needed before the answer. The status must be known.
@@ -66,16 +49,10 @@ impl<'a> AttributesRequest<'a> {
         let (owed, crossed) = {
             let mut state = vnode.state.lock();
             let length = vnode.body.lock().length();
-            let recent = |at: Instant| at.elapsed() < QUEUED;
-            let crossed = self.crossed
-                || state.held.notices != self.notices
-                || state.held.noticed.is_some_and(recent);
-            let owed = state.held.answer(length, crossed);
-            if !crossed {
-                state.held.length_sent();
-            }
+            let crossed = self.crossed || state.kernel.may_cross(self.notices, QUEUED);
+            let owed = state.kernel.answer(length, crossed);
             // For a file that is not open, the next open checks its length.
-            (owed, crossed && state.opens > 0)
+            (owed, crossed && state.opens.is_open())
         };
         reads.promises.send_notices(vnode, owed);
         reads.env.audience.notified(vnode).await;
