@@ -2,9 +2,10 @@
 //!
 //! How a write becomes durable:
 //!
-//! 1. A writer takes the `State` lock and runs its body against three layers: the newest durable
-//!    state in redb, the changes that a leader is writing now, and the waiting changes. Bodies run
-//!    one after the other, each on the result of the previous one: they are serialisable.
+//! 1. A writer takes the `State` lock and runs its body against three layers. These are the newest
+//!    durable state in redb, the changes that a leader is writing now, and the waiting changes.
+//!    Bodies run one after the other, each on the result of the previous one: they are
+//!    serialisable.
 //! 2. Its changes get the next revision and join the waiting changes.
 //! 3. It waits until that revision is durable. A writer that finds no leader becomes the leader. It
 //!    takes all waiting changes, releases the lock, and writes them to redb as one transaction with
@@ -17,16 +18,18 @@
 //! write (`failed`), because that write would build on an uncertain state. Reads go on from the
 //! durable state. When the file is opened again, redb shows the last whole commit.
 
-use std::ops::Bound;
+mod durable;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use redb::{
     Database, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
     TableError,
 };
+
+use durable::Durable;
 
 use crate::backend::{LockedFile, Shared};
 use crate::guard::guarded;
@@ -472,156 +475,6 @@ fn write_out(database: &Database, changes: &Overlay, revision: u64) -> Result<()
     write_meta(&transaction, revision, None)?;
     transaction.commit()?;
     Ok(())
-}
-
-/// A durable state, as redb shows it. A row that is not as it was written is an error, and so is
-/// the absence of one where the rows beside the place are damaged or out of order ([`Neighbours`]).
-struct Durable(ReadTransaction);
-
-type Rows = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
-
-impl Durable {
-    /// The redb table, if it was ever written.
-    fn open(&self, table: Table) -> Result<Option<Rows>, Error> {
-        let open = guarded(|| match self.0.open_table(definition(table)) {
-            Ok(open) => Ok(Some(open)),
-            Err(TableError::TableDoesNotExist(_)) => Ok(None),
-            Err(error) => Err(error),
-        });
-        open.map_err(unreadable)
-    }
-}
-
-impl View for Durable {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        let Some(open) = self.open(table)? else {
-            return Ok(None);
-        };
-        let stored = guarded(|| {
-            let value = open.get(key)?;
-            let value = value.map(|value| Bytes::copy_from_slice(value.value()));
-            Ok::<_, redb::Error>(value)
-        });
-        match stored.map_err(unreadable)? {
-            Some(stored) => {
-                let value = opened(table, key, &stored)?.len();
-                Ok(Some(stored.slice(..value)))
-            }
-            None => {
-                let beside = Neighbours { table, rows: &open };
-                beside.check_before(Bound::Included(key))?;
-                beside.check_after(key)?;
-                Ok(None)
-            }
-        }
-    }
-
-    fn visit(
-        &self,
-        table: Table,
-        (start, end): (Bound<&[u8]>, Bound<&[u8]>),
-        each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<(), Error> {
-        let Some(open) = self.open(table)? else {
-            return Ok(());
-        };
-        Neighbours { table, rows: &open }.check_before(start)?;
-        // The row behind the end is looked at, too.
-        let rows = guarded(|| ReadableTable::range::<&[u8]>(&open, (start, Bound::Unbounded)));
-        let mut rows = rows.map_err(unreadable)?;
-        let mut previous: Option<Vec<u8>> = None;
-        while let Some((key, stored)) = guarded(|| rows.next().transpose()).map_err(unreadable)? {
-            let (key, stored) = (key.value(), stored.value());
-            let value = opened(table, key, stored)?;
-            if previous.is_some_and(|previous| *previous >= *key) {
-                return Err(out_of_order(table, stored));
-            }
-            let is_inside = match end {
-                Bound::Included(end) => key <= end,
-                Bound::Excluded(end) => key < end,
-                Bound::Unbounded => true,
-            };
-            if !is_inside || !each(key, value) {
-                break;
-            }
-            previous = Some(key.to_vec());
-        }
-        Ok(())
-    }
-}
-
-/// The rows beside a place where a row is looked for.
-///
-/// A key with a flipped bit is met by the search that misses it, and lies beside the place where
-/// the search ends; a flipped bit in a page of the tree above ends it beside rows that are on the
-/// wrong side. So looking at both neighbours tells a row that is damaged from one that is absent.
-struct Neighbours<'a> {
-    table: Table,
-    rows: &'a Rows,
-}
-
-impl Neighbours<'_> {
-    /// Looks at the last row before `start`.
-    fn check_before(&self, start: Bound<&[u8]>) -> Result<(), Error> {
-        let before = match start {
-            Bound::Included(start) => Bound::Excluded(start),
-            Bound::Excluded(start) => Bound::Included(start),
-            Bound::Unbounded => return Ok(()),
-        };
-        let range = (Bound::Unbounded, before);
-        let row = guarded(|| {
-            let mut rows = ReadableTable::range::<&[u8]>(self.rows, range)?;
-            rows.next_back().transpose()
-        });
-        let Some((key, stored)) = row.map_err(unreadable)? else {
-            return Ok(());
-        };
-        let (key, stored) = (key.value(), stored.value());
-        opened(self.table, key, stored)?;
-        let is_before = match before {
-            Bound::Included(end) => key <= end,
-            Bound::Excluded(end) => key < end,
-            Bound::Unbounded => true,
-        };
-        match is_before {
-            true => Ok(()),
-            false => Err(out_of_order(self.table, stored)),
-        }
-    }
-
-    /// Looks at the first row behind `key`, which is absent.
-    fn check_after(&self, key: &[u8]) -> Result<(), Error> {
-        let row = guarded(|| {
-            let mut rows = ReadableTable::range::<&[u8]>(self.rows, key..)?;
-            rows.next().transpose()
-        });
-        let Some((found, stored)) = row.map_err(unreadable)? else {
-            return Ok(());
-        };
-        let (found, stored) = (found.value(), stored.value());
-        opened(self.table, found, stored)?;
-        match found > key {
-            true => Ok(()),
-            false => Err(out_of_order(self.table, stored)),
-        }
-    }
-}
-
-/// The value of a stored row. A damaged one is an error, which is logged by who answers a caller.
-fn opened<'a>(table: Table, key: &[u8], stored: &'a [u8]) -> Result<&'a [u8], Error> {
-    sealed::open(table.name(), key, stored).map_err(|reason| Error::BadRow {
-        table: table.name(),
-        len: stored.len(),
-        reason,
-    })
-}
-
-fn out_of_order(table: Table, stored: &[u8]) -> Error {
-    Error::BadRow {
-        table: table.name(),
-        len: stored.len(),
-        reason: "it is out of order",
-    }
 }
 
 fn unreadable(reason: String) -> Error {

@@ -15,6 +15,7 @@
 //! 5. The state is borrowed for single steps only, never while a handler is polled or a waker is
 //!    called, because both may re-enter the driver.
 
+mod call_slots;
 mod events;
 mod incoming;
 mod outgoing;
@@ -35,8 +36,8 @@ use std::time::Duration;
 
 use cellar_rx::packet::{BasicStatistics, DebugQuery};
 use cellar_rx::{
-    CallId, Config, ConnectionId, DebugMode, Endpoint, Limits, ServiceConfig, Shared, Statistics,
-    Time, code,
+    Config, ConnectionId, DebugMode, Endpoint, Limits, ServiceConfig, Shared, Statistics, Time,
+    code,
 };
 use hashbrown::HashMap;
 use tokio::task::AbortHandle;
@@ -61,8 +62,9 @@ use crate::shard;
 use crate::socket::{ReceiveBuffers, ShardSocket};
 use crate::statistics::{PackageCounters, ShardCounters};
 
+use call_slots::{CallSlot, CallUser};
+use incoming::QueuedCall;
 pub(crate) use incoming::RxCall;
-use incoming::{IncomingSlot, QueuedCall};
 use outgoing::Pool;
 use transmit::{Outbox, Run};
 
@@ -145,21 +147,6 @@ pub(crate) struct ServiceEntry {
     service: Arc<dyn Service>,
     options: ServiceOptions,
     counters: Arc<PackageCounters>,
-}
-
-/// The user of a protocol call.
-#[derive(Default)]
-struct CallSlot {
-    call: Option<CallId>,
-    user: CallUser,
-}
-
-#[derive(Default)]
-enum CallUser {
-    #[default]
-    None,
-    Incoming(IncomingSlot),
-    Outgoing(Arc<CallShared>),
 }
 
 /// Buffers that the ports of one shard use in turn.
@@ -544,75 +531,6 @@ impl Driver {
             *armed = Time::NEVER;
             cx.waker().wake_by_ref();
         }
-    }
-}
-
-impl State {
-    /// Returns the slot of a call, if it still belongs to that call.
-    fn slot(&mut self, call: CallId) -> Option<&mut CallSlot> {
-        self.calls
-            .get_mut(call.slot())
-            .filter(|slot| slot.call == Some(call))
-    }
-
-    fn set_slot(&mut self, call: CallId, user: CallUser) {
-        let index = call.slot();
-        if self.calls.len() <= index {
-            self.calls.resize_with(index + 1, CallSlot::default);
-        }
-        let slot = CallSlot {
-            call: Some(call),
-            user,
-        };
-        let before = std::mem::replace(&mut self.calls[index], slot);
-        // A client that gave up its call has started the next call of the channel. The handler of
-        // the old call may still run; when it ends, it finds no place to release.
-        if let CallUser::Incoming(incoming) = before.user
-            && let Some(client) = incoming.counted()
-        {
-            self.admission.end(client);
-        }
-    }
-
-    fn clear_slot(&mut self, call: CallId) {
-        if let Some(slot) = self.slot(call) {
-            *slot = CallSlot::default();
-        }
-    }
-
-    fn incoming_calls(&self) -> Vec<CallId> {
-        let open = |slot: &CallSlot| match &slot.user {
-            CallUser::Incoming(incoming) if incoming.failed.is_none() => slot.call,
-            _ => None,
-        };
-        self.calls.iter().filter_map(open).collect()
-    }
-
-    fn fail_incoming(&mut self, call: CallId, code: i32) {
-        if let Some(CallSlot {
-            user: CallUser::Incoming(incoming),
-            ..
-        }) = self.slot(call)
-        {
-            incoming.failed = Some(code);
-        }
-    }
-
-    fn take_outgoing(&mut self) -> Vec<Arc<CallShared>> {
-        self.deadlines.clear();
-        let mut outgoing: Vec<_> = self
-            .pools
-            .drain()
-            .flat_map(|(_, pool)| pool.waiting)
-            .chain(self.to_begin.drain(..))
-            .collect();
-        for slot in &mut self.calls {
-            if let CallUser::Outgoing(shared) = &slot.user {
-                outgoing.push(shared.clone());
-                *slot = CallSlot::default();
-            }
-        }
-        outgoing
     }
 }
 

@@ -1,5 +1,5 @@
-//! The state of open partitions and volumes in memory: what they share, caches, locks, reserved
-//! numbers, statistics, and the tickets of changes that are not durable yet.
+//! The state of open partitions and volumes in memory: shared parts, caches, locks, reserved
+//! numbers, statistics, and tickets of changes that are not durable.
 
 pub(crate) mod core;
 pub(crate) mod history;

@@ -1,29 +1,30 @@
 //! One open volume: statuses, lookups, its own record. The operations are in modules of their own.
 
-use std::ops::ControlFlow;
+mod directories;
+mod loaded_vnodes;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use cellar_wire::acl::AccessList;
 use cellar_wire::ids::{AfsTime, Fid, ViceId, VnodeId, VolumeId};
-use parking_lot::{
-    MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+
+pub(crate) use loaded_vnodes::Locked;
 
 use crate::clock;
-use crate::dir::{DirImage, dir_error};
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
-use crate::record::{CountersRecord, EPOCH_MAX, Piece, VnodeRecord, VolumeRecord};
+use crate::record::{CountersRecord, EPOCH_MAX, VnodeRecord, VolumeRecord};
 use crate::state::core::{Core, Counters, Group, GroupState};
 use crate::state::hold::Hold;
 use crate::state::pending_changes::PendingChanges;
 use crate::state::reserve::Reserved;
-use crate::state::ticket::{PATIENCE, Ticket, is_nonblocking};
+use crate::state::ticket::{Ticket, is_nonblocking};
 use crate::state::usage::Usage;
 use crate::state::vnode_slots::{Loaded, VnodeSlot};
-use crate::types::{Changed, DirEntry, FileType, StateId, VnodeStatus, VolumeInfo, VolumeKind};
+use crate::types::{Changed, StateId, VnodeStatus, VolumeInfo, VolumeKind};
 
 /// An open volume.
 pub struct Volume {
@@ -58,11 +59,6 @@ impl std::fmt::Debug for Volume {
 const HERE: u8 = 0;
 const REPLACED: u8 = 1;
 const DELETED: u8 = 2;
-
-/// A vnode's slot, locked for a change, with the loaded vnode.
-pub(crate) struct Locked<'c> {
-    guard: RwLockWriteGuard<'c, Option<Loaded>>,
-}
 
 impl Volume {
     pub(crate) fn new(
@@ -442,72 +438,6 @@ impl Volume {
         }
     }
 
-    /// Loads the vnode into its slot if it is not there.
-    fn load(&self, slot: &VnodeSlot, fid: Fid) -> Result<()> {
-        let mut state = if is_nonblocking() {
-            slot.state
-                .try_write_for(PATIENCE)
-                .ok_or(Error::WouldBlock)?
-        } else {
-            slot.state.write()
-        };
-        if state.is_none() {
-            self.core.events.cell_misses.fetch_add(1, Ordering::Relaxed);
-            *state = self.read_vnode(fid)?;
-        }
-        Ok(())
-    }
-
-    /// Runs `look` on a loaded vnode; loads it first if necessary.
-    pub(crate) fn with<T>(&self, fid: Fid, look: impl FnOnce(&Loaded) -> Result<T>) -> Result<T> {
-        self.check_fid(fid)?;
-        let slot = self.slot(fid.vnode);
-        let loaded = self.read_guard(&slot, fid)?;
-        look(&loaded)
-    }
-
-    /// The loaded vnode, under its shared lock.
-    pub(crate) fn read_guard<'c>(
-        &self,
-        slot: &'c VnodeSlot,
-        fid: Fid,
-    ) -> Result<MappedRwLockReadGuard<'c, Loaded>> {
-        for _ in 0..2 {
-            let state = if is_nonblocking() {
-                slot.state.try_read_for(PATIENCE).ok_or(Error::WouldBlock)?
-            } else {
-                slot.state.read()
-            };
-            if state.is_some() {
-                return match RwLockReadGuard::try_map(state, Option::as_ref) {
-                    Ok(loaded) if loaded.record.uniquifier == fid.uniquifier => Ok(loaded),
-                    _ => Err(Error::NoVnode(fid)),
-                };
-            }
-            drop(state);
-            self.load(slot, fid)?;
-        }
-        Err(Error::NoVnode(fid))
-    }
-
-    /// Locks a vnode for a change.
-    pub(crate) fn lock<'c>(&self, slot: &'c VnodeSlot, fid: Fid) -> Result<Locked<'c>> {
-        let mut guard = if is_nonblocking() {
-            slot.state
-                .try_write_for(PATIENCE)
-                .ok_or(Error::WouldBlock)?
-        } else {
-            slot.state.write()
-        };
-        if guard.is_none() {
-            *guard = self.read_vnode(fid)?;
-        }
-        match guard.as_ref() {
-            Some(loaded) if loaded.record.uniquifier == fid.uniquifier => Ok(Locked { guard }),
-            _ => Err(Error::NoVnode(fid)),
-        }
-    }
-
     /// A ticket that resolves when all changes of a vnode that readers have seen up to now are
     /// durable. A caller that passes read data on to others gets this ticket after the read, and
     /// waits for it first. It is ready at once unless a thread has just changed the vnode. It fails
@@ -540,144 +470,6 @@ impl Volume {
         self.with(dir, |loaded| {
             loaded.record.acl.clone().ok_or(Error::NotDirectory)
         })
-    }
-
-    /// Runs `look` on a directory's pages.
-    pub(crate) fn with_dir<T>(
-        &self,
-        dir: Fid,
-        look: impl FnOnce(&Loaded, &DirImage) -> Result<T>,
-    ) -> Result<T> {
-        self.check_fid(dir)?;
-        let slot = self.slot(dir.vnode);
-        {
-            let loaded = self.read_guard(&slot, dir)?;
-            if loaded.record.kind != FileType::Directory {
-                return Err(Error::NotDirectory);
-            }
-            if let Some(image) = &loaded.dir {
-                return look(&loaded, image);
-            }
-        }
-        let mut locked = self.lock(&slot, dir)?;
-        locked.load_dir(self, dir)?;
-        let loaded = locked.get(dir)?;
-        match &loaded.dir {
-            Some(image) => look(loaded, image),
-            None => Err(Error::NotDirectory),
-        }
-    }
-
-    /// Looks up a name in a directory.
-    pub fn lookup(&self, dir: Fid, name: &[u8]) -> Result<Fid> {
-        self.with_dir(dir, |_, image| {
-            let found = image
-                .directory()
-                .lookup(name)
-                .map_err(|e| dir_error(dir, &e))?;
-            let target = found.ok_or(Error::NotFound)?;
-            Ok(Fid {
-                volume: self.id,
-                vnode: target.vnode,
-                uniquifier: target.uniquifier,
-            })
-        })
-    }
-
-    /// All entries of a directory, with `.` and `..`, in the order of their slots.
-    pub fn entries(&self, dir: Fid) -> Result<Vec<DirEntry>> {
-        self.with_dir(dir, |_, image| {
-            let mut entries = Vec::new();
-            let done = image.directory().for_each(0, |entry| {
-                entries.push(DirEntry {
-                    name: Bytes::copy_from_slice(entry.name),
-                    vnode: entry.vnode,
-                    uniquifier: entry.uniquifier,
-                });
-                ControlFlow::<()>::Continue(())
-            });
-            done.map_err(|e| dir_error(dir, &e))?;
-            Ok(entries)
-        })
-    }
-
-    /// Reads the pages of a directory from the table.
-    fn read_pages(&self, fid: Fid, record: &VnodeRecord) -> Result<DirImage> {
-        loop {
-            let view = self.view();
-            let image = self.read_pages_at(fid, record, view);
-            // A restore that began just now may have written the version that was found.
-            if view == self.view() {
-                return image;
-            }
-        }
-    }
-
-    fn read_pages_at(&self, fid: Fid, record: &VnodeRecord, view: u64) -> Result<DirImage> {
-        let group = self.group.id.0;
-        let body = record.body_number;
-        let prefix = Key::body_prefix(group, fid.vnode.0, body);
-        let mut image = DirImage::default();
-        let pages = record.length / cellar_wire::dir::PAGE_SIZE as u64;
-        let scan = self.core.engine.scan(&prefix, &prefix);
-        let mut scan = scan.map_err(|error| self.unreadable(fid, error))?;
-        while (image.count() as u64) < pages {
-            let next = scan.next().map_err(|error| self.unreadable(fid, error))?;
-            let Some((key, value)) = next else { break };
-            let number = key.piece_number();
-            if key.epoch() > view || number < image.count() as u64 {
-                continue;
-            }
-            let stored = match Piece::decode(&value) {
-                Ok(Piece::Inline(bytes)) if number == image.count() as u64 => bytes,
-                Ok(_) => break,
-                Err(error) => return Err(self.damaged(fid, &error.to_string())),
-            };
-            if image.push(&stored, key.epoch()).is_none() {
-                break;
-            }
-        }
-        if image.count() as u64 != pages {
-            return Err(self.damaged(fid, "a page of the directory is missing"));
-        }
-        Ok(image)
-    }
-}
-
-impl Locked<'_> {
-    /// The loaded vnode; it exists as long as the lock is held.
-    pub(crate) fn get(&self, fid: Fid) -> Result<&Loaded> {
-        self.guard.as_ref().ok_or(Error::NoVnode(fid))
-    }
-
-    pub(crate) fn get_mut(&mut self, fid: Fid) -> Result<&mut Loaded> {
-        self.guard.as_mut().ok_or(Error::NoVnode(fid))
-    }
-
-    /// Loads a directory's pages into memory if they are not there.
-    pub(crate) fn load_dir(&mut self, volume: &Volume, fid: Fid) -> Result<()> {
-        let loaded = self.get_mut(fid)?;
-        if loaded.record.kind != FileType::Directory {
-            return Err(Error::NotDirectory);
-        }
-        if loaded.dir.is_none() {
-            loaded.dir = Some(volume.read_pages(fid, &loaded.record)?);
-            loaded.recharge();
-        }
-        Ok(())
-    }
-
-    /// Records that the vnode is gone.
-    pub(crate) fn clear(&mut self) {
-        *self.guard = None;
-    }
-
-    /// Takes a new version into memory after its batch was accepted.
-    pub(crate) fn set_record(&mut self, record: VnodeRecord, epoch: u64) {
-        if let Some(loaded) = self.guard.as_mut() {
-            loaded.record = record;
-            loaded.epoch = epoch;
-        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Access lists as text: the form that FetchACL returns, `fs` shows and StoreACL takes.
 //!
-//! The text has two counts, then a line for each positive and each negative entry: a name, a tab
-//! and the rights as a decimal number. Here entries keep their names; the file server translates
-//! them into ids.
+//! The text has two counts, then a line for each positive and each negative entry. A line is a
+//! name, a tab and the rights as a decimal number. Here entries keep their names; the file server
+//! translates them into ids.
 
 use std::fmt::Write as _;
 

@@ -18,7 +18,7 @@
 //!
 //! Tables may use the free room of the file system, and the part of the base's file that no entry
 //! needs. Removed names and small bodies leave their room there. This part is the size of the file
-//! beyond three times the bytes of all entries: pages that are less than a third full are merged.
+//! beyond three times the bytes of all entries. Pages that are less than a third full are merged.
 //!
 //! Each thread first adds its promise and then reads the free space. So of two threads at the same
 //! time at least one sees the other's promise. Let F be the free bytes and P the promised bytes,

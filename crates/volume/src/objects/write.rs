@@ -5,12 +5,16 @@
 //! one change names these blocks. A power cut between two such changes leaves an unfinished version
 //! that no client knows. It is removed when the next version is made from the same base.
 
+mod version_change;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_wire::object::ObjectId;
 use cellar_wire::osd::VERSIONS_MAX;
+
+use version_change::VersionChange;
 
 use super::slots::{ObjectSlot, Write};
 use super::{CACHED_MAX, ObjectStore, STREAM_BYTES, Shared, key_of};
@@ -373,7 +377,7 @@ impl Shared {
             return Err(Error::Superseded(id));
         }
         gathered.write_whole_blocks(&self.engine)?;
-        let mut change = Change::begin(self, id, record, version);
+        let mut change = VersionChange::begin(self, id, record, version);
         change.is_new = step == Step::Object;
         let mut fresh = BTreeMap::new();
         gathered.merge_edges(&mut fresh, |index| change.old_block(index))?;
@@ -420,7 +424,7 @@ impl Shared {
             return Err(Error::Superseded(id));
         }
         let known = record.version(version).map_or(0, |known| known.length);
-        let mut change = Change::begin(self, id, record.clone(), version);
+        let mut change = VersionChange::begin(self, id, record.clone(), version);
         if length >= known {
             change.set_length(|_| length);
             return Ok(Cut::Done(change.commit(state)?));
@@ -470,7 +474,7 @@ impl Shared {
 
     /// Removes the blocks behind `length` from the piece that contains it, and zeros the rest of
     /// its block.
-    fn cut_piece(&self, change: &mut Change<'_>, length: u64) -> Result<Option<Gathered>> {
+    fn cut_piece(&self, change: &mut VersionChange<'_>, length: u64) -> Result<Option<Gathered>> {
         let number = length / PIECE_BYTES;
         let before = change.old_blocks(number)?;
         let mut after = before.clone();
@@ -516,133 +520,6 @@ enum Cut {
 fn is_newest(record: &ObjectRecord, version: u64) -> bool {
     let newest = record.versions.last();
     newest.is_some_and(|newest| newest.version == version && !newest.ending)
-}
-
-/// A change of the newest version of an object, under construction.
-struct Change<'s> {
-    shared: &'s Shared,
-    id: ObjectId,
-    version: u64,
-    record: ObjectRecord,
-    /// The object does not exist yet.
-    is_new: bool,
-    batch: Batch,
-    /// The present pieces, each read once.
-    old: BTreeMap<u64, Option<(u64, Piece)>>,
-}
-
-impl<'s> Change<'s> {
-    fn begin(shared: &'s Shared, id: ObjectId, record: ObjectRecord, version: u64) -> Self {
-        Self {
-            is_new: false,
-            shared,
-            id,
-            version,
-            record,
-            batch: Batch::new(),
-            old: BTreeMap::new(),
-        }
-    }
-
-    fn old(&mut self, number: u64) -> Result<&Option<(u64, Piece)>> {
-        match self.old.entry(number) {
-            std::collections::btree_map::Entry::Occupied(known) => Ok(known.into_mut()),
-            std::collections::btree_map::Entry::Vacant(slot) => {
-                let (record, version) = (&self.record, self.version);
-                let found = self.shared.piece(self.id, record, number, version)?;
-                Ok(slot.insert(found))
-            }
-        }
-    }
-
-    /// The blocks of the present piece.
-    fn old_blocks(&mut self, number: u64) -> Result<PieceBlocks> {
-        Ok(match self.old(number)? {
-            Some((_, Piece::Blocks(blocks))) => blocks.clone(),
-            _ => PieceBlocks::empty(),
-        })
-    }
-
-    /// The present contents of a block; zeros if there is none.
-    fn old_block(&mut self, index: u64) -> Result<Vec<u8>> {
-        let number = index / PIECE_BLOCKS as u64;
-        let pieces = self.old_blocks(number)?;
-        let mut bytes = vec![0; BLOCK];
-        let base = number * PIECE_BLOCKS as u64;
-        let owner = Owner::object(self.record.number);
-        self.shared.read_blocks(
-            self.id,
-            owner,
-            &pieces,
-            base,
-            index,
-            &mut bytes,
-            CacheMode::Cached,
-        )?;
-        Ok(bytes)
-    }
-
-    /// Replaces a piece by `after`.
-    fn replace(&mut self, number: u64, after: PieceBlocks) -> Result<()> {
-        let before = self.old(number)?.clone();
-        let (own, key) = (
-            before.as_ref().map(|(version, _)| *version) == Some(self.version),
-            Key::object_piece(self.record.number, number, self.version),
-        );
-        let mut hides = before.is_some() && !own;
-        if own {
-            let prefix = Key::object_piece_prefix(self.record.number, number);
-            let older = (self.shared.engine).first_version(&key.successor(), &prefix)?;
-            hides = older.is_some();
-            let older = older.map(|(_, value)| Piece::decode(&value)).transpose();
-            // The blocks of a damaged older piece are not known, so none is released that it may
-            // share.
-            if let (Ok(older), Some((_, Piece::Blocks(blocks)))) = (older, &before) {
-                let older = older.as_ref().and_then(Piece::blocks);
-                let others: Vec<_> = older.into_iter().chain([&after]).collect();
-                self.release(blocks.minus(&others));
-            }
-        }
-        if !after.is_empty() {
-            self.batch.put(key, Piece::Blocks(after).encode());
-        } else if hides {
-            self.batch.put(key, Piece::Gone.encode());
-        } else if own {
-            self.batch.delete(key);
-        }
-        if let Some(version) = self.record.versions.last_mut() {
-            version.note_changed(&(number..number + 1));
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, runs: &[Run]) {
-        self.record.blocks += count(runs);
-        self.batch.taken.extend_from_slice(runs);
-        self.batch.wrote_blocks = true;
-    }
-
-    fn release(&mut self, runs: Vec<Run>) {
-        self.record.blocks = self.record.blocks.saturating_sub(count(&runs));
-        self.batch.released.extend(runs);
-    }
-
-    fn set_length(&mut self, length: impl FnOnce(u64) -> u64) {
-        if let Some(version) = self.record.versions.last_mut() {
-            version.length = length(version.length);
-            version.written = clock::seconds();
-        }
-    }
-
-    fn commit(mut self, state: &mut Write<'_>) -> Result<Ticket> {
-        self.batch.put(key_of(self.id), self.record.encode());
-        let ticket = match self.is_new {
-            true => self.shared.commit_counted(self.batch, 1, 0)?,
-            false => self.shared.engine.commit(self.batch)?,
-        };
-        state.set(Some(self.record));
-        Ok(ticket)
-    }
 }
 
 /// The total number of blocks.
