@@ -20,8 +20,8 @@ devices_far_end() {
 cut_no_route() { ip -n "$c1" route del $device_addr; }
 cut_silent() { ip -n "$c1" neigh replace $device_addr lladdr 02:00:00:00:00:99 nud permanent dev eth0; }
 
-# cut_off_test CUT READ STORE: a mount reads and stores files of each shape, first directly at the
-# devices, then, after the cut, through the file server. No read of a file takes longer than READ
+# cut_off_test CUT READ STORE: a mount reads and stores files of each shape directly at the devices.
+# After the cut it does so through the file server. No read of a file takes longer than READ
 # milliseconds, no store longer than STORE. The same holds for a mount that never reached a device.
 cut_off_test() {
     local read=$2 store=$3 shape n

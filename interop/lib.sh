@@ -19,8 +19,8 @@ skip() { echo "skip: $*"; exit 77; }
 at_server() { ip netns exec "$IT_NETNS" "$@"; }
 at_client() { ip netns exec "$IT_NETNS-c1" "$@"; }
 
-# on_fuse [-2] [--root VOL | --dynroot] [--blocks KB] [-- ] COMMAND...: runs COMMAND in afsd.fuse,
-# with the scratch volume (or VOL) mounted at $AFS; --blocks is the size of its cache.
+# on_fuse [-2] [--root VOL | --dynroot] [--blocks KB] [-- ] COMMAND...: Runs COMMAND in afsd.fuse,
+# with the scratch volume (or VOL) mounted at $AFS. --blocks is the size of its cache.
 on_fuse() {
     local n=1 root=(--root "${IT_VOLUME:-scratch}") more=()
     while :; do

@@ -1,9 +1,8 @@
 # Common functions of mount-network and mount-nat.
 #
 # begin NAME and step NAME SECONDS [quiet] run in the mount. begin opens a file with the text 'old'.
-# step waits for the file $share/NAME. Then it measures two times: until a call is served (with
-# quiet, it makes none), and until it sees the change of another client. change NAME makes that
-# change.
+# step waits for the file $share/NAME. Then it measures two times: until a call is served, and until
+# it sees the change of another client. With quiet, it makes no call. change NAME makes that change.
 reader='
     step() {
         for _ in $(seq 2400); do [ ! -e "$share/$1" ] || break; sleep 0.05; done

@@ -1,5 +1,5 @@
-# A separate network for a server and its clients: namespace NAME with bridge br0 (10.99.0.1/24) for
-# the servers, and NAME-c1, NAME-c2 across veth pairs with Ethernet's MTU of 1500. Sourced by run
+# A separate network for a server and its clients. Namespace NAME has bridge br0 (10.99.0.1/24) for
+# the servers. NAME-c1 and NAME-c2 are across veth pairs with Ethernet's MTU of 1500. Sourced by run
 # and by bench/.
 SERVER_ADDR=10.99.0.1
 

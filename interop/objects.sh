@@ -1,5 +1,5 @@
-# Common functions of the tests of object storage: a volume whose directories have policies for each
-# shape, and devices whose servers are separate processes, so that tests can kill them.
+# Common functions of the tests of object storage. The directories of a volume have policies for
+# each shape. The servers of devices are separate processes, so that tests can kill them.
 
 cellar() { at_server env CELLAR_DIR="$IT_DIR/server" "$CELLAR" "$@"; }
 

@@ -1,7 +1,8 @@
 //! Datagrams to an endpoint that serves one service and has a call of its own out.
 //!
-//! The input is a sequence of: a byte that chooses how much time passes and from which of two
-//! addresses the datagram comes, two bytes of length, the datagram. A length of 0 is a time-out.
+//! The input is a sequence of steps: a byte, two bytes of length, the datagram. The byte chooses
+//! how much time passes, and the address of two from which the datagram comes. A length of 0 is a
+//! time-out.
 
 #![no_main]
 

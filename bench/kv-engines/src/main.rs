@@ -156,7 +156,7 @@ impl Random {
         (0..length.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(length).collect()
     }
 
-    /// A body's record: 50.31 % of files are at most 4 KiB with a mean of 1,250 bytes; a larger
+    /// A body's record. 50.31 % of files are at most 4 KiB, with a mean of 1,250 bytes. A larger
     /// one is a record of 24 to 300 bytes that lists blocks.
     fn body(&mut self) -> Vec<u8> {
         let length = if self.below(10_000) < 5031 {

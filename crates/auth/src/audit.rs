@@ -7,8 +7,8 @@
 //!    the name still leads to the open file, and opens a new file if not. So log rotation needs
 //!    only a rename. A symbolic link is not followed.
 //! 3. Refused acts of anonymous callers are recorded at a bounded rate, since every host on the
-//!    network can cause them: a hundred at once, one per second over time. The next line tells how
-//!    many are missing.
+//!    network can cause them. The rate is a hundred at once, one per second over time. The next
+//!    line tells how many are missing.
 //! 4. When the last clone of an [`Audit`] is dropped, it waits until all queued records are
 //!    written.
 

@@ -2,7 +2,7 @@
 //!
 //! 1. The contents of a file are kept together with its stamp (device, inode, size, change time) at
 //!    the time of opening. Each use compares the stamp, which costs one system call.
-//! 2. If a file cannot be read or parsed, its last good contents stay in force: a careless edit of
+//! 2. If a file cannot be read or parsed, its last good contents stay in force. A careless edit of
 //!    the keys must not lock out all users. The failure is logged once for each stamp.
 //! 3. Cellar's own changes are atomic: a new file of mode 0600 is written in the same directory,
 //!    synced and renamed.

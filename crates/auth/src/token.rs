@@ -18,8 +18,8 @@ pub struct Token {
     /// The client that it names, as the client knows it (`user@REALM`). The ticket itself is opaque
     /// here.
     pub principal: String,
-    /// The form of the ticket, as sent to the server: 213 (a Kerberos 5 encrypted part), 256 (a
-    /// whole Kerberos 5 ticket), or below 256 the version of a DES service key.
+    /// The form of the ticket, as sent to the server. 213 is a Kerberos 5 encrypted part, 256 a
+    /// whole Kerberos 5 ticket. Another value below 256 is the version of a DES service key.
     pub kvno: u32,
     /// The session key for rxkad, 56 bits and parity.
     pub session_key: Zeroizing<[u8; 8]>,

@@ -3,8 +3,8 @@
 //!
 //! 1. Every answer of a server about a vnode passes through [`Promises::apply_status`], which
 //!    decides whether the answer gives a promise.
-//! 2. An answer gives none if a break may have been missed since the call began: the vnode was
-//!    broken, an unknown vnode was broken, or the server was silent and returned.
+//! 2. An answer gives none if a break may have been missed since the call began. Reasons: a break
+//!    of the vnode or of an unknown one, or a silent server that returned.
 //! 3. `coherence.rs` has the rules for notices to the kernel. No other file sends them.
 
 use std::sync::Arc;

@@ -13,10 +13,10 @@
 //!    program gets its answer. A killed process loses nothing that the kernel has. So all answered
 //!    writes are here; unanswered ones may be here in part. Only a shortening is noted before it is
 //!    done. It is repeated when the file is recovered.
-//! 3. *After a crash of the machine* (another boot than in [`Record::Boot`]) dirty bytes count only
-//!    if both files were synced since ([`Record::Synced`]), and if the file has the length in the
-//!    log: a shortened file may be on the disk without its record. Other dirty bytes are put aside
-//!    and reported.
+//! 3. *After a crash of the machine* (another boot than in [`Record::Boot`]) dirty bytes count
+//!    under two conditions. Both files were synced since ([`Record::Synced`]), and the file has the
+//!    length in the log. A shortened file may be on the disk without its record. Other dirty bytes
+//!    are put aside and reported.
 //! 4. *A truncated record at the end* was never answered, and is ignored. Damage anywhere else
 //!    means that nothing is certain. Clean bytes are dropped and dirty ones are put aside,
 //!    including those that only records behind the damage name.

@@ -1,5 +1,5 @@
-//! Tests of what a cache directory survives: the process killed at every single write, the machine
-//! crashed with any part of what was written lost, and damage.
+//! Tests of the crashes that a cache directory survives. The process is killed at every write, the
+//! machine crashes and loses any part of the written bytes, or files are damaged.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

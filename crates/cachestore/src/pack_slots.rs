@@ -3,8 +3,8 @@
 //! To create, open and remove a file costs a file system more than to write its first bytes. On an
 //! ext4 from which many files were removed lately it costs half a millisecond, more than the server
 //! needs to send the file. Therefore a file of at most [`SLOT`] bytes lies in a *pack*: a sparse
-//! file with [`SLOTS`] places, of which only written parts use space on the disk. Why that is as
-//! safe as separate files (`cache_index.rs` has the rules):
+//! file with [`SLOTS`] places. Only written parts of it use space on the disk. Why that is as safe
+//! as separate files (`cache_index.rs` has the rules):
 //!
 //! 1. *No slot is used twice.* A slot belongs to the number of its file, and each number is given
 //!    once. Whatever an older index says of a number, the bytes of another file are never taken for
@@ -17,7 +17,7 @@
 //! 4. *Bytes that were ever synced are synced again*, with the name of the new file, before the
 //!    slot is emptied. A shortening is in the index on the disk before it is done, if any of the
 //!    bytes were synced, whatever was changed since. The reason: the index on the disk may end
-//!    there, and after a crash of the machine a hole is never taken for written bytes
+//!    there. After a crash of the machine a hole is never taken for written bytes
 //!    ([`Slots::are_written`] checks). If the name cannot be synced, slot and file both stay until
 //!    it can be, or until neither is needed.
 //! 5. *A pack without used slots is removed.*

@@ -8,17 +8,17 @@
 //! 2. **Acknowledged changes are durable.** When `transact` returns a [`Revision`], the change
 //!    survives power loss (one server) or the loss of a minority (many).
 //! 3. **Changes are numbered and can be followed.** Every committed transaction has the next
-//!    revision, and a [`Watch`] delivers the changes of each in order, none before it is durable.
-//!    This is how servers keep typed copies in memory and answer reads without a database.
+//!    revision. A [`Watch`] delivers the changes of each in order, none before it is durable. This
+//!    is how servers keep typed copies in memory and answer reads without a database.
 //!
 //! ## Why the interface blocks
 //!
 //! The body of a transaction is synchronous and may run more than once. That serves both kinds of
-//! engine: an embedded one runs it under its writers' lock, and one over etcd runs it against its
-//! watched copy, sends "if nothing I read has changed, then these puts" and runs it again if
-//! something had. Only the commit waits, for a disk or for a network, once a transaction. Reads do
+//! engine. An embedded one runs it under its writers' lock. One over etcd runs it against its
+//! watched copy, and sends the puts on condition that nothing read has changed. Otherwise it runs
+//! the body again. Only the commit waits, for a disk or for a network, once a transaction. Reads do
 //! not come here in the steady state at all (promise 3). So the price of a blocking call is one
-//! parked thread of the blocking pool per write in flight, and for it the engines, the models above
+//! parked thread of the blocking pool per write in flight. In return, the engines, the models above
 //! and their crash tests need no executor. Writers that wait together share one sync.
 //!
 //! [`Embedded`] is the engine for one server.

@@ -1,6 +1,6 @@
 //! Rows as they lie in the file: each value with a checksum of table, key and value behind it.
 //!
-//! A flipped bit in a key moves a row to another place, where it would count: a member of one group
+//! A flipped bit in a key moves a row to another place, where it would count. A member of one group
 //! would be one of another. So the checksum covers the key as well. A row that does not match it is
 //! an error of the lookup that met it.
 

@@ -1,7 +1,7 @@
 //! The databases as text: the form of the copy beside them, and of `cellar db export`.
 //!
-//! `docs/format/databases.md` describes it. Each row has a checksum, and the last line has the
-//! number of rows and a checksum of all that is before it, so that a file that was cut is found.
+//! `docs/format/databases.md` describes it. Each row has a checksum. The last line has the number
+//! of rows and a checksum of the text before it, so a truncated file is recognised.
 
 // Foreign bytes are parsed here: nothing may panic on them.
 #![cfg_attr(

@@ -1,10 +1,10 @@
 //! The verification of a whole database before its use: redb's checksums of all pages, then every
 //! row.
 //!
-//! Pages of redb hold the checksums of the pages below them, from the root on, so a changed bit in
-//! any page that counts is found, also one that would make rows disappear. redb itself looks at
-//! them only on request. Repairs meanwhile stay in memory ([`Layer`]): a database that needs more
-//! than the replay of a crash is refused as it is.
+//! Pages of redb hold the checksums of the pages below them, from the root on. So a changed bit in
+//! any reachable page is found, also one that would make rows disappear. redb itself looks at them
+//! only on request. Repairs meanwhile stay in memory ([`Layer`]): a database that needs more than
+//! the replay of a crash is refused as it is.
 
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableHandle};
 

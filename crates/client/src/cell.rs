@@ -1,9 +1,9 @@
 //! Cells: their names, the addresses of their database servers, and the ports of their roles.
 //!
-//! A [`Cell`] comes from one of four sources: a `CellServDB` ([`parse_cell_serv_db`]), the
-//! directory of a cell on this machine, a server address of the command line, or the DNS ([`Dns`]).
-//! `KnownCells` is the table of a client's cells. Other facts about a cell, for instance the file
-//! server of a volume, come from its VL servers.
+//! A [`Cell`] comes from a `CellServDB` ([`parse_cell_serv_db`]), a cell's directory on this
+//! machine, a server address of the command line, or the DNS ([`Dns`]). `KnownCells` is the table
+//! of a client's cells. Other facts about a cell, for instance the file server of a volume, come
+//! from its VL servers.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -23,7 +23,7 @@ impl From<AbortCode> for Error {
 impl Error {
     /// The code for the caller; `damaged` is the code of the caller's package for a damaged
     /// database. If the database cannot be written, the code is that of a ubik server without a
-    /// quorum or a disk, so that clients try another server.
+    /// quorum or a disk. Clients then try another server.
     pub fn abort_code(&self, damaged: AbortCode) -> AbortCode {
         match self {
             Self::Refused(code) => *code,

@@ -1,5 +1,5 @@
 //! The database servers of a cell: volume location (VL), protection (PR), object storage devices
-//! and policies (OSDDB), and the votes (VOTE) through which `udebug` sees their state.
+//! and policies (OSDDB). Through the votes (VOTE) `udebug` sees their state.
 //!
 //! Each server consists of tables over [`cellar_celldb`] and a typed copy in memory that answers
 //! every lookup ([`Vl`], [`Pr`], [`OsdDb`]). A procedure is one function from caller and arguments

@@ -1,8 +1,8 @@
 //! Tokens for the AFS client inside the Linux kernel (kAFS): keys of type `rxrpc` in a keyring.
 //!
 //! When a process accesses a file, the kernel looks for a key `afs@CELL` in the session keyring of
-//! the process and in the keyrings that are linked there. A key holds a ticket, its session key and
-//! its end time. The kernel removes the key at that time.
+//! the process. It also searches the keyrings that are linked there. A key holds a ticket, its
+//! session key and its end time. The kernel removes the key at that time.
 //!
 //! 1. Child processes inherit a session keyring and share it with the parent. So the shell in which
 //!    `cellar login` was typed finds the token that `cellar login` puts there. A process without a
@@ -32,8 +32,8 @@ const KEYRINGS_MAX: usize = 64;
 const TOKENS_MAX: u32 = 8;
 /// The security index of rxkad.
 const RXKAD: u32 = 2;
-/// The errors that mean that there are no such keys: `ENODEV` from a kernel without the key type,
-/// `ENOSYS` from a kernel without keyrings, `EPERM` in a container that may not use keyrings.
+/// The errors that mean that there are no such keys. `ENODEV`: a kernel without the key type.
+/// `ENOSYS`: a kernel without keyrings. `EPERM`: a container that may not use keyrings.
 const NO_KEYS: [i32; 3] = [19, 38, 1];
 
 /// The keyring into which a token is put.

@@ -44,7 +44,7 @@ impl DomainRealm {
             let found = self.0.iter().find(|(domain, _)| domain == wanted);
             found.map(|(_, realm)| realm.as_str())
         };
-        // The name of a domain also matches its hosts. Most cells have the name of their domain, so
+        // The name of a domain also matches its hosts. Most cells have the name of their domain. So
         // a line of a domain (with a dot) also matches the name itself, which no host needs.
         line(&name)
             .or_else(|| line(&format!(".{name}")))

@@ -33,8 +33,8 @@ pub async fn cached_token(
 /// The realms are tried in the order in which the cell's service is looked for (see
 /// [`candidates`](crate::candidates)). Of several tickets of one realm, the one that ends last is
 /// taken. The KDC of a realm knows the session keys of its tickets, and can therefore impersonate
-/// the cell's servers. A realm that belongs neither to the user nor to the cell (it was named at a
-/// login) comes after all others, even if its tickets last longer.
+/// the cell's servers. A realm that was named at a login may belong neither to the user nor to the
+/// cell. It comes after all others, even if its tickets last longer.
 pub fn best<'a>(
     tickets: &'a [Ticket],
     cell: &str,

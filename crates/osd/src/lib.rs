@@ -8,7 +8,7 @@
 //! * `upkeep`: scrubs and the end of soft deletes;
 //! * `limits`: all bounds, with their reasons; `refusal`: the only place that selects abort codes.
 //!
-//! A handler runs on a shard's thread and never blocks it: it answers directly from memory, and
+//! A handler runs on a shard's thread and never blocks it. It answers directly from memory, and
 //! does everything else on a thread of the pool.
 
 mod admit;

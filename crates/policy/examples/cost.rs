@@ -1,5 +1,5 @@
-//! The cost of policies at the creation of a file: evaluations per second of 1 to 200 rules with
-//! globs and expressions, with names that match none, the last, and all of them.
+//! The cost of policies at the creation of a file, in evaluations per second of 1 to 200 rules with
+//! globs and expressions. The names match none, the last, or all of them.
 //!
 //! `cargo run --profile dist -p cellar-policy --example cost`
 

@@ -9,9 +9,9 @@
 //! use(3);
 //! ```
 //!
-//! Cellar adds conditions on directory, volume, owner and group, device classes, up to 32 stripes
-//! in units of up to 16 MiB, erasure codes (`ec=4+2`), and steps by size. The grammar is at the
-//! head of `parse.rs`.
+//! Cellar adds conditions on directory, volume, owner and group, device classes, erasure codes
+//! (`ec=4+2`), and steps by size. It allows up to 32 stripes in units of up to 16 MiB. The grammar
+//! is at the head of `parse.rs`.
 //!
 //! A text is parsed into a [`Policy`], which can be printed in several forms. All policies of a
 //! cell are compiled into [`Policies`], which evaluate a file in about a microsecond. The crate is

@@ -5,7 +5,7 @@
 //! 2. A glob must match the whole name. `*` takes slashes and leading dots, too; `?` and `.` are
 //!    one character of UTF-8. `*` also matches names that are not UTF-8.
 //! 3. In the brackets of a POSIX expression a backslash is a character like others, and so are `&`,
-//!    `~` and `[`: they are rewritten into what the engine takes.
+//!    `~` and `[`. They are rewritten into the engine's form.
 
 use regex_automata::nfa::thompson;
 use regex_automata::util::syntax;

@@ -1,9 +1,9 @@
 //! Outgoing call: the caller's handle, and the state shared with the transport.
 //!
 //! 1. Caller and transport may be on different threads. [`CallShared`] holds the result and two
-//!    queues: bytes that the caller has written and the transport has not taken, and received bytes
-//!    that the caller has not read. A lock held for a few instructions guards it; on the shard's
-//!    own thread it is never contended.
+//!    queues. One has bytes that the caller has written and the transport has not taken. The other
+//!    has received bytes that the caller has not read. A lock held for a few instructions guards
+//!    it; on the shard's own thread it is never contended.
 //! 2. Both directions are bounded. If a caller does not read, `received` fills up, the transport
 //!    stops reading, and the protocol's window closes. If a server does not read, `unsent` fills up
 //!    and the writer waits.

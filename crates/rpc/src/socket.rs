@@ -91,8 +91,8 @@ fn attach_shard_choice(socket: &Socket, count: usize) -> io::Result<()> {
         len: program.len() as libc::c_ushort,
         filter: program.as_mut_ptr(),
     };
-    // SAFETY: the descriptor is open; `program` and the array it points to live through the call,
-    // which copies them; the length passed is that of the structure.
+    // SAFETY: the descriptor is open. `program` and the array it points to live through the call,
+    // which copies them. The length passed is that of the structure.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

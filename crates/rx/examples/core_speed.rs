@@ -1,8 +1,8 @@
 //! Speed of the core alone: two endpoints in one thread exchange datagrams in memory.
 //!
-//! Prints packets per second and nanoseconds per packet for bulk transfer (for both ends together;
-//! divide by two for one end), and microseconds for a small call. One copy of each run stands in
-//! for the kernel's copy. `cargo run --profile dist -p cellar-rx --example core_speed`
+//! Prints packets per second and nanoseconds per packet for bulk transfer, and microseconds for a
+//! small call. The times are of both ends together; divide by two for one end. One copy of each run
+//! stands in for the kernel's copy. `cargo run --profile dist -p cellar-rx --example core_speed`
 
 use std::sync::Arc;
 use std::time::Instant;

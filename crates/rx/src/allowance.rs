@@ -10,8 +10,8 @@
 //!    retransmission.
 //!
 //! Nothing else is sent, however many timers expire. An address is verified when it presents a
-//! value from a packet that it received. That value is the serial of one of our packets in an ACK
-//! (the serials of a server connection begin at a random number), or the answer to a challenge. The
+//! value from a packet that it received. That value is the serial of one of our packets in an ACK,
+//! or the answer to a challenge. The serials of a server connection begin at a random number. The
 //! proof is valid for [`PROOF_LIFE`] and each further proof renews it, so a peer in use stays
 //! verified.
 //!

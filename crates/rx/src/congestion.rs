@@ -11,7 +11,7 @@
 //!    seconds without a new minimum, the sender limits itself to four packets for 200 ms to measure
 //!    one.
 //! 4. Single losses are ignored. On long paths they are not congestion, and halving the window
-//!    would leave the path idle (Reno needs a loss rate under 10^-6 for 100 Mbit/s at 100 ms). A
+//!    would leave the path idle. Reno needs a loss rate under 10^-6 for 100 Mbit/s at 100 ms. A
 //!    loss of more than a tenth of a round means that the bottleneck's queue is shorter than the
 //!    model assumes. The window is then cut by 30 %, and may grow by 25 % in each round without
 //!    such losses.

@@ -1,6 +1,6 @@
-//! A cell of one or two volumes in this process, for tests of clients: a real file server over a
-//! disk in memory, and a location server that knows the volumes. It needs no fixed ports, no root
-//! and no files. Only tests depend on it.
+//! A cell of one or two volumes in this process, for tests of clients. It has a real file server
+//! over a disk in memory, and a location server that knows the volumes. It needs no fixed ports, no
+//! root and no files. Only tests depend on it.
 //!
 //! A failure of the setup panics, which fails the test.
 

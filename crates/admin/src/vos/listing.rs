@@ -205,8 +205,8 @@ impl Volumes<'_> {
         })
     }
 
-    /// The number of packets that a server has sent so far in its transfers of a volume or of
-    /// clones of it; none if there is no transfer.
+    /// The number of packets that a server has sent so far in its transfers of a volume or of its
+    /// clones. `None`: there is no transfer.
     ///
     /// # Errors
     /// The server does not answer.

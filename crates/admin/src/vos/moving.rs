@@ -17,8 +17,8 @@
 //!
 //! The next run of the same move reads which copy the VLDB names. If that is the source, it removes
 //! the other copy, brings the source on line and starts the move again. If it is the destination,
-//! it does steps 7 and 8. After an error or a request to stop, the job goes back in the same way:
-//! it removes the other copy and brings the source on line.
+//! it does steps 7 and 8. After an error or a request to stop, the job also removes the other copy
+//! and brings the source on line.
 
 use cellar_wire::afsvol::{self, RestoreCookie, VolserStatus};
 use cellar_wire::ids::VolumeId;

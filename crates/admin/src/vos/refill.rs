@@ -43,8 +43,8 @@ struct Copy {
 }
 
 impl Volumes<'_> {
-    /// Repairs a damaged file, from other versions of it on its server, and from other sites that
-    /// have it with the same data version and length. Places that no copy has are counted in
+    /// Repairs a damaged file. The bytes come from other versions on its server, and from other
+    /// sites that have the same data version and length. Places that no copy has are counted in
     /// [`missing`](Refilled).
     ///
     /// # Errors

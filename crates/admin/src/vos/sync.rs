@@ -424,8 +424,8 @@ fn place(draft: &mut Draft, at: Location, flags: u32) {
     }
 }
 
-/// The order of the checks: group by group, in each the read-write volume first, then the backup
-/// volumes, then the read-only volumes, with higher ids first.
+/// The order of the checks: group by group. In each group the read-write volume is first, then the
+/// backup volumes, then the read-only volumes. Higher ids come first.
 fn order(info: &VolumeInfo) -> (std::cmp::Reverse<u32>, u8, std::cmp::Reverse<u32>) {
     let (group, kind) = match info.r#type {
         VolumeType::ReadWrite => (info.id, 0),

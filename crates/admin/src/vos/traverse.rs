@@ -97,8 +97,8 @@ pub struct Traversed {
     pub sizes: Vec<SizeClass>,
     /// The use of each place, by number.
     pub places: Vec<PlaceUsage>,
-    /// The data that exists once only: objects without another copy or parity, and files on file
-    /// servers in volumes without a read-only copy on another server.
+    /// The data that exists only once: objects without another copy or parity, and files of volumes
+    /// without a read-only copy on another server.
     pub single: Vec<PlaceUsage>,
     /// The volumes that were not checked, and the reasons.
     pub missed: Vec<(String, String)>,

@@ -67,8 +67,8 @@ pub struct Traffic {
     pub reads: [u32; 4],
     /// Writes, in the same four groups.
     pub writes: [u32; 4],
-    /// Files written by the author of the previous write, by the age of that write: up to 60 s, 10
-    /// min, 1 h, 1 day, 1 week, longer.
+    /// Files written by the author of the previous write. The classes are the age of that write: up
+    /// to 60 s, 10 min, 1 h, 1 day, 1 week, longer.
     pub file_same_author: [u32; 6],
     /// Files written by another author.
     pub file_different_author: [u32; 6],

@@ -1,8 +1,8 @@
 //! A keytab in the form of MIT Kerberos: `rxkad.keytab` of a server, or the output of `ktadd`.
 //!
-//! The file is two bytes of version and entries. An entry is a signed length (negative: a hole of
-//! that size), the principal's components, a time, a version of 8 bits, the key, and, if there is
-//! room, the version in 32 bits.
+//! The file is two bytes of version and entries. An entry is a signed length, the principal's
+//! components, a time, a version of 8 bits and the key. If there is room, the version follows in 32
+//! bits. A negative length is a hole of that size.
 
 use std::path::Path;
 

@@ -2,8 +2,8 @@
 //!
 //! 1. After too many failures within a minute, a peer gets no challenge for some seconds: its calls
 //!    wait. Calls of honest users behind the same address wait as long, and then continue. No
-//!    connection waits for more than one such pause: addresses can be forged, and an attacker who
-//!    keeps failing from a forged address must not lock its owner out.
+//!    connection waits for more than one such pause. Addresses can be forged, and an attacker who
+//!    keeps failing from one must not lock its owner out.
 //! 2. A peer is one IPv4 address or one IPv6 network (/64): within such a network an attacker has
 //!    all addresses.
 //! 3. The table is bounded. When it is full, the peer whose minute began first is removed.

@@ -1,5 +1,5 @@
-//! Two endpoints and a network that loses, doubles and reorders datagrams as a seed says, with an
-//! attacker on the path who sees each datagram and may change it, drop it, or send others. Virtual
+//! Two endpoints and a network that loses, doubles and reorders datagrams as a seed says. An
+//! attacker on the path sees each datagram, and may change it, drop it, or send others. Virtual
 //! time, one thread.
 
 use std::cmp::Reverse;

@@ -24,8 +24,8 @@ const LINE_MAX: usize = 4_096;
 /// How long a pending create waits if nothing asks for it.
 pub(super) const AGE: Duration = Duration::from_secs(1);
 
-/// The result of a pending create: the status, and whether the file has the contents of the create;
-/// or the reason why it was not created.
+/// The result of a pending create: the status, and whether the file has the contents of the create.
+/// An error is the reason why it was not created.
 pub(super) type Outcome = std::result::Result<(AfsFetchStatus, bool), CallError>;
 
 /// The link from a vnode to its pending create.
@@ -158,7 +158,7 @@ impl Queue {
     }
 
     /// Requests all items, or all in a directory, except those that were refused lately. Items of a
-    /// call without an answer are always requested: the file may exist already, or may still be
+    /// call without an answer are always requested. Their files may exist already, or may still be
     /// created, whatever the server says about the directory before.
     pub(super) fn want_all(&self, directory: Option<&Vnode>) -> Vec<oneshot::Receiver<Outcome>> {
         let mut line = self.line.lock();

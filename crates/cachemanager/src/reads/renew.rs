@@ -14,8 +14,8 @@
 //!    server would keep the writer waiting. These are asked as well, but the answer to the break
 //!    does not wait for them.
 //!    An OpenAFS server breaks the promises about a read-only volume when it takes the volume off
-//!    line to release it, and not again when the new contents are there. So a request that finds
-//!    the volume off line is repeated every [`OFF_LINE_WAIT`].
+//!    line to release it. It does not break them again when the new contents are there. So a
+//!    request that finds the volume off line is repeated every [`OFF_LINE_WAIT`].
 //! 4. If the kernel makes no request itself, this is done [`UNASKED_MAX`] times. Then the promise
 //!    stays broken, and stores by other clients need not wait for this client any more.
 
@@ -42,8 +42,8 @@ const NEAR: Duration = Duration::from_millis(40);
 const TAIL: u64 = 64 << 10;
 /// The time between two requests about a file of a volume that is off line.
 const OFF_LINE_WAIT: Duration = Duration::from_millis(100);
-/// The most requests about a file of a volume that is off line: ten seconds, longer than a release
-/// takes whose clone is on the same partition.
+/// The most requests about a file of a volume that is off line. They take ten seconds, longer than
+/// a release whose clone is on the same partition.
 const OFF_LINE_TRIES: u32 = 100;
 /// How often the length is sent if the file changes in between.
 const TRIES: u32 = 4;

@@ -503,9 +503,8 @@ fn record(kind: u8, numbers: &[u64], rest: &[u8]) -> Vec<u8> {
     [frame.as_flattened(), &body].concat()
 }
 
-/// The cache directory of a mount with `--leases=all`, as older versions had, that was killed: it
-/// had made the directory `volume.5.69` and files in it and in the root, and told the server of
-/// none.
+/// The cache directory of a killed mount with `--leases=all`, as older versions had. It had created
+/// the directory `volume.5.69`, and files in it and in the root. No server knew them.
 fn killed_with_all(place: &Path, volume: u64) {
     const NONE: u64 = u64::MAX;
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");

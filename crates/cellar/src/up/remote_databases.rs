@@ -2,9 +2,9 @@
 //! cell.
 //!
 //! They are called with the cell's key. A protection server reveals the groups of an identity only
-//! to a holder of the key, and a location server lets only such a caller register. The ticket for
-//! it is made with the newest key. After that key is retired the servers refuse the ticket, and
-//! another is made.
+//! to a holder of the key. A location server lets only such a caller register. The ticket for it is
+//! made with the newest key. After that key is retired the servers refuse the ticket, and another
+//! is made.
 //!
 //! The file server keeps answers for two hours, like OpenAFS's, and asks again after `FlushCPS`.
 //! Servers on other machines do not announce that their answers have changed.

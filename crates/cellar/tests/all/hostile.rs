@@ -8,7 +8,7 @@
 //! * [`amplification`]: how many bytes a request with a forged sender brings to that address;
 //! * [`datagrams`]: garbage, floods of connections, and packets forged for other clients' calls.
 //!
-//! After each test the server still runs, answers on all its ports, has caught no panic, has
+//! After each test the server still runs and answers on all its ports. It has caught no panic, has
 //! counted its refusals, and has not grown beyond a bound.
 
 mod amplification;

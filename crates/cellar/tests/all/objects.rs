@@ -1,5 +1,5 @@
-//! Files in objects on a real cell: made by `cellar cp`, on devices of the cell's own process and
-//! of other processes, which are killed, stopped and damaged.
+//! Files in objects on a real cell, created by `cellar cp`. The devices are in the cell's process
+//! and in other processes, which are killed, stopped and damaged.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -133,8 +133,8 @@ fn being_made(cell: &Cell, file: &str, on: &[u64], known: &mut HashSet<String>) 
     found.expect("an object")
 }
 
-/// A device dies for good. Of the devices in the repair, one that the object is made from is killed
-/// while it is read, then the one that the object is made on.
+/// A device dies for good. During the repair two devices are killed: one from which the object is
+/// computed, while it is read, then the one that receives the object.
 fn repairs_go_on(name: &str, layout: &str, length: usize) {
     let options = [
         "--repair-after",

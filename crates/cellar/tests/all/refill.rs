@@ -30,8 +30,8 @@ fn check(cell: &Cell, path: &str, contents: &[u8]) {
     std::fs::remove_file(&back).expect("removed");
 }
 
-/// Changes a byte in the middle of a file's stored bytes on a stopped server, in one of their
-/// copies, by their order on the disk. Returns the number of copies.
+/// Changes a byte in the middle of a file's stored bytes on a stopped server. `copy` numbers their
+/// copies by the order on the disk. Returns the number of copies.
 fn spoil(cell: &Cell, contents: &[u8], copy: usize) -> usize {
     let blocks = cell.directory().join("vicepa/blocks.0");
     let stored = std::fs::read(&blocks).expect("blocks");

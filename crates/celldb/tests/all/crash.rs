@@ -1,5 +1,5 @@
-//! Power fails at the n-th operation on the disk, for every n: what was acknowledged is there
-//! afterwards, and what was not is absent or whole.
+//! Power fails at the n-th operation on the disk, for every n. Afterwards acknowledged changes are
+//! there, and others are absent or whole.
 //!
 //! The disk keeps a durable image and the operations since its last sync. Cutting the power applies
 //! any subset of those, some of them only up to a sector in their middle.

@@ -1,7 +1,7 @@
 //! GetCPS, GetCPS2, GetHostCPS: all ids under which a user or a host acts.
 //!
 //! A current protection subdomain is a sorted list of ids: the user, its groups, the groups in
-//! which these are nested, system:anyuser, and for users of this cell system:authuser. A file
+//! which these are nested, and system:anyuser. Users of this cell also have system:authuser. A file
 //! server checks access lists with it. A host has one too. A user that is named by the host's
 //! address, or by a network's (with trailing zeros), makes the host a member of that user's groups.
 

@@ -17,8 +17,8 @@ pub trait Directory: Send + Sync {
     fn name(&self, id: ViceId) -> Option<PrName>;
 
     /// The ids under which a user acts, in ascending order: itself, its groups, the groups in which
-    /// these are nested, system:anyuser and, for users of this cell, system:authuser. `None` for an
-    /// unknown id.
+    /// these are nested, and system:anyuser. Users of this cell also have system:authuser. `None`
+    /// for an unknown id.
     fn cps(&self, id: ViceId) -> Option<Vec<ViceId>>;
 
     /// The groups of a host by its IPv4 address (192.0.2.1 is 0xc0000201), in ascending order.

@@ -264,8 +264,8 @@ fn charge(tables: &mut Tables<'_, '_>, creator: ViceId, is_admin: bool) -> Resul
     Ok(())
 }
 
-/// The id for a user of the cell that `group` represents: the user's number in the upper half, and
-/// the lower half of the group's id. Takes one from the group's quota.
+/// The id for a user of the cell that `group` represents. The upper half is the user's number, the
+/// lower half that of the group's id. Takes one from the group's quota.
 fn foreign_id(
     tables: &mut Tables<'_, '_>,
     group: ViceId,
@@ -303,8 +303,8 @@ fn foreign_id(
     Ok(id)
 }
 
-/// The name that a new group `name` must have if `owner` owns it: the owner's name before the colon
-/// (`system` for administrators), and the part of `name` after it.
+/// The name that a new group `name` must have if `owner` owns it. The owner's name comes before the
+/// colon (`system` for administrators), the part of `name` after it.
 ///
 /// # Errors
 /// PRNOENT, PRPERM, PRBADNAM; PRGROUPEMPTY if the owner is a group without members.

@@ -207,8 +207,8 @@ impl Cell {
         listed
     }
 
-    /// Checks that both ends of each membership agree, that counts are right, that every id in a
-    /// list exists, that names refer to the right entries, and that the model agrees with the
+    /// Checks that both ends of each membership agree, that counts are right, and that every id in
+    /// a list exists. Names must refer to the right entries, and the model must agree with the
     /// tables.
     fn check(&self) {
         let fresh = Pr::open(Arc::clone(&self.db), Arc::clone(&self.pr.clock), "x").unwrap();

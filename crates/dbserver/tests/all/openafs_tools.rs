@@ -1,7 +1,7 @@
 //! OpenAFS's own `vos`, `pts` and `udebug` against Cellar's servers, on the default ports.
 //!
 //! The tools find a cell through files in `/etc/openafs`. Therefore the test runs itself again in
-//! its own network and mount namespaces, where it can replace these files and use the ports 7002
+//! its own network and mount namespaces. There it can replace these files and use the ports 7002
 //! and 7003. It needs root, `unshare`, `mount`, `ip` and Debian's openafs-client and
 //! openafs-dbserver (for udebug). Without them it prints the reason and passes.
 

@@ -180,8 +180,8 @@ impl Writer {
         };
         let keeps = self.code.is_some() && self.has_kept_bytes(&run);
         if safe < self.high || (keeps && self.high > 0) {
-            // Calls may overtake each other: no other call for the same bytes may be in progress,
-            // and no version may be read that its device has yet to create.
+            // Calls may overtake each other. So no other call for the same bytes may be in
+            // progress, and no version may be read that its device has yet to create.
             self.drain().await?;
         }
         if !run.is_empty() && self.code.is_some() {

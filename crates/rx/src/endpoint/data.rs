@@ -5,12 +5,12 @@
 //! driver still works on it, it fails with -1 and the new call gets BUSY; its retransmission
 //! succeeds.
 //!
-//! Rules for acknowledgements (2.2). Five kinds of packets are acknowledged at once: packets that
-//! request it, duplicates, packets out of order or beyond the window, packets that fill a hole, and
-//! every second packet. A Cellar sender requests an ACK at the end of each burst, so for it every
-//! 32nd packet suffices. All others are acknowledged within 100 ms. A complete, short request is
-//! left to the reply. The code here only records what is wanted. The ACK is built when the driver
-//! asks for packets, so one ACK covers a whole batch.
+//! Rules for acknowledgements (2.2). These packets are acknowledged at once: those that request it,
+//! duplicates, those out of order or beyond the window, those that fill a hole, and every second
+//! packet. A Cellar sender requests an ACK at the end of each burst, so for it every 32nd packet
+//! suffices. All others are acknowledged within 100 ms. A complete, short request is left to the
+//! reply. The code here only records what is wanted. The ACK is built when the driver asks for
+//! packets, so one ACK covers a whole batch.
 
 use bytes::Bytes;
 

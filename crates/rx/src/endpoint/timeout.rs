@@ -45,8 +45,8 @@ const CLIENT_PING: u64 = 1_000_000;
 /// The same while the last ping is unanswered, for the first [`PINGS_SOON`] pings.
 const REPEATED_PING: u64 = 300_000;
 const PINGS_SOON: u8 = PINGS_LOST + 2;
-/// Rule 4. If a tenth of all packets is lost, this many pings in a row are lost with a probability
-/// of less than one in ten million.
+/// Rule 4. If a tenth of all packets is lost, the probability to lose this many pings in a row is
+/// less than one in ten million.
 const PINGS_LOST: u8 = 10;
 
 /// Time limits of a call, microseconds.

@@ -1,5 +1,5 @@
-//! Helpers for tests of object storage: devices in the cell's own process or in processes of their
-//! own, files in objects, and the locations of these.
+//! Helpers for tests of object storage: devices in the cell's process or in their own, files in
+//! objects, and the locations of these.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

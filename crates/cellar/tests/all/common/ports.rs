@@ -1,7 +1,7 @@
 //! Ports for the server of a test: a row of UDP ports that no other program uses, also over
 //! restarts of the server.
 //!
-//! To bind a port, find it free and give it to a program is a race: another test may do the same,
+//! To bind a port, find it free and give it to a program is a race. Another test may do the same,
 //! and the system may give a client the same port meanwhile. So a row is below the ports that the
 //! system gives to clients. It is reserved by listening on the TCP port of its first number. No two
 //! tests in any processes can both do that, and the reservation ends with the test however it ends.

@@ -1,5 +1,5 @@
-//! The amplification by forged requests: every procedure that answers without a ticket is called
-//! from an address that acknowledges nothing, like an address that was forged as the sender.
+//! The amplification by forged requests. Every procedure that answers without a ticket is called
+//! from an address that acknowledges nothing, like a forged sender.
 //!
 //! The figures are in `docs/protocol/unverified-addresses.md`. This test checks them;
 //! `CELLAR_UPDATE=1 cargo test -p cellar --test all amplification` writes them.
