@@ -299,7 +299,8 @@ fn a_slow_reader_stops_its_writer_and_no_other() {
         let connection = server.connect(&client);
         let mut slow = connection.open(&Fetch { len: 1 << 40 }).await.unwrap();
         assert!(slow.read_chunk().await.unwrap().is_some());
-        // The data in flight is bounded: our buffer, the window, the server's send buffer.
+        // The data in flight is bounded: our buffer, the window, the server's send buffer. The
+        // server has stopped if it writes nothing for some time.
         let mut fetched = 0;
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -9,13 +9,14 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_rpc::{
     CallError, CallOptions, Connection, IncomingCall, LocalBoxFuture, Port, PortConfig, Runtime,
     RuntimeConfig, Security, Service, ServiceOptions, blocking,
 };
+use cellar_until::{PATIENCE, until};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::package::{Package, ProcedureInfo, Stream};
 use cellar_xdr::xdr_struct;
@@ -333,7 +334,7 @@ impl Server {
     /// Waits until `calls` calls are with their handlers.
     pub async fn until_at_work(&self, calls: u64) {
         let at_work = || self.service.at_work.load(Ordering::Relaxed);
-        until("calls at work", || at_work() == calls).await;
+        until("calls at work", async || at_work() == calls).await;
     }
 
     /// Creates a connection from a client runtime of its own.
@@ -344,16 +345,7 @@ impl Server {
     }
 }
 
-/// Waits until the condition holds.
-pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < Duration::from_secs(30), "never {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
-/// Runs a test's body, which must end within a minute.
+/// Runs a test's body, which must end before long. Any wait in it fails first, with its name.
 pub fn run<T>(body: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -361,7 +353,7 @@ pub fn run<T>(body: impl Future<Output = T>) -> T {
         .build()
         .unwrap();
     runtime.block_on(async {
-        tokio::time::timeout(Duration::from_secs(60), body)
+        tokio::time::timeout(PATIENCE + Duration::from_secs(10), body)
             .await
             .expect("the test hangs")
     })

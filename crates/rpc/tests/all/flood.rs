@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use cellar_rpc::{CallError, Runtime, Security, limits};
+use cellar_until::until;
 use quinn_udp::{Transmit, UdpSockRef, UdpSocketState};
 
 /// Sends from any loopback address.
@@ -164,7 +165,7 @@ fn calls_that_are_given_up_give_their_places_back() {
             assert!(!matches!(echo, Err(CallError::Dead)), "{echo:?}");
         }
         let running = || server.port.statistics().port().calls_running;
-        until("at rest", || running() == 0).await;
+        until("at rest", async || running() == 0).await;
         let echo = connection.call(&Echo { value: 1 }).await;
         assert_eq!(echo.unwrap().value, 1);
     });

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use cellar_rpc::{CallError, Runtime, Security};
+use cellar_until::until;
 use cellar_wire::abort::AbortCode;
 
 /// A small generator, so that a failure can be reproduced.
@@ -76,7 +77,7 @@ fn a_client_gets_its_share_of_running_calls() {
             tasks.spawn(async move { connection.call(&Sleep { millis: 100 }).await });
         }
         let mut most = 0;
-        until("over", || {
+        until("over", async || {
             most = most.max(server.port.statistics().port().calls_running);
             start.elapsed() > Duration::from_millis(250)
         })
@@ -151,7 +152,7 @@ fn one_flooding_host_does_not_starve_another() {
                 }
             });
         }
-        until("a flood", || answered.load(Ordering::Relaxed) > 20).await;
+        until("a flood", async || answered.load(Ordering::Relaxed) > 20).await;
         // The other host has its own address.
         let quiet = Runtime::start(cellar_rpc::RuntimeConfig {
             shards: 1,
@@ -217,6 +218,6 @@ fn a_closed_port_refuses_and_the_others_go_on() {
         }
         // The address is free again.
         let address = second.local_address();
-        until("free", || UdpSocket::bind(address).is_ok()).await;
+        until("free", async || UdpSocket::bind(address).is_ok()).await;
     });
 }

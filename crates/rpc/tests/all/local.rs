@@ -82,6 +82,7 @@ fn a_server_that_gives_up_writing_says_so_to_a_slow_reader() {
         let connection = local::connect(socket.listener.path()).await.unwrap();
         let mut call = connection.open(&Hasty { len: 20_000_000 }).await.unwrap();
         call.finish();
+        // The reader is slow.
         tokio::time::sleep(Duration::from_millis(300)).await;
         let read = async {
             while call.read_chunk().await?.is_some() {}

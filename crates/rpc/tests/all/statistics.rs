@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::common::*;
 use cellar_rpc::rxperf::{self, ClientOptions};
 use cellar_rpc::{PortConfig, Runtime, RuntimeConfig, Security};
+use cellar_until::until;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::rxstats::{
     self, ClearProcessRPCStats, QueryPeerRPCStats, QueryProcessRPCStats, QueryRPCStatsVersion,
@@ -170,7 +171,7 @@ fn rxstats_counts_what_was_called() {
             let echo = figures.find(|f| f.package.name == "TEST" && f.index == 0);
             echo.unwrap().invocations
         };
-        until("cleared", || echoes() <= 1).await;
+        until("cleared", async || echoes() <= 1).await;
     });
 }
 
