@@ -8,6 +8,7 @@ use cellar_objects::fake::Fault;
 use cellar_objects::placement::{PlacementRequest, choose, choose_degraded};
 use cellar_objects::repair::{Pace, RebuildTarget, rebuild};
 use cellar_objects::{Condition, DEAD_TIME, Error, ReadOptions, Reader};
+use cellar_until::until;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::object::{Scheme, Shape};
 
@@ -155,11 +156,10 @@ async fn a_device_that_was_only_slow_is_asked_again() {
     assert_ne!(cell.devices.condition(2), Condition::Dead, "stores wait");
     cell.osd(2).set_fault(Fault::None);
     // It recovers as soon as it answers the abandoned calls.
-    let began = Instant::now();
-    while file.read(&cell, all.clone()).await.is_err() {
-        assert!(began.elapsed() < Duration::from_secs(20));
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("a read", async || {
+        file.read(&cell, all.clone()).await.is_ok()
+    })
+    .await;
     compare(&cell, &file, &bytes).await;
 }
 
@@ -228,10 +228,12 @@ async fn devices_that_were_never_reached_are_dead_in_the_end() {
     assert!(file.read(&cell, all).await.is_err());
     let waited = began.elapsed();
     assert!(waited < BUDGET + SLACK, "{waited:?}");
-    while [2, 3].map(|osd| cell.devices.condition(osd)) != [Condition::Dead; 2] {
-        assert!(began.elapsed() < 3 * DEAD_TIME, "{:?}", cell.devices);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let condition = |osd| cell.devices.condition(osd);
+    until("both are dead", async || {
+        [2, 3].map(condition) == [Condition::Dead; 2]
+    })
+    .await;
+    assert!(began.elapsed() < 3 * DEAD_TIME, "{:?}", cell.devices);
 }
 
 #[tokio::test]
