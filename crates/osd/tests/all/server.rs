@@ -2,10 +2,9 @@
 
 use crate::common;
 
-use std::time::Duration;
-
 use crate::common::{Cell, body, capability_for, id, pattern};
 use cellar_rpc::CallError;
+use cellar_until::until_some;
 use cellar_volume::disk::Fault;
 use cellar_wire::AbortCode;
 use cellar_wire::object::{
@@ -126,16 +125,8 @@ fn a_write_that_cannot_be_is_told_so_before_all_has_come() {
         };
         let mut call = cell.osd.open(&write).await.unwrap();
         call.write(vec![1; 700 << 10].into()).await.unwrap();
-        let refused = async {
-            loop {
-                if let Err(failure) = call.write(vec![1].into()).await {
-                    break failure;
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        let refused = tokio::time::timeout(Duration::from_secs(20), refused).await;
-        assert_eq!(aborted::<()>(Err(refused.unwrap())), AbortCode::EIO);
+        let refused = until_some("a refusal", async || call.write(vec![1].into()).await.err());
+        assert_eq!(aborted::<()>(Err(refused.await)), AbortCode::EIO);
         assert_eq!(cell.read(&all, id(1), 10, 0, 9).await.unwrap(), b"bytes");
     });
 }
