@@ -4,6 +4,8 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 
+use cellar_until::until;
+
 use super::*;
 use crate::cell::KnownCells;
 
@@ -278,12 +280,10 @@ async fn cells_are_found_numbered_and_found_again() {
     cells.expire(&name("far.org"));
     let before = cells.find(&name("far.org")).await.expect("known");
     assert_eq!(before, far);
-    for _ in 0..500 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        if cells.find(&name("far.org")).await.expect("known") != far {
-            break;
-        }
-    }
+    until("the new address", async || {
+        cells.find(&name("far.org")).await.expect("known") != far
+    })
+    .await;
     let now = cells.find(&name("far.org")).await.expect("known");
     assert_eq!(servers(&now), ["192.0.2.7:7003"]);
     assert_eq!(cells.number(&name("far.org")).expect("number").0, 1);
