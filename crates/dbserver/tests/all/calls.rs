@@ -12,6 +12,7 @@ use cellar_rpc::{
     CallError, CallOptions, Connection, PortConfig, Runtime, RuntimeConfig, Security, Service,
     local,
 };
+use cellar_until::until_some;
 use cellar_wire::vl::{
     CreateEntryN, GetEntryByNameU, LinkedList, LinkedListN, ListAttributes, ListAttributesN,
     NvldbEntry, Site, VLF_RWEXISTS, VLSF_RWVOL, VldbListByAttributes,
@@ -354,14 +355,12 @@ fn acts_and_attempts_are_in_the_audit_log() {
         servers.connect(&pr::PACKAGE).call(&seen).await.unwrap();
         let path = servers.directory.path().join("audit");
         // A separate thread writes the log.
-        let lines = loop {
+        let lines = until_some("three acts", async || {
             let text = std::fs::read_to_string(&path).unwrap();
             let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-            if lines.len() >= 3 {
-                break lines;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        };
+            (lines.len() >= 3).then_some(lines)
+        });
+        let lines = lines.await;
         assert_eq!(lines.len(), 3);
         let has = |line: &str, parts: &[&str]| {
             for part in parts {

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use cellar_celldb::{CellDb, Embedded};
 use cellar_dbserver::{Clock, DiskService, Identity, Pr, PrService, Vl, VlService, VoteService};
@@ -154,7 +154,6 @@ fn inside() {
         .status();
     assert!(mount.unwrap().success());
     let servers = serve();
-    std::thread::sleep(Duration::from_millis(100));
     locations(&servers);
     protection(&servers);
     votes(&servers);
