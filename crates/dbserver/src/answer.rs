@@ -12,6 +12,27 @@ use crate::guard::Guard;
 use crate::service::DbService;
 use crate::{Error, Identity};
 
+/// The items of a [`Server`] that name its package, and its clock. `$wire` is the package's module.
+macro_rules! serves {
+    ($wire:ident) => {
+        fn package() -> &'static cellar_wire::Package {
+            &$wire::PACKAGE
+        }
+
+        fn serve<'a>(
+            service: &'a crate::service::DbService<Self>,
+            call: &'a mut cellar_rpc::IncomingCall,
+        ) -> cellar_rpc::LocalBoxFuture<'a, Result<(), cellar_wire::AbortCode>> {
+            Box::pin(async move { $wire::serve(service, call.opcode().await?, call).await })
+        }
+
+        fn now(&self) -> cellar_wire::AfsTime {
+            (self.clock)()
+        }
+    };
+}
+pub(crate) use serves;
+
 /// The kind of a procedure. The rules about callers and the audit log depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -15,13 +15,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cellar_celldb::CellDb;
-use cellar_rpc::{IncomingCall, LocalBoxFuture};
+use cellar_wire::AbortCode;
 use cellar_wire::osddb as wire;
-use cellar_wire::{AbortCode, AfsTime, Package};
 
-use crate::answer::{Answer, Server};
+use crate::answer::{Answer, Server, serves};
 use crate::replica::Replica;
-use crate::service::DbService;
 use crate::{Clock, Error, Identity};
 
 mod check;
@@ -95,20 +93,7 @@ impl OsdDb {
 impl Server for OsdDb {
     const DAMAGED: AbortCode = AbortCode::EIO;
 
-    fn package() -> &'static Package {
-        &wire::PACKAGE
-    }
-
-    fn serve<'a>(
-        service: &'a DbService<Self>,
-        call: &'a mut IncomingCall,
-    ) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(async move { wire::serve(service, call.opcode().await?, call).await })
-    }
-
-    fn now(&self) -> AfsTime {
-        (self.clock)()
-    }
+    serves!(wire);
 }
 
 impl Answer<OsdDb> for wire::GetRevisions {

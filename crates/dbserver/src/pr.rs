@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use cellar_auth::{Authority, Principal};
 use cellar_celldb::CellDb;
-use cellar_rpc::{Caller, IncomingCall, LocalBoxFuture};
+use cellar_rpc::Caller;
 use cellar_wire::pr::PrName;
-use cellar_wire::{AbortCode, AfsTime, Package, ViceId, pr as wire};
+use cellar_wire::{AbortCode, ViceId, pr as wire};
 
-use crate::answer::{Answer, Kind, Server};
+use crate::answer::{Answer, Kind, Server, serves};
 use crate::guard::Guard;
 use crate::replica::Replica;
-use crate::service::DbService;
 use crate::{Clock, Error, Identity};
 
 mod access;
@@ -152,20 +151,7 @@ impl Pr {
 impl Server for Pr {
     const DAMAGED: AbortCode = AbortCode::PRDBBAD;
 
-    fn package() -> &'static Package {
-        &wire::PACKAGE
-    }
-
-    fn serve<'a>(
-        service: &'a DbService<Self>,
-        call: &'a mut IncomingCall,
-    ) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(async move { wire::serve(service, call.opcode().await?, call).await })
-    }
-
-    fn now(&self) -> AfsTime {
-        (self.clock)()
-    }
+    serves!(wire);
 
     /// The `UserList` has no effect here: the administrators of users are the members of
     /// system:administrators.

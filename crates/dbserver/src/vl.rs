@@ -7,13 +7,11 @@
 use std::sync::Arc;
 
 use cellar_celldb::CellDb;
-use cellar_rpc::{IncomingCall, LocalBoxFuture};
-use cellar_wire::{AbortCode, AfsTime, Package, vl as wire};
+use cellar_wire::{AbortCode, vl as wire};
 use parking_lot::Mutex;
 
-use crate::answer::{Answer, Kind, Server};
+use crate::answer::{Answer, Kind, Server, serves};
 use crate::replica::Replica;
-use crate::service::DbService;
 use crate::{Clock, Error, Identity};
 
 mod create_entry;
@@ -106,20 +104,7 @@ impl Vl {
 impl Server for Vl {
     const DAMAGED: AbortCode = AbortCode::VL_DBBAD;
 
-    fn package() -> &'static Package {
-        &wire::PACKAGE
-    }
-
-    fn serve<'a>(
-        service: &'a DbService<Self>,
-        call: &'a mut IncomingCall,
-    ) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(async move { wire::serve(service, call.opcode().await?, call).await })
-    }
-
-    fn now(&self) -> AfsTime {
-        (self.clock)()
-    }
+    serves!(wire);
 
     fn admit(&self, who: Identity, kind: Kind) -> Result<(), AbortCode> {
         if self.rules.restricted_query && kind == Kind::Listing {

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cellar_celldb::Embedded;
-use cellar_wire::List;
 use cellar_wire::osddb::*;
+use cellar_wire::{AfsTime, List};
 
 use super::*;
 

@@ -3,8 +3,8 @@
 use std::ops::Bound;
 
 use cellar_celldb::Embedded;
-use cellar_wire::List;
 use cellar_wire::pr::*;
+use cellar_wire::{AfsTime, List};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 

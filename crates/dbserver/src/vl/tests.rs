@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use cellar_celldb::Embedded;
 use cellar_rpc::Caller;
 use cellar_wire::vl::*;
-use cellar_wire::{AfsUuid, List, Procedure, VolumeId};
+use cellar_wire::{AfsTime, AfsUuid, List, Procedure, VolumeId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
