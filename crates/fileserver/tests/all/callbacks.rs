@@ -6,27 +6,12 @@ use std::time::{Duration, Instant};
 use crate::common::{CLONE, Cell, Machine, OPEN, mode, name, run};
 use cellar_fileserver::callback::VOLUME_LIFETIME_SECS;
 use cellar_fileserver::limits::BREAK_WAIT_LEAST;
+use cellar_until::{until, until_some};
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{self, AfsStoreStatus};
 
 /// The time that a busy machine may add to any measured time.
 const SLACK: Duration = Duration::from_millis(700);
-
-/// Waits until a condition holds.
-async fn until(mut so: impl FnMut() -> bool) {
-    for _ in 0..200 {
-        if so() {
-            return;
-        }
-        wait_for_background_answers().await;
-    }
-    panic!("it never came to be");
-}
-
-/// Waits for background answers to arrive.
-async fn wait_for_background_answers() {
-    tokio::time::sleep(Duration::from_millis(50)).await;
-}
 
 #[test]
 fn a_new_host_is_asked_who_it_is_and_told_to_forget() {
@@ -251,7 +236,10 @@ fn a_silent_host_delays_one_change_a_moment_and_learns_it_on_return() {
         let figures = cell.server.figures();
         assert_eq!(figures.hosts.down, 1);
         assert_eq!((figures.callbacks.late, figures.callbacks.delayed), (1, 1));
-        until(|| cell.server.figures().contacts.silences == 1).await;
+        until("the silence is counted", async || {
+            cell.server.figures().contacts.silences == 1
+        })
+        .await;
         // Before its next call is answered, it gets the breaks that it missed.
         silent.service.silent.store(false, Ordering::Relaxed);
         silent.status(root).await;
@@ -265,13 +253,10 @@ fn a_silent_host_delays_one_change_a_moment_and_learns_it_on_return() {
 async fn fall_silent(machine: &Machine) -> tokio::net::UdpSocket {
     let address = machine.port.local_address();
     machine.port.close();
-    for _ in 0..100 {
-        if let Ok(socket) = tokio::net::UdpSocket::bind(address).await {
-            return socket;
-        }
-        wait_for_background_answers().await;
-    }
-    panic!("{address} is not free");
+    until_some("a free address", async || {
+        tokio::net::UdpSocket::bind(address).await.ok()
+    })
+    .await
 }
 
 #[test]
@@ -405,8 +390,10 @@ fn a_full_table_makes_room_and_serves_on() {
             // A status is answered with or without a promise.
             new.status(fid).await;
         }
-        wait_for_background_answers().await;
-        assert!(old.forgot() >= 1, "the least active host makes room");
+        until("the least active host makes room", async || {
+            old.forgot() >= 1
+        })
+        .await;
         assert!(cell.server.figures().callbacks.held <= 20);
         let last = new.status(fids[29]).await;
         assert!(last.callback.expires_in_secs > 0);

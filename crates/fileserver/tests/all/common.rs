@@ -22,6 +22,7 @@ use cellar_rpc::{
     CallError, CallOptions, Connection, ConnectionOptions, IncomingCall, LocalBoxFuture, Port,
     PortConfig, Runtime, RuntimeConfig, Security, Service, local,
 };
+use cellar_until::until_some_blocking;
 use cellar_volume::disk::SimDisk;
 use cellar_volume::{Options, Partition, SnapshotSpec, VolumeKind, VolumeSpec};
 use cellar_wire::acl::{AccessList, AclEntry, Rights};
@@ -499,13 +500,7 @@ impl Machine {
         };
         let runtime = Runtime::start(config).unwrap();
         let open = || runtime.open(PortConfig::new(address).service(service.clone()));
-        let port = loop {
-            match open() {
-                Ok(port) => break port,
-                Err(_) if address.port() != 0 => std::thread::sleep(Duration::from_millis(5)),
-                Err(cause) => panic!("{cause}"),
-            }
-        };
+        let port = until_some_blocking("a free address", || open().ok());
         let options = ConnectionOptions {
             call_timeout: Some(Duration::from_secs(30)),
             ..ConnectionOptions::default()

@@ -14,6 +14,7 @@ use crate::common::volser::{
 use crate::common::{Cell, Machine, NOW, OPEN, run};
 use bytes::Bytes;
 use cellar_rpc::{IncomingCall, LocalBoxFuture, Service, only};
+use cellar_until::until;
 use cellar_wire::afsvol::{
     self, BACKUP, DestServer, ForwardMultiple, GetState, IT_BUSY, IT_OFFLINE, READONLY, READWRITE,
     Replica,
@@ -172,10 +173,11 @@ fn each_destination_has_its_own_result_and_waits_for_no_other() {
             // Both working destinations are served long before the silent one times out.
             let begun = Instant::now();
             // The destination with a wrong number is asked, and receives nothing.
-            while stock.0.lock().is_empty() || calls(port, afsvol::RestoreDelta::OPCODE) == 0 {
-                assert!(begun.elapsed() < Duration::from_secs(10));
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+            until("both are asked", async || {
+                !stock.0.lock().is_empty() && calls(port, afsvol::RestoreDelta::OPCODE) > 0
+            })
+            .await;
+            assert!(begun.elapsed() < Duration::from_secs(10));
             let open = admin.call(&afsvol::Monitor {}).await.unwrap().entries;
             let [shown] = &open[..] else { panic!() };
             assert_eq!((shown.volume, shown.call_valid), (OPEN, 1));

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::common::{CacheManager, Cell, Machine, OPEN, list, name, run, uuid};
+use cellar_until::until_some;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::rxafs;
@@ -47,12 +48,8 @@ fn a_host_that_moved_while_it_was_told_is_not_waited_for_where_it_was() {
         let (service, before) = (machine.service.clone(), machine.port.local_address());
         drop(machine);
         // Simulates a lost network: no answer, and no report that the port is closed.
-        let _silent = loop {
-            match UdpSocket::bind(before) {
-                Ok(socket) => break socket,
-                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-            }
-        };
+        let silent = until_some("a free address", async || UdpSocket::bind(before).ok());
+        let _silent = silent.await;
         // A change waits a short time for the host, and then the delivery continues.
         writer.store(fid, 0, b"x").await.unwrap();
         let moved = Machine::with_service(cell.address(), service);
@@ -78,24 +75,10 @@ fn another_client_at_a_known_address_is_another_host() {
         let service = machine.service.clone();
         drop(machine);
         // A new process on the same port, recognisable by the epoch of its connections.
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let config = cellar_rpc::RuntimeConfig {
-            shards: 1,
-            ..Default::default()
-        };
-        let runtime = cellar_rpc::Runtime::start(config).unwrap();
-        let at = cellar_rpc::PortConfig::new(address).service(service.clone());
-        let port = runtime.open(at).unwrap();
-        let connection = port.connect(cell.address(), 1, cellar_rpc::Security::null());
-        connection
-            .call(&rxafs::FetchStatus {
-                fid: Fid::root(OPEN),
-            })
-            .await
-            .unwrap();
-        assert_eq!(service.forgot.load(Ordering::Relaxed), 1);
+        let another = Machine::at(cell.address(), address, service);
+        another.status(Fid::root(OPEN)).await;
+        assert_eq!(another.forgot(), 1);
         assert_eq!(cell.server.figures().hosts.hosts, 1);
-        runtime.shutdown();
     });
 }
 

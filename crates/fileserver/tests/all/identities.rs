@@ -6,6 +6,7 @@ use crate::common::{ALICE, Cell, Machine, NOW, OPEN, list, mode, name, quota, ru
 use cellar_auth::Principal;
 use cellar_auth::audit::Audit;
 use cellar_rpc::Connection;
+use cellar_until::until_some_blocking;
 use cellar_wire::AfsTime;
 use cellar_wire::afsvol;
 use cellar_wire::ids::{Fid, VolumeId};
@@ -310,16 +311,12 @@ fn administrative_acts_are_written_down() {
 
 /// The lines of an audit log, once there are `count`.
 fn written(log: &std::path::Path, count: usize) -> Vec<serde_json::Value> {
-    for _ in 0..100 {
+    until_some_blocking("the lines", || {
         let text = std::fs::read_to_string(log).unwrap();
         let lines: Vec<_> = text
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();
-        if lines.len() >= count {
-            return lines;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    panic!("not written");
+        (lines.len() >= count).then_some(lines)
+    })
 }

@@ -281,21 +281,11 @@ fn a_lease_ends_with_the_promises_of_its_host() {
         let address = one.port.local_address();
         let service = one.service.clone();
         drop(one);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let config = cellar_rpc::RuntimeConfig {
-            shards: 1,
-            ..Default::default()
-        };
-        let runtime = cellar_rpc::Runtime::start(config).unwrap();
-        let at = cellar_rpc::PortConfig::new(address).service(service);
-        let port = runtime.open(at).unwrap();
-        let again = port.connect(cell.address(), 1, cellar_rpc::Security::null());
+        let again = Machine::at(cell.address(), address, service);
         assert_eq!(cell.server.figures().leases, 1);
-        let fid = Fid::root(OPEN);
-        again.call(&rxafs::FetchStatus { fid }).await.unwrap();
+        again.status(Fid::root(OPEN)).await;
         assert_eq!(cell.server.figures().leases, 0);
         two.status(dir).await;
-        runtime.shutdown();
     });
 }
 
@@ -361,6 +351,7 @@ fn a_name_is_made_once_for_any_holder_of_the_lease() {
             let holder = async {
                 let version = leaser.await;
                 if let Some(version) = version {
+                    // The creator does not get in while the lease lasts.
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     assert_eq!(one.status(dir).await.status.data_version, version);
                     give_back(&one, dir).await;

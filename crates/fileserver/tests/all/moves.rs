@@ -10,6 +10,7 @@ use crate::common::volser::{
     NEW, RO, Volser, assert_same, calls, contents, cookie, secured, taken, two,
 };
 use crate::common::{Machine, NOW, OPEN, run};
+use cellar_until::until;
 use cellar_wire::afsvol::{self, IT_BUSY, IT_OFFLINE, READONLY, READWRITE};
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::{AbortCode, Procedure};
@@ -136,9 +137,10 @@ fn what_a_client_was_told_is_done_moves_along() {
                 source.forward(clone, 0, (port, to), ids()).await.unwrap();
                 source.end(clone).await;
                 // A client that has found the volume continues with it.
-                while stored.load(Ordering::Relaxed) < before + 5 {
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                }
+                until("five stores", async || {
+                    stored.load(Ordering::Relaxed) >= before + 5
+                })
+                .await;
                 let trans = source.begin(OPEN, IT_BUSY).await;
                 let from = (NOW - 2) as i32;
                 source

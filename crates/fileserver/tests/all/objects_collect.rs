@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use crate::common::osds::{KEEP, THRESHOLD, pattern, set_policy};
 use crate::common::real::{
-    RealOsds, Servers, knows_policies, patiently, store_patiently, superuser, until, upkeep,
+    RealOsds, Servers, knows_policies, patiently, store_patiently, superuser, upkeep,
 };
 use crate::common::{CLONE, Cell, Machine, NOW, OPEN, name, uuid};
 use bytes::Bytes;
 use cellar_rpc::{CallError, Connection, ConnectionOptions, Security};
+use cellar_until::until;
 use cellar_volume::{RestoreMode, RestoredInfo, Since, SnapshotSpec, VolumeKind, VolumeSpec};
 use cellar_wire::AbortCode;
 use cellar_wire::afsosd::{self, COLLECT_DRY, CollectGarbage, Collected};

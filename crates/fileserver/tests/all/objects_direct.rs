@@ -9,6 +9,7 @@ use crate::common::osds::{KEEP, Osds, layout, pattern, read, set_policy};
 use crate::common::{ALICE, ANYUSER, Cell, Machine, NOW, OPEN, list, run, stated, store_within};
 use cellar_objects::fake::Fault;
 use cellar_rpc::{CallError, Connection, Security};
+use cellar_until::until;
 use cellar_wire::afsosd::{
     self, AbortStore, BeginFetch, BeginStore, BeginStoreReply, EndStore, EndStoreReply,
     ExtendStore, Failed, STORE_LEASE,
@@ -95,10 +96,8 @@ impl World {
     /// Waits until so many versions are left, without any garbage collection.
     async fn versions_become(&self, count: usize) {
         let begun = Instant::now();
-        while self.versions() > count {
-            assert!(begun.elapsed() < PATIENCE, "{} are left", self.versions());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until("few versions", async || self.versions() <= count).await;
+        assert!(begun.elapsed() < PATIENCE);
     }
 
     async fn read(&self, fid: Fid) -> Vec<u8> {
@@ -275,9 +274,10 @@ fn what_is_given_up_late_takes_nothing_of_the_next_store() {
         assert!(given_up.elapsed() < late, "the test was too slow");
         let object = next.object(fid.vnode, fid.uniquifier, &placed);
         let versions = || world.osds.versions(placed.osd, object);
-        while versions().contains(&lost.access.layout.version) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        until("the lost version is removed", async || {
+            !versions().contains(&lost.access.layout.version)
+        })
+        .await;
         assert_eq!(versions(), [next.version]);
         assert!(world.read(fid).await == [&new[..], &new].concat());
     });
@@ -378,6 +378,7 @@ fn what_a_store_wrote_that_is_refused_at_its_end_is_given_up() {
         let mut call = world.machine.connection.open(&store).await.unwrap();
         let half = new.len() / 2;
         call.write(new[..half].to_vec().into()).await.unwrap();
+        // The server begins the store meanwhile.
         tokio::time::sleep(Duration::from_secs(1)).await;
         admin.call(&common::quota(100)).await.unwrap();
         call.write(new[half..].to_vec().into()).await.unwrap();

@@ -5,11 +5,12 @@ use crate::common;
 use std::net::UdpSocket;
 
 use crate::common::osds::{KEEP, layout, pattern, read};
-use crate::common::real::{RealOsds, keeps_on, knows_policies, patiently, store_patiently, until};
+use crate::common::real::{RealOsds, keeps_on, knows_policies, patiently, store_patiently};
 use crate::common::{Cell, Machine, NOW, OPEN};
 use bytes::Bytes;
 use cellar_fileserver::Upkeep;
 use cellar_rpc::Connection;
+use cellar_until::until;
 use cellar_wire::AbortCode;
 use cellar_wire::afsosd::RepairStatus;
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId};

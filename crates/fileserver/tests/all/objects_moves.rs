@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use crate::common::osds::{KEEP, Osds, layout, pattern, read, set_policy};
 use crate::common::shared::{
-    BIG, Here, SHAPES, check, fill, one_cell, ro_site, store, until, without_files,
+    BIG, Here, SHAPES, check, fill, one_cell, ro_site, store, without_files,
 };
 use crate::common::volser::{NEW, RO, Volser, cookie, one_more, release, taken, two};
 use crate::common::{Cell, Machine, NOW, OPEN, plain_code as code, run};
 use cellar_objects::fake::Fault;
+use cellar_until::until;
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{self, IT_BUSY, IT_OFFLINE, READONLY, READWRITE};
 use cellar_wire::ids::Fid;
@@ -163,7 +164,10 @@ fn a_shadow_never_writes_what_the_volume_has() {
         let own = layout(&there, fid).unwrap();
         let newer = own.object(fid.vnode, fid.uniquifier, &own.objects[0]);
         let (osd, last) = (own.objects[0].osd, own.objects[0].version);
-        until(|| osds.versions(osd, newer) == [last]).await;
+        until("the older version is removed", async || {
+            osds.versions(osd, newer) == [last]
+        })
+        .await;
         assert!(osds.versions(placed.osd, object).contains(&placed.version));
         assert_eq!(&read(&client, fid).await[10..20], b"the volume");
         check(&client, OPEN, &files[2..]).await;
@@ -281,6 +285,7 @@ fn a_store_whose_bytes_come_when_the_volume_has_gone_harms_nothing() {
             let reply: Result<rxafs::StoreData64Reply, _> = call.results().await;
             assert_eq!(code(reply), AbortCode::VNOVOL.0);
         }
+        // Nothing happens for some time.
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert_eq!(osds.calls(), devices, "no byte went to a device");
         check(&other, OPEN, &files).await;
@@ -340,7 +345,10 @@ fn nothing_is_lost_while_a_volume_moves_to_and_fro() {
                 move_volume(&sides[from], &sides[to], ports[to]).await;
                 databases[from].is_here.store(false, Ordering::Relaxed);
                 databases[to].is_here.store(true, Ordering::Relaxed);
-                until(|| stored.load(Ordering::Relaxed) > before + 5).await;
+                until("stores", async || {
+                    stored.load(Ordering::Relaxed) > before + 5
+                })
+                .await;
             }
             stop.store(true, Ordering::Relaxed);
         };

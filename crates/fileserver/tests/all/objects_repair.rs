@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::osds::{KEEP, THRESHOLD, layout, pattern, read, set_policy};
-use crate::common::real::{RealOsds, keeps_on, knows_policies, patiently, store_patiently, until};
+use crate::common::real::{RealOsds, keeps_on, knows_policies, patiently, store_patiently};
 use crate::common::volser::Volser;
 use crate::common::{CLONE, Cell, Machine, OPEN, name};
 use cellar_fileserver::Upkeep;
 use cellar_rpc::{CallError, Connection};
+use cellar_until::until;
 use cellar_volume::Holder;
 use cellar_wire::AbortCode;
 use cellar_wire::afsosd::{

@@ -3,17 +3,16 @@
 
 use crate::common;
 
-use std::time::Duration;
-
 use crate::common::osds::{Osds, layout, pattern, read, set_policy};
 use crate::common::shared::{
-    BIG, Here, SHAPES, check, fill, of, one_cell, ro_site, store, until, without_files,
+    BIG, Here, SHAPES, check, fill, of, one_cell, ro_site, store, without_files,
 };
 use crate::common::volser::{
     NEW, RO, Volser, clone_for_release, cookie, items, release, taken, two,
 };
 use crate::common::{CLONE, Cell, Machine, NOW, OPEN, plain_code as code, run};
 use cellar_objects::fake::Fault;
+use cellar_until::until;
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{
     self, DUMP_OSD_METADATA, GetSize, IT_BUSY, IT_OFFLINE, READWRITE, Traverse,
@@ -162,9 +161,10 @@ fn a_server_without_these_objects_is_sent_the_bytes() {
         target.end(to).await;
         source.end(from).await;
         // The other side notices after a while.
-        while after.fetch(of(NEW, files[0].0), 0, 1).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until("the old contents are served", async || {
+            after.fetch(of(NEW, files[0].0), 0, 1).await.is_ok()
+        })
+        .await;
         check(&after, NEW, &files).await;
     });
 }
@@ -195,7 +195,10 @@ fn a_release_asks_no_device_and_its_versions_stay() {
         }
         let last = layout(&here, plain).unwrap().objects[0].version;
         let kept = [released.objects[0].version, last];
-        until(|| osds.versions(osd, object) == kept).await;
+        until("old versions are removed", async || {
+            osds.versions(osd, object) == kept
+        })
+        .await;
         check(&reader, RO, &files).await;
         // The next release sends exactly the changes.
         let bytes = taken(&port);
@@ -261,7 +264,10 @@ fn copies_read_and_store_in_objects_of_their_own() {
         let fid = files[0].0;
         let object = old.object(fid.vnode, fid.uniquifier, &old.objects[0]);
         let kept = [old.objects[0].version, new];
-        until(|| osds.versions(old.objects[0].osd, object) == kept).await;
+        until("old versions are removed", async || {
+            osds.versions(old.objects[0].osd, object) == kept
+        })
+        .await;
         check(&client, CLONE, &files).await;
     });
 }

@@ -3,13 +3,13 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use cellar_fileserver::protection::BoxFuture;
 use cellar_fileserver::{ObjectConfig, PolicyList};
 use cellar_objects::fake::{FakeOsd, Fault};
 use cellar_objects::{DeviceList, Devices};
 use cellar_rpc::CallError;
+use cellar_until::until;
 use cellar_wire::afsosd::SetVolumePolicy;
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::object::{Capability, CapabilityBody, Layout, ObjectId};
@@ -160,14 +160,11 @@ async fn know_policy(cell: &Cell, policy: u32) {
         fid: Fid::root(super::OPEN),
         policy,
     };
-    for _ in 0..8000 {
-        if admin.call(&set(policy)).await.is_ok() {
-            admin.call(&set(0)).await.unwrap();
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("the file server has no policies");
+    until("the file server has the policies", async || {
+        admin.call(&set(policy)).await.is_ok()
+    })
+    .await;
+    admin.call(&set(0)).await.unwrap();
 }
 
 /// Makes a server use the devices of a database, and waits until it knows them.
@@ -183,13 +180,10 @@ async fn attach(database: &Arc<Database>, cell: &Cell, name: &str) -> Devices {
     let devices = cell.server.use_objects(&cell.runtime, &cell.port, config);
     let count = database.listed.lock().len();
     // The tasks load the lists at once.
-    for _ in 0..8000 {
-        if devices.list().len() == count {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    assert_eq!(devices.list().len(), count);
+    until("the list of devices", async || {
+        devices.list().len() == count
+    })
+    .await;
     let policy = database.policies.lock().first().map(|policy| policy.id);
     if let Some(policy) = policy {
         know_policy(cell, policy).await;

@@ -14,6 +14,7 @@ use cellar_fileserver::{CellServer, CellServers, Family, FamilySite, ObjectConfi
 use cellar_objects::{Devices, words_of};
 use cellar_osd::OsdServer;
 use cellar_rpc::{CallError, Connection, Port, PortConfig, Runtime, RuntimeConfig};
+use cellar_until::{PATIENCE, until};
 use cellar_volume::Options;
 use cellar_volume::disk::SimDisk;
 use cellar_volume::objects::ObjectStore;
@@ -375,6 +376,7 @@ pub(crate) async fn store_patiently(
 ) -> Result<(), CallError> {
     loop {
         match store_within(machine, fid, position, bytes, file_length).await {
+            // A client repeats the call after a pause.
             Err(CallError::Aborted(AbortCode::VBUSY)) => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -382,18 +384,6 @@ pub(crate) async fn store_patiently(
         }
     }
 }
-
-/// Waits until a condition holds.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let begun = std::time::Instant::now();
-    while !is_so().await {
-        assert!(begun.elapsed() < PATIENCE, "timed out: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// The longest time for any step on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs a test's body, which waits for many steps.
 pub(crate) fn patiently<T>(body: impl Future<Output = T>) -> T {

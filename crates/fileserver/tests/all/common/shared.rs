@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use cellar_fileserver::Locations;
 use cellar_fileserver::protection::BoxFuture;
@@ -141,12 +140,5 @@ pub(crate) async fn check(machine: &Machine, volume: VolumeId, files: &[(Fid, Ve
             read(machine, of(volume, *fid)).await == *bytes,
             "{fid} in {volume}"
         );
-    }
-}
-
-/// Waits for a condition that background work makes true.
-pub(crate) async fn until(mut so: impl FnMut() -> bool) {
-    while !so() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
