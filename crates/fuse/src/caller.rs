@@ -206,6 +206,8 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use cellar_until::until_blocking;
+
     use super::*;
 
     fn stat(flags: u64, end: u64) -> String {
@@ -267,9 +269,7 @@ mod tests {
         let caller = new(3);
         let callers = [new(4), new(5).closing(), new(6), new(7)];
         child.kill().expect("kill");
-        while !caller.is_dying() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until_blocking("it is dying", || caller.is_dying());
         let [unheard, closing, early, waiting] = callers;
         assert!(!is_let_go(unheard).await, "looked at without an interrupt");
         assert!(is_let_go(closing).await);

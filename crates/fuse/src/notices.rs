@@ -623,8 +623,7 @@ impl Kernel {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
+    use cellar_until::{until, until_blocking};
     use cellar_wire::ids::Fid;
 
     use super::*;
@@ -658,16 +657,12 @@ mod tests {
                 bench.writers.push(std::thread::spawn(move || {
                     let inode = |key: Key, change: &Change| {
                         if key.1.volume.0 == 1 {
-                            while held.load(Ordering::Acquire) {
-                                std::thread::sleep(Duration::from_millis(1));
-                            }
+                            until_blocking("not held", || !held.load(Ordering::Acquire));
                         }
                         queued.lock().push((key, change.contents));
                     };
                     let names = |_: Key, _: &Change| {
-                        while names_held.load(Ordering::Acquire) {
-                            std::thread::sleep(Duration::from_millis(1));
-                        }
+                        until_blocking("not held", || !names_held.load(Ordering::Acquire));
                     };
                     notices.tell(inode, names);
                 }));
@@ -725,12 +720,11 @@ mod tests {
         };
         bench.notices.put(key(1, 1), false, Notice::Attributes);
         assert!(waits(key(1, 1)) && !waits(key(1, 3)) && !waits(key(2, 1)));
+        // A notice that the kernel blocks does not end by itself.
         std::thread::sleep(SETTLE_TIME);
         assert!(waits(key(1, 1)), "it has begun, and is not done");
         bench.held.store(false, Ordering::Release);
-        while waits(key(1, 1)) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until("the notice is written", async || !waits(key(1, 1))).await;
         assert_eq!(bench.queued(key(1, 1)), [false]);
         let begun = !bench.notices.waiting.lock().volumes.is_empty();
         assert!(begun, "notices about names are still under way");
@@ -757,9 +751,7 @@ mod tests {
             !waiting.has_notices(key(1, vnode), u64::MAX)
         };
         for vnode in [1, 2, 4, 7, 100] {
-            while !queued(vnode) {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            until("its notice is written", async || queued(vnode)).await;
         }
         bench.names_held.store(false, Ordering::Release);
         bench.notices.all_delivered().await;
@@ -774,25 +766,22 @@ mod tests {
         let begun = Instant::now();
         bench.notices.all_delivered().await;
         assert!(begun.elapsed() >= SETTLE_TIME, "the wait lasts");
-        // Only one thread writes about the vnode.
+        // Only one thread writes about the vnode, so nothing else is written meanwhile.
         bench.notices.put(key(1, 1), false, Notice::Attributes);
         bench.notices.put(key(1, 1), false, Notice::Attributes);
         std::thread::sleep(SETTLE_TIME / 5);
         assert_eq!(bench.queued(key(1, 1)), [false; 0]);
         bench.held.store(false, Ordering::Release);
         // Nothing waits for notices that are so late.
-        for _ in 0..500 {
-            if bench.notices.waiting.lock().volumes.is_empty() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until("all are written", async || {
+            bench.notices.waiting.lock().volumes.is_empty()
+        })
+        .await;
         assert_eq!(
             bench.queued(key(1, 1)),
             [true, false],
             "two changes are one notice"
         );
-        assert!(bench.notices.waiting.lock().volumes.is_empty());
         bench.end();
     }
 }

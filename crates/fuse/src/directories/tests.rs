@@ -4,6 +4,7 @@ use std::pin::Pin;
 
 use cellar_cachemanager::{Anonymous, Cache, NewAttributes, Notice, User, Vnode, Watcher};
 use cellar_testcell::{NOW, TestCell};
+use cellar_until::until;
 use cellar_wire::acl::Rights;
 use parking_lot::Mutex;
 
@@ -279,14 +280,11 @@ async fn what_breaks_before_the_answer_has_arrived_is_told_after_it() {
     let set = cache.set_attributes(&writer.user, &file, wanted, false);
     set.await.expect("mode");
     // The notice was written by now. The kernel ignored it, because it did not have the inode yet.
-    for _ in 0..500 {
-        if reader.told.0.lock().contains(&file.fid()) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    let before = std::mem::take(&mut *reader.told.0.lock());
-    assert!(before.contains(&file.fid()));
+    until("the notice", async || {
+        reader.told.0.lock().contains(&file.fid())
+    })
+    .await;
+    reader.told.0.lock().clear();
     gift.sent();
     assert_eq!(*reader.told.0.lock(), [file.fid()]);
     cell.end();
@@ -587,13 +585,8 @@ async fn nobody_waits_for_a_cell_that_was_silent() {
     // A user asks for the cell again.
     let set = requests.set_xattr(0, ROOT_DIR, CHECK_VOLUMES.as_bytes(), b"1", 0);
     set.await.expect("checkvolumes");
-    let asked = async {
-        while !heard() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
     tokio::select! {
-        () = asked => {}
+        () = until("a call", async || heard()) => {}
         settled = settle() => panic!("its server was not called: {settled:?}"),
     }
     network.shutdown();

@@ -6,8 +6,7 @@
 //! An answer with a name is applied when it is written, so that a later notice finds the name.
 //! Answers with attributes or bytes are applied later, by the task that asked.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -161,6 +160,7 @@ impl Paper {
 
     async fn drop_pages(&self, number: u64) {
         let mut left = self.all_pages(number);
+        // Short pauses here and below: the kernel wakes a waiter as soon as the page is unlocked.
         while !self.drop_some(number, &mut left) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
