@@ -93,6 +93,25 @@ struct Inode {
     listed: listings::Pages,
 }
 
+impl Inode {
+    /// An inode of which the kernel holds nothing yet. `place` is the place of its children.
+    fn new(node: Node, at: Option<At>, number: u64, place: u64) -> Self {
+        Self {
+            node,
+            at,
+            shown: number,
+            lookups: 0,
+            place,
+            names: HashMap::new(),
+            absent: 0,
+            parents: HashSet::new(),
+            pages: None,
+            lent: None,
+            listed: listings::Pages::default(),
+        }
+    }
+}
+
 /// All inodes that the kernel knows.
 #[derive(Debug)]
 pub(crate) struct Inodes(Mutex<Table>);
@@ -129,18 +148,9 @@ impl Inodes {
             table.of_key.insert(CELLS, vec![ROOT]);
         }
         let root = Inode {
-            node: root,
-            at,
-            shown: ROOT,
             // The root is never forgotten.
             lookups: 1,
-            place: ROOT,
-            names: HashMap::new(),
-            absent: 0,
-            parents: HashSet::new(),
-            pages: None,
-            lent: None,
-            listed: listings::Pages::default(),
+            ..Inode::new(root, at, ROOT, ROOT)
         };
         table.inodes.insert(ROOT, root);
         Self(Mutex::new(table))
@@ -542,20 +552,8 @@ impl Table {
             // An odd constant: adding it reaches every number.
             number = number.wrapping_add(0x9e37_79b9_7f4a_7c15) & NUMBERS;
         }
-        let inode = Inode {
-            node,
-            at,
-            shown: number,
-            lookups: 0,
-            place,
-            names: HashMap::new(),
-            absent: 0,
-            parents: HashSet::new(),
-            pages: None,
-            lent: None,
-            listed: listings::Pages::default(),
-        };
-        self.inodes.insert(number, inode);
+        self.inodes
+            .insert(number, Inode::new(node, at, number, place));
         number
     }
 }

@@ -14,6 +14,17 @@ use crate::inodes::Node;
 use super::{Answer, DirectoryMoment, Entry, O_EXCL, Open, RENAME_NOREPLACE, Requests, code};
 
 impl Requests {
+    /// The directory in which a user makes a name, the user, and the state before the change.
+    async fn before_change(
+        &self,
+        uid: u32,
+        parent: INodeNo,
+    ) -> Answer<(Arc<Vnode>, Arc<User>, DirectoryMoment)> {
+        let directory = self.vnode(parent)?;
+        let user = self.user(uid).await?;
+        Ok((directory, user, self.seen(parent)?))
+    }
+
     pub(crate) async fn create(
         &self,
         uid: u32,
@@ -22,9 +33,7 @@ impl Requests {
         mode: u32,
         (flags, kills_set_id): (i32, bool),
     ) -> Answer<(Entry, Open)> {
-        let directory = self.vnode(parent)?;
-        let user = self.user(uid).await?;
-        let seen = self.seen(parent)?;
+        let (directory, user, seen) = self.before_change(uid, parent).await?;
         let made = self
             .cache
             .names()
@@ -103,9 +112,7 @@ impl Requests {
         mode: u32,
         is_directory: bool,
     ) -> Answer<Entry> {
-        let directory = self.vnode(parent)?;
-        let user = self.user(uid).await?;
-        let seen = self.seen(parent)?;
+        let (directory, user, seen) = self.before_change(uid, parent).await?;
         let made = match is_directory {
             true => {
                 self.cache
@@ -131,9 +138,7 @@ impl Requests {
         name: &[u8],
         text: &[u8],
     ) -> Answer<Entry> {
-        let directory = self.vnode(parent)?;
-        let user = self.user(uid).await?;
-        let seen = self.seen(parent)?;
+        let (directory, user, seen) = self.before_change(uid, parent).await?;
         let made = self
             .cache
             .names()
