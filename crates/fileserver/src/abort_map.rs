@@ -12,6 +12,7 @@ use cellar_wire::ids::Fid;
 use cellar_wire::{AbortCode, uae};
 
 use crate::host::{HostSlot, NotReady};
+use crate::objects::failure::Failure;
 
 /// Why a call is refused.
 #[derive(Clone, Debug)]
@@ -186,6 +187,22 @@ pub(crate) fn restore_code(error: &Error) -> AbortCode {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         Self::Store(error)
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Volume(error) => Self::Store(error),
+            Failure::NoVolume => Self::NoVolume,
+            Failure::Devices(code) => Self::Objects(code),
+            Failure::Invalid => Self::Invalid,
+            Failure::Busy => Self::Busy,
+            Failure::NotKnownYet => Self::NotKnownYet,
+            Failure::SourceEnded => Self::StoppedSending,
+            Failure::Call(code) => Self::Call(code),
+            Failure::Code(code) => Self::Code(code),
+        }
     }
 }
 

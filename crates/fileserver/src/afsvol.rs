@@ -16,7 +16,6 @@ mod delta_out;
 mod dump;
 mod forward;
 mod list;
-mod object_bytes;
 mod partitions;
 mod progress;
 mod refill;

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::host::HostCounts;
+use crate::objects::ObjectFigures;
 use crate::server::Server;
 use crate::statistics::{Direction, OperationFigures, TransferFigures};
 
@@ -111,25 +112,6 @@ pub struct ContactFigures {
     pub expired: u64,
 }
 
-/// Figures of files in objects.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ObjectFigures {
-    /// Reads from objects for clients without support for objects.
-    pub fetched: u64,
-    /// Those that failed.
-    pub fetches_failed: u64,
-    /// Stores into objects for such clients.
-    pub stored: u64,
-    /// Those that failed.
-    pub stores_failed: u64,
-    /// Files whose bytes were moved from this server to objects.
-    pub moved_out: u64,
-    /// Objects that could not be used and were skipped.
-    pub problems: u64,
-    /// How often old versions were removed.
-    pub pruned: u64,
-}
-
 /// A host that called within this many seconds is active.
 const ACTIVE_SECS: u32 = 15 * 60;
 
@@ -140,7 +122,6 @@ impl Figures {
         let (breaks, contacts) = (&server.breaker.counters, &server.contacts.counters);
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let promises = server.callbacks.counts();
-        let objects = &server.objects.figures;
         let [looks_at_directories, looks_at_files] = server.statistics.lookups();
         let mut store = StoreFigures::default();
         for (_, partition) in server.volumes.partitions() {
@@ -189,15 +170,7 @@ impl Figures {
                 silences: load(&contacts.silences),
                 expired: load(&contacts.expired),
             },
-            objects: ObjectFigures {
-                fetched: load(&objects.fetched),
-                fetches_failed: load(&objects.fetches_failed),
-                stored: load(&objects.stored),
-                stores_failed: load(&objects.stores_failed),
-                moved_out: load(&objects.moved_out),
-                problems: load(&objects.problems),
-                pruned: load(&objects.pruned),
-            },
+            objects: server.objects.figures(),
             locks: server.locks.held(),
             leases: server.leases.count(),
             transactions: server.transactions.count(),

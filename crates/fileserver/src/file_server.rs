@@ -12,7 +12,7 @@ use crate::afsvol::VolumeService;
 use crate::config::Config;
 use crate::figures::Figures;
 use crate::locations::Locations;
-use crate::objects::{ObjectConfig, Objects};
+use crate::objects::ObjectConfig;
 use crate::protection::Protection;
 use crate::register;
 use crate::rxafs::FileService;
@@ -129,7 +129,7 @@ impl FileServer {
     /// before `use_objects` must know this. Stores of files that a policy sends to devices then
     /// wait for the devices, and do not go to the local disk.
     pub fn expect_objects(&self) {
-        self.0.objects.loaded_lists.expect();
+        self.0.objects.expect();
     }
 
     /// Uses the object storage of the cell from now on. Only the first call has an effect. The
@@ -140,12 +140,12 @@ impl FileServer {
         port: &Port,
         config: ObjectConfig,
     ) -> cellar_objects::Devices {
-        Objects::start(&self.0, runtime, port, config)
+        self.0.objects.start(runtime, port, config)
     }
 
     /// Starts to repair objects and to collect garbage. Only the first call has an effect.
     pub fn keep_objects(&self, runtime: &Runtime, upkeep: crate::Upkeep) {
-        Objects::start_upkeep(&self.0, runtime, upkeep);
+        self.0.objects.start_upkeep(runtime, upkeep);
     }
 
     /// Removes volumes whose creation an earlier run of the server did not finish and no

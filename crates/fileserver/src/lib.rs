@@ -43,10 +43,10 @@ mod stripe;
 mod volumes;
 
 pub use config::{Config, WallClock};
-pub use figures::{CallbackFigures, ContactFigures, Figures, ObjectFigures, StoreFigures};
+pub use figures::{CallbackFigures, ContactFigures, Figures, StoreFigures};
 pub use file_server::FileServer;
 pub use locations::Locations;
 pub use objects::cell::{CellServer, CellServers, Family, FamilySite, Upkeep};
-pub use objects::{ObjectConfig, PolicyAnswer, PolicyList, Seal};
+pub use objects::{ObjectConfig, ObjectFigures, PolicyAnswer, PolicyList, Seal};
 pub use protection::{Cps, Protection, ProtectionError};
 pub use statistics::{DurationFigures, OperationFigures, RefusalKind, TransferFigures};

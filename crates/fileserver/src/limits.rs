@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use cellar_wire::afsosd::STORE_LEASE;
 use cellar_wire::rxafs::LOCK_RANGES_MAX;
 
 /// Shards of the callback and lock tables. A call holds one shard's lock for well under a
@@ -196,134 +195,18 @@ pub const CLAIM_HOLD_OFF: Duration = Duration::from_secs(15);
 /// How long such a store waits for the answer, see [`CLAIM_HOLD_OFF`].
 pub const CLAIM_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Volumes from other servers for which the server remembers that the location database lists them
-/// here.
-pub const CLAIMS_MAX: usize = 16 << 10;
-
 /// Time between tries to register with the volume location servers.
 pub const REGISTER_RETRY: Duration = Duration::from_secs(5);
 
 /// Longest time between tries to register.
 pub const REGISTER_RETRY_MAX: Duration = Duration::from_secs(300);
 
-/// Files up to this size stay on the file server, unless the database sets another limit for
-/// `local_disk`.
-pub const LOCAL_SIZE_DEFAULT: u64 = 1 << 20;
-
-/// A store moves no file larger than this from the file server to objects, because the bytes are
-/// copied while the client waits.
-pub const OBJECT_MOVE_MAX: u64 = 64 << 20;
-
 /// Bytes of a store into objects that must have arrived before the store waits for the file's lock.
 pub const OBJECT_BEGIN_BYTES: u64 = 256 << 10;
-
-/// Bytes of a store into objects that are kept while they are written. If a device that was healthy
-/// before fails, or another store changes the file, the store begins again with them.
-pub const OBJECT_REPLAY_MAX: usize = 8 << 20;
 
 /// Attempts of one store in objects or on this server, while other stores change the file. Each
 /// attempt may write all bytes, and the client waits that long. After that it must retry.
 pub const STORE_ATTEMPTS: u32 = 8;
-
-/// How long a store waits for another store of the same file in objects. After that the client must
-/// retry.
-pub const STORE_LOCK_PATIENCE: Duration = Duration::from_secs(20);
-
-/// How long a device may be silent before another copy is read.
-pub const OBJECT_PATIENCE: Duration = Duration::from_secs(1);
-
-/// How often the list of devices and the policies are loaded.
-pub const DEVICES_INTERVAL: Duration = Duration::from_secs(3);
-
-/// How long a store waits for the list of devices, the policies and the devices' states, if they
-/// are not known since the start. Applies to files that a policy may send to devices. After that
-/// the client must retry (VBUSY). A database that has just started knows all states after 8 s.
-pub const STATES_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Time after the start from which such stores fail (EIO), if the list or the policies could never
-/// be loaded.
-pub const STATES_DEADLINE: Duration = Duration::from_secs(90);
-
-/// How often the list is requested while a store waits for it.
-pub const STATES_INTERVAL: Duration = Duration::from_millis(500);
-
-/// How long one such request may take.
-pub const STATES_ASK_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Lifetime of a capability that this server makes for its own use. It makes a new one after half
-/// this time.
-pub const SERVER_CAPABILITY_LIFE: Duration = Duration::from_secs(600);
-
-/// Lifetime of a capability to read that is given to a client.
-pub const CLIENT_CAPABILITY_LIFE: Duration = Duration::from_secs(300);
-
-/// Lifetime of a capability to store, which equals that of the store itself without renewal. It is
-/// short, because devices honour it even after the store has ended.
-pub const STORE_CAPABILITY_LIFE: Duration = Duration::from_secs(STORE_LEASE as u64);
-
-/// Files in objects that clients read directly at a time. Further clients read through this server.
-pub const READ_FILES_MAX: usize = 256 << 10;
-
-/// Layouts of successive versions of one file that clients may be reading. A device has
-/// [`cellar_wire::osd::VERSIONS_MAX`] versions of an object, and clones need some of them.
-pub const LENT_LAYOUTS_MAX: usize = 64;
-
-/// Direct stores in progress at a time.
-pub const STORE_LEASES_MAX: usize = 16 << 10;
-
-/// How often the server looks for direct stores that are no longer renewed.
-pub const STORE_LEASES_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Files that wait for the removal of their old versions.
-pub const PRUNES_MAX: usize = 64 << 10;
-
-/// Pause between two rounds that remove old versions.
-pub const PRUNE_PAUSE: Duration = Duration::from_millis(100);
-
-/// How long the removal of the data of a failed store may take. No other store of the file begins
-/// in that time.
-pub const REMOVE_FAILED_PATIENCE: Duration = Duration::from_secs(2);
-
-/// How long a device counts as alive after an answer. Checked before a new file without copies is
-/// placed on it.
-pub const ALIVE_TIME: Duration = Duration::from_secs(1);
-/// How long the device may take to answer that check, see [`ALIVE_TIME`].
-pub const ALIVE_PATIENCE: Duration = Duration::from_secs(1);
-
-/// Approximate number of objects of a device that are judged together when garbage is collected.
-pub const COLLECT_OBJECTS: usize = 16 << 10;
-
-/// Files whose store locks are taken together when garbage is removed.
-pub const COLLECT_FILES: usize = 32;
-
-/// How long garbage removal waits for a lock. A busy file is left for the next time.
-pub const COLLECT_LOCK_PATIENCE: Duration = Duration::from_millis(200);
-
-/// Pause between two parts of a round that collects garbage in the background.
-pub const COLLECT_PAUSE: Duration = Duration::from_millis(200);
-
-/// Objects that wait for repair. Further ones are found when these are done.
-pub const REPAIRS_MAX: usize = 64 << 10;
-
-/// Objects that are repaired at a time.
-pub const REPAIRS_AT_ONCE: usize = 4;
-
-/// Shortest time after which a failed repair of an object is retried.
-pub const REPAIR_AGAIN: Duration = Duration::from_secs(2);
-/// Longest time after which a failed repair is retried, see [`REPAIR_AGAIN`].
-pub const REPAIR_AGAIN_MOST: Duration = Duration::from_secs(600);
-
-/// Files that are examined at a time in the search for needed repairs.
-pub const REPAIR_LOOKS: usize = 16 << 10;
-
-/// Shortest time between two examinations of all files while a device is missing or being emptied.
-pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
-
-/// How often the server looks for devices that are missing or being emptied.
-pub const WATCH_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Damaged objects that are remembered.
-pub const DAMAGED_MAX: usize = 64 << 10;
 
 const _: () = assert!(FIDS_PER_BREAK <= DELAYED_BREAKS_PER_HOST);
 const _: () = assert!(BREAK_PATIENCE.as_secs() < CONTACT_PATIENCE.as_secs());

@@ -12,11 +12,15 @@ use std::time::Duration;
 
 use cellar_rpc::Connection;
 use cellar_wire::AbortCode;
-use cellar_wire::vl::{GetEntryByNameO, VldbEntry, VolumeNameArgument};
+use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
+use cellar_wire::vl::{GetEntryByNameO, VLSF_RWVOL, VldbEntry, VolumeNameArgument};
 
 use tokio::time::timeout;
 
+use crate::config::WallClock;
 use crate::limits::{CLAIM_HOLD_OFF, CLAIM_PATIENCE, LOCATIONS_HOLD_OFF};
+use crate::network::Networks;
+use crate::objects::served::RwSites;
 use crate::protection::BoxFuture;
 
 /// The volume location database, as a file server uses it.
@@ -113,5 +117,34 @@ impl KnownLocations {
         let failed = answer.as_ref().is_err_and(|code| code.0 < 0);
         self.failed
             .store(if failed { now } else { 0 }, Ordering::Relaxed);
+    }
+}
+
+/// The RW sites that the location database lists on this server.
+pub(crate) struct ListedSites {
+    pub(crate) locations: Arc<KnownLocations>,
+    pub(crate) networks: Arc<Networks>,
+    pub(crate) clock: WallClock,
+}
+
+impl RwSites for ListedSites {
+    fn is_here(
+        &self,
+        volume: VolumeId,
+        partition: PartitionId,
+    ) -> BoxFuture<'_, Result<bool, AbortCode>> {
+        Box::pin(async move {
+            let Ok(name) = VolumeNameArgument::new(volume.0.to_string()) else {
+                return Ok(false);
+            };
+            let now = AfsTime::after_1970((self.clock)()).0;
+            let entry = self.locations.entry_for_store(&name, now).await?;
+            Ok(entry.volume_ids[0] == volume
+                && entry.sites.iter().any(|site| {
+                    site.flags & VLSF_RWVOL != 0
+                        && site.partition == partition.number()
+                        && self.networks.is_own(site.server)
+                }))
+        })
     }
 }

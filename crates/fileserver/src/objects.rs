@@ -15,36 +15,33 @@
 //! Without [`ObjectConfig`] a server has no objects: its files stay on the local disk, whatever the
 //! policies say.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cellar_objects::{Capabilities, DeviceList, Devices, ObjectSet};
+use cellar_objects::Devices;
 use cellar_policy::Policies;
-use cellar_rpc::{CallError, Connection, Port, Runtime};
-use cellar_wire::AfsString;
-use cellar_wire::ids::Fid;
-use cellar_wire::object::{Capability, CapabilityBody, Layout, MAY_ALL};
-use cellar_wire::osddb::{GetRevisions, ListPolicies, PolicyEntry};
-use parking_lot::Mutex;
-use tokio::time::Instant;
+use cellar_rpc::{Port, Runtime};
+use cellar_volume::Volume;
+use cellar_wire::AbortCode;
+use cellar_wire::afsosd::Repairing;
+use cellar_wire::ids::{AfsTime, AfsUuid, Fid};
+use cellar_wire::object::Layout;
 use tracing::{debug, warn};
 
-use crate::abort_map::Refusal;
-use crate::afsosd::leases::Leases;
-use crate::limits::{
-    DEVICES_INTERVAL, LOCAL_SIZE_DEFAULT, SERVER_CAPABILITY_LIFE, STATES_ASK_PATIENCE,
-    STATES_INTERVAL, STORE_LEASES_INTERVAL,
-};
-use crate::protection::BoxFuture;
-use crate::server::Server;
-
+mod apart;
 pub(crate) mod cell;
 mod collect;
+pub(crate) mod direct;
+mod direct_stores;
+pub(crate) mod failure;
 pub(crate) mod fetch;
+mod figures;
 mod garbage;
+pub(crate) mod grants;
 pub(crate) mod layouts;
 pub(crate) mod lending;
+pub(crate) mod limits;
 pub(crate) mod liveness;
 pub(crate) mod loaded_lists;
 pub(crate) mod open_reads;
@@ -52,218 +49,172 @@ pub(crate) mod ownership;
 pub(crate) mod pending_versions;
 pub(crate) mod policies;
 pub(crate) mod prune;
+mod references;
 pub(crate) mod repair;
+mod retained;
+pub(crate) mod served;
+mod storage;
 pub(crate) mod store;
 pub(crate) mod store_locks;
+pub(crate) mod whole_file;
+
+pub use figures::ObjectFigures;
+pub use storage::{ObjectConfig, PolicyAnswer, PolicyList, Seal};
 
 use cell::Upkeep;
+use direct_stores::DirectStores;
+use failure::Failure;
+use figures::Counters;
+use limits::{CLIENT_CAPABILITY_LIFE, DEVICES_INTERVAL};
 use liveness::DeviceLiveness;
 use loaded_lists::{LoadedLists, has_none};
-use open_reads::OpenReads;
+use open_reads::{OpenReads, ReadGuard};
 use ownership::Claims;
 use pending_versions::PendingVersions;
 use policies::PolicyBook;
 use prune::Prunes;
 use repair::Repairs;
+use served::{RwSites, ServedVolumes};
+use storage::{LOCAL_DISK, Storage};
 use store_locks::StoreLocks;
 
-/// The number of the device that stands for the file servers' own disks.
-const LOCAL_DISK: u32 = 1;
-
-/// Seals capabilities with the cell's key.
-pub type Seal = Arc<dyn Fn(&CapabilityBody) -> Capability + Send + Sync>;
-
-/// The revision of the cell's policies and the full list; `None` if nothing has changed.
-pub type PolicyAnswer = Result<Option<(u64, Vec<PolicyEntry>)>, CallError>;
-
-/// The source of the cell's policies.
-pub trait PolicyList: Send + Sync + 'static {
-    /// The policies and their revision; `None` if the revision is still `known`.
-    fn policies(&self, known: u64) -> BoxFuture<'_, PolicyAnswer>;
-}
-
-/// An OSD database across the network.
-impl PolicyList for Connection {
-    fn policies(&self, known: u64) -> BoxFuture<'_, PolicyAnswer> {
-        Box::pin(async move {
-            if self.call(&GetRevisions {}).await?.policies == known {
-                return Ok(None);
-            }
-            let reply = self.call(&ListPolicies {}).await?;
-            Ok(Some((reply.revision, reply.policies.into_vec())))
-        })
-    }
-}
-
-/// Access of a file server to the object storage of its cell.
-#[derive(Clone)]
-pub struct ObjectConfig {
-    /// The cell's name in capabilities.
-    pub cell: AfsString<256>,
-    /// The list of devices.
-    pub devices: Arc<dyn DeviceList>,
-    /// The policies.
-    pub policies: Arc<dyn PolicyList>,
-    /// The cell's key for capabilities.
-    pub seal: Seal,
-    /// The location of this server, `site/room/rack/host` or a prefix of it; empty if not known.
-    pub location: String,
-    /// The owner of this server, for the placement of objects; empty for none.
-    pub owner: String,
-}
-
-impl std::fmt::Debug for ObjectConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ObjectConfig({:?})", self.cell)
-    }
-}
+/// The wall clock: time since 1970.
+pub(crate) type WallClock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// The state of object storage on a file server.
-#[derive(Default)]
 pub(crate) struct Objects {
+    uuid: AfsUuid,
+    clock: WallClock,
+    volumes: Arc<dyn ServedVolumes>,
+    sites: Arc<dyn RwSites>,
+    stopping: AtomicBool,
     storage: OnceLock<Storage>,
-    pub(crate) loaded_lists: LoadedLists,
-    pub(crate) policies: PolicyBook,
-    pub(crate) store_locks: StoreLocks,
-    pub(crate) open_reads: OpenReads,
-    pub(crate) prunes: Prunes,
-    pub(crate) pending_versions: PendingVersions,
-    pub(crate) liveness: DeviceLiveness,
-    pub(crate) repairs: Repairs,
-    pub(crate) upkeep: OnceLock<Upkeep>,
-    pub(crate) leases: Leases,
-    pub(crate) claims: Claims,
-    pub(crate) figures: ObjectFigures,
+    loaded_lists: LoadedLists,
+    policies: PolicyBook,
+    store_locks: StoreLocks,
+    open_reads: OpenReads,
+    prunes: Prunes,
+    pending_versions: PendingVersions,
+    liveness: DeviceLiveness,
+    repairs: Repairs,
+    upkeep: OnceLock<Upkeep>,
+    direct_stores: DirectStores,
+    claims: Claims,
+    counters: Counters,
     version: AtomicU64,
 }
 
-/// Counters of object storage.
-#[derive(Debug, Default)]
-pub(crate) struct ObjectFigures {
-    /// Stores into objects by this server, and those that failed.
-    pub(crate) stored: AtomicU64,
-    pub(crate) stores_failed: AtomicU64,
-    /// Reads from objects by this server, and those that failed.
-    pub(crate) fetched: AtomicU64,
-    pub(crate) fetches_failed: AtomicU64,
-    /// Files whose bytes were moved from this server to objects.
-    pub(crate) moved_out: AtomicU64,
-    /// Objects that could not be used and were skipped.
-    pub(crate) problems: AtomicU64,
-    /// How often old versions were removed.
-    pub(crate) pruned: AtomicU64,
-    /// How often garbage was removed.
-    pub(crate) collections: AtomicU64,
-}
-
-impl ObjectFigures {
-    pub(crate) fn count(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// The object storage of the cell.
-pub(crate) struct Storage {
-    pub(crate) config: ObjectConfig,
-    pub(crate) devices: Devices,
-    /// Capabilities for every operation, one for each device, with the end of their lifetime.
-    own: Arc<Mutex<std::collections::HashMap<u32, (Capability, u64)>>>,
-    clock: crate::config::WallClock,
-    /// When the list of devices was last loaded.
-    listed: Mutex<Option<Instant>>,
-}
-
-impl Storage {
-    /// This server's own capability for every operation on a device.
-    pub(crate) fn capability(&self, osd: u32) -> Capability {
-        own_capability(&self.config, &self.own, &self.clock, osd)
-    }
-
-    /// The objects of a file, with this server's own capabilities.
-    pub(crate) fn set(&self, fid: Fid, layout: Layout) -> ObjectSet {
-        let (config, own, clock) = (self.config.clone(), self.own.clone(), self.clock.clone());
-        ObjectSet {
-            vnode: fid.vnode,
-            uniquifier: fid.uniquifier,
-            layout,
-            capabilities: Capabilities::Made(Arc::new(move |osd| {
-                own_capability(&config, &own, &clock, osd)
-            })),
-        }
-    }
-
-    /// Loads the list of devices.
-    async fn load_devices(&self) -> Result<(), CallError> {
-        self.devices.refresh(&*self.config.devices).await?;
-        *self.listed.lock() = Some(Instant::now());
-        Ok(())
-    }
-
-    /// Loads the list of devices, with a short timeout, unless it is recent. Without an answer the
-    /// old list stays.
-    pub(crate) async fn refresh_devices(&self) {
-        let listed = *self.listed.lock();
-        if listed.is_some_and(|listed| listed.elapsed() < STATES_INTERVAL) {
-            return;
-        }
-        match tokio::time::timeout(STATES_ASK_PATIENCE, self.load_devices()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(cause)) => debug!(%cause, "cannot load the list of devices"),
-            Err(_) => debug!("the list of devices did not arrive in time"),
-        }
-    }
-
-    /// The size up to which files are kept on file servers, in bytes.
-    pub(crate) fn threshold(&self) -> u64 {
-        let local = self.devices.get(LOCAL_DISK);
-        local
-            .map(|listed| listed.entry.max_size)
-            .filter(|size| *size > 0)
-            .unwrap_or(LOCAL_SIZE_DEFAULT)
-    }
-}
-
-fn own_capability(
-    config: &ObjectConfig,
-    own: &Mutex<std::collections::HashMap<u32, (Capability, u64)>>,
-    clock: &crate::config::WallClock,
-    osd: u32,
-) -> Capability {
-    let now = clock().as_secs();
-    let life = SERVER_CAPABILITY_LIFE.as_secs();
-    if let Some((capability, expires)) = own.lock().get(&osd)
-        && (now + life / 2..=now + life).contains(expires)
-    {
-        return capability.clone();
-    }
-    let expires = now + life;
-    let capability = (config.seal)(&CapabilityBody {
-        cell: config.cell.clone(),
-        osd,
-        object: cellar_wire::object::ObjectId::default(),
-        rights: MAY_ALL,
-        base: 0,
-        version: 0,
-        begin: 0,
-        end: u64::MAX,
-        expires,
-        clients: cellar_wire::List::default(),
-        user: cellar_wire::ViceId::ADMINISTRATORS.0,
-    });
-    own.lock().insert(osd, (capability.clone(), expires));
-    capability
-}
-
 impl Objects {
+    /// The objects of a file server with that UUID, those volumes and that clock. Without
+    /// [`Objects::start`] it has no objects.
+    pub(crate) fn new(
+        uuid: AfsUuid,
+        clock: WallClock,
+        volumes: Arc<dyn ServedVolumes>,
+        sites: Arc<dyn RwSites>,
+    ) -> Self {
+        Self {
+            uuid,
+            clock,
+            volumes,
+            sites,
+            stopping: AtomicBool::new(false),
+            storage: OnceLock::new(),
+            loaded_lists: LoadedLists::default(),
+            policies: PolicyBook::default(),
+            store_locks: StoreLocks::default(),
+            open_reads: OpenReads::default(),
+            prunes: Prunes::default(),
+            pending_versions: PendingVersions::default(),
+            liveness: DeviceLiveness::default(),
+            repairs: Repairs::default(),
+            upkeep: OnceLock::new(),
+            direct_stores: DirectStores::default(),
+            claims: Claims::default(),
+            counters: Counters::default(),
+            version: AtomicU64::new(0),
+        }
+    }
+
+    /// Ends the background work.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The current time of the wall clock.
+    fn wall(&self) -> Duration {
+        (self.clock)()
+    }
+
+    /// The current time in the seconds of the wire.
+    fn now(&self) -> AfsTime {
+        AfsTime::after_1970(self.wall())
+    }
+
+    fn now_secs(&self) -> u32 {
+        self.now().0
+    }
+
+    /// Announces that [`Objects::start`] will follow soon.
+    pub(crate) fn expect(&self) {
+        self.loaded_lists.expect();
+    }
+
+    /// Whether this server has objects, or will have soon.
+    pub(crate) fn is_expected(&self) -> bool {
+        self.loaded_lists.is_expected()
+    }
+
+    /// Whether this server has objects.
+    pub(crate) fn is_used(&self) -> bool {
+        self.storage().is_some()
+    }
+
+    /// Keeps the objects of a layout until the returned value is dropped.
+    pub(crate) fn hold(&self, fid: Fid, layout: &Arc<Layout>) -> ReadGuard {
+        self.open_reads.begin(fid, layout)
+    }
+
+    /// Keeps the objects of a layout for a client that reads directly, as long as its capabilities
+    /// are valid. Returns `false` if too many files are kept already.
+    pub(crate) fn lend(&self, fid: Fid, layout: &Arc<Layout>) -> bool {
+        let until = self.wall().as_secs() + CLIENT_CAPABILITY_LIFE.as_secs();
+        self.open_reads.lend(fid, layout, until)
+    }
+
+    /// Removes objects of a layout that a file in a writable volume had, as far as they are not
+    /// needed any more. Returns at once.
+    pub(crate) fn forget(&self, volume: &Arc<Volume>, fid: Fid, former: Arc<Layout>) {
+        self.prunes.queue(volume, fid, former);
+    }
+
+    /// Forgets readers whose capabilities have expired.
+    pub(crate) fn sweep(&self) {
+        self.open_reads.sweep(self.wall().as_secs());
+    }
+
+    /// The present figures.
+    pub(crate) fn figures(&self) -> ObjectFigures {
+        self.counters.figures()
+    }
+
+    /// The progress of the repairs.
+    pub(crate) fn repair_status(&self) -> Repairing {
+        self.repairs.status()
+    }
+
     /// The cell's object storage, if this server uses any.
     pub(crate) fn storage(&self) -> Option<&Storage> {
         self.storage.get()
     }
 
     /// The cell's object storage, for a call that needs it.
-    pub(crate) fn needed(&self) -> Result<&Storage, Refusal> {
-        self.storage()
-            .ok_or(Refusal::Objects(cellar_wire::AbortCode::EIO))
+    pub(crate) fn needed(&self) -> Result<&Storage, Failure> {
+        self.storage().ok_or(Failure::Devices(AbortCode::EIO))
     }
 
     /// A version number that no object has had. It is higher than `last`, and normally the time in
@@ -292,69 +243,45 @@ impl Objects {
     /// Uses object storage from now on. Only the first call has an effect. Returns the devices, for
     /// callers that want to change the list.
     pub(crate) fn start(
-        server: &Arc<Server>,
+        self: &Arc<Self>,
         runtime: &Runtime,
         port: &Port,
         config: ObjectConfig,
     ) -> Devices {
         let devices = Devices::new(port.clone());
-        let storage = Storage {
-            devices: devices.clone(),
-            own: Arc::default(),
-            clock: server.config.clock.clone(),
-            listed: Mutex::default(),
-            config,
-        };
-        server.objects.loaded_lists.expect();
-        let policies = storage.config.policies.clone();
-        if server.objects.storage.set(storage).is_err() {
+        let policies = config.policies.clone();
+        let storage = Storage::new(config, devices.clone(), self.clock.clone());
+        self.loaded_lists.expect();
+        if self.storage.set(storage).is_err() {
             return devices;
         }
-        {
-            let server = server.clone();
-            runtime.spawn(0, || async move { server.keep_devices().await });
-        }
-        let kept = server.clone();
+        let kept = self.clone();
+        runtime.spawn(0, || async move { kept.keep_devices().await });
+        let kept = self.clone();
         runtime.spawn(0, || async move { kept.keep_policies(&*policies).await });
-        let kept = server.clone();
-        runtime.spawn(0, || async move {
-            while !kept.is_stopping() {
-                tokio::time::sleep(STORE_LEASES_INTERVAL).await;
-                for lease in kept.objects.leases.sweep(kept.wall().as_secs()) {
-                    kept.remove_failed_store(
-                        &lease.volume,
-                        lease.fid,
-                        lease.next,
-                        (lease.store_lock, lease.version_guard),
-                    );
-                }
-            }
-        });
-        let kept = server.clone();
+        let kept = self.clone();
+        runtime.spawn(0, || async move { kept.expire_direct_stores().await });
+        let kept = self.clone();
         runtime.spawn(0, || async move { kept.prune_in_background().await });
         devices
     }
-}
 
-impl Objects {
     /// Collects garbage and repairs from now on. Only the first call has an effect.
-    pub(crate) fn start_upkeep(server: &Arc<Server>, runtime: &Runtime, upkeep: Upkeep) {
-        if server.objects.upkeep.set(upkeep.clone()).is_err() {
+    pub(crate) fn start_upkeep(self: &Arc<Self>, runtime: &Runtime, upkeep: Upkeep) {
+        if self.upkeep.set(upkeep.clone()).is_err() {
             return;
         }
-        server.start_repairs(runtime, &upkeep);
-        let kept = server.clone();
+        self.start_repairs(runtime, &upkeep);
+        let kept = self.clone();
         runtime.spawn(
             0,
             || async move { kept.collect_in_background(upkeep).await },
         );
     }
-}
 
-impl Server {
     async fn keep_devices(self: Arc<Self>) {
-        let lists = &self.objects.loaded_lists;
-        while let Some(storage) = self.objects.storage().filter(|_| !self.is_stopping()) {
+        let lists = &self.loaded_lists;
+        while let Some(storage) = self.storage().filter(|_| !self.is_stopping()) {
             match storage.load_devices().await {
                 Ok(()) => lists.note_devices(),
                 Err(cause) => {
@@ -369,13 +296,13 @@ impl Server {
     }
 
     async fn keep_policies(self: Arc<Self>, list: &dyn PolicyList) {
-        let lists = &self.objects.loaded_lists;
+        let lists = &self.loaded_lists;
         let mut known = u64::MAX;
         while !self.is_stopping() {
             match list.policies(known).await {
                 Ok(Some((revision, entries))) => match Policies::compile(&entries) {
                     Ok(policies) => {
-                        self.objects.policies.set(policies);
+                        self.policies.set(policies);
                         known = revision;
                         lists.note_policies();
                     }

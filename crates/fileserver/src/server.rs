@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::host::{Contacts, HostTable};
 use crate::leases::Leases;
 use crate::limits::{HOUSEKEEPING_INTERVAL, SWEEP_INTERVAL, TRANSACTION_SWEEP_INTERVAL};
-use crate::locations::KnownLocations;
+use crate::locations::{KnownLocations, ListedSites};
 use crate::lock::LockTable;
 use crate::network::Networks;
 use crate::objects::Objects;
@@ -30,7 +30,7 @@ use crate::volumes::Volumes;
 pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) protection: Arc<dyn Protection>,
-    pub(crate) volumes: Volumes,
+    pub(crate) volumes: Arc<Volumes>,
     pub(crate) hosts: Arc<HostTable>,
     pub(crate) callbacks: Arc<CallbackTable>,
     pub(crate) contacts: Arc<Contacts>,
@@ -41,10 +41,10 @@ pub(crate) struct Server {
     pub(crate) statistics: Statistics,
     pub(crate) transactions: Transactions,
     pub(crate) scrubs: Scrubs,
-    pub(crate) locations: KnownLocations,
+    pub(crate) locations: Arc<KnownLocations>,
     pub(crate) clients: Clients,
-    pub(crate) networks: Networks,
-    pub(crate) objects: Objects,
+    pub(crate) networks: Arc<Networks>,
+    pub(crate) objects: Arc<Objects>,
     /// When the server started.
     pub(crate) started: Duration,
     /// Incremented by FlushCPS: the groups cached with connections and hosts are then loaded again.
@@ -66,9 +66,23 @@ impl Server {
         let hosts = Arc::new(HostTable::new(config.hosts_max));
         let contacts = Arc::new(Contacts::new(hosts.clone(), callbacks.clone(), config.uuid));
         let breaker = Breaker::new(callbacks.clone(), hosts.clone(), contacts.clone());
+        let volumes = Arc::<Volumes>::default();
+        let locations = Arc::<KnownLocations>::default();
+        let networks = Arc::<Networks>::default();
+        let sites = Arc::new(ListedSites {
+            locations: locations.clone(),
+            networks: networks.clone(),
+            clock: config.clock.clone(),
+        });
+        let objects = Arc::new(Objects::new(
+            config.uuid,
+            config.clock.clone(),
+            volumes.clone(),
+            sites,
+        ));
         let server = Server {
             protection,
-            volumes: Volumes::default(),
+            volumes,
             hosts,
             callbacks,
             leases: contacts.leases.clone(),
@@ -78,10 +92,10 @@ impl Server {
             statistics: Statistics::new(),
             transactions: Transactions::default(),
             scrubs: Scrubs::default(),
-            locations: KnownLocations::default(),
+            locations,
             clients: Clients::default(),
-            networks: Networks::default(),
-            objects: Objects::default(),
+            networks,
+            objects,
             started,
             cps_generation: AtomicU64::new(0),
             making_room: AtomicBool::new(false),
@@ -97,6 +111,7 @@ impl Server {
     /// Ends the background work, and saves the callback state.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
+        self.objects.stop();
         let Some(path) = &self.config.callback_state else {
             return;
         };
@@ -188,7 +203,7 @@ impl Server {
                     self.callbacks.sweep(now);
                     self.locks.sweep(now);
                     self.leases.sweep();
-                    self.objects.open_reads.sweep(now.into());
+                    self.objects.sweep();
                 }
                 _ = transactions.tick() => self.expire_transactions(self.now_secs()),
                 _ = rounds.tick() => self.contacts.tidy(self.now_secs()).await,

@@ -8,18 +8,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cellar_volume::{Partition, Volume};
+use cellar_volume::Partition;
 use cellar_wire::ids::{PartitionId, VolumeId};
 use parking_lot::RwLock;
 
 use crate::abort_map::Refusal;
-
-/// A volume, and the partition that it is on.
-#[derive(Clone)]
-pub(crate) struct Attached {
-    pub(crate) partition: Arc<Partition>,
-    pub(crate) volume: Arc<Volume>,
-}
+pub(crate) use crate::objects::served::Attached;
+use crate::objects::served::ServedVolumes;
 
 /// The restriction that a volume transaction puts on clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,5 +197,15 @@ impl Volumes {
     /// id.
     pub(crate) fn forget(&self, id: VolumeId) {
         self.homes.write().remove(&id);
+    }
+}
+
+impl ServedVolumes for Volumes {
+    fn partitions(&self) -> Vec<(PartitionId, Arc<Partition>)> {
+        Volumes::partitions(self)
+    }
+
+    fn find(&self, id: VolumeId) -> cellar_volume::Result<Option<(PartitionId, Attached)>> {
+        Volumes::find(self, id)
     }
 }

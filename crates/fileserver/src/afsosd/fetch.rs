@@ -2,13 +2,12 @@
 
 use cellar_rpc::IncomingCall;
 use cellar_wire::afsosd::{BeginFetch, BeginFetchReply};
-use cellar_wire::object::MAY_READ;
 use cellar_wire::serve::Handle;
 
 use super::ObjectService;
-use super::{Grant, NOT_IN_OBJECTS, access};
+use super::{NOT_IN_OBJECTS, grantee};
 use crate::abort_map::Refusal;
-use crate::limits::CLIENT_CAPABILITY_LIFE;
+use crate::objects::grants::Grant;
 use crate::rxafs::common::{run, status_and_access};
 use crate::rxafs::promise::with_promise;
 use crate::status::vol_sync;
@@ -24,7 +23,9 @@ impl Handle<BeginFetch, IncomingCall> for ObjectService {
         // The reply covers the whole version, so the requested range does not matter.
         let BeginFetch { fid, .. } = arguments;
         let session = server.session(call).await?;
-        let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
+        if !server.objects.is_used() {
+            return Err(NOT_IN_OBJECTS);
+        }
         let (layout, status, callback, sync, durable) = {
             let (server, session) = (server.clone(), session.clone());
             run(&server.clone(), move || {
@@ -39,8 +40,7 @@ impl Handle<BeginFetch, IncomingCall> for ObjectService {
                     loop {
                         let (status, layout) = volume.status_and_layout(fid)?;
                         let layout = layout.ok_or(NOT_IN_OBJECTS)?;
-                        let until = server.wall().as_secs() + CLIENT_CAPABILITY_LIFE.as_secs();
-                        if !server.objects.open_reads.lend(fid, &layout, until) {
+                        if !server.objects.lend(fid, &layout) {
                             return Err(NOT_IN_OBJECTS);
                         }
                         // The layout is unchanged, so a later removal of versions sees this reader.
@@ -58,12 +58,8 @@ impl Handle<BeginFetch, IncomingCall> for ObjectService {
             .await?
         };
         durable.await?;
-        let grant = Grant {
-            rights: MAY_READ,
-            version: 0,
-            length: 0,
-        };
-        let access = access(server, storage, call, &session, fid, &layout, grant);
+        let grantee = grantee(call, &session);
+        let access = server.objects.grant(fid, &layout, Grant::read(), grantee)?;
         Ok(BeginFetchReply {
             status,
             callback,

@@ -6,7 +6,7 @@ use cellar_wire::afsosd::{GetPieces, GetPiecesReply};
 use cellar_wire::serve::Handle;
 
 use super::ObjectService;
-use super::{check_vnode_access, devices};
+use super::check_vnode_access;
 use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::rxafs::common::run;
@@ -33,9 +33,9 @@ impl Handle<GetPieces, IncomingCall> for ObjectService {
             })
             .await?
         };
-        let devices = match (server.objects.storage(), &layout) {
-            (Some(storage), Some(layout)) => devices(storage, layout),
-            _ => List::default(),
+        let devices = match &layout {
+            Some(layout) => server.objects.devices_of(layout),
+            None => List::default(),
         };
         Ok(GetPiecesReply {
             length: status.length,

@@ -113,7 +113,7 @@ impl Handle<SetVolumePolicy, IncomingCall> for ObjectService {
 
 /// Checks that the cell has such a policy.
 fn check_policy(server: &Server, policy: u32) -> Result<(), Refusal> {
-    if server.objects.policies.get().contains(policy) {
+    if server.objects.has_policy(policy) {
         Ok(())
     } else {
         Err(Refusal::Invalid)

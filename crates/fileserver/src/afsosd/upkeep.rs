@@ -3,20 +3,18 @@
 
 use std::time::Duration;
 
-use cellar_objects::repair::Pace;
 use cellar_rpc::{IncomingCall, blocking};
+use cellar_wire::List;
 use cellar_wire::afsosd::{
     COLLECT_DRY, CollectGarbage, CollectGarbageReply, HaveVolumes, HaveVolumesReply, MoveObject,
     MoveObjectReply, RepairStatus, RepairStatusReply,
 };
 use cellar_wire::ids::{VnodeId, VolumeId};
 use cellar_wire::serve::Handle;
-use cellar_wire::{AbortCode, List};
 
 use super::ObjectService;
 use super::{NOT_IN_OBJECTS, superuser};
 use crate::abort_map::Refusal;
-use crate::objects::repair::{DamagedObject, Outcome, RepairPlacement};
 
 impl Handle<RepairStatus, IncomingCall> for ObjectService {
     async fn handle(
@@ -26,7 +24,7 @@ impl Handle<RepairStatus, IncomingCall> for ObjectService {
     ) -> Result<RepairStatusReply, Refusal> {
         let server = &self.server;
 
-        let status = server.objects.repairs.status();
+        let status = server.objects.repair_status();
         Ok(RepairStatusReply { status })
     }
 }
@@ -40,33 +38,17 @@ impl Handle<MoveObject, IncomingCall> for ObjectService {
         let server = &self.server;
         let MoveObject { fid, place, osd } = arguments;
         superuser(server, call)?;
-        let broken = {
+        let placed = {
             let server = server.clone();
             blocking(move || {
                 let found = server.volumes.find(fid.volume)?.ok_or(Refusal::NoVolume)?;
                 let layout = found.1.volume.layout(fid)?.ok_or(NOT_IN_OBJECTS)?;
-                let placed = layout.objects.get(place as usize).ok_or(Refusal::Invalid)?;
-                Ok::<_, Refusal>(server.by_head(DamagedObject {
-                    volume: fid.volume,
-                    vnode: fid.vnode,
-                    uniquifier: fid.uniquifier,
-                    osd: placed.osd,
-                    serial: placed.serial,
-                }))
+                let placed = layout.objects.get(place as usize).copied();
+                placed.ok_or(Refusal::Invalid)
             })
             .await?
         };
-        let begun = server.objects.repairs.begin(&broken).ok_or(Refusal::Busy)?;
-        let free = Pace::new(0);
-        let (outcome, osd) = server
-            .rebuild_object(broken, RepairPlacement::On(osd), 0, &free)
-            .await?;
-        begun.end(outcome);
-        match outcome {
-            Outcome::Made(..) => {}
-            Outcome::Nothing | Outcome::Busy | Outcome::Away => return Err(Refusal::Busy),
-            Outcome::Failed => return Err(Refusal::Objects(AbortCode::EIO)),
-        }
+        let osd = server.objects.move_object(fid, &placed, osd).await?;
         Ok(MoveObjectReply { osd })
     }
 }
@@ -81,9 +63,9 @@ impl Handle<HaveVolumes, IncomingCall> for ObjectService {
         let HaveVolumes { volumes } = arguments;
         superuser(server, call)?;
         let here = {
-            let server = server.clone();
+            let objects = server.objects.clone();
             let volumes: Vec<VolumeId> = volumes.iter().map(|id| VolumeId(*id)).collect();
-            blocking(move || server.have(&volumes)).await?
+            blocking(move || objects.have(&volumes)).await?
         };
         let here = List::from_iter_cut(here.into_iter().map(|volume| volume.0));
         Ok(HaveVolumesReply { here })
@@ -105,6 +87,7 @@ impl Handle<CollectGarbage, IncomingCall> for ObjectService {
         } = arguments;
         superuser(server, call)?;
         let collected = server
+            .objects
             .collect_garbage(
                 VolumeId(volume),
                 VnodeId(after),

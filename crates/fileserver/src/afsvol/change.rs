@@ -251,7 +251,7 @@ impl Handle<ConvertROtoRWvolume, IncomingCall> for VolumeService {
                 )?;
                 let converted = check_elsewhere(&server, place, read_write).and_then(|()| {
                     partition
-                        .convert_to_rw(volume, server.version_now())?
+                        .convert_to_rw(volume, server.objects.version_now())?
                         .wait()
                 });
                 used.end();

@@ -49,7 +49,11 @@ pub(super) fn copy(
     let copied = (|| {
         let (mut head, _) = plan(&frozen, Base::Nothing)?.ok_or(AbortCode::VOLSERFAILEDOP)?;
         head.creation_date = now;
-        let mut from = DeltaSource::new(&frozen, Since::Everything, Some(Lender::new(server)))?;
+        let mut from = DeltaSource::new(
+            &frozen,
+            Since::Everything,
+            Some(Lender::new(&server.objects)),
+        )?;
         let mut to = DeltaSink::new(server, partition, new, cookie, head)?.locally();
         match pass(&mut from, &mut to, usize::MAX) {
             Ok(_) => to.finish(),

@@ -48,7 +48,7 @@ impl Handle<GetObjectCell, IncomingCall> for VolumeService {
     ) -> Result<GetObjectCellReply, AbortCode> {
         let server = &self.server;
 
-        let cell = server.object_cell();
+        let cell = server.objects.cell();
         Ok(GetObjectCellReply { cell })
     }
 }
@@ -178,7 +178,7 @@ impl DeltaSink {
             head,
             reader: Reader::new(),
             body: None,
-            borrower: Borrower::new(server),
+            borrower: Borrower::new(&server.objects),
             is_local: false,
             origin: None,
             is_borrowed: false,

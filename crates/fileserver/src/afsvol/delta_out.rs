@@ -16,7 +16,7 @@ use cellar_wire::ids::AfsTime;
 use super::contents::{delta_head, delta_vnode, from_wire};
 use super::dump::in_objects;
 use super::stream::{Next, Source};
-use crate::abort_map::dump_code;
+use crate::abort_map::{dump_code, store_code};
 use crate::limits::VOLUME_STREAM_PIECE_BYTES;
 use crate::objects::lending::Lender;
 
@@ -174,7 +174,8 @@ impl DeltaSource {
                 self.writer.policy(image.policy);
             }
             if let Some(layout) = &image.layout {
-                lender.lend(self.frozen.info())?;
+                let lent = lender.lend(self.frozen.info());
+                lent.map_err(|error| store_code(&error))?;
                 self.writer.layout(layout);
                 self.writer.vnode(&delta_vnode(image, 0));
                 return Ok(None);

@@ -25,14 +25,14 @@ use cellar_wire::serve::{Handle, HandleStream};
 
 use super::VolumeService;
 use super::contents::{dump_header, record, volume_header, with_objects};
-use super::object_bytes::InObjects;
 use super::stream::{Next, Source, Stream};
 use super::transaction::InUse;
 use super::{CallResult, on_disk, superuser};
-use crate::abort_map::dump_code;
+use crate::abort_map::{dump_code, store_code};
 use crate::audit;
 use crate::limits::VOLUME_STREAM_PIECE_BYTES;
 use crate::objects::lending::Lender;
+use crate::objects::whole_file::InObjects;
 use crate::server::Server;
 
 /// Contents up to this length are gathered with the records around them. Longer ones are sent
@@ -82,7 +82,7 @@ async fn send(
 ) -> CallResult {
     audit::add_detail("from", from_date as u32);
     let every_directory = flags & DUMP_OMIT_DIRS == 0;
-    let lender = (flags & DUMP_OSD_METADATA != 0).then(|| Lender::new(server));
+    let lender = (flags & DUMP_OSD_METADATA != 0).then(|| Lender::new(&server.objects));
     let used = InUse::enter(server, trans, "Dump")?;
     let stream = Stream::new(server, used.progress());
     let source = {
@@ -214,7 +214,8 @@ impl DumpSource {
         {
             attributes.policy = image.policy;
             if let Some(layout) = &image.layout {
-                lender.lend(self.frozen.info())?;
+                let lent = lender.lend(self.frozen.info());
+                lent.map_err(|error| store_code(&error))?;
                 with_objects(attributes, lender.cell()?, layout);
                 length = 0;
             }

@@ -260,7 +260,7 @@ impl Outgoing {
 
     /// Whether a Cellar server reads the same objects as this one.
     async fn is_of_the_cell(&self, connection: &Connection) -> Result<bool, AbortCode> {
-        let own = self.server.object_cell();
+        let own = self.server.objects.cell();
         if own.as_bytes().is_empty() {
             return Ok(false);
         }
@@ -286,7 +286,7 @@ impl Outgoing {
         lends: bool,
     ) -> Result<bool, AbortCode> {
         let frozen = self.frozen.clone();
-        let lender = lends.then(|| Lender::new(&self.server));
+        let lender = lends.then(|| Lender::new(&self.server.objects));
         let planned = on_disk(move || {
             let Some((head, since)) = plan(&frozen, base)? else {
                 return Ok(None);

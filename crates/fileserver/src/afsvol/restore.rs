@@ -192,7 +192,7 @@ impl DumpSink {
             target: RestoreTarget::begin(&partition, used.id(), RestoreMode::Incremental, cookie)?,
             reader: Reader::new(),
             header: None,
-            borrower: Borrower::new(server),
+            borrower: Borrower::new(&server.objects),
             has_layouts: false,
         })
     }

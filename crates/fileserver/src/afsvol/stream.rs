@@ -6,7 +6,7 @@
 //! and no thread, and memory is bounded whatever the volume's size.
 //!
 //! If a stream contains the bytes of a file in objects, its source requests them. They are then fed
-//! to it as the devices send them ([`super::object_bytes`]).
+//! to it as the devices send them ([`crate::objects::whole_file`]).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use cellar_rpc::{IncomingCall, OutgoingCall, blocking};
 use cellar_wire::AbortCode;
 use tokio::time::timeout;
 
-use super::object_bytes::{InObjects, ObjectBytes};
 use super::progress::Progress;
 use crate::limits::{VOLUME_STREAM_PATIENCE, VOLUME_STREAM_PIECE_BYTES};
+use crate::objects::whole_file::{InObjects, ObjectBytes};
 use crate::server::Server;
 
 /// Bytes passed between two volumes of this server before the thread is released: some milliseconds
@@ -107,7 +107,7 @@ impl Stream {
                     made
                 }
                 Next::Objects(file) => {
-                    objects = Some(ObjectBytes::begin(&self.server, file)?);
+                    objects = Some(ObjectBytes::begin(&self.server.objects, file)?);
                     make(source).await
                 }
                 Next::More => {

@@ -1,13 +1,15 @@
 //! The view of the cell that this server needs to collect garbage and to repair objects.
 
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_rpc::{CallError, Connection};
 use cellar_wire::ids::{AfsUuid, VolumeId};
 
-use crate::protection::BoxFuture;
+/// A future of a call to another server.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A file server that the volume location database knows.
 #[derive(Clone, Debug, PartialEq, Eq)]

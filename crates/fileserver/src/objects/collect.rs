@@ -42,20 +42,20 @@ use cellar_wire::{AbortCode, List};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
+use super::Objects;
 use super::cell::{CellServer, Family, Upkeep};
+use super::failure::Failure;
 use super::garbage::{Age, References, Verdict, verdict_on};
+use super::limits::{COLLECT_FILES, COLLECT_LOCK_PATIENCE, COLLECT_OBJECTS, COLLECT_PAUSE};
 use super::prune::{prune, remove};
-use super::{LOCAL_DISK, ObjectFigures, Storage};
-use crate::abort_map::Refusal;
-use crate::limits::{COLLECT_FILES, COLLECT_LOCK_PATIENCE, COLLECT_OBJECTS, COLLECT_PAUSE};
-use crate::server::Server;
+use super::{Counters, LOCAL_DISK, Storage};
 
 /// References requested in one call.
 const REFERENCES: u32 = 2048;
 /// The largest vnode number.
 const LAST: VnodeId = VnodeId(u32::MAX);
 /// The collection is the task of another server.
-const NOT_HERE: Refusal = Refusal::Code(AbortCode::EXDEV);
+const NOT_HERE: Failure = Failure::Code(AbortCode::EXDEV);
 
 /// Objects of some vnodes of a volume, on all devices that answer.
 #[derive(Default)]
@@ -72,10 +72,10 @@ type FileObjects = ((VnodeId, Uniquifier), Vec<(u32, ObjectInfo)>);
 /// The reason why the result is not certain.
 enum Incomplete {
     Silent(Vec<IpAddr>),
-    Failed(Refusal),
+    Failed(Failure),
 }
 
-impl Server {
+impl Objects {
     /// Collects the garbage among the objects of an RW volume, for some vnodes after `after`. With
     /// `dry`, only lists it.
     pub(crate) async fn collect_garbage(
@@ -84,11 +84,11 @@ impl Server {
         after: VnodeId,
         grace: Duration,
         dry: bool,
-    ) -> Result<Collected, Refusal> {
-        let storage = self.objects.needed()?;
-        let upkeep = self.objects.upkeep.get();
-        let cell = &upkeep.ok_or(Refusal::Code(AbortCode::ENOSYS))?.servers;
-        let failed = |cause: CallError| Refusal::Call(cause.code());
+    ) -> Result<Collected, Failure> {
+        let storage = self.needed()?;
+        let upkeep = self.upkeep.get();
+        let cell = &upkeep.ok_or(Failure::Code(AbortCode::ENOSYS))?.servers;
+        let failed = |cause: CallError| Failure::Call(cause.code());
         let servers = cell.servers().await.map_err(failed)?;
         let family = cell.family(volume).await.map_err(failed)?;
         if !self.collects(&servers, family.as_ref()) {
@@ -160,10 +160,7 @@ impl Server {
 
     /// Whether this server collects the garbage of a family.
     fn collects(&self, servers: &[CellServer], family: Option<&Family>) -> bool {
-        let Some(me) = servers
-            .iter()
-            .find(|server| server.uuid == Some(self.config.uuid))
-        else {
+        let Some(me) = servers.iter().find(|server| server.uuid == Some(self.uuid)) else {
             return false;
         };
         let sites = family.map(|family| &family.sites[..]).unwrap_or_default();
@@ -200,7 +197,7 @@ impl Server {
                 .filter(at)
                 .flat_map(|site| site.volumes.iter().copied())
                 .collect();
-            let answered = match server.uuid == Some(self.config.uuid) {
+            let answered = match server.uuid == Some(self.uuid) {
                 true => self.ask_self(volume, &volumes, range, named).await?,
                 false => self.ask_other(server, volume, &volumes, range, named).await,
             };
@@ -221,12 +218,12 @@ impl Server {
         range: (VnodeId, VnodeId),
         named: &mut References,
     ) -> Result<bool, Incomplete> {
-        let (server, volumes) = (self.clone(), volumes.to_vec());
+        let (objects, volumes) = (self.clone(), volumes.to_vec());
         let asked = blocking(move || {
-            if server.have(&volumes)?.len() != volumes.len() {
+            if objects.have(&volumes)?.len() != volumes.len() {
                 return Ok(None);
             }
-            server.references_in(volume, range).map(Some)
+            objects.references_in(volume, range).map(Some)
         });
         let found = asked.await.map_err(Incomplete::Failed)?;
         let answered = found.is_some();
@@ -248,7 +245,7 @@ impl Server {
         let Some(address) = server.addresses.first() else {
             return false;
         };
-        let Some(upkeep) = self.objects.upkeep.get() else {
+        let Some(upkeep) = self.upkeep.get() else {
             return false;
         };
         let connection = upkeep.servers.connection(*address);
@@ -307,7 +304,7 @@ impl Server {
         &self,
         volume: VolumeId,
         (after, end): (VnodeId, VnodeId),
-    ) -> Result<Vec<cellar_volume::Referenced>, Refusal> {
+    ) -> Result<Vec<cellar_volume::Referenced>, Failure> {
         let (mut all, mut from) = (Vec::new(), after);
         loop {
             let (found, more) = self.references(volume, from, REFERENCES as usize)?;
@@ -320,7 +317,7 @@ impl Server {
     }
 
     /// The given volumes that are on this server, in any state.
-    pub(crate) fn have(&self, volumes: &[VolumeId]) -> Result<Vec<VolumeId>, Refusal> {
+    pub(crate) fn have(&self, volumes: &[VolumeId]) -> Result<Vec<VolumeId>, Failure> {
         let mut here = Vec::new();
         for volume in volumes {
             if self.volumes.find(*volume)?.is_some() {
@@ -341,7 +338,7 @@ impl Server {
         named: &References,
         age: Age,
         collected: &mut Collected,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Failure> {
         let mut store_locks = Vec::new();
         let mut ours = Vec::new();
         for ((vnode, uniquifier), objects) in files {
@@ -350,7 +347,7 @@ impl Server {
                 vnode: *vnode,
                 uniquifier: *uniquifier,
             };
-            match timeout(COLLECT_LOCK_PATIENCE, self.objects.store_locks.wait(fid)).await {
+            match timeout(COLLECT_LOCK_PATIENCE, self.store_locks.wait(fid)).await {
                 Ok(Some(store_lock)) => {
                     store_locks.push(store_lock);
                     ours.extend(objects);
@@ -362,15 +359,15 @@ impl Server {
             return Ok(());
         };
         let range = (VnodeId(first.0.saturating_sub(1)), *last);
-        let server = self.clone();
+        let objects = self.clone();
         let now = blocking(move || {
-            let found = server.volumes.find(volume)?;
+            let found = objects.volumes.find(volume)?;
             let is_here = found
                 .is_some_and(|(_, found)| found.volume.is_head() && !found.volume.is_restoring());
             if needs_head && !is_here {
-                return Ok::<_, Refusal>(None);
+                return Ok::<_, Failure>(None);
             }
-            server.references_in(volume, range).map(Some)
+            objects.references_in(volume, range).map(Some)
         });
         let Some(now) = now.await? else {
             collected.changing = true;
@@ -402,8 +399,8 @@ impl Server {
         for (osd, objects) in removes {
             collected.freed += remove(storage, osd, &objects, 0).await;
         }
-        let figures = &self.objects.figures;
-        ObjectFigures::count(&figures.collections);
+        let figures = &self.counters;
+        Counters::count(&figures.collections);
         // Other stores may continue.
         drop(store_locks);
         Ok(())
@@ -438,7 +435,7 @@ impl Server {
                     }
                     after = VnodeId(collected.next);
                 }
-                Err(Refusal::Code(AbortCode::EXDEV)) => return,
+                Err(Failure::Code(AbortCode::EXDEV)) => return,
                 Err(refusal) => {
                     debug!(%volume, ?refusal, "no garbage is collected");
                     return;
@@ -454,7 +451,7 @@ impl Server {
     /// The volumes in whose names there are objects on devices.
     async fn volumes_on_devices(&self) -> Vec<VolumeId> {
         let mut volumes = std::collections::BTreeSet::new();
-        let Some(storage) = self.objects.storage() else {
+        let Some(storage) = self.storage() else {
             return Vec::new();
         };
         for osd in in_use(storage) {

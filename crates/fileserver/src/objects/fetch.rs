@@ -15,15 +15,15 @@ use cellar_volume::VnodeStatus;
 use cellar_wire::ids::Fid;
 use cellar_wire::object::Layout;
 
-use super::ObjectFigures;
+use super::Objects;
+use super::failure::Failure;
+use super::figures::Counters;
+use super::limits::OBJECT_PATIENCE;
 use super::open_reads::ReadGuard;
-use crate::abort_map::Refusal;
-use crate::limits::OBJECT_PATIENCE;
-use crate::server::Server;
 
 /// A range of a file in objects, which is being read.
 pub(crate) struct Fetching {
-    server: Arc<Server>,
+    objects: Arc<Objects>,
     reader: Reader,
     fid: Fid,
     layout: Arc<Layout>,
@@ -39,14 +39,14 @@ pub(crate) struct Fetching {
 impl Fetching {
     /// Begins to read, and waits for the first bytes.
     pub(crate) async fn begin(
-        server: &Arc<Server>,
+        objects: &Arc<Objects>,
         status: &VnodeStatus,
         layout: &Arc<Layout>,
         (position, length): (u64, u64),
         read_guard: ReadGuard,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, Failure> {
         let range = clip(status.length, position, length);
-        let storage = server.objects.needed()?;
+        let storage = objects.needed()?;
         let fid = status.fid;
         let set = storage.set(fid, (**layout).clone());
         let options = ReadOptions {
@@ -56,8 +56,8 @@ impl Fetching {
         let length = range.end - range.start;
         let reader = Reader::new(storage.devices.clone(), set, range, options);
         let mut fetching = Self {
-            server: server.clone(),
-            reader: reader.map_err(|error| Refusal::Objects(error.code()))?,
+            objects: objects.clone(),
+            reader: reader.map_err(|error| Failure::Devices(error.code()))?,
             fid,
             layout: layout.clone(),
             whole: status.length,
@@ -79,26 +79,26 @@ impl Fetching {
     }
 
     /// The next bytes, `None` after the last.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
         }
         let next = self.reader.next().await;
         self.report();
-        let figures = &self.server.objects.figures;
+        let figures = &self.objects.counters;
         match next {
             Ok(Some(bytes)) => Ok(Some(bytes)),
             Ok(None) => {
                 if !self.done {
                     self.done = true;
-                    ObjectFigures::count(&figures.fetched);
+                    Counters::count(&figures.fetched);
                 }
                 Ok(None)
             }
             Err(error) => {
-                ObjectFigures::count(&figures.fetches_failed);
+                Counters::count(&figures.fetches_failed);
                 tracing::warn!(fid = %self.fid, %error, "a file in objects cannot be read");
-                Err(Refusal::Objects(error.code()))
+                Err(Failure::Devices(error.code()))
             }
         }
     }
@@ -107,10 +107,10 @@ impl Fetching {
     fn report(&mut self) {
         let problems = self.reader.problems();
         for problem in problems.get(self.reported..).unwrap_or_default() {
-            ObjectFigures::count(&self.server.objects.figures.problems);
+            Counters::count(&self.objects.counters.problems);
             tracing::info!(fid = %self.fid, osd = problem.placed.osd, cause = %problem.cause,
                 "an object could not be read, another one was read");
-            self.server
+            self.objects
                 .repair_after_read(self.fid, &self.layout, self.whole, problem);
         }
         self.reported = problems.len();

@@ -17,10 +17,9 @@ use cellar_wire::osddb::OsdListed;
 use rand::rngs::ThreadRng;
 use tracing::info;
 
+use super::failure::Failure;
 use super::policies::ObjectSpec;
 use super::{LOCAL_DISK, Objects, Storage};
-use crate::abort_map::Refusal;
-use crate::server::Server;
 
 /// Why a new file has no place in objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +48,7 @@ pub(crate) struct NewFile<'a> {
 /// versions are 0, and `version` is the one to write. Devices that failed recently are used if too
 /// few others are left, unless `trusts_suspects` is false.
 pub(crate) fn whole(
-    server: &Server,
+    objects: &Objects,
     storage: &Storage,
     file: &NewFile<'_>,
     trusts_suspects: bool,
@@ -59,14 +58,14 @@ pub(crate) fn whole(
         wish.avoid = all_suspects(&storage.devices).0;
     }
     let chosen = choose(storage, file, wish, placement::choose)?;
-    Ok(layout_on(server, file, file.wanted.shape, &chosen))
+    Ok(layout_on(objects, file, file.wanted.shape, &chosen))
 }
 
 /// The same while devices are missing: with fewer stripes, or with copies and parity assigned to
 /// missing devices. Devices that failed recently count as missing, unless `trusts_suspects` is
 /// true.
 pub(crate) fn degraded(
-    server: &Server,
+    objects: &Objects,
     storage: &Storage,
     file: &NewFile<'_>,
     trusts_suspects: bool,
@@ -83,7 +82,7 @@ pub(crate) fn degraded(
         missing = made.missing,
         "devices are away: a new file has fewer stripes, or objects that are made later"
     );
-    Ok(layout_on(server, file, made.shape, &made.devices))
+    Ok(layout_on(objects, file, made.shape, &made.devices))
 }
 
 /// The devices that the function `way` chooses. A file that must be in objects whatever its size
@@ -115,8 +114,8 @@ fn no_layout(devices: &[OsdListed], wish: &PlacementRequest, none: &NoPlace) -> 
     }
 }
 
-fn layout_on(server: &Server, file: &NewFile<'_>, shape: Shape, devices: &[u32]) -> Layout {
-    let serial = first_serial(server, file.serial, devices.len());
+fn layout_on(objects: &Objects, file: &NewFile<'_>, shape: Shape, devices: &[u32]) -> Layout {
+    let serial = first_serial(objects, file.serial, devices.len());
     let placed = devices.iter().zip(serial..).map(|(&osd, serial)| Placed {
         osd,
         serial,
@@ -125,7 +124,7 @@ fn layout_on(server: &Server, file: &NewFile<'_>, shape: Shape, devices: &[u32])
     });
     Layout {
         shape,
-        version: server.objects.next_version(server.wall(), file.borrowed),
+        version: objects.next_version(objects.wall(), file.borrowed),
         serial: serial + (devices.len() as u32 - 1),
         volume: file.volume,
         objects: List::from_iter_cut(placed),
@@ -141,21 +140,21 @@ fn has_no_report_yet(listed: &OsdListed) -> bool {
 /// and is above `borrowed`, the last that the volume knows from another server. Objects that were
 /// never written, and whose devices have died since, move to other devices.
 pub(crate) fn next(
-    server: &Server,
+    objects: &Objects,
     fid: Fid,
     layout: &Layout,
     size: u64,
     borrowed: u64,
-) -> Result<Layout, Refusal> {
-    let storage = server.objects.needed()?;
+) -> Result<Layout, Failure> {
+    let storage = objects.needed()?;
     let mut next = layout.clone();
     let last = layout.version.max(borrowed);
-    next.version = server.objects.next_version(server.wall(), last);
-    replace_missing(server, storage, fid, &mut next, size);
+    next.version = objects.next_version(objects.wall(), last);
+    replace_missing(objects, storage, fid, &mut next, size);
     Ok(next)
 }
 
-fn replace_missing(server: &Server, storage: &Storage, fid: Fid, layout: &mut Layout, size: u64) {
+fn replace_missing(objects: &Objects, storage: &Storage, fid: Fid, layout: &mut Layout, size: u64) {
     let unmade = |placed: &Placed| {
         placed.version == 0 && storage.devices.condition(placed.osd) == Condition::Dead
     };
@@ -176,7 +175,7 @@ fn replace_missing(server: &Server, storage: &Storage, fid: Fid, layout: &mut La
         let present: Vec<u32> = layout.objects.iter().map(|placed| placed.osd).collect();
         let found = placement::choose_one(&devices, &wish, place, &present, &mut rand::rng());
         if let Ok(osd) = found {
-            let serial = first_serial(server, layout.serial, 1);
+            let serial = first_serial(objects, layout.serial, 1);
             layout.serial = serial;
             let placed = &mut layout.objects.as_mut_slice()[place];
             (placed.osd, placed.serial) = (osd, serial);
@@ -224,9 +223,9 @@ fn all_suspects(devices: &Devices) -> (Vec<u32>, usize) {
 }
 
 /// The first of `count` new serial numbers.
-fn first_serial(server: &Server, last: u32, count: usize) -> u32 {
+fn first_serial(objects: &Objects, last: u32, count: usize) -> u32 {
     let most = u32::MAX - count as u32;
-    last.saturating_add(1).max(server.now_secs()).min(most)
+    last.saturating_add(1).max(objects.now_secs()).min(most)
 }
 
 impl Objects {

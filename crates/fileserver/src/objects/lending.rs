@@ -21,37 +21,36 @@ use cellar_wire::object::Layout;
 use cellar_wire::{AbortCode, AfsString};
 use tracing::{info, warn};
 
-use crate::abort_map::store_code;
-use crate::server::Server;
+use super::Objects;
 
 /// The objects are of another cell, or this server has no object storage.
 const NOT_OUR_OBJECTS: AbortCode = AbortCode::ENODEV;
 
-impl Server {
+impl Objects {
     /// The cell whose object storage this server uses; empty if none.
-    pub(crate) fn object_cell(&self) -> AfsString<256> {
-        let storage = self.objects.storage();
+    pub(crate) fn cell(&self) -> AfsString<256> {
+        let storage = self.storage();
         storage.map_or_else(AfsString::default, |storage| storage.config.cell.clone())
     }
 
     /// A version above all that were given so far.
     pub(crate) fn version_now(&self) -> u64 {
-        self.objects.next_version(self.wall(), 0)
+        self.next_version(self.wall(), 0)
     }
 }
 
 /// Hands out the layouts of one volume.
 pub(crate) struct Lender {
-    server: Arc<Server>,
+    objects: Arc<Objects>,
     cell: Option<AfsString<256>>,
     is_noted: bool,
 }
 
 impl Lender {
-    pub(crate) fn new(server: &Arc<Server>) -> Self {
-        let storage = server.objects.storage();
+    pub(crate) fn new(objects: &Arc<Objects>) -> Self {
+        let storage = objects.storage();
         Self {
-            server: server.clone(),
+            objects: objects.clone(),
             cell: storage.map(|storage| storage.config.cell.clone()),
             is_noted: false,
         }
@@ -64,22 +63,22 @@ impl Lender {
 
     /// A version above all that this server has given.
     pub(crate) fn version(&self) -> u64 {
-        self.server.version_now()
+        self.objects.version_now()
     }
 
     /// Call this before the first record of a volume that leaves is read. May wait for the disk. A
     /// failure is only logged, because a volume without layouts can leave anyway.
     pub(crate) fn begin(&mut self, volume: &VolumeInfo) {
         if self.cell.is_some()
-            && let Err(code) = self.lend(volume)
+            && let Err(cause) = self.lend(volume)
         {
-            warn!(volume = %volume.id, %code, "cannot store that layouts of the volume may be in use elsewhere");
+            warn!(volume = %volume.id, %cause, "cannot store that layouts of the volume may be in use elsewhere");
         }
     }
 
     /// Call this before the first layout of a volume leaves: stores the last version that others
     /// may know. May wait for the disk.
-    pub(crate) fn lend(&mut self, volume: &VolumeInfo) -> Result<(), AbortCode> {
+    pub(crate) fn lend(&mut self, volume: &VolumeInfo) -> cellar_volume::Result<()> {
         if self.is_noted {
             return Ok(());
         }
@@ -93,17 +92,16 @@ impl Lender {
         Ok(())
     }
 
-    fn note(&self, owner: VolumeId, version: u64) -> Result<(), AbortCode> {
-        let code = |error: cellar_volume::Error| store_code(&error);
-        for (_, partition) in self.server.volumes.partitions() {
-            let Some(volume) = partition.volume(owner).map_err(code)? else {
+    fn note(&self, owner: VolumeId, version: u64) -> cellar_volume::Result<()> {
+        for (_, partition) in self.objects.volumes.partitions() {
+            let Some(volume) = partition.volume(owner)? else {
                 continue;
             };
             if volume.is_writable() && volume.info().shared < version {
-                let noted = volume.update_info(self.server.now(), |info| {
+                let noted = volume.update_info(self.objects.now(), |info| {
                     info.shared = info.shared.max(version);
                 });
-                noted.and_then(|noted| noted.wait()).map_err(code)?;
+                noted?.wait()?;
             }
         }
         Ok(())
@@ -112,15 +110,15 @@ impl Lender {
 
 /// The layouts that arrive with a volume.
 pub(crate) struct Borrower {
-    server: Arc<Server>,
+    objects: Arc<Objects>,
     /// The highest version that arrived; 0 if no layout did.
     highest: u64,
 }
 
 impl Borrower {
-    pub(crate) fn new(server: &Arc<Server>) -> Self {
+    pub(crate) fn new(objects: &Arc<Objects>) -> Self {
         Self {
-            server: server.clone(),
+            objects: objects.clone(),
             highest: 0,
         }
     }
@@ -138,8 +136,8 @@ impl Borrower {
     /// ENODEV: the objects are of another cell, on devices that this cell does not have, or this
     /// server uses no object storage.
     pub(crate) fn take_of(&mut self, cell: &[u8], layout: &Layout) -> Result<(), AbortCode> {
-        let Some(storage) = self.server.objects.storage() else {
-            warn!("a dump has files in objects, and this server uses no object storage");
+        let Some(storage) = self.objects.storage() else {
+            warn!("a dump has files in objects, and this objects uses no object storage");
             return Err(NOT_OUR_OBJECTS);
         };
         if storage.config.cell.as_bytes() != cell {
@@ -162,7 +160,7 @@ impl Borrower {
 
     /// Checks that this server has object storage for an arriving file.
     pub(crate) fn check_storage(&self) -> Result<(), AbortCode> {
-        match self.server.objects.storage() {
+        match self.objects.storage() {
             Some(_) => Ok(()),
             None => Err(NOT_OUR_OBJECTS),
         }
@@ -175,7 +173,7 @@ impl Borrower {
             return;
         }
         let known = self.highest.max(last).max(info.borrowed).max(info.shared);
-        info.borrowed = self.server.objects.next_version(self.server.wall(), known);
+        info.borrowed = self.objects.next_version(self.objects.wall(), known);
         info.shared = info.shared.max(info.borrowed);
         info.takes_over = takes_over;
         info!(volume = %info.id, borrowed = info.borrowed, "received layouts of files in objects");

@@ -14,14 +14,14 @@ use cellar_wire::osd::GetSpace;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::Objects;
+use super::failure::Failure;
 use super::layouts::{NewFile, NoLayout};
+use super::limits::{ALIVE_PATIENCE, ALIVE_TIME, STATES_INTERVAL, STATES_PATIENCE};
 use super::{Storage, layouts};
-use crate::abort_map::Refusal;
-use crate::limits::{ALIVE_PATIENCE, ALIVE_TIME, STATES_INTERVAL, STATES_PATIENCE};
-use crate::server::Server;
 
 /// No device has room for the file, and no missing device would have.
-const NO_PLACE: Refusal = Refusal::Store(cellar_volume::Error::DiskFull);
+const NO_PLACE: Failure = Failure::Volume(cellar_volume::Error::DiskFull);
 
 /// How often other devices are chosen.
 const TRIES: usize = 4;
@@ -48,17 +48,17 @@ impl DeviceLiveness {
 /// Before a degraded layout is used, the list is loaded again. The function also waits for devices
 /// that the database has not heard from since its start.
 pub(crate) async fn new_layout(
-    server: &Server,
+    objects: &Objects,
     file: &NewFile<'_>,
-) -> Result<Option<Layout>, Refusal> {
-    let storage = server.objects.needed()?;
+) -> Result<Option<Layout>, Failure> {
+    let storage = objects.needed()?;
     let wanted = file.wanted;
     let alone = wanted.shape.scheme == Scheme::Striped && wanted.shape.copies == 1;
     let deadline = Instant::now() + STATES_PATIENCE;
     let (mut looked, mut silent) = (false, 0);
     loop {
-        match layouts::whole(server, storage, file, silent == 0) {
-            Ok(layout) if !alone || all_answer(server, storage, &layout).await => {
+        match layouts::whole(objects, storage, file, silent == 0) {
+            Ok(layout) if !alone || all_answer(objects, storage, &layout).await => {
                 return Ok(Some(layout));
             }
             Ok(_) if silent < TRIES => silent += 1,
@@ -78,21 +78,21 @@ pub(crate) async fn new_layout(
     }
     // The last attempt includes devices that failed recently, because they may be back.
     for attempt in 0..=TRIES {
-        match layouts::degraded(server, storage, file, attempt == TRIES) {
-            Ok(layout) if !alone || all_answer(server, storage, &layout).await => {
+        match layouts::degraded(objects, storage, file, attempt == TRIES) {
+            Ok(layout) if !alone || all_answer(objects, storage, &layout).await => {
                 return Ok(Some(layout));
             }
             _ => {}
         }
     }
     // Not "disk full", and not the local disk: room returns with the missing devices.
-    Err(Refusal::Objects(AbortCode::EIO))
+    Err(Failure::Devices(AbortCode::EIO))
 }
 
 /// Asks the devices of a layout. Devices that do not answer, or take no changes, are suspect from
 /// then on and not chosen again.
-async fn all_answer(server: &Server, storage: &Storage, layout: &Layout) -> bool {
-    let liveness = &server.objects.liveness;
+async fn all_answer(objects: &Objects, storage: &Storage, layout: &Layout) -> bool {
+    let liveness = &objects.liveness;
     let mut all = true;
     for osd in layout.objects.iter().map(|placed| placed.osd) {
         if liveness.answered_recently(osd) {

@@ -18,8 +18,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use crate::abort_map::Refusal;
-use crate::limits::{STATES_DEADLINE, STATES_INTERVAL, STATES_PATIENCE};
+use super::Objects;
+use super::failure::Failure;
+use super::limits::{STATES_DEADLINE, STATES_INTERVAL, STATES_PATIENCE};
 
 /// The lists that were loaded since the start.
 #[derive(Debug, Default)]
@@ -71,16 +72,16 @@ impl LoadedLists {
     /// Checks that devices and policies are known, so that a file can be placed.
     ///
     /// # Errors
-    /// [`Refusal::NotKnownYet`], for which [`retry_when_loaded`] waits. EIO if that has lasted too
-    /// long.
-    pub(crate) fn check(&self) -> Result<(), Refusal> {
+    /// [`Failure::NotKnownYet`], for which [`Objects::when_loaded`] waits. EIO if that has lasted
+    /// too long.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
         if !self.is_expected() || self.is_complete() {
             return Ok(());
         }
         let since = *self.since.lock();
         match since.is_some_and(|since| since.elapsed() >= STATES_DEADLINE) {
-            true => Err(Refusal::Objects(AbortCode::EIO)),
-            false => Err(Refusal::NotKnownYet),
+            true => Err(Failure::Devices(AbortCode::EIO)),
+            false => Err(Failure::NotKnownYet),
         }
     }
 
@@ -95,13 +96,25 @@ impl LoadedLists {
     }
 }
 
-/// Makes an attempt. If devices or policies are not known yet, waits for them and tries once more.
-pub(crate) async fn retry_when_loaded<T>(
+impl Objects {
+    /// Makes an attempt. If devices or policies are not known yet, waits for them and tries once
+    /// more. `is_not_known` recognises [`Failure::NotKnownYet`] in the errors of the attempt.
+    pub(crate) async fn when_loaded<T, E>(
+        &self,
+        is_not_known: fn(&E) -> bool,
+        attempt: impl AsyncFn() -> Result<T, E>,
+    ) -> Result<T, E> {
+        retry_when_loaded(&self.loaded_lists, is_not_known, attempt).await
+    }
+}
+
+async fn retry_when_loaded<T, E>(
     lists: &LoadedLists,
-    attempt: impl AsyncFn() -> Result<T, Refusal>,
-) -> Result<T, Refusal> {
+    is_not_known: fn(&E) -> bool,
+    attempt: impl AsyncFn() -> Result<T, E>,
+) -> Result<T, E> {
     match attempt().await {
-        Err(Refusal::NotKnownYet) => {}
+        Err(error) if is_not_known(&error) => {}
         outcome => return outcome,
     }
     lists.wait().await;
@@ -120,24 +133,26 @@ pub(crate) fn has_none(cause: &CallError) -> bool {
 mod tests {
     use super::*;
 
-    fn code(lists: &LoadedLists) -> i32 {
-        lists
-            .check()
-            .map_or_else(|refusal| refusal.code(false).0, |()| 0)
+    fn is_not_known(failure: &Failure) -> bool {
+        matches!(failure, Failure::NotKnownYet)
+    }
+
+    fn is_busy(lists: &LoadedLists) -> bool {
+        lists.check().is_err_and(|failure| is_not_known(&failure))
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_not_known_is_waited_for_then_busy_then_a_failure() {
         let lists = LoadedLists::default();
-        assert_eq!(code(&lists), 0, "a server without object storage");
+        assert!(lists.check().is_ok(), "a server without object storage");
         lists.expect();
         let begun = Instant::now();
         let attempt = async || lists.check();
-        let outcome = retry_when_loaded(&lists, attempt).await;
-        assert_eq!(outcome.unwrap_err().code(false), AbortCode::VBUSY);
+        let outcome = retry_when_loaded(&lists, is_not_known, attempt).await;
+        assert!(is_not_known(&outcome.unwrap_err()));
         assert_eq!(begun.elapsed(), STATES_PATIENCE);
         lists.note_devices();
-        let waits = retry_when_loaded(&lists, async || lists.check());
+        let waits = retry_when_loaded(&lists, is_not_known, async || lists.check());
         let loaded = async {
             tokio::time::sleep(STATES_PATIENCE / 2).await;
             lists.note_policies();
@@ -147,7 +162,7 @@ mod tests {
         assert_eq!(begun.elapsed(), STATES_PATIENCE + STATES_PATIENCE / 2);
         // Known lists stay known.
         tokio::time::advance(STATES_DEADLINE).await;
-        assert_eq!(code(&lists), 0);
+        assert!(lists.check().is_ok());
     }
 
     #[tokio::test(start_paused = true)]
@@ -155,8 +170,11 @@ mod tests {
         let lists = LoadedLists::default();
         lists.expect();
         tokio::time::advance(STATES_DEADLINE - Duration::from_secs(1)).await;
-        assert_eq!(code(&lists), AbortCode::VBUSY.0);
+        assert!(is_busy(&lists));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(code(&lists), AbortCode::EIO.0);
+        assert!(matches!(
+            lists.check(),
+            Err(Failure::Devices(AbortCode::EIO))
+        ));
     }
 }

@@ -11,7 +11,7 @@ use cellar_wire::ids::{Fid, ViceId, VolumeId};
 use cellar_wire::object::Layout;
 use parking_lot::Mutex;
 
-use crate::limits::{LENT_LAYOUTS_MAX, READ_FILES_MAX};
+use super::limits::{LENT_LAYOUTS_MAX, READ_FILES_MAX};
 
 /// Files with readers, which only this server knows.
 #[derive(Clone, Debug, Default)]

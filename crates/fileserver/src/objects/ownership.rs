@@ -21,13 +21,12 @@ use cellar_volume::{Volume, VolumeInfo};
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::object::Layout;
 use cellar_wire::osd::Examine;
-use cellar_wire::vl::{VLSF_RWVOL, VolumeNameArgument};
 use parking_lot::Mutex;
 use tracing::{debug, info};
 
-use super::{Objects, Storage};
-use crate::limits::CLAIMS_MAX;
-use crate::server::Server;
+use super::Objects;
+use super::Storage;
+use super::limits::CLAIMS_MAX;
 
 /// RW volumes from other servers that are known to be on this server now, with their `borrowed`
 /// version at that time. A forgotten entry is looked up again.
@@ -48,7 +47,7 @@ impl Claims {
     }
 }
 
-impl Server {
+impl Objects {
     /// Whether a store into a file may write new versions of its present objects.
     pub(crate) async fn writes_in_place(
         self: &Arc<Self>,
@@ -63,7 +62,7 @@ impl Server {
         if layout.version > info.borrowed {
             return true;
         }
-        let Some(storage) = self.objects.storage().filter(|_| info.takes_over) else {
+        let Some(storage) = self.storage().filter(|_| info.takes_over) else {
             return false;
         };
         let is_own =
@@ -74,19 +73,9 @@ impl Server {
 
     /// Whether the location database lists an RW volume on this server.
     async fn is_listed_here(&self, volume: &Arc<Volume>, info: &VolumeInfo) -> bool {
-        if self.objects.claims.has(info) {
+        if self.claims.has(info) {
             return true;
         }
-        let Ok(name) = VolumeNameArgument::new(info.id.0.to_string()) else {
-            return false;
-        };
-        let entry = match self.locations.entry_for_store(&name, self.now_secs()).await {
-            Ok(entry) => entry,
-            Err(code) => {
-                debug!(volume = %info.id, %code, "cannot look up the server of the RW volume");
-                return false;
-            }
-        };
         let partitions = self.volumes.partitions();
         let place = partitions.iter().find(|(_, partition)| {
             let found = partition.volume(info.id);
@@ -95,14 +84,15 @@ impl Server {
         let Some((place, _)) = place else {
             return false;
         };
-        let is_here = entry.volume_ids[0] == info.id
-            && entry.sites.iter().any(|site| {
-                site.flags & VLSF_RWVOL != 0
-                    && site.partition == place.number()
-                    && self.networks.is_own(site.server)
-            });
+        let is_here = match self.sites.is_here(info.id, *place).await {
+            Ok(is_here) => is_here,
+            Err(code) => {
+                debug!(volume = %info.id, %code, "cannot look up the server of the RW volume");
+                false
+            }
+        };
         if is_here {
-            self.objects.claims.add(info.id, info.borrowed);
+            self.claims.add(info.id, info.borrowed);
         }
         is_here
     }

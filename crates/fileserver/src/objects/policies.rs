@@ -19,6 +19,8 @@ use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::object::Shape;
 use parking_lot::{Mutex, RwLock};
 
+use super::Objects;
+
 /// Names that are remembered.
 const NAMES_MAX: usize = 16 << 10;
 /// Most directories in a path.
@@ -45,6 +47,23 @@ pub(crate) struct ObjectSpec {
     pub(crate) by_size: bool,
 }
 
+impl Objects {
+    /// Notes the name of a new file, because a policy may need it.
+    pub(crate) fn note_created(&self, volume: &Volume, dir: Fid, fid: Fid, name: &[u8]) {
+        self.policies.made(volume, dir, fid, name);
+    }
+
+    /// Forgets the name of a renamed file.
+    pub(crate) fn note_renamed(&self, fid: Fid) {
+        self.policies.renamed(fid);
+    }
+
+    /// Whether the cell has a policy of that number.
+    pub(crate) fn has_policy(&self, policy: u32) -> bool {
+        self.policies.get().contains(policy)
+    }
+}
+
 /// The policies of the cell, and the remembered names of files.
 #[derive(Default)]
 pub(crate) struct PolicyBook {
@@ -54,16 +73,16 @@ pub(crate) struct PolicyBook {
 
 impl PolicyBook {
     /// Replaces the policies.
-    pub(crate) fn set(&self, policies: Policies) {
+    pub(super) fn set(&self, policies: Policies) {
         *self.policies.write() = Arc::new(policies);
     }
 
-    pub(crate) fn get(&self) -> Arc<Policies> {
+    pub(super) fn get(&self) -> Arc<Policies> {
         self.policies.read().clone()
     }
 
     /// Remembers the name of a new file, if a policy needs it.
-    pub(crate) fn made(&self, volume: &Volume, dir: Fid, fid: Fid, name: &[u8]) {
+    pub(super) fn made(&self, volume: &Volume, dir: Fid, fid: Fid, name: &[u8]) {
         let policy = volume.policy();
         if policy == 0 {
             return;
@@ -81,7 +100,7 @@ impl PolicyBook {
     }
 
     /// Forgets the name of a renamed file.
-    pub(crate) fn renamed(&self, fid: Fid) {
+    pub(super) fn renamed(&self, fid: Fid) {
         self.names.lock().remove(&fid);
     }
 

@@ -31,11 +31,12 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tracing::debug;
 
+use super::Objects;
+use super::figures::Counters;
+use super::limits::{PRUNE_PAUSE, PRUNES_MAX, REMOVE_FAILED_PATIENCE};
 use super::pending_versions::VersionGuard;
+use super::storage::Storage;
 use super::store_locks::StoreLock;
-use super::{ObjectFigures, Storage};
-use crate::limits::{PRUNE_PAUSE, PRUNES_MAX, REMOVE_FAILED_PATIENCE};
-use crate::server::Server;
 
 /// Files whose old versions are to be removed.
 #[derive(Debug, Default)]
@@ -114,12 +115,12 @@ struct NeededVersions {
     is_gone: bool,
 }
 
-impl Server {
+impl Objects {
     /// Tells devices which versions are no longer needed, until the server stops.
     pub(crate) async fn prune_in_background(self: Arc<Self>) {
         while !self.is_stopping() {
-            let more = self.objects.prunes.more.notified();
-            let files = self.objects.prunes.take();
+            let more = self.prunes.more.notified();
+            let files = self.prunes.take();
             if files.is_empty() {
                 let _woken = tokio::time::timeout(PRUNE_PAUSE * 50, more).await;
                 continue;
@@ -132,14 +133,14 @@ impl Server {
     }
 
     async fn prune(self: &Arc<Self>, files: BTreeMap<Fid, Former>) {
-        let Some(storage) = self.objects.storage() else {
+        let Some(storage) = self.storage() else {
             return;
         };
-        let server = self.clone();
+        let objects = self.clone();
         let all = blocking(move || {
             let mut all = Vec::new();
             for (fid, former) in files {
-                match server.wanted_of(fid, &former) {
+                match objects.wanted_of(fid, &former) {
                     Ok(wanted) => all.extend(wanted),
                     Err(cause) => debug!(%fid, %cause, "old versions are not removed now"),
                 }
@@ -182,16 +183,16 @@ impl Server {
         for (osd, objects) in gone {
             remove(storage, osd, &objects, 0).await;
         }
-        ObjectFigures::count(&self.objects.figures.pruned);
+        Counters::count(&self.counters.pruned);
     }
 
     /// Removes versions on all these devices in parallel, so that a silent device delays no other.
     async fn prune_at(self: &Arc<Self>, needs: HashMap<u32, Vec<Needed>>) {
         let mut calls = JoinSet::new();
         for (osd, needed) in needs {
-            let server = self.clone();
+            let objects = self.clone();
             calls.spawn_local(async move {
-                if let Some(storage) = server.objects.storage() {
+                if let Some(storage) = objects.storage() {
                     prune(storage, osd, &needed).await;
                 }
             });
@@ -209,21 +210,21 @@ impl Server {
         next: Layout,
         (store_lock, version_guard): (StoreLock, VersionGuard),
     ) {
-        let server = self.clone();
+        let objects = self.clone();
         let former = Former::of(volume);
         drop(version_guard);
         tokio::task::spawn_local(async move {
             // The rest is left to garbage collection.
-            let removed = server.remove_failed_now(former, fid, next);
+            let removed = objects.remove_failed_now(former, fid, next);
             let _late = tokio::time::timeout(REMOVE_FAILED_PATIENCE, removed).await;
             drop(store_lock);
         });
     }
 
     async fn remove_failed_now(self: &Arc<Self>, mut former: Former, fid: Fid, next: Layout) {
-        let server = self.clone();
+        let objects = self.clone();
         let found = blocking(move || {
-            let found = server.writable_volume(fid, &former)?;
+            let found = objects.writable_volume(fid, &former)?;
             Ok::<_, Error>(found.map(|_| former))
         });
         let Ok(Some(found)) = found.await else {
@@ -285,7 +286,7 @@ impl Server {
         // `shared`.
         let info = volume.info();
         // Read after the layouts: a reader checks the layout again after it has registered.
-        let read = self.objects.open_reads.of(
+        let read = self.open_reads.of(
             Fid {
                 volume: info.id,
                 ..fid

@@ -22,24 +22,29 @@ mod queue;
 mod rebuild;
 mod watch;
 
-pub(crate) use queue::{DamagedObject, Outcome, Repairs};
-pub(crate) use rebuild::RepairPlacement;
+pub(super) use queue::Repairs;
 
 use std::sync::Arc;
 
 use cellar_objects::Problem;
+use cellar_objects::repair::Pace;
+use cellar_rpc::blocking;
+use cellar_wire::AbortCode;
 use cellar_wire::ids::Fid;
-use cellar_wire::object::Layout;
+use cellar_wire::object::{Layout, Placed};
 
-use crate::server::Server;
+use self::queue::{DamagedObject, Outcome};
+use self::rebuild::RepairPlacement;
+use super::Objects;
+use super::failure::Failure;
 
-impl Server {
+impl Objects {
     /// Queues repairs after a store: of objects that the store skipped, and of those on a device
     /// that is being emptied since the store began.
     pub(crate) fn repair_after_store(self: &Arc<Self>, fid: Fid, layout: &Layout, length: u64) {
         for (place, placed) in layout.objects.iter().enumerate() {
             let object = layout.object(fid.vnode, fid.uniquifier, placed);
-            if self.objects.repairs.is_broken(placed, object) {
+            if self.repairs.is_broken(placed, object) {
                 self.repair(fid, layout, place, length);
             }
         }
@@ -59,11 +64,43 @@ impl Server {
         }
         let placed = &problem.placed;
         let object = layout.object(fid.vnode, fid.uniquifier, placed);
-        if self.objects.repairs.note_damaged(placed.osd, object) {
+        if self.repairs.note_damaged(placed.osd, object) {
             tracing::warn!(%fid, osd = placed.osd, %object, cause = %problem.cause,
                 "an object of a file is damaged");
         }
         self.repair(fid, layout, problem.place, length);
+    }
+
+    /// Moves the object `placed` of a file to the device `osd` (0: any). Returns the device that it
+    /// is on now.
+    ///
+    /// # Errors
+    /// `Busy`: the file is stored into or repaired. EIO: the object cannot be made there.
+    pub(crate) async fn move_object(
+        self: &Arc<Self>,
+        fid: Fid,
+        placed: &Placed,
+        osd: u32,
+    ) -> Result<u32, Failure> {
+        let broken = DamagedObject {
+            volume: fid.volume,
+            vnode: fid.vnode,
+            uniquifier: fid.uniquifier,
+            osd: placed.osd,
+            serial: placed.serial,
+        };
+        let objects = self.clone();
+        let broken = blocking(move || objects.by_head(broken)).await;
+        let begun = self.repairs.begin(&broken).ok_or(Failure::Busy)?;
+        let wish = RepairPlacement::On(osd);
+        let made = self.rebuild_object(broken, wish, 0, &Pace::new(0)).await;
+        let (outcome, osd) = made?;
+        begun.end(outcome);
+        match outcome {
+            Outcome::Made(..) => Ok(osd),
+            Outcome::Nothing | Outcome::Busy | Outcome::Away => Err(Failure::Busy),
+            Outcome::Failed => Err(Failure::Devices(AbortCode::EIO)),
+        }
     }
 
     fn repair(&self, fid: Fid, layout: &Layout, place: usize, length: u64) {
@@ -78,6 +115,6 @@ impl Server {
             serial: placed.serial,
         };
         let bytes = cellar_objects::arithmetic::length_at(&layout.shape, place, length);
-        self.objects.repairs.add(broken, bytes);
+        self.repairs.add(broken, bytes);
     }
 }

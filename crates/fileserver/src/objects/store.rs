@@ -26,28 +26,29 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cellar_objects::{Reader, WriteOptions, Writer, Written};
+use cellar_objects::{WriteOptions, Writer, Written};
 use cellar_rpc::blocking;
 use cellar_volume::{Changed, Error, LayoutChange, StoreSpec, VnodeStatus, Volume};
-use cellar_wire::ids::Fid;
+use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::object::Layout;
 use parking_lot::Mutex;
 
-use super::ObjectFigures;
+use super::Objects;
+use super::apart::run_apart;
+use super::failure::{Failure, WriteFailure};
+use super::figures::Counters;
 use super::layouts::{self, NewFile};
+use super::limits::{OBJECT_MOVE_MAX, OBJECT_PATIENCE};
 use super::liveness;
 use super::pending_versions::VersionGuard;
 use super::policies::{ObjectSpec, StorageDecision};
+use super::retained::RetainedData;
 use super::store_locks::StoreLock;
-use crate::abort_map::Refusal;
-use crate::limits::{FETCH_PIECE_BYTES, OBJECT_MOVE_MAX, OBJECT_PATIENCE};
-use crate::rxafs::common::run_apart;
-use crate::server::Server;
 
 /// The source of the bytes of a store.
 pub(crate) trait Source {
     /// The next bytes, never empty. `None` when all announced bytes have arrived.
-    async fn next(&mut self) -> Result<Option<Bytes>, Refusal>;
+    async fn next(&mut self) -> Result<Option<Bytes>, Failure>;
 
     /// Begins again with the first byte. Returns `false` if the bytes were not kept.
     fn rewind(&mut self) -> bool;
@@ -74,11 +75,11 @@ pub(crate) enum CommitOutcome {
 
 /// A permitted store into objects that waits for its bytes.
 pub(crate) struct Storing {
-    server: Arc<Server>,
+    objects: Arc<Objects>,
     volume: Arc<Volume>,
     fid: Fid,
     /// The file before the store.
-    pub(crate) before: VnodeStatus,
+    before: VnodeStatus,
     old: Option<Arc<Layout>>,
     next: Layout,
     /// The file keeps its objects; only the new bytes are written.
@@ -89,74 +90,111 @@ pub(crate) struct Storing {
 
 /// The result of a store into objects, before the change of the vnode.
 pub(crate) struct Stored {
-    volume: Arc<Volume>,
-    fid: Fid,
-    pub(crate) before: VnodeStatus,
-    old: Option<Arc<Layout>>,
+    pub(super) objects: Arc<Objects>,
+    pub(super) volume: Arc<Volume>,
+    pub(super) fid: Fid,
+    pub(super) before: VnodeStatus,
+    pub(super) old: Option<Arc<Layout>>,
     /// The layout with which it began.
-    next: Layout,
-    written: Written,
-    length: u64,
+    pub(super) next: Layout,
+    /// The layout with the written versions.
+    pub(super) layout: Layout,
+    pub(super) length: u64,
     /// Held until the change is made, or the written data is removed.
-    held: Mutex<Option<(StoreLock, VersionGuard)>>,
+    pub(super) held: Mutex<Option<(StoreLock, VersionGuard)>>,
 }
 
-/// The place of the file's bytes after a store that leaves it `length` bytes long.
-pub(crate) fn place(
-    server: &Server,
-    volume: &Volume,
-    status: &VnodeStatus,
-    identity: &crate::access::Identity,
-    length: u64,
-    kept: u64,
-) -> Result<StorageDecision, Refusal> {
-    let Some(storage) = server.objects.storage() else {
-        // Shortly after the start, if object storage will be used.
-        if volume.policy() != 0 {
-            server.objects.loaded_lists.check()?;
+impl Objects {
+    /// The place of the file's bytes after a store that leaves it `length` bytes long and keeps
+    /// `kept` of the present ones. `ids` are the caller's id and groups.
+    ///
+    /// # Errors
+    /// `NotKnownYet`, for which [`Objects::when_loaded`] waits; the errors of the volume.
+    pub(crate) fn place(
+        &self,
+        volume: &Volume,
+        status: &VnodeStatus,
+        ids: &[ViceId],
+        length: u64,
+        kept: u64,
+    ) -> Result<StorageDecision, Failure> {
+        let Some(storage) = self.storage() else {
+            // Shortly after the start, if object storage will be used.
+            if volume.policy() != 0 {
+                self.loaded_lists.check()?;
+            }
+            return Ok(StorageDecision::Here);
+        };
+        let layout = volume.layout(status.fid)?;
+        if layout.is_none()
+            && (volume.policy() == 0 || length == 0 || status.length > OBJECT_MOVE_MAX)
+        {
+            return Ok(StorageDecision::Here);
         }
-        return Ok(StorageDecision::Here);
-    };
-    let layout = volume.layout(status.fid)?;
-    if layout.is_none() && (volume.policy() == 0 || length == 0 || status.length > OBJECT_MOVE_MAX)
-    {
-        return Ok(StorageDecision::Here);
+        if let Some(layout) = &layout
+            && kept > 0
+        {
+            // A file in objects stays there.
+            return Ok(StorageDecision::Objects(ObjectSpec {
+                shape: layout.shape,
+                class: None,
+                by_size: false,
+            }));
+        }
+        if volume.policy() != 0 {
+            self.loaded_lists.check()?;
+        }
+        let threshold = storage.threshold();
+        Ok(self
+            .policies
+            .place(volume, status, length, ids, threshold)?)
     }
-    if let Some(layout) = &layout
-        && kept > 0
-    {
-        // A file in objects stays there.
-        return Ok(StorageDecision::Objects(ObjectSpec {
-            shape: layout.shape,
-            class: None,
-            by_size: false,
-        }));
+
+    /// Writes the bytes of a permitted store into a file that is in objects or goes there as
+    /// `wanted`. If a device of new objects fails that was healthy before, tries other devices
+    /// once.
+    ///
+    /// # Errors
+    /// `Busy`: other stores of the file take too long. The errors of the source, of the devices and
+    /// of the volume.
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        fid: Fid,
+        wanted: &ObjectSpec,
+        (spec, announced): (&StoreSpec, u64),
+        source: &mut impl Source,
+    ) -> Result<WriteOutcome, Failure> {
+        let mut is_first = true;
+        loop {
+            let storing = Storing::begin(self, volume, fid, wanted, spec, announced).await?;
+            let Some(storing) = storing else {
+                return Ok(WriteOutcome::NoDevices);
+            };
+            let is_new = !storing.goes_on;
+            match storing.write(spec, announced, source).await {
+                Err(Failure::Devices(_)) if is_new && is_first && source.rewind() => {
+                    is_first = false;
+                }
+                outcome => return outcome,
+            }
+        }
     }
-    if volume.policy() != 0 {
-        server.objects.loaded_lists.check()?;
-    }
-    let (ids, threshold) = (identity.cps.ids(), storage.threshold());
-    let place = &server.objects.policies;
-    Ok(place.place(volume, status, length, ids, threshold)?)
 }
 
 impl Storing {
     /// Waits for the lock, and chooses the objects. `None` if no devices take files of that size
     /// and the file must stay on this server.
     async fn begin(
-        server: &Arc<Server>,
+        objects: &Arc<Objects>,
         volume: &Arc<Volume>,
         fid: Fid,
         wanted: &ObjectSpec,
         spec: &StoreSpec,
         announced: u64,
-    ) -> Result<Option<Self>, Refusal> {
-        let store_lock = server
-            .objects
-            .store_locks
-            .wait(fid)
-            .await
-            .ok_or(Refusal::Busy)?;
+    ) -> Result<Option<Self>, Failure> {
+        let store_lock = objects.store_locks.wait(fid).await;
+        let store_lock = store_lock.ok_or(Failure::Busy)?;
         let looked = {
             let volume = volume.clone();
             run_apart(move || {
@@ -175,7 +213,7 @@ impl Storing {
             serial,
             borrowed: info.borrowed,
         };
-        let fresh = || liveness::new_layout(server, &file);
+        let fresh = || liveness::new_layout(objects, &file);
         let anew = match kept {
             0 => Some(fresh().await),
             _ => None,
@@ -184,19 +222,19 @@ impl Storing {
         // contents are replaced.
         let is_made = matches!(anew, Some(Ok(_)));
         let own = match &old {
-            Some(old) if !is_made && server.writes_in_place(volume, fid, old).await => Some(old),
+            Some(old) if !is_made && objects.writes_in_place(volume, fid, old).await => Some(old),
             _ => None,
         };
         let goes_on = own.is_some();
         let next = match (own, anew) {
-            (Some(old), _) => Some(layouts::next(server, fid, old, length, info.borrowed)?),
+            (Some(old), _) => Some(layouts::next(objects, fid, old, length, info.borrowed)?),
             (None, Some(made)) => made?,
             (None, None) => fresh().await?,
         };
         check_takes_changes(volume).await?;
         Ok(next.map(|next| Self {
-            version_guard: server.objects.pending_versions.store(fid, &next),
-            server: server.clone(),
+            version_guard: objects.pending_versions.store(fid, &next),
+            objects: objects.clone(),
             volume: volume.clone(),
             fid,
             before,
@@ -210,14 +248,14 @@ impl Storing {
     /// Prepares to move a file to objects of its own, with its present contents. The caller has its
     /// store lock.
     pub(crate) async fn moving(
-        server: &Arc<Server>,
+        objects: &Arc<Objects>,
         volume: &Arc<Volume>,
         before: VnodeStatus,
         old: Option<Arc<Layout>>,
         store_lock: StoreLock,
         wanted: &ObjectSpec,
         serial: u32,
-    ) -> Result<Option<Self>, Refusal> {
+    ) -> Result<Option<Self>, Failure> {
         let info = volume.info();
         let file = NewFile {
             volume: info.id,
@@ -226,11 +264,11 @@ impl Storing {
             serial,
             borrowed: info.borrowed,
         };
-        let next = liveness::new_layout(server, &file).await?;
+        let next = liveness::new_layout(objects, &file).await?;
         check_takes_changes(volume).await?;
         Ok(next.map(|next| Self {
-            version_guard: server.objects.pending_versions.store(before.fid, &next),
-            server: server.clone(),
+            version_guard: objects.pending_versions.store(before.fid, &next),
+            objects: objects.clone(),
             volume: volume.clone(),
             fid: before.fid,
             before,
@@ -243,29 +281,28 @@ impl Storing {
 
     /// Copies the file, and returns its new layout. No promise is broken, because the contents are
     /// the same.
-    pub(crate) async fn move_out(self) -> Result<(Arc<Layout>, StoreLock), Refusal> {
+    pub(crate) async fn move_out(self) -> Result<(Arc<Layout>, StoreLock), Failure> {
         let (volume, fid, old) = (self.volume.clone(), self.fid, self.old.clone());
-        let server = self.server.clone();
         let version = self.before.data_version;
         let spec = StoreSpec::at(0);
         let WriteOutcome::Written(stored) = self.write(&spec, 0, &mut NoBytes).await? else {
-            return Err(Refusal::Busy);
+            return Err(Failure::Busy);
         };
-        let layout = stored.written.layout.clone();
+        let layout = stored.layout.clone();
         let changed = blocking(move || match &old {
             None => volume.adopt_layout(fid, version, layout),
             Some(old) => volume.exchange_layout(fid, old, layout),
         })
         .await;
-        if changed.as_ref().is_err_and(is_refused_here) {
-            stored.give_up(&server);
+        if let Err(cause) = &changed {
+            stored.give_up(Some(cause));
         }
         match changed {
-            Err(Error::Stale(_)) => return Err(Refusal::Busy),
+            Err(Error::Stale(_)) => return Err(Failure::Busy),
             changed => changed?.durable.await?,
         }
-        let (store_lock, _making) = stored.held.into_inner().ok_or(Refusal::Busy)?;
-        Ok((Arc::new(stored.written.layout), store_lock))
+        let (store_lock, _making) = stored.held.into_inner().ok_or(Failure::Busy)?;
+        Ok((Arc::new(stored.layout), store_lock))
     }
 
     /// Writes the arriving bytes, and those that the file keeps, to objects.
@@ -274,19 +311,20 @@ impl Storing {
         spec: &StoreSpec,
         announced: u64,
         source: &mut impl Source,
-    ) -> Result<WriteOutcome, Refusal> {
-        let server = self.server.clone();
+    ) -> Result<WriteOutcome, Failure> {
+        let objects = self.objects.clone();
         let fid = self.fid;
         let failure = match self.written(spec, announced, source).await {
             Ok((written, length)) => {
-                ObjectFigures::count(&server.objects.figures.stored);
+                Counters::count(&objects.counters.stored);
                 return Ok(WriteOutcome::Written(Box::new(Stored {
+                    objects,
                     volume: self.volume,
                     fid,
                     before: self.before,
                     old: self.old,
                     next: self.next,
-                    written,
+                    layout: written.layout,
                     length,
                     held: Mutex::new(Some((self.store_lock, self.version_guard))),
                 })));
@@ -294,10 +332,10 @@ impl Storing {
             Err(failure) => failure,
         };
         // A store on this server removes the objects under a store that writes them.
-        let is_overtaken = !matches!(failure, Failure::Source(_)) && self.is_overtaken().await;
+        let is_overtaken = !matches!(failure, WriteFailure::Source(_)) && self.is_overtaken().await;
         let refusal = self.refusal_of(failure, is_overtaken);
         tracing::debug!(%fid, ?refusal, is_overtaken, "a store into objects failed");
-        server.remove_failed_store(
+        objects.remove_failed_store(
             &self.volume,
             fid,
             self.next,
@@ -306,7 +344,7 @@ impl Storing {
         if is_overtaken {
             return Ok(WriteOutcome::Overtaken);
         }
-        ObjectFigures::count(&server.objects.figures.stores_failed);
+        Counters::count(&objects.counters.stores_failed);
         Err(refusal)
     }
 
@@ -319,17 +357,29 @@ impl Storing {
 
     /// The refusal of a failed store. A device that failed for a new file gets no new files for a
     /// while, whatever it answered. So the next attempt uses other devices.
-    fn refusal_of(&self, failure: Failure, is_overtaken: bool) -> Refusal {
+    fn refusal_of(&self, failure: WriteFailure, is_overtaken: bool) -> Failure {
         match failure {
-            Failure::Other(refusal) | Failure::Source(refusal) => refusal,
-            Failure::Writing(error) => {
-                let storage = self.server.objects.storage();
+            WriteFailure::Other(refusal) | WriteFailure::Source(refusal) => refusal,
+            WriteFailure::Writing(error) => {
+                let storage = self.objects.storage();
                 if let (false, Some(storage)) = (self.goes_on || is_overtaken, storage)
                     && let cellar_objects::Error::Device { osd, .. } = error
                 {
                     storage.devices.suspect(osd);
                 }
-                failed(error)
+                Failure::Devices(error.code())
+            }
+        }
+    }
+
+    /// The bytes that the file keeps and that must be copied.
+    fn retained(&self, kept: u64) -> RetainedData {
+        match &self.old {
+            _ if kept == 0 => RetainedData::Nothing,
+            None => RetainedData::Here(self.volume.clone(), self.fid),
+            Some(old) => {
+                let whole = self.before.length;
+                RetainedData::Objects(self.objects.clone(), self.fid, old.clone(), whole)
             }
         }
     }
@@ -340,8 +390,8 @@ impl Storing {
         spec: &StoreSpec,
         announced: u64,
         source: &mut impl Source,
-    ) -> Result<(Written, u64), Failure> {
-        let storage = self.server.objects.needed()?;
+    ) -> Result<(Written, u64), WriteFailure> {
+        let storage = self.objects.needed()?;
         let kept = self.before.length.min(spec.file_length);
         let end = spec.position + announced;
         let before = if self.goes_on { self.before.length } else { 0 };
@@ -358,7 +408,7 @@ impl Storing {
             writer.begin(spec.position, announced).await?;
             pass_on(&mut writer, source, announced).await?;
         } else {
-            let mut kept_bytes = RetainedData::of(self, kept).await?;
+            let mut kept_bytes = self.retained(kept);
             let (head, tail) = (kept.min(spec.position), kept.max(end));
             if spec.position <= kept {
                 // The kept and the new bytes are adjacent: one run.
@@ -373,40 +423,16 @@ impl Storing {
                 pass_on(&mut writer, source, announced).await?;
             }
             if self.old.is_none() {
-                ObjectFigures::count(&self.server.objects.figures.moved_out);
+                Counters::count(&self.objects.counters.moved_out);
             }
         }
         let written = writer.finish().await?;
         for problem in &written.problems {
-            ObjectFigures::count(&self.server.objects.figures.problems);
+            Counters::count(&self.objects.counters.problems);
             tracing::info!(fid = %self.fid, osd = problem.placed.osd, cause = %problem.cause,
                 "a store goes on without a device");
         }
         Ok((written, kept.max(end)))
-    }
-}
-
-/// Writes the bytes of a permitted store into a file that is in objects or goes there as `wanted`.
-/// If a device of new objects fails that was healthy before, tries other devices once.
-pub(crate) async fn write(
-    server: &Arc<Server>,
-    volume: &Arc<Volume>,
-    fid: Fid,
-    wanted: &ObjectSpec,
-    (spec, announced): (&StoreSpec, u64),
-    source: &mut impl Source,
-) -> Result<WriteOutcome, Refusal> {
-    let mut is_first = true;
-    loop {
-        let storing = Storing::begin(server, volume, fid, wanted, spec, announced).await?;
-        let Some(storing) = storing else {
-            return Ok(WriteOutcome::NoDevices);
-        };
-        let is_new = !storing.goes_on;
-        match storing.write(spec, announced, source).await {
-            Err(Refusal::Objects(_)) if is_new && is_first && source.rewind() => is_first = false,
-            outcome => return outcome,
-        }
     }
 }
 
@@ -418,7 +444,7 @@ impl Stored {
         context: cellar_volume::Context,
     ) -> cellar_volume::Result<CommitOutcome> {
         let change = LayoutChange {
-            layout: self.written.layout.clone(),
+            layout: self.layout.clone(),
             length: self.length,
             attributes: spec.attributes,
             clear_set_id: spec.clear_set_id,
@@ -432,28 +458,41 @@ impl Stored {
         }
     }
 
-    /// The change was refused: removes the written data.
-    pub(crate) fn give_up(&self, server: &Arc<Server>) {
-        if let Some(held) = self.held.lock().take() {
-            server.remove_failed_store(&self.volume, self.fid, self.next.clone(), held);
+    /// The volume of the file.
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// The file before the store.
+    pub(crate) fn before(&self) -> &VnodeStatus {
+        &self.before
+    }
+
+    /// The change was refused, or would come too late: removes the written data. If the volume went
+    /// away during the store, another server may write the objects, and the data stays.
+    pub(crate) fn give_up(&self, cause: Option<&Error>) {
+        if cause.is_none_or(is_refused_here)
+            && let Some(held) = self.held.lock().take()
+        {
+            let next = self.next.clone();
+            self.objects
+                .remove_failed_store(&self.volume, self.fid, next, held);
         }
     }
 
     /// After the change: queues the removal of old versions, and the repair of objects that lack
     /// the store.
-    pub(crate) fn finish_store(&self, server: &Arc<Server>) {
+    pub(crate) fn finish(&self) {
         if let Some(old) = &self.old {
-            server
-                .objects
-                .prunes
-                .queue(&self.volume, self.fid, old.clone());
+            self.objects.forget(&self.volume, self.fid, old.clone());
         }
-        server.repair_after_store(self.fid, &self.written.layout, self.length);
+        self.objects
+            .repair_after_store(self.fid, &self.layout, self.length);
     }
 }
 
 /// Checks that the volume takes changes. Called after a version was given.
-pub(crate) async fn check_takes_changes(volume: &Arc<Volume>) -> Result<(), Refusal> {
+pub(super) async fn check_takes_changes(volume: &Arc<Volume>) -> Result<(), Failure> {
     let volume = volume.clone();
     run_apart(move || Ok(volume.check_takes_changes()?)).await
 }
@@ -461,7 +500,7 @@ pub(crate) async fn check_takes_changes(volume: &Arc<Volume>) -> Result<(), Refu
 /// Whether the change that ends a store was refused while the file still is on this server. Then no
 /// other writer uses its objects before the data of this store was removed. For a volume that went
 /// away during the store, another server may write them.
-pub(crate) fn is_refused_here(error: &Error) -> bool {
+fn is_refused_here(error: &Error) -> bool {
     matches!(error, Error::Stale(_) | Error::OverQuota | Error::DiskFull)
 }
 
@@ -469,7 +508,7 @@ pub(crate) fn is_refused_here(error: &Error) -> bool {
 struct NoBytes;
 
 impl Source for NoBytes {
-    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+    async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
         Ok(None)
     }
 
@@ -478,122 +517,19 @@ impl Source for NoBytes {
     }
 }
 
-/// The reason why a store failed: an error of the writer, of the source of the bytes, or another
-/// one.
-enum Failure {
-    Writing(cellar_objects::Error),
-    Source(Refusal),
-    Other(Refusal),
-}
-
-impl From<cellar_objects::Error> for Failure {
-    fn from(error: cellar_objects::Error) -> Self {
-        Self::Writing(error)
-    }
-}
-
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
-        Self::Other(refusal)
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Other(error.into())
-    }
-}
-
-/// The refusal if the present objects of a file cannot be read.
-fn failed(error: cellar_objects::Error) -> Refusal {
-    Refusal::Objects(error.code())
-}
-
 /// Passes the announced bytes of a store to the writer.
 async fn pass_on(
     writer: &mut Writer,
     source: &mut impl Source,
     announced: u64,
-) -> Result<(), Failure> {
+) -> Result<(), WriteFailure> {
     let mut left = announced;
     while left > 0 {
         let next = source.next().await;
-        let next = next.and_then(|bytes| bytes.ok_or(Refusal::StoppedSending));
-        let bytes = next.map_err(Failure::Source)?;
+        let next = next.and_then(|bytes| bytes.ok_or(Failure::SourceEnded));
+        let bytes = next.map_err(WriteFailure::Source)?;
         left = left.saturating_sub(bytes.len() as u64);
         writer.push(bytes).await?;
     }
     Ok(())
-}
-
-/// The bytes that a file keeps and that must be copied.
-enum RetainedData {
-    Nothing,
-    Here(Arc<Volume>, Fid),
-    Objects(Arc<Server>, Fid, Arc<Layout>, u64),
-}
-
-impl RetainedData {
-    async fn of(storing: &Storing, kept: u64) -> Result<Self, Refusal> {
-        Ok(match &storing.old {
-            _ if kept == 0 => Self::Nothing,
-            None => Self::Here(storing.volume.clone(), storing.fid),
-            Some(old) => {
-                let whole = storing.before.length;
-                Self::Objects(storing.server.clone(), storing.fid, old.clone(), whole)
-            }
-        })
-    }
-
-    /// Copies a range.
-    async fn copy(
-        &mut self,
-        writer: &mut Writer,
-        range: std::ops::Range<u64>,
-    ) -> Result<(), Failure> {
-        if range.is_empty() {
-            return Ok(());
-        }
-        match self {
-            Self::Nothing => Ok(()),
-            Self::Here(volume, fid) => {
-                let (volume, fid) = (volume.clone(), *fid);
-                let length = range.end - range.start;
-                let mut reader =
-                    blocking(move || volume.read_file(fid, range.start, length)).await?;
-                let mut left = length;
-                while left > 0 {
-                    let (back, piece) = blocking(move || {
-                        let piece = reader.next(FETCH_PIECE_BYTES);
-                        (reader, piece)
-                    })
-                    .await;
-                    reader = back;
-                    // The file was truncated in the meantime: the store is overtaken.
-                    let piece = piece?.ok_or(Refusal::Busy)?;
-                    left = left.saturating_sub(piece.len() as u64);
-                    writer.push(piece).await?;
-                }
-                Ok(())
-            }
-            Self::Objects(server, fid, layout, whole) => {
-                let storage = server.objects.needed()?;
-                let _read_guard = server.objects.open_reads.begin(*fid, layout);
-                let set = storage.set(*fid, (**layout).clone());
-                let options = cellar_objects::ReadOptions {
-                    patience: OBJECT_PATIENCE,
-                    ..cellar_objects::ReadOptions::default()
-                };
-                let reader = Reader::new(storage.devices.clone(), set, range, options);
-                let mut reader = reader.map_err(failed)?;
-                while let Some(piece) = reader.next().await.map_err(failed)? {
-                    writer.push(piece).await?;
-                }
-                for problem in reader.problems() {
-                    server.repair_after_read(*fid, layout, *whole, problem);
-                }
-                Ok(())
-            }
-        }
-    }
 }

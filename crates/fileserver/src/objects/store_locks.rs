@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
 
-use crate::limits::STORE_LOCK_PATIENCE;
+use super::limits::STORE_LOCK_PATIENCE;
 
 /// The files with a writer or a waiting writer.
 #[derive(Clone, Debug, Default)]

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use cellar_volume::{AccessList, Changed, Error, VnodeStatus, Volume, nonblocking};
+use cellar_volume::{AccessList, Changed, Error, StoreSpec, VnodeStatus, Volume, nonblocking};
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::AfsFetchStatus;
 
 use crate::abort_map::Refusal;
 use crate::access::Access;
+use crate::objects::store::{CommitOutcome, Stored};
 use crate::server::Server;
 use crate::session::Session;
 use crate::status::fetch_status;
@@ -158,6 +159,59 @@ pub(crate) async fn finish<T>(
         durable?;
     }
     Ok(outcome)
+}
+
+/// Makes the change that gives a file the objects that a store has written. `None`: another store
+/// changed the file meanwhile, and the written data is removed.
+pub(crate) async fn commit_objects(
+    server: &Arc<Server>,
+    session: &Session,
+    stored: Arc<Stored>,
+    spec: StoreSpec,
+) -> Result<Option<VnodeStatus>, Refusal> {
+    let commit = {
+        let (inner, session, stored) = (server.clone(), session.clone(), stored.clone());
+        run(server, move || {
+            let changed = match stored.commit(&spec, session.context()) {
+                Ok(CommitOutcome::Done(changed)) => changed,
+                Ok(CommitOutcome::Overtaken) => return Ok(Ok(None)),
+                Err(Error::WouldBlock) => return Err(Error::WouldBlock.into()),
+                Err(error) => return Ok(Err(error)),
+            };
+            let before = stored.before();
+            let (volume, origin) = (stored.volume(), session.origin());
+            volume.count_change(origin, before, session.context());
+            let touched = Touched::changed([before.fid]);
+            let pending = collect(&inner, &touched, session.host_slot(), session.now.0);
+            Ok(Ok(Some((changed, pending))))
+        })
+        .await?
+    };
+    match commit {
+        Ok(Some((changed, pending))) => {
+            let status = finish(server, changed, pending).await?;
+            stored.finish();
+            Ok(Some(status))
+        }
+        Ok(None) => {
+            stored.give_up(None);
+            Ok(None)
+        }
+        Err(error) => {
+            stored.give_up(Some(&error));
+            Err(error.into())
+        }
+    }
+}
+
+/// Makes an attempt that may place a file. If devices or policies are not known yet, waits for them
+/// and tries once more.
+pub(crate) async fn when_loaded<T>(
+    server: &Server,
+    attempt: impl AsyncFn() -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    let is_not_known = |refusal: &Refusal| matches!(refusal, Refusal::NotKnownYet);
+    server.objects.when_loaded(is_not_known, attempt).await
 }
 
 /// Checks that a fid has a volume and a vnode number.

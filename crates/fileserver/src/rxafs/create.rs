@@ -106,7 +106,7 @@ async fn create(
             } else {
                 let made = volume.create_file(dir, name, &new, session.context())?;
                 let fid = made.outcome.status.fid;
-                server.objects.policies.made(volume, dir, fid, name);
+                server.objects.note_created(volume, dir, fid, name);
                 made
             };
             count_new(&session, volume, &before);

@@ -176,7 +176,7 @@ async fn open(
         Opened::Here(reader) => Source::Here(reader),
         Opened::Objects(found, read_guard) => {
             let (status, layout) = *found;
-            let fetching = Fetching::begin(server, &status, &layout, asked, read_guard);
+            let fetching = Fetching::begin(&server.objects, &status, &layout, asked, read_guard);
             Source::Objects(Box::new(fetching.await?))
         }
     };
@@ -205,7 +205,7 @@ fn open_file(
             // The bytes have just moved back to this server.
             return Ok(Opened::Here(volume.read_file(fid, position, length)?));
         };
-        let read_guard = server.objects.open_reads.begin(fid, &layout);
+        let read_guard = server.objects.hold(fid, &layout);
         // A task that removes old versions after a change checks for readers. The layout is
         // unchanged, so such a task sees this reader.
         if volume.layout(fid)?.as_ref() == Some(&layout) {
@@ -291,7 +291,7 @@ async fn send_objects(
             }
             Ok(None) if sent == length => break Ok(()),
             Ok(None) => break Err(Refusal::Objects(AbortCode::EIO)),
-            Err(refusal) => break Err(refusal),
+            Err(failure) => break Err(failure.into()),
         }
     };
     server

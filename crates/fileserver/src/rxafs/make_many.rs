@@ -340,7 +340,7 @@ impl Job {
 
     /// Whether the bytes are stored after the creation, because they may have to become objects.
     fn bytes_later(&self, attached: &Attached) -> bool {
-        self.server.objects.loaded_lists.is_expected() && attached.volume.policy() != 0
+        self.server.objects.is_expected() && attached.volume.policy() != 0
     }
 
     /// Records why an entry was not created, or that it exists already.
@@ -470,8 +470,7 @@ impl Job {
             let name = making.name.as_bytes();
             server
                 .objects
-                .policies
-                .made(volume, place.dir, status.fid, name);
+                .note_created(volume, place.dir, status.fid, name);
         }
         let has_bytes = making.length > 0;
         if has_bytes && !later {

@@ -86,7 +86,7 @@ async fn remove(
     };
     let (dir_status, access, sync, objects) = change(server, session, work).await?;
     if let Some((volume, fid, objects)) = objects {
-        server.objects.prunes.queue(&volume, fid, objects);
+        server.objects.forget(&volume, fid, objects);
     }
     Ok((server.show(session, &dir_status, access), sync))
 }

@@ -71,7 +71,7 @@ impl Handle<Rename, IncomingCall> for FileService {
                     Err(Error::Exists) if !may_replace => return Err(Refusal::NoRight),
                     other => other?,
                 };
-                server.objects.policies.renamed(outcome.moved.fid);
+                server.objects.note_renamed(outcome.moved.fid);
                 let (origin, by) = (session.origin(), session.context());
                 volume.count_change(origin, &old_before, by);
                 if new_dir_fid == old_dir_fid {
@@ -88,10 +88,7 @@ impl Handle<Rename, IncomingCall> for FileService {
         };
         let (renamed, old_access, new_access, volume) = change(server, &session, work).await?;
         if let (Some(status), Some(objects)) = (&renamed.replaced, &renamed.objects) {
-            server
-                .objects
-                .prunes
-                .queue(&volume, status.fid, objects.clone());
+            server.objects.forget(&volume, status.fid, objects.clone());
         }
         Ok(RenameReply {
             old_dir_status: server.show(&session, &renamed.old_dir, old_access),

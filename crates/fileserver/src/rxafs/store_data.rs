@@ -34,6 +34,7 @@ use super::FileService;
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::STORE_ATTEMPTS;
+use crate::objects::failure::Failure;
 use crate::server::Server;
 use crate::session::Session;
 use crate::statistics::Direction;
@@ -242,8 +243,16 @@ pub(super) async fn gather(
     left: &mut u64,
     wanted: u64,
 ) -> Result<Vec<Bytes>, Refusal> {
+    Ok(gather_bytes(call, left, wanted).await?)
+}
+
+async fn gather_bytes(
+    call: &mut IncomingCall,
+    left: &mut u64,
+    wanted: u64,
+) -> Result<Vec<Bytes>, Failure> {
     call.gather(left, wanted).await.map_err(|code| match code {
-        AbortCode::RX_CALL_DEAD => Refusal::StoppedSending,
-        code => Refusal::Call(code),
+        AbortCode::RX_CALL_DEAD => Failure::SourceEnded,
+        code => Failure::Call(code),
     })
 }

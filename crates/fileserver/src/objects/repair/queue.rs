@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::limits::{DAMAGED_MAX, REPAIR_AGAIN, REPAIR_AGAIN_MOST, REPAIRS_MAX};
+use super::super::limits::{DAMAGED_MAX, REPAIR_AGAIN, REPAIR_AGAIN_MOST, REPAIRS_MAX};
 
 /// Time over which the rate is measured.
 const RATE_TIME: Duration = Duration::from_secs(10);

@@ -17,12 +17,12 @@ use cellar_wire::object::{Layout, Placed};
 use cellar_wire::osd::REMOVE_HARD;
 use tracing::{debug, info, warn};
 
+use super::super::Objects;
+use super::super::failure::Failure;
 use super::super::policies::ObjectSpec;
 use super::super::prune::remove;
 use super::super::{Storage, layouts};
 use super::queue::{DamagedObject, Outcome};
-use crate::abort_map::Refusal;
-use crate::server::Server;
 
 /// Attempts after which the store lock of the file is taken before the copy and not after it.
 const PATIENT_TRIES: u32 = 2;
@@ -47,7 +47,7 @@ struct Work {
 /// The volume of a file, and the needed work.
 type RepairWork = (Arc<Volume>, Vec<Work>);
 
-impl Server {
+impl Objects {
     /// Rebuilds an object as far as needed, in all versions of the file. Returns the device that
     /// the last of them is on now.
     pub(crate) async fn rebuild_object(
@@ -56,11 +56,11 @@ impl Server {
         wish: RepairPlacement,
         tries: u32,
         pace: &Pace,
-    ) -> Result<(Outcome, u32), Refusal> {
-        let storage = self.objects.needed()?;
+    ) -> Result<(Outcome, u32), Failure> {
+        let storage = self.needed()?;
         let found = {
-            let server = self.clone();
-            blocking(move || server.versions_with(broken)).await?
+            let objects = self.clone();
+            blocking(move || objects.versions_with(broken)).await?
         };
         let Some((volume, works)) = found else {
             return Ok((Outcome::Nothing, broken.osd));
@@ -74,7 +74,7 @@ impl Server {
             return Ok((Outcome::Busy, broken.osd));
         }
         let early = match tries >= PATIENT_TRIES {
-            true => match self.objects.store_locks.wait(fid).await {
+            true => match self.store_locks.wait(fid).await {
                 Some(store_lock) => Some(store_lock),
                 None => return Ok((Outcome::Busy, broken.osd)),
             },
@@ -84,7 +84,7 @@ impl Server {
         let mut worst = Outcome::Nothing;
         for work in &works {
             let object = work.layout.object(fid.vnode, fid.uniquifier, &work.placed);
-            let repairs = &self.objects.repairs;
+            let repairs = &self.repairs;
             if wish == RepairPlacement::IfBroken && !repairs.is_broken(&work.placed, object) {
                 continue;
             }
@@ -107,7 +107,7 @@ impl Server {
                 serial: target.serial,
                 ..work.placed
             };
-            let version_guard = self.objects.pending_versions.begin(vec![Referenced {
+            let version_guard = self.pending_versions.begin(vec![Referenced {
                 object: work.layout.object(fid.vnode, fid.uniquifier, &made),
                 version: made.version,
                 osd: made.osd,
@@ -151,7 +151,7 @@ impl Server {
                         info!(%fid, %object, osd = work.placed.osd, to = made.osd,
                             "an object was rebuilt");
                     }
-                    self.objects.prunes.queue(&volume, fid, work.layout.clone());
+                    self.prunes.queue(&volume, fid, work.layout.clone());
                 }
                 false => {
                     self.give_up(storage, &work.layout, fid, &made).await;
@@ -167,7 +167,7 @@ impl Server {
     }
 
     /// The versions of an object, with the volume and the layouts from which they can be rebuilt.
-    fn versions_with(&self, broken: DamagedObject) -> Result<Option<RepairWork>, Refusal> {
+    fn versions_with(&self, broken: DamagedObject) -> Result<Option<RepairWork>, Failure> {
         let Some((_, attached)) = self.volumes.find(broken.volume)? else {
             return Ok(None);
         };
@@ -216,10 +216,10 @@ impl Server {
         work: &Work,
         made: Placed,
         in_lock: bool,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, Failure> {
         let store_lock = match in_lock {
             true => None,
-            false => match self.objects.store_locks.wait(fid).await {
+            false => match self.store_locks.wait(fid).await {
                 Some(store_lock) => Some(store_lock),
                 None => return Ok(false),
             },
@@ -249,7 +249,7 @@ impl Server {
 
 /// A device for an object, and a serial number that its file does not use.
 fn target(
-    server: &Server,
+    objects: &Objects,
     storage: &Storage,
     work: &Work,
     damaged: bool,
@@ -270,7 +270,7 @@ fn target(
         let listed = devices.iter().find(|listed| listed.entry.id == osd);
         listed.is_some_and(placement::takes_objects)
             && storage.devices.condition(osd) == Condition::Well
-            && server.objects.repairs.stays(osd)
+            && objects.repairs.stays(osd)
     };
     let here = work.placed.osd;
     let present: Vec<u32> = work
@@ -294,7 +294,7 @@ fn target(
     let mut wish = layouts::placement_request(storage, &wanted, work.length);
     let away = devices.iter().map(|listed| listed.entry.id);
     wish.avoid
-        .extend(away.filter(|osd| !server.objects.repairs.stays(*osd)));
+        .extend(away.filter(|osd| !objects.repairs.stays(*osd)));
     let mut rng = rand::rng();
     let chosen = placement::choose_one(&devices, &wish, work.place, &present, &mut rng);
     let chosen = chosen.or_else(|_| {

@@ -16,37 +16,37 @@ use cellar_wire::osddb::{OSD_DRAINING, OSD_OBSOLETE};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
+use super::super::Objects;
 use super::super::cell::Upkeep;
+use super::super::limits::{LOOK_AGAIN, REPAIR_LOOKS, REPAIRS_AT_ONCE, WATCH_INTERVAL};
 use super::super::{LOCAL_DISK, Storage};
 use super::queue::{DamagedObject, Outcome};
 use super::rebuild::RepairPlacement;
-use crate::limits::{LOOK_AGAIN, REPAIR_LOOKS, REPAIRS_AT_ONCE, WATCH_INTERVAL};
-use crate::server::Server;
 
-impl Server {
+impl Objects {
     /// Starts the repair tasks.
     pub(crate) fn start_repairs(self: &Arc<Self>, runtime: &cellar_rpc::Runtime, upkeep: &Upkeep) {
         let pace = Arc::new(Pace::new(upkeep.repair_rate));
         for _ in 0..REPAIRS_AT_ONCE {
-            let (server, pace) = (self.clone(), pace.clone());
+            let (objects, pace) = (self.clone(), pace.clone());
             runtime.spawn(
                 0,
-                || async move { server.repair_in_background(&pace).await },
+                || async move { objects.repair_in_background(&pace).await },
             );
         }
-        let (server, kept) = (self.clone(), upkeep.clone());
-        runtime.spawn(0, || async move { server.watch_devices(&kept).await });
-        let (server, kept) = (self.clone(), upkeep.clone());
-        runtime.spawn(0, || async move { server.watch_damage(&kept).await });
-        let (server, kept) = (self.clone(), upkeep.clone());
+        let (objects, kept) = (self.clone(), upkeep.clone());
+        runtime.spawn(0, || async move { objects.watch_devices(&kept).await });
+        let (objects, kept) = (self.clone(), upkeep.clone());
+        runtime.spawn(0, || async move { objects.watch_damage(&kept).await });
+        let (objects, kept) = (self.clone(), upkeep.clone());
         runtime.spawn(
             0,
-            || async move { server.examine_in_background(&kept).await },
+            || async move { objects.examine_in_background(&kept).await },
         );
     }
 
     async fn repair_in_background(self: Arc<Self>, pace: &Pace) {
-        let repairs = &self.objects.repairs;
+        let repairs = &self.repairs;
         while !self.is_stopping() {
             let more = repairs.more.notified();
             let (broken, tries) = match repairs.next() {
@@ -57,8 +57,8 @@ impl Server {
                 }
             };
             let canonical = {
-                let server = self.clone();
-                blocking(move || server.by_head(broken)).await
+                let objects = self.clone();
+                blocking(move || objects.by_head(broken)).await
             };
             if canonical != broken {
                 // Uses the fid that all volumes of the group have in common.
@@ -94,7 +94,7 @@ impl Server {
     async fn watch_devices(self: Arc<Self>, upkeep: &Upkeep) {
         let mut away: HashMap<u32, Instant> = HashMap::new();
         while !self.is_stopping() {
-            if let Some(storage) = self.objects.storage() {
+            if let Some(storage) = self.storage() {
                 let (mut down, mut gone) = (HashSet::new(), HashSet::new());
                 let mut leaving = HashSet::new();
                 let now = Instant::now();
@@ -122,9 +122,9 @@ impl Server {
                         gone.insert(id);
                     }
                 }
-                if self.objects.repairs.set_devices(down, gone, leaving) {
+                if self.repairs.set_devices(down, gone, leaving) {
                     info!("the states of devices have changed: examining all files");
-                    self.objects.repairs.look.notify_one();
+                    self.repairs.look.notify_one();
                 }
             }
             sleep(WATCH_INTERVAL).await;
@@ -144,7 +144,7 @@ impl Server {
                 said.clear();
                 since = Instant::now();
             }
-            let Some(storage) = self.objects.storage() else {
+            let Some(storage) = self.storage() else {
                 continue;
             };
             for listed in storage.devices.list() {
@@ -173,7 +173,7 @@ impl Server {
         };
         let before = std::mem::replace(said, status.damaged.iter().copied().collect());
         for object in status.damaged.iter().copied() {
-            if before.contains(&object) || !self.objects.repairs.note_damaged(osd, object) {
+            if before.contains(&object) || !self.repairs.note_damaged(osd, object) {
                 continue;
             }
             let broken = DamagedObject {
@@ -183,17 +183,17 @@ impl Server {
                 osd,
                 serial: object.serial,
             };
-            let server = self.clone();
+            let objects = self.clone();
             let is_here = blocking(move || {
-                Ok::<_, cellar_volume::Error>(server.volumes.find(object.volume)?.is_some())
+                Ok::<_, cellar_volume::Error>(objects.volumes.find(object.volume)?.is_some())
             });
             match is_here.await {
                 Ok(true) => {
                     warn!(osd, %object, "a device says that an object is damaged");
-                    self.objects.repairs.add(broken, 0);
+                    self.repairs.add(broken, 0);
                 }
                 // A read-only volume whose RW volume is on another server.
-                _ => self.objects.repairs.look.notify_one(),
+                _ => self.repairs.look.notify_one(),
             }
         }
     }
@@ -201,7 +201,7 @@ impl Server {
     /// Examines all files at the start, on request, and periodically.
     async fn examine_in_background(self: Arc<Self>, upkeep: &Upkeep) {
         while !self.is_stopping() {
-            let repairs = &self.objects.repairs;
+            let repairs = &self.repairs;
             repairs.looking.store(true, Ordering::Relaxed);
             let begun = Instant::now();
             let found = self.examine_files().await;
@@ -222,19 +222,19 @@ impl Server {
 
     async fn examine_files(self: &Arc<Self>) -> usize {
         let (mut found, mut all) = (0, true);
-        let before = self.objects.repairs.damaged();
+        let before = self.repairs.damaged();
         let mut damaged = HashSet::new();
         for (_, partition) in self.volumes.partitions() {
             let mut from = Some(0);
             while let Some(place) = from.filter(|_| !self.is_stopping()) {
-                let (server, part) = (self.clone(), partition.clone());
+                let (objects, part) = (self.clone(), partition.clone());
                 let looked = blocking(move || {
-                    let repairs = &server.objects.repairs;
+                    let repairs = &objects.repairs;
                     let wanted = |layout: &_| repairs.may_be_broken(layout);
                     let (holders, next) = part.holders(place, REPAIR_LOOKS, wanted)?;
                     let (mut entered, mut damaged) = (0, Vec::new());
                     for holder in &holders {
-                        entered += server.queue_damaged(&part, holder, &mut damaged);
+                        entered += objects.queue_damaged(&part, holder, &mut damaged);
                     }
                     Ok::<_, cellar_volume::Error>((entered, damaged, next))
                 });
@@ -255,7 +255,7 @@ impl Server {
             }
         }
         if all && !self.is_stopping() {
-            self.objects.repairs.keep_damaged(&before, &damaged);
+            self.repairs.keep_damaged(&before, &damaged);
         }
         found
     }
@@ -277,10 +277,10 @@ impl Server {
         let mut entered = 0;
         for (place, placed) in layout.objects.iter().enumerate() {
             let object = layout.object(fid.vnode, fid.uniquifier, placed);
-            if !self.objects.repairs.is_broken(placed, object) {
+            if !self.repairs.is_broken(placed, object) {
                 continue;
             }
-            if self.objects.repairs.is_damaged(placed.osd, object) {
+            if self.repairs.is_damaged(placed.osd, object) {
                 damaged.push((placed.osd, object));
             }
             let volume = *volume.get_or_insert_with(|| {
@@ -296,7 +296,7 @@ impl Server {
                 serial: placed.serial,
             };
             let bytes = cellar_objects::arithmetic::length_at(&layout.shape, place, *length);
-            self.objects.repairs.add(broken, bytes);
+            self.repairs.add(broken, bytes);
             entered += 1;
         }
         entered

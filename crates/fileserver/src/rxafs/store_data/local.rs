@@ -18,10 +18,9 @@ use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::callback::Pending;
 use crate::limits::{OBJECT_BEGIN_BYTES, STORE_PIECE_BYTES};
-use crate::objects::loaded_lists::retry_when_loaded;
 use crate::objects::policies::StorageDecision;
 use crate::objects::store::Source;
-use crate::rxafs::common::{Touched, collect, finish, run};
+use crate::rxafs::common::{Touched, collect, finish, run, when_loaded};
 use crate::server::Server;
 use crate::session::Session;
 
@@ -105,7 +104,7 @@ async fn at_once(
         };
         run(server, work).await
     };
-    let commit = retry_when_loaded(&server.objects.loaded_lists, attempt).await?;
+    let commit = when_loaded(server, attempt).await?;
     finish_here(server, commit).await
 }
 
@@ -128,7 +127,7 @@ pub(super) async fn large(
         })
         .await
     };
-    let begun = retry_when_loaded(&server.objects.loaded_lists, begin).await?;
+    let begun = when_loaded(server, begin).await?;
     let Some((mut store, allowed)) = begun else {
         // The first bytes are gathered before the lock, so that a slow client does not block other
         // stores. A fast client does not wait for the end of its bytes either.
@@ -199,9 +198,9 @@ fn begin(
 
 /// Checks that this server can store a file in objects.
 fn check_reachable(server: &Server, fid: Fid) -> Result<(), Refusal> {
-    match server.objects.storage() {
-        Some(_) => Ok(()),
-        None => Err(Refusal::Store(Error::InObjects(fid))),
+    match server.objects.is_used() {
+        true => Ok(()),
+        false => Err(Refusal::Store(Error::InObjects(fid))),
     }
 }
 

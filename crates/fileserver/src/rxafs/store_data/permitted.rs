@@ -11,7 +11,6 @@ use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::STORE_SLACK_BLOCKS;
 use crate::objects::policies::StorageDecision;
-use crate::objects::store;
 use crate::rxafs::common::status_and_access;
 use crate::rxafs::store_status::allowed_attributes;
 use crate::server::Server;
@@ -40,15 +39,9 @@ impl PermittedStore {
     ) -> Result<StorageDecision, Refusal> {
         let kept = self.before.length.min(asked.file_length);
         let length = kept.max(asked.position + asked.length);
-        let volume = &self.attached.volume;
-        store::place(
-            server,
-            volume,
-            &self.before,
-            session.identity(),
-            length,
-            kept,
-        )
+        let (volume, ids) = (&self.attached.volume, session.identity().cps.ids());
+        let objects = &server.objects;
+        Ok(objects.place(volume, &self.before, ids, length, kept)?)
     }
 
     /// The file.
@@ -102,6 +95,6 @@ pub(super) fn check(
 pub(super) fn schedule_object_removal(server: &Server, allowed: &PermittedStore) {
     if let Some(objects) = &allowed.objects {
         let (volume, fid) = (&allowed.attached.volume, allowed.fid());
-        server.objects.prunes.queue(volume, fid, objects.clone());
+        server.objects.forget(volume, fid, objects.clone());
     }
 }

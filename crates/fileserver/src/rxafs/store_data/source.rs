@@ -15,9 +15,10 @@ use bytes::Bytes;
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::PushedBytes;
 
-use super::gather;
-use crate::abort_map::Refusal;
-use crate::limits::{OBJECT_REPLAY_MAX, STORE_PIECE_BYTES};
+use super::gather_bytes;
+use crate::limits::STORE_PIECE_BYTES;
+use crate::objects::failure::Failure;
+use crate::objects::limits::OBJECT_REPLAY_MAX;
 use crate::objects::store::Source;
 
 /// The bytes of a store.
@@ -31,7 +32,7 @@ pub(super) enum StoreBytes<'a> {
 }
 
 impl Source for StoreBytes<'_> {
-    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+    async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
         match self {
             Self::Present(data, next) => {
                 let part = data.get(*next).cloned();
@@ -92,13 +93,13 @@ impl<'a> Arriving<'a> {
         }
     }
 
-    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+    async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
         if let Some(part) = self.taken.get(self.given) {
             self.given += 1;
             return Ok(Some(part.clone()));
         }
         if self.gathered.is_empty() {
-            self.gathered = gather(self.call, self.left, 1).await?.into();
+            self.gathered = gather_bytes(self.call, self.left, 1).await?.into();
         }
         let part = self.gathered.pop_front();
         if let Some(part) = part.as_ref().filter(|_| self.is_whole) {

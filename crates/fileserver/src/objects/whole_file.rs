@@ -18,27 +18,27 @@ use cellar_wire::ids::Fid;
 use cellar_wire::object::Layout;
 use tracing::{info, warn};
 
-use crate::limits::OBJECT_PATIENCE;
-use crate::objects::ObjectFigures;
-use crate::objects::open_reads::ReadGuard;
-use crate::server::Server;
+use super::Objects;
+use super::figures::Counters;
+use super::limits::OBJECT_PATIENCE;
+use super::open_reads::ReadGuard;
 
 /// The number of bytes that one reader reads.
 const PART_BYTES: u64 = 32 << 20;
 
 /// A file in objects whose bytes are needed.
-pub(super) struct InObjects {
+pub(crate) struct InObjects {
     /// The file.
-    pub(super) fid: Fid,
+    pub(crate) fid: Fid,
     /// The layout of its bytes.
-    pub(super) layout: Arc<Layout>,
+    pub(crate) layout: Arc<Layout>,
     /// The number of its bytes.
-    pub(super) length: u64,
+    pub(crate) length: u64,
 }
 
 /// The bytes of a file in objects, as they arrive.
-pub(super) struct ObjectBytes {
-    server: Arc<Server>,
+pub(crate) struct ObjectBytes {
+    objects: Arc<Objects>,
     file: InObjects,
     /// The end of the present part.
     end: u64,
@@ -49,12 +49,12 @@ pub(super) struct ObjectBytes {
 
 impl ObjectBytes {
     /// Begins to read the whole file.
-    pub(super) fn begin(server: &Arc<Server>, file: InObjects) -> Result<Self, AbortCode> {
-        let read_guard = server.objects.open_reads.begin(file.fid, &file.layout);
+    pub(crate) fn begin(objects: &Arc<Objects>, file: InObjects) -> Result<Self, AbortCode> {
+        let read_guard = objects.open_reads.begin(file.fid, &file.layout);
         let end = file.length.min(PART_BYTES);
         Ok(Self {
-            reader: reader(server, &file, 0..end)?,
-            server: server.clone(),
+            reader: reader(objects, &file, 0..end)?,
+            objects: objects.clone(),
             file,
             end,
             reported: 0,
@@ -63,17 +63,17 @@ impl ObjectBytes {
     }
 
     /// The next bytes; at least one.
-    pub(super) async fn next(&mut self) -> Result<Bytes, AbortCode> {
+    pub(crate) async fn next(&mut self) -> Result<Bytes, AbortCode> {
         let mut next = self.reader.next().await;
         if matches!(next, Ok(None)) && self.end < self.file.length {
             let end = self.file.length.min(self.end + PART_BYTES);
-            self.reader = reader(&self.server, &self.file, self.end..end)?;
+            self.reader = reader(&self.objects, &self.file, self.end..end)?;
             (self.end, self.reported) = (end, 0);
             next = self.reader.next().await;
         }
         let problems = self.reader.problems();
         for problem in problems.get(self.reported..).unwrap_or_default() {
-            ObjectFigures::count(&self.server.objects.figures.problems);
+            Counters::count(&self.objects.counters.problems);
             let InObjects {
                 fid,
                 layout,
@@ -81,7 +81,7 @@ impl ObjectBytes {
             } = &self.file;
             info!(%fid, osd = problem.placed.osd, cause = %problem.cause,
                 "an object was not read for a dump, another was");
-            self.server
+            self.objects
                 .repair_after_read(*fid, layout, *length, problem);
         }
         self.reported = problems.len();
@@ -89,7 +89,7 @@ impl ObjectBytes {
             Ok(Some(bytes)) if !bytes.is_empty() => Ok(bytes),
             Ok(_) => Err(AbortCode::VOLSERDUMPERROR),
             Err(error) => {
-                ObjectFigures::count(&self.server.objects.figures.fetches_failed);
+                Counters::count(&self.objects.counters.fetches_failed);
                 warn!(fid = %self.file.fid, %error, "a file in objects cannot be dumped");
                 Err(error.code())
             }
@@ -97,9 +97,9 @@ impl ObjectBytes {
     }
 }
 
-fn reader(server: &Server, file: &InObjects, part: Range<u64>) -> Result<Reader, AbortCode> {
+fn reader(objects: &Objects, file: &InObjects, part: Range<u64>) -> Result<Reader, AbortCode> {
     let fid = file.fid;
-    let Some(storage) = server.objects.storage() else {
+    let Some(storage) = objects.storage() else {
         warn!(%fid, "a file is in objects, and this server uses no object storage");
         return Err(AbortCode::EIO);
     };

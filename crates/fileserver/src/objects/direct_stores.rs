@@ -15,13 +15,13 @@ use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::object::Layout;
 use parking_lot::Mutex;
 
-use crate::abort_map::Refusal;
-use crate::limits::STORE_LEASES_MAX;
-use crate::objects::pending_versions::VersionGuard;
-use crate::objects::store_locks::StoreLock;
+use super::failure::Failure;
+use super::limits::STORE_LEASES_MAX;
+use super::pending_versions::VersionGuard;
+use super::store_locks::StoreLock;
 
 /// A direct store of a client.
-pub(crate) struct Lease {
+pub(crate) struct DirectStore {
     pub(crate) fid: Fid,
     pub(crate) volume: Arc<Volume>,
     /// The user that makes it.
@@ -44,19 +44,19 @@ pub(crate) struct Lease {
 
 /// All direct stores, by number.
 #[derive(Default)]
-pub(crate) struct Leases(Mutex<HashMap<u64, Lease>>);
+pub(crate) struct DirectStores(Mutex<HashMap<u64, DirectStore>>);
 
-impl Leases {
+impl DirectStores {
     /// Adds a store and returns its number.
-    pub(crate) fn add(&self, lease: Lease) -> Result<u64, Refusal> {
-        let mut leases = self.0.lock();
-        if leases.len() >= STORE_LEASES_MAX {
-            return Err(Refusal::Busy);
+    pub(crate) fn add(&self, store: DirectStore) -> Result<u64, Failure> {
+        let mut stores = self.0.lock();
+        if stores.len() >= STORE_LEASES_MAX {
+            return Err(Failure::Busy);
         }
         loop {
             let number: u64 = rand::random();
-            if number != 0 && !leases.contains_key(&number) {
-                leases.insert(number, lease);
+            if number != 0 && !stores.contains_key(&number) {
+                stores.insert(number, store);
                 return Ok(number);
             }
         }
@@ -69,11 +69,11 @@ impl Leases {
         fid: Fid,
         user: ViceId,
         now: u64,
-        look: impl FnOnce(&mut Lease) -> T,
-    ) -> Result<T, Refusal> {
-        let mut leases = self.0.lock();
-        match leases.get_mut(&number) {
-            Some(lease) if is(lease, fid, user, now) => Ok(look(lease)),
+        look: impl FnOnce(&mut DirectStore) -> T,
+    ) -> Result<T, Failure> {
+        let mut stores = self.0.lock();
+        match stores.get_mut(&number) {
+            Some(store) if is(store, fid, user, now) => Ok(look(store)),
             _ => Err(GONE),
         }
     }
@@ -85,37 +85,37 @@ impl Leases {
         fid: Fid,
         user: ViceId,
         now: u64,
-    ) -> Result<Lease, Refusal> {
-        let mut leases = self.0.lock();
-        if !leases
+    ) -> Result<DirectStore, Failure> {
+        let mut stores = self.0.lock();
+        if !stores
             .get(&number)
-            .is_some_and(|lease| is(lease, fid, user, now))
+            .is_some_and(|store| is(store, fid, user, now))
         {
             return Err(GONE);
         }
-        leases.remove(&number).ok_or(GONE)
+        stores.remove(&number).ok_or(GONE)
     }
 
     /// Removes the stores that were not renewed, to abort them.
-    pub(crate) fn sweep(&self, now: u64) -> Vec<Lease> {
-        let mut leases = self.0.lock();
-        let expired = leases.extract_if(|_, lease| lease.expires < now);
-        let expired: Vec<Lease> = expired.map(|(_, lease)| lease).collect();
-        for lease in &expired {
-            tracing::info!(fid = %lease.fid, user = lease.user.0, "a direct store expired");
+    pub(crate) fn sweep(&self, now: u64) -> Vec<DirectStore> {
+        let mut stores = self.0.lock();
+        let expired = stores.extract_if(|_, store| store.expires < now);
+        let expired: Vec<DirectStore> = expired.map(|(_, store)| store).collect();
+        for store in &expired {
+            tracing::info!(fid = %store.fid, user = store.user.0, "a direct store expired");
         }
         expired
     }
 }
 
 /// The store does not exist, or no longer, or belongs to another caller.
-const GONE: Refusal = Refusal::Code(AbortCode::ESTALE);
+const GONE: Failure = Failure::Code(AbortCode::ESTALE);
 
-fn is(lease: &Lease, fid: Fid, user: ViceId, now: u64) -> bool {
-    lease.fid == fid && lease.user == user && lease.expires >= now
+fn is(store: &DirectStore, fid: Fid, user: ViceId, now: u64) -> bool {
+    store.fid == fid && store.user == user && store.expires >= now
 }
 
-/// The end of a lease that is renewed now.
+/// The end of a store that is renewed now.
 pub(crate) fn end(now: u64) -> u64 {
     now + u64::from(STORE_LEASE)
 }

@@ -1,0 +1,60 @@
+//! Why an operation on a file in objects failed. The file server maps it to its refusals in one
+//! place.
+
+use cellar_wire::AbortCode;
+
+/// Why an operation on a file in objects failed.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// The store of the volumes.
+    Volume(cellar_volume::Error),
+    /// The volume is not on this server.
+    NoVolume,
+    /// The bytes of a file could not be read from devices or written to them: EIO, ENOSPC or VBUSY.
+    Devices(AbortCode),
+    /// The caller's report or request makes no sense.
+    Invalid,
+    /// Another operation on the file or volume takes too long; the client retries.
+    Busy,
+    /// A policy may send the file to devices, and the devices or the policies are not known since
+    /// the start.
+    NotKnownYet,
+    /// The source of a store ended before it had the announced bytes.
+    SourceEnded,
+    /// A call to another server failed, or the source of a store.
+    Call(AbortCode),
+    /// The operation is refused with this code.
+    Code(AbortCode),
+}
+
+impl From<cellar_volume::Error> for Failure {
+    fn from(error: cellar_volume::Error) -> Self {
+        Self::Volume(error)
+    }
+}
+
+/// The reason why a store failed: an error of the writer, of the source of the bytes, or another
+/// one.
+pub(crate) enum WriteFailure {
+    Writing(cellar_objects::Error),
+    Source(Failure),
+    Other(Failure),
+}
+
+impl From<cellar_objects::Error> for WriteFailure {
+    fn from(error: cellar_objects::Error) -> Self {
+        Self::Writing(error)
+    }
+}
+
+impl From<Failure> for WriteFailure {
+    fn from(failure: Failure) -> Self {
+        Self::Other(failure)
+    }
+}
+
+impl From<cellar_volume::Error> for WriteFailure {
+    fn from(error: cellar_volume::Error) -> Self {
+        Self::Other(error.into())
+    }
+}

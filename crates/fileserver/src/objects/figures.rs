@@ -1,0 +1,61 @@
+//! Counters of object storage.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Figures of object storage.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ObjectFigures {
+    /// Reads from objects for clients without support for objects.
+    pub fetched: u64,
+    /// Those that failed.
+    pub fetches_failed: u64,
+    /// Stores into objects for such clients.
+    pub stored: u64,
+    /// Those that failed.
+    pub stores_failed: u64,
+    /// Files whose bytes were moved from this server to objects.
+    pub moved_out: u64,
+    /// Objects that could not be used and were skipped.
+    pub problems: u64,
+    /// How often old versions were removed.
+    pub pruned: u64,
+}
+
+/// Counters of object storage.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Stores into objects by this server, and those that failed.
+    pub(crate) stored: AtomicU64,
+    pub(crate) stores_failed: AtomicU64,
+    /// Reads from objects by this server, and those that failed.
+    pub(crate) fetched: AtomicU64,
+    pub(crate) fetches_failed: AtomicU64,
+    /// Files whose bytes were moved from this server to objects.
+    pub(crate) moved_out: AtomicU64,
+    /// Objects that could not be used and were skipped.
+    pub(crate) problems: AtomicU64,
+    /// How often old versions were removed.
+    pub(crate) pruned: AtomicU64,
+    /// How often garbage was removed.
+    pub(crate) collections: AtomicU64,
+}
+
+impl Counters {
+    /// The present figures.
+    pub(crate) fn figures(&self) -> ObjectFigures {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ObjectFigures {
+            fetched: load(&self.fetched),
+            fetches_failed: load(&self.fetches_failed),
+            stored: load(&self.stored),
+            stores_failed: load(&self.stores_failed),
+            moved_out: load(&self.moved_out),
+            problems: load(&self.problems),
+            pruned: load(&self.pruned),
+        }
+    }
+
+    pub(crate) fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
