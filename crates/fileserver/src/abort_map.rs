@@ -6,13 +6,13 @@
 //!
 //! Source: observed of OpenAFS 1.8's file server, call by call.
 
+use cellar_fileobjects::Failure;
 use cellar_volume::Error;
 use cellar_wire::afsvol::WRONG_BASE;
 use cellar_wire::ids::Fid;
 use cellar_wire::{AbortCode, uae};
 
 use crate::host::{HostSlot, NotReady};
-use crate::objects::failure::Failure;
 
 /// Why a call is refused.
 #[derive(Clone, Debug)]

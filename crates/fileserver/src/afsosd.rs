@@ -4,7 +4,7 @@
 //! The needed rights are those of the corresponding RXAFS calls: BeginFetch of FetchData,
 //! BeginStore of StoreData, SetPolicy of StoreACL. The permissions of a client are sealed into
 //! capabilities. Devices honour them for a few minutes, or for one minute to store. A store is
-//! remembered until it ends or is no longer renewed (`objects/direct_stores.rs`).
+//! remembered until it ends or is no longer renewed (`fileobjects/src/direct_stores.rs`).
 
 mod fetch;
 mod pieces;
@@ -15,6 +15,7 @@ mod upkeep;
 
 use std::sync::Arc;
 
+use cellar_fileobjects::Grantee;
 use cellar_rpc::IncomingCall;
 use cellar_volume::{VnodeStatus, Volume};
 use cellar_wire::acl::Rights;
@@ -24,7 +25,6 @@ use cellar_wire::{AbortCode, Package, afsosd};
 
 use crate::abort_map::Refusal;
 use crate::access::Identity;
-use crate::objects::grants::Grantee;
 use crate::rxafs::common::status_and_access;
 use crate::server::Server;
 use crate::service::{CallResult, Handlers};

@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cellar_fileobjects::ObjectFigures;
+
 use crate::host::HostCounts;
-use crate::objects::ObjectFigures;
 use crate::server::Server;
 use crate::statistics::{Direction, OperationFigures, TransferFigures};
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use cellar_fileobjects::ObjectConfig;
 use cellar_rpc::{Connection, Port, Runtime, Service};
 use cellar_volume::Partition;
 use cellar_wire::ids::{PartitionId, VolumeId};
@@ -12,7 +13,6 @@ use crate::afsvol::VolumeService;
 use crate::config::Config;
 use crate::figures::Figures;
 use crate::locations::Locations;
-use crate::objects::ObjectConfig;
 use crate::protection::Protection;
 use crate::register;
 use crate::rxafs::FileService;

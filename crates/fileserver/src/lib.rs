@@ -9,8 +9,9 @@
 //! * `leases`: directories that one host uses exclusively for some seconds;
 //! * [`lock`]: advisory locks on files;
 //! * [`protection`]: the interface to the protection database;
-//! * `objects`: files whose bytes are on object storage devices;
 //! * `access`: the access rules; `abort_map`: the one place that picks an abort code.
+//!
+//! Files whose bytes are on object storage devices are the matter of the crate `fileobjects`.
 //!
 //! A handler runs on a shard's thread and never blocks it. It answers from memory at once; all
 //! other work runs on a thread of the pool. Time is an argument ([`Config::clock`]).
@@ -30,7 +31,6 @@ pub mod limits;
 mod locations;
 pub mod lock;
 mod network;
-mod objects;
 pub mod protection;
 mod register;
 mod rxafs;
@@ -42,11 +42,13 @@ mod status;
 mod stripe;
 mod volumes;
 
+pub use cellar_fileobjects::{
+    CellServer, CellServers, Family, FamilySite, ObjectConfig, ObjectFigures, PolicyAnswer,
+    PolicyList, Seal, Upkeep,
+};
 pub use config::{Config, WallClock};
 pub use figures::{CallbackFigures, ContactFigures, Figures, StoreFigures};
 pub use file_server::FileServer;
 pub use locations::Locations;
-pub use objects::cell::{CellServer, CellServers, Family, FamilySite, Upkeep};
-pub use objects::{ObjectConfig, ObjectFigures, PolicyAnswer, PolicyList, Seal};
 pub use protection::{Cps, Protection, ProtectionError};
 pub use statistics::{DurationFigures, OperationFigures, RefusalKind, TransferFigures};

@@ -1,6 +1,6 @@
 //! The location of volumes. Two users need it: GetVolumeInfo, the one call that asks a file server
 //! for it, and stores into files of a volume that came from another server
-//! ([`crate::objects::ownership`]).
+//! (`fileobjects/src/ownership.rs`).
 //!
 //! OpenAFS's file server asks the volume location server on its own machine, and stops asking for
 //! three minutes after a failure. This server does the same for GetVolumeInfo; its creator sets the
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use cellar_fileobjects::RwSites;
 use cellar_rpc::Connection;
 use cellar_wire::AbortCode;
 use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
@@ -20,7 +21,6 @@ use tokio::time::timeout;
 use crate::config::WallClock;
 use crate::limits::{CLAIM_HOLD_OFF, CLAIM_PATIENCE, LOCATIONS_HOLD_OFF};
 use crate::network::Networks;
-use crate::objects::served::RwSites;
 use crate::protection::BoxFuture;
 
 /// The volume location database, as a file server uses it.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use cellar_fileobjects::Objects;
 use cellar_wire::ids::AfsTime;
 use tracing::{error, info};
 
@@ -20,7 +21,6 @@ use crate::limits::{HOUSEKEEPING_INTERVAL, SWEEP_INTERVAL, TRANSACTION_SWEEP_INT
 use crate::locations::{KnownLocations, ListedSites};
 use crate::lock::LockTable;
 use crate::network::Networks;
-use crate::objects::Objects;
 use crate::protection::Protection;
 use crate::session::Clients;
 use crate::statistics::Statistics;

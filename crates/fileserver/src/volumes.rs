@@ -8,13 +8,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use cellar_fileobjects::ServedVolumes;
 use cellar_volume::Partition;
 use cellar_wire::ids::{PartitionId, VolumeId};
 use parking_lot::RwLock;
 
 use crate::abort_map::Refusal;
-pub(crate) use crate::objects::served::Attached;
-use crate::objects::served::ServedVolumes;
+pub(crate) use cellar_fileobjects::Attached;
 
 /// The restriction that a volume transaction puts on clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

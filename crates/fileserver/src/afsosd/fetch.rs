@@ -1,5 +1,6 @@
 //! BeginFetch: the layout of a file and the capabilities to read it, with the file's promise.
 
+use cellar_fileobjects::Grant;
 use cellar_rpc::IncomingCall;
 use cellar_wire::afsosd::{BeginFetch, BeginFetchReply};
 use cellar_wire::serve::Handle;
@@ -7,7 +8,6 @@ use cellar_wire::serve::Handle;
 use super::ObjectService;
 use super::{NOT_IN_OBJECTS, grantee};
 use crate::abort_map::Refusal;
-use crate::objects::grants::Grant;
 use crate::rxafs::common::{run, status_and_access};
 use crate::rxafs::promise::with_promise;
 use crate::status::vol_sync;

@@ -1,8 +1,9 @@
 //! BeginStore, ExtendStore, EndStore, AbortStore: a store that a client makes directly
-//! (`objects/direct.rs`).
+//! (`fileobjects/src/direct.rs`).
 
 use std::sync::Arc;
 
+use cellar_fileobjects::{DirectRequest, Grant, OBJECT_MOVE_MAX, ObjectSpec, StorageDecision};
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::{Error, FileType, SetStatus, StoreSpec, VnodeStatus, Volume};
 use cellar_wire::AbortCode;
@@ -20,10 +21,6 @@ use super::{NOT_IN_OBJECTS, grantee};
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::STORE_SLACK_BLOCKS;
-use crate::objects::direct::DirectRequest;
-use crate::objects::grants::Grant;
-use crate::objects::limits::OBJECT_MOVE_MAX;
-use crate::objects::policies::{ObjectSpec, StorageDecision};
 use crate::rxafs::common::{commit_objects, run, status_and_access, when_loaded};
 use crate::server::Server;
 use crate::session::Session;

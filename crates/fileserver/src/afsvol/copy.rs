@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use cellar_fileobjects::Lender;
 use cellar_volume::{Partition, Since, VolumeKind, VolumeSpec};
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{READWRITE, RestoreCookie, VolumeName};
@@ -15,7 +16,6 @@ use super::delta_out::{Base, DeltaSource, plan};
 use super::dump::freeze;
 use super::stream::{Sink, pass};
 use super::transaction::InUse;
-use crate::objects::lending::Lender;
 use crate::server::Server;
 
 /// Copies the volume of a transaction. Until SetFlags(0), the copy is out of service and marked to

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cellar_fileobjects::Borrower;
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Partition, RestoreMode, RestoredInfo};
 use cellar_wire::AbortCode;
@@ -24,7 +25,6 @@ use super::stream::{Sink, Stream};
 use super::transaction::InUse;
 use super::{CallResult, in_memory, on_disk, superuser};
 use crate::audit;
-use crate::objects::lending::Borrower;
 use crate::server::Server;
 
 impl Handle<GetCapabilities, IncomingCall> for VolumeService {

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use cellar_fileobjects::Lender;
 use cellar_volume::{Body, Content, Frozen, Listed, Part, Since, Vnodes};
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{BASE_DATE, BASE_NOTHING, BASE_STATE, DeltaHead, VolumeState};
@@ -18,7 +19,6 @@ use super::dump::in_objects;
 use super::stream::{Next, Source};
 use crate::abort_map::{dump_code, store_code};
 use crate::limits::VOLUME_STREAM_PIECE_BYTES;
-use crate::objects::lending::Lender;
 
 /// The state of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

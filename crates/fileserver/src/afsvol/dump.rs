@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use cellar_fileobjects::{InObjects, Lender};
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Body, Content, Frozen, Listed, Part, Since, Vnodes};
 use cellar_wire::AbortCode;
@@ -31,8 +32,6 @@ use super::{CallResult, on_disk, superuser};
 use crate::abort_map::{dump_code, store_code};
 use crate::audit;
 use crate::limits::VOLUME_STREAM_PIECE_BYTES;
-use crate::objects::lending::Lender;
-use crate::objects::whole_file::InObjects;
 use crate::server::Server;
 
 /// Contents up to this length are gathered with the records around them. Longer ones are sent

@@ -22,6 +22,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use cellar_auth::{Level, Principal};
+use cellar_fileobjects::Lender;
 use cellar_rpc::{
     CallError, CallOptions, Caller, Connection, IncomingCall, OutgoingCall, Security,
 };
@@ -48,7 +49,6 @@ use super::transaction::InUse;
 use super::{on_disk, superuser};
 use crate::audit;
 use crate::limits::VOLUME_QUESTION_PATIENCE;
-use crate::objects::lending::Lender;
 use crate::server::Server;
 
 impl Handle<Forward, IncomingCall> for VolumeService {

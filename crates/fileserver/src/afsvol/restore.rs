@@ -14,6 +14,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cellar_fileobjects::Borrower;
 use cellar_rpc::IncomingCall;
 use cellar_volume::{
     Error, Partition, Restore as Restoring, RestoreMode, RestoredInfo, VolumeInfo,
@@ -32,7 +33,6 @@ use super::transaction::InUse;
 use super::{CallResult, on_disk, superuser};
 use crate::abort_map::restore_code;
 use crate::audit;
-use crate::objects::lending::Borrower;
 use crate::server::Server;
 
 impl HandleStream<Restore, IncomingCall> for VolumeService {

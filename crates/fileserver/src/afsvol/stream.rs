@@ -6,19 +6,19 @@
 //! and no thread, and memory is bounded whatever the volume's size.
 //!
 //! If a stream contains the bytes of a file in objects, its source requests them. They are then fed
-//! to it as the devices send them ([`crate::objects::whole_file`]).
+//! to it as the devices send them ([`ObjectBytes`]).
 
 use std::future::Future;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use cellar_fileobjects::{InObjects, ObjectBytes};
 use cellar_rpc::{IncomingCall, OutgoingCall, blocking};
 use cellar_wire::AbortCode;
 use tokio::time::timeout;
 
 use super::progress::Progress;
 use crate::limits::{VOLUME_STREAM_PATIENCE, VOLUME_STREAM_PIECE_BYTES};
-use crate::objects::whole_file::{InObjects, ObjectBytes};
 use crate::server::Server;
 
 /// Bytes passed between two volumes of this server before the thread is released: some milliseconds

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
+use cellar_fileobjects::{CommitOutcome, Stored};
 use cellar_volume::{AccessList, Changed, Error, StoreSpec, VnodeStatus, Volume, nonblocking};
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::AfsFetchStatus;
 
 use crate::abort_map::Refusal;
 use crate::access::Access;
-use crate::objects::store::{CommitOutcome, Stored};
 use crate::server::Server;
 use crate::session::Session;
 use crate::status::fetch_status;

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use cellar_fileobjects::{Fetching, ReadGuard};
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Error, Reader, VnodeStatus, Volume, nonblocking};
 use cellar_wire::AbortCode;
@@ -25,8 +26,6 @@ use super::common::{run, status_and_access};
 use super::promise::with_promise;
 use crate::abort_map::Refusal;
 use crate::limits::FETCH_PIECE_BYTES;
-use crate::objects::fetch::Fetching;
-use crate::objects::open_reads::ReadGuard;
 use crate::server::Server;
 use crate::session::Session;
 use crate::statistics::Direction;

@@ -16,6 +16,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cellar_fileobjects::Failure;
 use cellar_rpc::IncomingCall;
 use cellar_volume::VnodeStatus;
 use cellar_wire::AbortCode;
@@ -34,7 +35,6 @@ use super::FileService;
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::STORE_ATTEMPTS;
-use crate::objects::failure::Failure;
 use crate::server::Server;
 use crate::session::Session;
 use crate::statistics::Direction;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cellar_fileobjects::{Source, StorageDecision, WriteOutcome};
 use cellar_volume::VnodeStatus;
 
 use super::StoreRequest;
@@ -9,8 +10,6 @@ use super::permitted::check;
 use super::source::StoreBytes;
 use crate::abort_map::Refusal;
 use crate::access::Access;
-use crate::objects::policies::StorageDecision;
-use crate::objects::store::{Source, WriteOutcome};
 use crate::rxafs::common::{commit_objects, run};
 use crate::server::Server;
 use crate::session::Session;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
+use cellar_fileobjects::{Source, StorageDecision};
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::{Changed, Error, PushedBytes, Store, StoreOutcome, VnodeStatus};
 use cellar_wire::ids::Fid;
@@ -18,8 +19,6 @@ use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::callback::Pending;
 use crate::limits::{OBJECT_BEGIN_BYTES, STORE_PIECE_BYTES};
-use crate::objects::policies::StorageDecision;
-use crate::objects::store::Source;
 use crate::rxafs::common::{Touched, collect, finish, run, when_loaded};
 use crate::server::Server;
 use crate::session::Session;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cellar_fileobjects::StorageDecision;
 use cellar_volume::{Error, FileType, SetStatus, StoreSpec, VnodeStatus};
 use cellar_wire::ids::Fid;
 use cellar_wire::object::Layout;
@@ -10,7 +11,6 @@ use super::StoreRequest;
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::STORE_SLACK_BLOCKS;
-use crate::objects::policies::StorageDecision;
 use crate::rxafs::common::status_and_access;
 use crate::rxafs::store_status::allowed_attributes;
 use crate::server::Server;

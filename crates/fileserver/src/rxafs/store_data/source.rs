@@ -12,14 +12,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cellar_fileobjects::{Failure, OBJECT_REPLAY_MAX, Source};
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::PushedBytes;
 
 use super::gather_bytes;
 use crate::limits::STORE_PIECE_BYTES;
-use crate::objects::failure::Failure;
-use crate::objects::limits::OBJECT_REPLAY_MAX;
-use crate::objects::store::Source;
 
 /// The bytes of a store.
 pub(super) enum StoreBytes<'a> {

@@ -27,17 +27,17 @@ use super::open_reads::ReadGuard;
 const PART_BYTES: u64 = 32 << 20;
 
 /// A file in objects whose bytes are needed.
-pub(crate) struct InObjects {
+pub struct InObjects {
     /// The file.
-    pub(crate) fid: Fid,
+    pub fid: Fid,
     /// The layout of its bytes.
-    pub(crate) layout: Arc<Layout>,
+    pub layout: Arc<Layout>,
     /// The number of its bytes.
-    pub(crate) length: u64,
+    pub length: u64,
 }
 
 /// The bytes of a file in objects, as they arrive.
-pub(crate) struct ObjectBytes {
+pub struct ObjectBytes {
     objects: Arc<Objects>,
     file: InObjects,
     /// The end of the present part.
@@ -49,7 +49,7 @@ pub(crate) struct ObjectBytes {
 
 impl ObjectBytes {
     /// Begins to read the whole file.
-    pub(crate) fn begin(objects: &Arc<Objects>, file: InObjects) -> Result<Self, AbortCode> {
+    pub fn begin(objects: &Arc<Objects>, file: InObjects) -> Result<Self, AbortCode> {
         let read_guard = objects.open_reads.begin(file.fid, &file.layout);
         let end = file.length.min(PART_BYTES);
         Ok(Self {
@@ -63,7 +63,7 @@ impl ObjectBytes {
     }
 
     /// The next bytes; at least one.
-    pub(crate) async fn next(&mut self) -> Result<Bytes, AbortCode> {
+    pub async fn next(&mut self) -> Result<Bytes, AbortCode> {
         let mut next = self.reader.next().await;
         if matches!(next, Ok(None)) && self.end < self.file.length {
             let end = self.file.length.min(self.end + PART_BYTES);

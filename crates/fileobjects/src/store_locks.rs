@@ -21,7 +21,7 @@ pub(crate) struct StoreLocks(Arc<Mutex<HashMap<Fid, Arc<tokio::sync::Mutex<()>>>
 
 /// Permission to write a file. Ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct StoreLock {
+pub struct StoreLock {
     store_locks: StoreLocks,
     fid: Fid,
     guard: Option<OwnedMutexGuard<()>>,

@@ -36,37 +36,37 @@ const STORE_LOCK_WAIT: Duration = Duration::from_secs(2);
 const _: () = assert!(REMOVE_FAILED_PATIENCE.as_millis() <= STORE_LOCK_WAIT.as_millis());
 
 /// A permitted direct store of a file that is in objects or goes there.
-pub(crate) struct DirectRequest {
+pub struct DirectRequest {
     /// The volume of the file.
-    pub(crate) volume: Arc<Volume>,
+    pub volume: Arc<Volume>,
     /// The file before the store.
-    pub(crate) before: VnodeStatus,
+    pub before: VnodeStatus,
     /// Its layout before the store.
-    pub(crate) old: Option<Arc<Layout>>,
+    pub old: Option<Arc<Layout>>,
     /// The highest serial number that any object of the file had.
-    pub(crate) serial: u32,
+    pub serial: u32,
     /// The properties of new objects.
-    pub(crate) wanted: ObjectSpec,
+    pub wanted: ObjectSpec,
     /// The largest length that the file may get, unless it is longer already.
-    pub(crate) end: u64,
+    pub end: u64,
     /// The user that makes it.
-    pub(crate) user: ViceId,
+    pub user: ViceId,
 }
 
 /// A direct store that has begun.
-pub(crate) struct BegunStore {
+pub struct BegunStore {
     /// Its number.
-    pub(crate) number: u64,
+    pub number: u64,
     /// The objects with their present versions, and the version to write.
-    pub(crate) next: Layout,
+    pub next: Layout,
     /// The largest length that the file may get.
-    pub(crate) length: u64,
+    pub length: u64,
 }
 
 impl Objects {
     /// Waits a short time for the permission to store into a file directly. `None`: another store
     /// is in progress.
-    pub(crate) async fn lock_for_direct(&self, fid: Fid) -> Option<StoreLock> {
+    pub async fn lock_for_direct(&self, fid: Fid) -> Option<StoreLock> {
         let waiting = timeout(STORE_LOCK_WAIT, self.store_locks.wait(fid)).await;
         waiting.ok().flatten()
     }
@@ -77,7 +77,7 @@ impl Objects {
     /// # Errors
     /// `Busy`: the file changed meanwhile, or too many direct stores are in progress. The errors of
     /// the devices and of the volume.
-    pub(crate) async fn begin_direct(
+    pub async fn begin_direct(
         self: &Arc<Self>,
         request: DirectRequest,
         store_lock: StoreLock,
@@ -117,7 +117,6 @@ impl Objects {
             };
             (old, next, store_lock)
         } else {
-            let before = before.clone();
             let moving = Storing::moving(self, &volume, before, old, store_lock, &wanted, serial);
             let Some(moving) = moving.await? else {
                 return Ok(None);
@@ -151,7 +150,7 @@ impl Objects {
     ///
     /// # Errors
     /// ESTALE: there is no such store of that user and file.
-    pub(crate) fn extend_direct(
+    pub fn extend_direct(
         &self,
         number: u64,
         fid: Fid,
@@ -176,7 +175,7 @@ impl Objects {
     /// ESTALE: there is no such store of that user and file. EIO: the devices do not have all
     /// bytes. `Invalid`: the file is longer than permitted. After the last two, the written data is
     /// removed.
-    pub(crate) fn end_direct(
+    pub fn end_direct(
         self: &Arc<Self>,
         number: u64,
         fid: Fid,
@@ -209,7 +208,7 @@ impl Objects {
     ///
     /// # Errors
     /// ESTALE: there is no such store of that user and file.
-    pub(crate) fn abort_direct(
+    pub fn abort_direct(
         self: &Arc<Self>,
         number: u64,
         fid: Fid,
@@ -301,6 +300,7 @@ fn holds_everything(layout: &Layout) -> bool {
 #[cfg(test)]
 mod tests {
     use cellar_wire::List;
+    use cellar_wire::object::Shape;
 
     use super::*;
 

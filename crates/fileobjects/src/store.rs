@@ -46,16 +46,16 @@ use super::retained::RetainedData;
 use super::store_locks::StoreLock;
 
 /// The source of the bytes of a store.
-pub(crate) trait Source {
+pub trait Source {
     /// The next bytes, never empty. `None` when all announced bytes have arrived.
-    async fn next(&mut self) -> Result<Option<Bytes>, Failure>;
+    fn next(&mut self) -> impl Future<Output = Result<Option<Bytes>, Failure>>;
 
     /// Begins again with the first byte. Returns `false` if the bytes were not kept.
     fn rewind(&mut self) -> bool;
 }
 
 /// The end of writing the bytes of a store to objects.
-pub(crate) enum WriteOutcome {
+pub enum WriteOutcome {
     /// The devices have the bytes. [`Stored::commit`] makes them the contents of the file.
     Written(Box<Stored>),
     /// No devices take files of that size, and the file must stay on this server. The source is at
@@ -66,7 +66,7 @@ pub(crate) enum WriteOutcome {
 }
 
 /// The end of the change that gives a file its new objects.
-pub(crate) enum CommitOutcome {
+pub enum CommitOutcome {
     /// The file has the new contents.
     Done(Changed<VnodeStatus>),
     /// Another store changed the file meanwhile. Nothing has changed.
@@ -74,7 +74,7 @@ pub(crate) enum CommitOutcome {
 }
 
 /// A permitted store into objects that waits for its bytes.
-pub(crate) struct Storing {
+pub(super) struct Storing {
     objects: Arc<Objects>,
     volume: Arc<Volume>,
     fid: Fid,
@@ -89,7 +89,7 @@ pub(crate) struct Storing {
 }
 
 /// The result of a store into objects, before the change of the vnode.
-pub(crate) struct Stored {
+pub struct Stored {
     pub(super) objects: Arc<Objects>,
     pub(super) volume: Arc<Volume>,
     pub(super) fid: Fid,
@@ -110,7 +110,7 @@ impl Objects {
     ///
     /// # Errors
     /// `NotKnownYet`, for which [`Objects::when_loaded`] waits; the errors of the volume.
-    pub(crate) fn place(
+    pub fn place(
         &self,
         volume: &Volume,
         status: &VnodeStatus,
@@ -157,7 +157,7 @@ impl Objects {
     /// # Errors
     /// `Busy`: other stores of the file take too long. The errors of the source, of the devices and
     /// of the volume.
-    pub(crate) async fn write(
+    pub async fn write(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
         fid: Fid,
@@ -247,7 +247,7 @@ impl Storing {
 
     /// Prepares to move a file to objects of its own, with its present contents. The caller has its
     /// store lock.
-    pub(crate) async fn moving(
+    pub(super) async fn moving(
         objects: &Arc<Objects>,
         volume: &Arc<Volume>,
         before: VnodeStatus,
@@ -281,7 +281,7 @@ impl Storing {
 
     /// Copies the file, and returns its new layout. No promise is broken, because the contents are
     /// the same.
-    pub(crate) async fn move_out(self) -> Result<(Arc<Layout>, StoreLock), Failure> {
+    pub(super) async fn move_out(self) -> Result<(Arc<Layout>, StoreLock), Failure> {
         let (volume, fid, old) = (self.volume.clone(), self.fid, self.old.clone());
         let version = self.before.data_version;
         let spec = StoreSpec::at(0);
@@ -438,7 +438,7 @@ impl Storing {
 
 impl Stored {
     /// Makes the change that gives the file the new contents. `spec` has the attributes.
-    pub(crate) fn commit(
+    pub fn commit(
         &self,
         spec: &StoreSpec,
         context: cellar_volume::Context,
@@ -459,18 +459,18 @@ impl Stored {
     }
 
     /// The volume of the file.
-    pub(crate) fn volume(&self) -> &Arc<Volume> {
+    pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
 
     /// The file before the store.
-    pub(crate) fn before(&self) -> &VnodeStatus {
+    pub fn before(&self) -> &VnodeStatus {
         &self.before
     }
 
     /// The change was refused, or would come too late: removes the written data. If the volume went
     /// away during the store, another server may write the objects, and the data stays.
-    pub(crate) fn give_up(&self, cause: Option<&Error>) {
+    pub fn give_up(&self, cause: Option<&Error>) {
         if cause.is_none_or(is_refused_here)
             && let Some(held) = self.held.lock().take()
         {
@@ -482,7 +482,7 @@ impl Stored {
 
     /// After the change: queues the removal of old versions, and the repair of objects that lack
     /// the store.
-    pub(crate) fn finish(&self) {
+    pub fn finish(&self) {
         if let Some(old) = &self.old {
             self.objects.forget(&self.volume, self.fid, old.clone());
         }

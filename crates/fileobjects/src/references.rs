@@ -14,7 +14,7 @@ impl Objects {
     /// The references of all volumes of this server to a volume's objects, for the vnodes after
     /// `after`. The second value is the last vnode for which the list is complete, if there is
     /// more.
-    pub(crate) fn references(
+    pub fn references(
         &self,
         volume: VolumeId,
         after: VnodeId,
@@ -45,7 +45,7 @@ impl Objects {
     }
 
     /// Files with objects on a device, after `after`.
-    pub(crate) fn on_device(
+    pub fn on_device(
         &self,
         osd: u32,
         after: Fid,

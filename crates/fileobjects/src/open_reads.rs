@@ -28,7 +28,7 @@ struct HeldLayout {
 
 /// A reader; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct ReadGuard {
+pub struct ReadGuard {
     open_reads: OpenReads,
     fid: Fid,
     layout: Arc<Layout>,

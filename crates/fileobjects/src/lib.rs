@@ -1,19 +1,27 @@
-//! Files whose bytes are in objects. This server knows their layouts.
+//! The files of a file server whose bytes are in objects. The server knows their layouts; the crate
+//! `objects` writes and reads the devices.
 //!
-//! * For clients without support for objects, it reads and writes the objects ([`fetch`],
-//!   [`store`]). A store writes new versions and takes effect by one change of the vnode, so
-//!   readers see all or nothing of it.
-//! * For clients with support, it hands out layouts and capabilities ([`crate::afsosd`]).
-//! * [`policies`] decides which files are in objects; [`layouts`] makes new layouts.
-//!   [`store_locks`] serialises the writers of one file; [`open_reads`] knows the versions in use;
-//!   [`prune`] removes versions that are no longer needed.
-//! * Volumes take their layouts with them ([`lending`]). [`ownership`] decides which volume may
-//!   write to the objects.
-//! * [`repair`] repairs objects that are lost, damaged or to be moved. [`collect`] removes objects
-//!   that no volume of the cell names.
+//! The file server keeps what is RPC handling: callers, rights and promises. It has one [`Objects`]
+//! and calls it for:
 //!
-//! Without [`ObjectConfig`] a server has no objects: its files stay on the local disk, whatever the
-//! policies say.
+//! | operation | entry |
+//! | --- | --- |
+//! | whether the bytes of a file go to objects | [`Objects::place`] |
+//! | reading for clients without support for objects | [`Objects::hold`], then [`Fetching`] |
+//! | storing for them | [`Objects::write`], then [`Stored::commit`] |
+//! | clients that read and write directly | [`Objects::grant`], [`Objects::lend`], [`Objects::begin_direct`] |
+//! | old versions of a changed or removed file | [`Objects::forget`] |
+//! | layouts that leave or arrive with a volume | [`Lender`], [`Borrower`] |
+//! | repair and garbage collection | [`Objects::start_upkeep`], [`Objects::collect_garbage`] |
+//!
+//! A store writes new versions and takes effect by one change of the vnode, so readers see all or
+//! nothing of it. `store_locks` serialises the writers of one file; `open_reads` knows the versions
+//! in use; `prune` removes versions that are no longer needed. `ownership` decides which volume may
+//! write to the objects that came with it.
+//!
+//! `served` has the traits for the needed parts of the server: its volumes, and their entries in
+//! the location database. The clock is an argument. Without [`Objects::start`] a server has no
+//! objects: its files stay on the local disk, whatever the policies say.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -30,59 +38,69 @@ use cellar_wire::object::Layout;
 use tracing::{debug, warn};
 
 mod apart;
-pub(crate) mod cell;
+mod cell;
 mod collect;
-pub(crate) mod direct;
+mod direct;
 mod direct_stores;
-pub(crate) mod failure;
-pub(crate) mod fetch;
+mod failure;
+mod fetch;
 mod figures;
 mod garbage;
-pub(crate) mod grants;
-pub(crate) mod layouts;
-pub(crate) mod lending;
-pub(crate) mod limits;
-pub(crate) mod liveness;
-pub(crate) mod loaded_lists;
-pub(crate) mod open_reads;
-pub(crate) mod ownership;
-pub(crate) mod pending_versions;
-pub(crate) mod policies;
-pub(crate) mod prune;
+mod grants;
+mod layouts;
+mod lending;
+mod limits;
+mod liveness;
+mod loaded_lists;
+mod open_reads;
+mod ownership;
+mod pending_versions;
+mod policies;
+mod prune;
 mod references;
-pub(crate) mod repair;
+mod repair;
 mod retained;
-pub(crate) mod served;
+mod served;
 mod storage;
-pub(crate) mod store;
-pub(crate) mod store_locks;
-pub(crate) mod whole_file;
+mod store;
+mod store_locks;
+mod whole_file;
 
+pub use cell::{BoxFuture, CellServer, CellServers, Family, FamilySite, Upkeep};
+pub use direct::{BegunStore, DirectRequest};
+pub use failure::Failure;
+pub use fetch::Fetching;
 pub use figures::ObjectFigures;
+pub use grants::{Grant, Grantee};
+pub use lending::{Borrower, Lender};
+pub use limits::{OBJECT_MOVE_MAX, OBJECT_REPLAY_MAX};
+pub use open_reads::ReadGuard;
+pub use policies::{ObjectSpec, StorageDecision};
+pub use served::{Attached, RwSites, ServedVolumes};
 pub use storage::{ObjectConfig, PolicyAnswer, PolicyList, Seal};
+pub use store::{CommitOutcome, Source, Stored, WriteOutcome};
+pub use store_locks::StoreLock;
+pub use whole_file::{InObjects, ObjectBytes};
 
-use cell::Upkeep;
 use direct_stores::DirectStores;
-use failure::Failure;
 use figures::Counters;
 use limits::{CLIENT_CAPABILITY_LIFE, DEVICES_INTERVAL};
 use liveness::DeviceLiveness;
 use loaded_lists::{LoadedLists, has_none};
-use open_reads::{OpenReads, ReadGuard};
+use open_reads::OpenReads;
 use ownership::Claims;
 use pending_versions::PendingVersions;
 use policies::PolicyBook;
 use prune::Prunes;
 use repair::Repairs;
-use served::{RwSites, ServedVolumes};
 use storage::{LOCAL_DISK, Storage};
 use store_locks::StoreLocks;
 
 /// The wall clock: time since 1970.
-pub(crate) type WallClock = Arc<dyn Fn() -> Duration + Send + Sync>;
+pub type WallClock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// The state of object storage on a file server.
-pub(crate) struct Objects {
+pub struct Objects {
     uuid: AfsUuid,
     clock: WallClock,
     volumes: Arc<dyn ServedVolumes>,
@@ -107,7 +125,7 @@ pub(crate) struct Objects {
 impl Objects {
     /// The objects of a file server with that UUID, those volumes and that clock. Without
     /// [`Objects::start`] it has no objects.
-    pub(crate) fn new(
+    pub fn new(
         uuid: AfsUuid,
         clock: WallClock,
         volumes: Arc<dyn ServedVolumes>,
@@ -137,7 +155,7 @@ impl Objects {
     }
 
     /// Ends the background work.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
     }
 
@@ -160,66 +178,66 @@ impl Objects {
     }
 
     /// Announces that [`Objects::start`] will follow soon.
-    pub(crate) fn expect(&self) {
+    pub fn expect(&self) {
         self.loaded_lists.expect();
     }
 
     /// Whether this server has objects, or will have soon.
-    pub(crate) fn is_expected(&self) -> bool {
+    pub fn is_expected(&self) -> bool {
         self.loaded_lists.is_expected()
     }
 
     /// Whether this server has objects.
-    pub(crate) fn is_used(&self) -> bool {
+    pub fn is_used(&self) -> bool {
         self.storage().is_some()
     }
 
     /// Keeps the objects of a layout until the returned value is dropped.
-    pub(crate) fn hold(&self, fid: Fid, layout: &Arc<Layout>) -> ReadGuard {
+    pub fn hold(&self, fid: Fid, layout: &Arc<Layout>) -> ReadGuard {
         self.open_reads.begin(fid, layout)
     }
 
     /// Keeps the objects of a layout for a client that reads directly, as long as its capabilities
     /// are valid. Returns `false` if too many files are kept already.
-    pub(crate) fn lend(&self, fid: Fid, layout: &Arc<Layout>) -> bool {
+    pub fn lend(&self, fid: Fid, layout: &Arc<Layout>) -> bool {
         let until = self.wall().as_secs() + CLIENT_CAPABILITY_LIFE.as_secs();
         self.open_reads.lend(fid, layout, until)
     }
 
     /// Removes objects of a layout that a file in a writable volume had, as far as they are not
     /// needed any more. Returns at once.
-    pub(crate) fn forget(&self, volume: &Arc<Volume>, fid: Fid, former: Arc<Layout>) {
+    pub fn forget(&self, volume: &Arc<Volume>, fid: Fid, former: Arc<Layout>) {
         self.prunes.queue(volume, fid, former);
     }
 
     /// Forgets readers whose capabilities have expired.
-    pub(crate) fn sweep(&self) {
+    pub fn sweep(&self) {
         self.open_reads.sweep(self.wall().as_secs());
     }
 
     /// The present figures.
-    pub(crate) fn figures(&self) -> ObjectFigures {
+    pub fn figures(&self) -> ObjectFigures {
         self.counters.figures()
     }
 
     /// The progress of the repairs.
-    pub(crate) fn repair_status(&self) -> Repairing {
+    pub fn repair_status(&self) -> Repairing {
         self.repairs.status()
     }
 
     /// The cell's object storage, if this server uses any.
-    pub(crate) fn storage(&self) -> Option<&Storage> {
+    fn storage(&self) -> Option<&Storage> {
         self.storage.get()
     }
 
     /// The cell's object storage, for a call that needs it.
-    pub(crate) fn needed(&self) -> Result<&Storage, Failure> {
+    fn needed(&self) -> Result<&Storage, Failure> {
         self.storage().ok_or(Failure::Devices(AbortCode::EIO))
     }
 
     /// A version number that no object has had. It is higher than `last`, and normally the time in
     /// microseconds since 1970.
-    pub(crate) fn next_version(&self, now: Duration, last: u64) -> u64 {
+    fn next_version(&self, now: Duration, last: u64) -> u64 {
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         let above = |before: u64| {
             now.max(last.saturating_add(1))
@@ -242,7 +260,7 @@ impl Objects {
 
     /// Uses object storage from now on. Only the first call has an effect. Returns the devices, for
     /// callers that want to change the list.
-    pub(crate) fn start(
+    pub fn start(
         self: &Arc<Self>,
         runtime: &Runtime,
         port: &Port,
@@ -267,7 +285,7 @@ impl Objects {
     }
 
     /// Collects garbage and repairs from now on. Only the first call has an effect.
-    pub(crate) fn start_upkeep(self: &Arc<Self>, runtime: &Runtime, upkeep: Upkeep) {
+    pub fn start_upkeep(self: &Arc<Self>, runtime: &Runtime, upkeep: Upkeep) {
         if self.upkeep.set(upkeep.clone()).is_err() {
             return;
         }

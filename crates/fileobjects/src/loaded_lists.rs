@@ -99,7 +99,7 @@ impl LoadedLists {
 impl Objects {
     /// Makes an attempt. If devices or policies are not known yet, waits for them and tries once
     /// more. `is_not_known` recognises [`Failure::NotKnownYet`] in the errors of the attempt.
-    pub(crate) async fn when_loaded<T, E>(
+    pub async fn when_loaded<T, E>(
         &self,
         is_not_known: fn(&E) -> bool,
         attempt: impl AsyncFn() -> Result<T, E>,

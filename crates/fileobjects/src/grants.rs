@@ -14,7 +14,7 @@ use super::limits::{CLIENT_CAPABILITY_LIFE, STORE_CAPABILITY_LIFE};
 
 /// The permissions of a client on the objects of a file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grant {
+pub struct Grant {
     /// The `MAY_*` rights.
     rights: u32,
     /// The version that may be written; 0 for none.
@@ -25,7 +25,7 @@ pub(crate) struct Grant {
 
 impl Grant {
     /// To read.
-    pub(crate) fn read() -> Self {
+    pub fn read() -> Self {
         Self {
             rights: MAY_READ,
             version: 0,
@@ -35,7 +35,7 @@ impl Grant {
 
     /// To store the new version of a layout, of a file of at most `length` bytes. With an erasure
     /// code, also to read the other objects of a row.
-    pub(crate) fn store(next: &Layout, length: u64) -> Self {
+    pub fn store(next: &Layout, length: u64) -> Self {
         Self {
             rights: match next.shape.scheme {
                 Scheme::Striped => MAY_WRITE,
@@ -49,11 +49,11 @@ impl Grant {
 
 /// A client machine and its user.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grantee {
+pub struct Grantee {
     /// The address of the machine in the words of the wire; `None`: every address is permitted.
-    pub(crate) address: Option<[u32; 4]>,
+    pub address: Option<[u32; 4]>,
     /// The user.
-    pub(crate) user: ViceId,
+    pub user: ViceId,
 }
 
 impl Objects {
@@ -61,7 +61,7 @@ impl Objects {
     ///
     /// # Errors
     /// EIO: this server has no objects.
-    pub(crate) fn grant(
+    pub fn grant(
         &self,
         fid: Fid,
         layout: &Layout,
@@ -111,7 +111,7 @@ impl Objects {
     }
 
     /// The entries of the devices of a layout; empty if this server has no objects.
-    pub(crate) fn devices_of(&self, layout: &Layout) -> List<OsdListed, OBJECTS_MAX> {
+    pub fn devices_of(&self, layout: &Layout) -> List<OsdListed, OBJECTS_MAX> {
         let Some(storage) = self.storage() else {
             return List::default();
         };

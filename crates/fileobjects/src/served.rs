@@ -11,15 +11,15 @@ use super::cell::BoxFuture;
 
 /// A volume, and the partition that it is on.
 #[derive(Clone, Debug)]
-pub(crate) struct Attached {
+pub struct Attached {
     /// The partition.
-    pub(crate) partition: Arc<Partition>,
+    pub partition: Arc<Partition>,
     /// The volume.
-    pub(crate) volume: Arc<Volume>,
+    pub volume: Arc<Volume>,
 }
 
 /// The volumes of the file server.
-pub(crate) trait ServedVolumes: Send + Sync + 'static {
+pub trait ServedVolumes: Send + Sync + 'static {
     /// All partitions, by id.
     fn partitions(&self) -> Vec<(PartitionId, Arc<Partition>)>;
 
@@ -31,7 +31,7 @@ pub(crate) trait ServedVolumes: Send + Sync + 'static {
 }
 
 /// The location database, for stores into volumes that came from another server.
-pub(crate) trait RwSites: Send + Sync + 'static {
+pub trait RwSites: Send + Sync + 'static {
     /// Whether the location database lists the RW volume on this partition of this server.
     ///
     /// # Errors

@@ -28,26 +28,27 @@ const NOT_OUR_OBJECTS: AbortCode = AbortCode::ENODEV;
 
 impl Objects {
     /// The cell whose object storage this server uses; empty if none.
-    pub(crate) fn cell(&self) -> AfsString<256> {
+    pub fn cell(&self) -> AfsString<256> {
         let storage = self.storage();
         storage.map_or_else(AfsString::default, |storage| storage.config.cell.clone())
     }
 
     /// A version above all that were given so far.
-    pub(crate) fn version_now(&self) -> u64 {
+    pub fn version_now(&self) -> u64 {
         self.next_version(self.wall(), 0)
     }
 }
 
 /// Hands out the layouts of one volume.
-pub(crate) struct Lender {
+pub struct Lender {
     objects: Arc<Objects>,
     cell: Option<AfsString<256>>,
     is_noted: bool,
 }
 
 impl Lender {
-    pub(crate) fn new(objects: &Arc<Objects>) -> Self {
+    /// For a volume of the server with these objects.
+    pub fn new(objects: &Arc<Objects>) -> Self {
         let storage = objects.storage();
         Self {
             objects: objects.clone(),
@@ -57,18 +58,18 @@ impl Lender {
     }
 
     /// The cell of the objects.
-    pub(crate) fn cell(&self) -> Result<&AfsString<256>, AbortCode> {
+    pub fn cell(&self) -> Result<&AfsString<256>, AbortCode> {
         self.cell.as_ref().ok_or(NOT_OUR_OBJECTS)
     }
 
     /// A version above all that this server has given.
-    pub(crate) fn version(&self) -> u64 {
+    pub fn version(&self) -> u64 {
         self.objects.version_now()
     }
 
     /// Call this before the first record of a volume that leaves is read. May wait for the disk. A
     /// failure is only logged, because a volume without layouts can leave anyway.
-    pub(crate) fn begin(&mut self, volume: &VolumeInfo) {
+    pub fn begin(&mut self, volume: &VolumeInfo) {
         if self.cell.is_some()
             && let Err(cause) = self.lend(volume)
         {
@@ -78,7 +79,7 @@ impl Lender {
 
     /// Call this before the first layout of a volume leaves: stores the last version that others
     /// may know. May wait for the disk.
-    pub(crate) fn lend(&mut self, volume: &VolumeInfo) -> cellar_volume::Result<()> {
+    pub fn lend(&mut self, volume: &VolumeInfo) -> cellar_volume::Result<()> {
         if self.is_noted {
             return Ok(());
         }
@@ -109,14 +110,15 @@ impl Lender {
 }
 
 /// The layouts that arrive with a volume.
-pub(crate) struct Borrower {
+pub struct Borrower {
     objects: Arc<Objects>,
     /// The highest version that arrived; 0 if no layout did.
     highest: u64,
 }
 
 impl Borrower {
-    pub(crate) fn new(objects: &Arc<Objects>) -> Self {
+    /// For a volume that arrives at the server with these objects.
+    pub fn new(objects: &Arc<Objects>) -> Self {
         Self {
             objects: objects.clone(),
             highest: 0,
@@ -124,7 +126,7 @@ impl Borrower {
     }
 
     /// Takes a layout from a server which knows that this one reads the same objects.
-    pub(crate) fn take(&mut self, layout: &Layout) {
+    pub fn take(&mut self, layout: &Layout) {
         let versions = layout.objects.iter().map(|placed| placed.version);
         let highest = versions.fold(layout.version, u64::max);
         self.highest = self.highest.max(highest).max(1);
@@ -135,7 +137,7 @@ impl Borrower {
     /// # Errors
     /// ENODEV: the objects are of another cell, on devices that this cell does not have, or this
     /// server uses no object storage.
-    pub(crate) fn take_of(&mut self, cell: &[u8], layout: &Layout) -> Result<(), AbortCode> {
+    pub fn take_of(&mut self, cell: &[u8], layout: &Layout) -> Result<(), AbortCode> {
         let Some(storage) = self.objects.storage() else {
             warn!("a dump has files in objects, and this objects uses no object storage");
             return Err(NOT_OUR_OBJECTS);
@@ -159,7 +161,7 @@ impl Borrower {
     }
 
     /// Checks that this server has object storage for an arriving file.
-    pub(crate) fn check_storage(&self) -> Result<(), AbortCode> {
+    pub fn check_storage(&self) -> Result<(), AbortCode> {
         match self.objects.storage() {
             Some(_) => Ok(()),
             None => Err(NOT_OUR_OBJECTS),
@@ -168,7 +170,7 @@ impl Borrower {
 
     /// Stores the borrowed version in a restored volume. With `takes_over`, all its contents came
     /// from the volume of a volume server, which had given no version above `last`.
-    pub(crate) fn note(&self, info: &mut VolumeInfo, takes_over: bool, last: u64) {
+    pub fn note(&self, info: &mut VolumeInfo, takes_over: bool, last: u64) {
         if self.highest == 0 && info.borrowed == 0 {
             return;
         }

@@ -22,7 +22,7 @@ use super::limits::OBJECT_PATIENCE;
 use super::open_reads::ReadGuard;
 
 /// A range of a file in objects, which is being read.
-pub(crate) struct Fetching {
+pub struct Fetching {
     objects: Arc<Objects>,
     reader: Reader,
     fid: Fid,
@@ -38,7 +38,7 @@ pub(crate) struct Fetching {
 
 impl Fetching {
     /// Begins to read, and waits for the first bytes.
-    pub(crate) async fn begin(
+    pub async fn begin(
         objects: &Arc<Objects>,
         status: &VnodeStatus,
         layout: &Arc<Layout>,
@@ -74,12 +74,12 @@ impl Fetching {
     }
 
     /// The number of bytes that will be sent.
-    pub(crate) fn length(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         self.length
     }
 
     /// The next bytes, `None` after the last.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
         }

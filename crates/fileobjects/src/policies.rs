@@ -28,7 +28,7 @@ const DEPTH_MAX: usize = 256;
 
 /// The place for the bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum StorageDecision {
+pub enum StorageDecision {
     /// On this server.
     Here,
     /// In objects.
@@ -37,29 +37,29 @@ pub(crate) enum StorageDecision {
 
 /// The properties wanted for the objects of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ObjectSpec {
+pub struct ObjectSpec {
     /// The distribution of the bytes.
-    pub(crate) shape: Shape,
+    pub shape: Shape,
     /// If set, only devices of this class.
-    pub(crate) class: Option<String>,
+    pub class: Option<String>,
     /// Whether the size of the file decided. Devices that take no files of that size are then
     /// excluded.
-    pub(crate) by_size: bool,
+    pub by_size: bool,
 }
 
 impl Objects {
     /// Notes the name of a new file, because a policy may need it.
-    pub(crate) fn note_created(&self, volume: &Volume, dir: Fid, fid: Fid, name: &[u8]) {
+    pub fn note_created(&self, volume: &Volume, dir: Fid, fid: Fid, name: &[u8]) {
         self.policies.made(volume, dir, fid, name);
     }
 
     /// Forgets the name of a renamed file.
-    pub(crate) fn note_renamed(&self, fid: Fid) {
+    pub fn note_renamed(&self, fid: Fid) {
         self.policies.renamed(fid);
     }
 
     /// Whether the cell has a policy of that number.
-    pub(crate) fn has_policy(&self, policy: u32) -> bool {
+    pub fn has_policy(&self, policy: u32) -> bool {
         self.policies.get().contains(policy)
     }
 }

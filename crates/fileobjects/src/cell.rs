@@ -9,7 +9,7 @@ use cellar_rpc::{CallError, Connection};
 use cellar_wire::ids::{AfsUuid, VolumeId};
 
 /// A future of a call to another server.
-pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A file server that the volume location database knows.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,11 +14,11 @@ pub(crate) const LOCAL_SIZE_DEFAULT: u64 = 1 << 20;
 
 /// A store moves no file larger than this from the file server to objects, because the bytes are
 /// copied while the client waits.
-pub(crate) const OBJECT_MOVE_MAX: u64 = 64 << 20;
+pub const OBJECT_MOVE_MAX: u64 = 64 << 20;
 
 /// Bytes of a store into objects that are kept while they are written. If a device that was healthy
 /// before fails, or another store changes the file, the store begins again with them.
-pub(crate) const OBJECT_REPLAY_MAX: usize = 8 << 20;
+pub const OBJECT_REPLAY_MAX: usize = 8 << 20;
 
 /// How long a store waits for another store of the same file in objects. After that the client must
 /// retry.

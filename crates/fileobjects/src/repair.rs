@@ -76,7 +76,7 @@ impl Objects {
     ///
     /// # Errors
     /// `Busy`: the file is stored into or repaired. EIO: the object cannot be made there.
-    pub(crate) async fn move_object(
+    pub async fn move_object(
         self: &Arc<Self>,
         fid: Fid,
         placed: &Placed,

@@ -78,7 +78,7 @@ enum Incomplete {
 impl Objects {
     /// Collects the garbage among the objects of an RW volume, for some vnodes after `after`. With
     /// `dry`, only lists it.
-    pub(crate) async fn collect_garbage(
+    pub async fn collect_garbage(
         self: &Arc<Self>,
         volume: VolumeId,
         after: VnodeId,
@@ -317,7 +317,7 @@ impl Objects {
     }
 
     /// The given volumes that are on this server, in any state.
-    pub(crate) fn have(&self, volumes: &[VolumeId]) -> Result<Vec<VolumeId>, Failure> {
+    pub fn have(&self, volumes: &[VolumeId]) -> Result<Vec<VolumeId>, Failure> {
         let mut here = Vec::new();
         for volume in volumes {
             if self.volumes.find(*volume)?.is_some() {
