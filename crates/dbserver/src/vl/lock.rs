@@ -15,7 +15,7 @@ use cellar_wire::vl::{
     SetLock, SetLockReply, VLOP_ALLOPERS, VLOP_BACKUP, VLOP_DELETE, VLOP_DUMP, VLOP_MOVE,
     VLOP_RELEASE,
 };
-use cellar_wire::{AbortCode, AfsTime, VolumeId};
+use cellar_wire::{AbortCode, AfsTime};
 
 use super::Vl;
 use super::entry::{Holder, check_release_type, check_type};
@@ -34,30 +34,27 @@ impl Holder {
     }
 }
 
+/// SetLock is a LockNoted without a note.
+fn without_note(call: SetLock) -> LockNoted {
+    LockNoted {
+        volid: call.volid,
+        voltype: call.voltype,
+        voloper: call.voloper,
+        note: LockText::default(),
+    }
+}
+
 impl Answer<Vl> for SetLock {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
 
-    /// There is nothing to record about a caller in this process.
     fn answer(self, vl: &Vl, who: Identity) -> Result<SetLockReply, Error> {
-        vl.lock(
-            self.volid,
-            self.voltype,
-            self.voloper,
-            who,
-            Holder::default(),
-        )?;
+        without_note(self).answer(vl, who)?;
         Ok(SetLockReply {})
     }
 
     fn answer_call(self, vl: &Vl, who: Identity, origin: &Origin) -> Result<SetLockReply, Error> {
-        vl.lock(
-            self.volid,
-            self.voltype,
-            self.voloper,
-            who,
-            Holder::of(origin),
-        )?;
+        without_note(self).answer_call(vl, who, origin)?;
         Ok(SetLockReply {})
     }
 }
@@ -66,24 +63,13 @@ impl Answer<Vl> for LockNoted {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
 
+    /// There is nothing to record about a caller in this process.
     fn answer(self, vl: &Vl, who: Identity) -> Result<LockNotedReply, Error> {
-        let note = self.note;
-        let holder = Holder {
-            note,
-            ..Holder::default()
-        };
-        vl.lock(self.volid, self.voltype, self.voloper, who, holder)?;
-        Ok(LockNotedReply {})
+        vl.lock(self, who, Holder::default())
     }
 
     fn answer_call(self, vl: &Vl, who: Identity, origin: &Origin) -> Result<LockNotedReply, Error> {
-        let note = self.note;
-        let holder = Holder {
-            note,
-            ..Holder::of(origin)
-        };
-        vl.lock(self.volid, self.voltype, self.voloper, who, holder)?;
-        Ok(LockNotedReply {})
+        vl.lock(self, who, Holder::of(origin))
     }
 }
 
@@ -113,15 +99,20 @@ impl Answer<Vl> for GetLock {
 }
 
 impl Vl {
-    /// Locks an entry and stores its holder.
-    pub(super) fn lock(
+    /// Locks an entry and stores its holder, with the note of the call.
+    fn lock(
         &self,
-        volume: VolumeId,
-        voltype: i32,
-        operation: i32,
+        call: LockNoted,
         who: Identity,
         holder: Holder,
-    ) -> Result<(), Error> {
+    ) -> Result<LockNotedReply, Error> {
+        let LockNoted {
+            volid: volume,
+            voltype,
+            voloper: operation,
+            note,
+        } = call;
+        let holder = Holder { note, ..holder };
         Self::check_administrator(who)?;
         check_type(voltype)?;
         let operation = operation as u32;
@@ -149,7 +140,8 @@ impl Vl {
             };
             tables.put_lock_holder(old.number, &holder);
             tables.replace(&old, new)
-        })
+        })?;
+        Ok(LockNotedReply {})
     }
 }
 
