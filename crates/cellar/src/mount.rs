@@ -9,14 +9,15 @@ use cellar_cachemanager::{Cache, Identities, Leases, Root, SIZE_MIN};
 use cellar_fuse::Mount;
 use cellar_fuse::control::STORE_BEHIND_MAX;
 use cellar_rpc::{Runtime, RuntimeConfig};
-use prometheus_client::registry::Registry;
+use futures_util::future::BoxFuture;
 
 mod tokens;
 mod watch;
 
 use crate::failure::{Failure, Outcome};
 use crate::files::now;
-use crate::metrics::{Metrics, MetricsAddress};
+use crate::metrics::snapshot::Snapshot;
+use crate::metrics::{MetricsOptions, Pages, process};
 use crate::quantities;
 use crate::session::{CellOptions, cell_aliases};
 use crate::stop_signals::MountSignals;
@@ -89,10 +90,8 @@ pub(crate) struct Options {
     /// A meaning of @sys; may be given several times.
     #[arg(long, value_name = "NAME", default_values_t = default_sysnames())]
     sysname: Vec<String>,
-    /// Serve metrics for Prometheus over HTTP: on a port of this machine, an address and port, or a
-    /// Unix socket's path.
-    #[arg(long, value_name = "PLACE")]
-    metrics: Option<MetricsAddress>,
+    #[command(flatten)]
+    metrics: MetricsOptions,
     /// Give access only to programs of the mounting user. Default: to every user if root mounts.
     #[arg(long)]
     only_me: bool,
@@ -152,6 +151,7 @@ pub(crate) fn run(options: Options) -> Outcome {
 }
 
 async fn mounted(options: Options) -> Outcome {
+    let metrics = options.metrics.listen()?;
     let cells = options.cell.known_cells().await?;
     if cells.is_empty() {
         return Err(Failure::new(
@@ -216,14 +216,9 @@ async fn mounted(options: Options) -> Outcome {
     if let Some(directory) = &kept_in {
         tell_of_leftovers(directory);
     }
-    let metrics = match &options.metrics {
-        Some(place) => {
-            let mut registry = Registry::default();
-            cache.register(&mut registry);
-            Some(Metrics::start(place, registry).await?)
-        }
-        None => None,
-    };
+    let metrics = metrics
+        .map(|place| place.serve(Arc::new(MountPages(cache.clone()))))
+        .transpose()?;
     let keeper = tokio::spawn(cache.clone().keep());
     let how = cellar_fuse::Options {
         all_users,
@@ -248,6 +243,23 @@ async fn mounted(options: Options) -> Outcome {
     drop((guard, metrics));
     network.shutdown();
     outcome
+}
+
+/// The metrics of a mount.
+struct MountPages(Arc<Cache>);
+
+impl Pages for MountPages {
+    fn metrics(&self) -> BoxFuture<'_, Option<String>> {
+        let mut snapshot = Snapshot::default();
+        process::add(&mut snapshot);
+        let process = snapshot.text().ok();
+        Box::pin(async { process.map(|text| text + &self.0.metrics()) })
+    }
+
+    /// A mount serves in any case; a lost server concerns only its own files.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// A process that removes the mount when this process is gone for any reason.

@@ -8,8 +8,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use cellar_auth::Authority;
+use cellar_auth::audit::Audit;
 use cellar_client::Ports;
 use cellar_osd::OsdServer;
 use cellar_rpc::{PortConfig, Runtime, RuntimeConfig};
@@ -18,6 +20,7 @@ use clap::Parser;
 use crate::cell_directory::CellDirectory;
 use crate::failure::{Failure, Outcome};
 use crate::stop_signals::StopSignals;
+use crate::up::parts::Parts;
 use crate::up::{banner, damaged, durability, join, lock, narrow, osds, upkeep};
 
 /// The security class of Kerberos tickets, in Rx.
@@ -68,6 +71,8 @@ struct Options {
     damaged: damaged::Damaged,
     #[command(flatten)]
     scrubbing: upkeep::Scrubbing,
+    #[command(flatten)]
+    metrics: crate::metrics::MetricsOptions,
     /// Number of network threads. Default: one for each processor.
     #[arg(long, value_name = "N")]
     shards: Option<usize>,
@@ -89,6 +94,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
             "name the address by which clients reach this machine: --bind ADDRESS".to_owned(),
         ));
     }
+    let metrics = options.metrics.listen()?;
     let directory = CellDirectory::new(&options.dir);
     let at =
         |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", options.dir.display()));
@@ -154,6 +160,17 @@ pub(crate) fn run(words: &[String]) -> Outcome {
         .open(port)
         .map_err(|cause| Failure::of_port(&cause, address))?;
     server.start(&runtime, &port);
+    let parts = Parts {
+        fileserver: None,
+        partitions: Vec::new(),
+        authority,
+        audit: Audit::none(),
+        osds: Some(server.clone()),
+        ports: vec![("objects", port)],
+    };
+    let metrics = metrics
+        .map(|place| place.serve(Arc::new(parts)))
+        .transpose()?;
     let signals = StopSignals::listen()?;
     println!(
         "Object storage of cell {}: devices {:?} on {address} (UDP)",
@@ -165,6 +182,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     }
     let signal = signals.wait();
     tracing::info!(signal, "stopping");
+    drop(metrics);
     runtime.shutdown();
     server.stop().map_err(|cause| at(&cause))
 }

@@ -22,9 +22,11 @@ mod databases;
 mod family;
 pub(crate) mod join;
 pub(crate) mod lock;
+mod metrics;
 pub(crate) mod narrow;
 pub(crate) mod osds;
 mod partitions;
+pub(crate) mod parts;
 mod pieces;
 mod protection;
 mod remote_databases;
@@ -53,6 +55,7 @@ const DEFAULT_CELL: &str = "demo.cell";
   cellar up
   cellar up --dir /srv/cell --cell example.org --bind 192.0.2.10
   cellar up --fileserver-port 17000       (stock clients use only the customary ports)
+  cellar up --metrics 9100                (http://127.0.0.1:9100/metrics for Prometheus)
   cellar up --dir /srv/fs2 --bind 192.0.2.11 --join /root/server-etc
                                           (one more file server of the cell of these keys)")]
 pub(crate) struct Options {
@@ -103,6 +106,8 @@ pub(crate) struct Options {
     keeping: upkeep::FileServerUpkeep,
     #[command(flatten)]
     scrubbing: upkeep::Scrubbing,
+    #[command(flatten)]
+    metrics: crate::metrics::MetricsOptions,
     /// Show the RPC statistics (RXSTATS) to anonymous callers too. Default: only to superusers.
     #[arg(long)]
     open_statistics: bool,
@@ -140,6 +145,7 @@ pub(crate) fn wall_clock() -> Duration {
 
 pub(crate) fn run(options: Options) -> Outcome {
     let start = Instant::now();
+    let metrics = options.metrics.listen()?;
     let directory = default_directory::named_or_default(options.dir.as_deref())?;
     cellar_private::passage(directory.path()).map_err(|cause| {
         Failure::new(format!(
@@ -187,6 +193,9 @@ pub(crate) fn run(options: Options) -> Outcome {
     let without_realm = roles.trust.is_alone();
     let partitions = roles.partitions();
     let running = roles.start(&directory, &identity)?;
+    let metrics = metrics
+        .map(|place| place.serve(running.pages()))
+        .transpose()?;
     // Written only now: the next start must not try an address that cannot be bound.
     if known.as_ref() != Some(&identity) {
         directory.write_identity(&identity)?;
@@ -203,8 +212,12 @@ pub(crate) fn run(options: Options) -> Outcome {
     );
     let signals = StopSignals::listen()?;
     let _unread = std::io::stdout().write_all(banner.as_bytes());
+    if let Some(metrics) = &metrics {
+        tracing::info!(place = %metrics.place(), "metrics are served");
+    }
     let signal = signals.wait();
     tracing::info!(signal, "stopping");
+    drop(metrics);
     running.stop()?;
     tracing::info!("stopped; 'cellar up' starts the cell again");
     Ok(())

@@ -8,6 +8,7 @@ use cellar_wire::osddb::OsdState;
 use parking_lot::Mutex;
 
 use crate::refusal::Refusal;
+use crate::server::DeviceFigures;
 
 /// A device and its state in this server.
 #[derive(Debug)]
@@ -52,6 +53,19 @@ impl Device {
             free: if takes_changes { usage.free } else { 0 },
             objects: usage.objects,
         })
+    }
+
+    /// Returns its room and state for metrics. Queries the system.
+    pub(crate) fn figures(&self) -> DeviceFigures {
+        let usage = self.store.usage().unwrap_or_default();
+        DeviceFigures {
+            id: self.id,
+            total_bytes: usage.total,
+            free_bytes: usage.free,
+            objects: usage.objects,
+            damaged_objects: self.store.damaged().len() as u64,
+            accepts_changes: self.store.stopped().is_none(),
+        }
     }
 
     /// Returns its state for a heartbeat. Queries the system.

@@ -26,4 +26,4 @@ mod streams;
 mod upkeep;
 mod write;
 
-pub use server::{Config, OsdServer};
+pub use server::{Config, DeviceFigures, OsdServer};

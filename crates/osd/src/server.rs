@@ -82,6 +82,23 @@ pub(crate) struct Server {
     stopping: AtomicBool,
 }
 
+/// The room and the state of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceFigures {
+    /// Its number in the cell.
+    pub id: u32,
+    /// Size of its file system, bytes.
+    pub total_bytes: u64,
+    /// Bytes that can still be written.
+    pub free_bytes: u64,
+    /// Number of present objects.
+    pub objects: u64,
+    /// Number of objects known to be damaged, up to 1024.
+    pub damaged_objects: u64,
+    /// Whether it accepts changes; it accepts none after an error of its disk.
+    pub accepts_changes: bool,
+}
+
 impl std::fmt::Debug for OsdServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "OsdServer({:?})", self.devices())
@@ -127,6 +144,30 @@ impl OsdServer {
     #[must_use]
     pub fn figures(&self) -> Vec<Figure> {
         self.0.figures()
+    }
+
+    /// Returns the room and the state of each device. Queries the system.
+    #[must_use]
+    pub fn device_figures(&self) -> Vec<DeviceFigures> {
+        let devices = self.0.devices.iter();
+        devices.map(|device| device.figures()).collect()
+    }
+
+    /// Returns the counters that concern no single procedure: name, meaning, value. The calls are
+    /// counted by the port.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let counters = self.0.statistics.counters().into_iter();
+        counters
+            .map(|(name, help, count)| (name, help, count.load(Ordering::Relaxed)))
+            .collect()
+    }
+
+    /// Returns the counts of refused capabilities, by reason.
+    #[must_use]
+    pub fn refused_capabilities(&self) -> Vec<(&'static str, u64)> {
+        let refused = self.0.config.keys.refused();
+        refused.map(|(_, name, count)| (name, count)).collect()
     }
 
     /// Starts heartbeats and upkeep in the background. `port` is the one with the service.

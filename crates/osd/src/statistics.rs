@@ -46,24 +46,61 @@ impl Statistics {
         }
     }
 
+    /// The counters that concern no single procedure, each with its meaning.
+    pub(crate) fn counters(&self) -> [(&'static str, &'static str, &AtomicU64); 11] {
+        [
+            ("bytes_read", "Bytes of objects read", &self.bytes_read),
+            (
+                "bytes_written",
+                "Bytes of objects written",
+                &self.bytes_written,
+            ),
+            (
+                "bytes_copied",
+                "Bytes copied between devices",
+                &self.bytes_copied,
+            ),
+            (
+                "heartbeats",
+                "Heartbeats that the databases answered",
+                &self.heartbeats,
+            ),
+            (
+                "heartbeats_failed",
+                "Heartbeats without an answer",
+                &self.heartbeats_failed,
+            ),
+            (
+                "objects_purged",
+                "Removed objects whose room was freed",
+                &self.purged,
+            ),
+            (
+                "refused_unknown_procedure",
+                "Calls with an unknown opcode",
+                &self.unknown,
+            ),
+            ("refused_busy", "Calls refused for load", &self.busy),
+            (
+                "refused_not_superuser",
+                "Calls that only superusers may make",
+                &self.not_superuser,
+            ),
+            (
+                "failed_damaged",
+                "Reads that found damaged bytes",
+                &self.damaged,
+            ),
+            ("failed_full", "Writes that found no room", &self.full),
+        ]
+    }
+
     /// Returns all counters.
     pub(crate) fn figures(&self) -> Vec<Figure> {
         let calls = PACKAGE.procedures.iter().zip(&self.calls);
         let calls = calls.map(|(procedure, count)| (format!("calls_{}", procedure.name), count));
-        let others = [
-            ("bytes_read", &self.bytes_read),
-            ("bytes_written", &self.bytes_written),
-            ("bytes_copied", &self.bytes_copied),
-            ("heartbeats", &self.heartbeats),
-            ("heartbeats_failed", &self.heartbeats_failed),
-            ("objects_purged", &self.purged),
-            ("refused_unknown_procedure", &self.unknown),
-            ("refused_busy", &self.busy),
-            ("refused_not_superuser", &self.not_superuser),
-            ("failed_damaged", &self.damaged),
-            ("failed_full", &self.full),
-        ];
-        let others = others.map(|(name, count)| (name.to_owned(), count));
+        let others = self.counters().into_iter();
+        let others = others.map(|(name, _, count)| (name.to_owned(), count));
         calls
             .chain(others)
             .map(|(name, count)| figure(&name, count.load(Ordering::Relaxed)))

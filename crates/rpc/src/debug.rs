@@ -22,6 +22,7 @@ use crate::driver::Driver;
 use crate::limits::DEBUG_ANSWERS_PER_SECOND;
 use crate::port::PortInner;
 use crate::shard::{self, ShardHandle};
+use crate::socket::SocketFigures;
 
 /// Answers one query, in a task if other shards must be queried.
 pub(crate) fn answer(
@@ -163,6 +164,15 @@ pub(crate) async fn transport_statistics(port: &Arc<PortInner>) -> Option<Statis
     let mut sum = Statistics::default();
     for shard in &port.shards {
         sum.merge(&on_shard(port, shard, Driver::endpoint_statistics).await?);
+    }
+    Some(sum)
+}
+
+/// Figures of the port's sockets together; `None` if the port is being closed.
+pub(crate) async fn socket_figures(port: &Arc<PortInner>) -> Option<SocketFigures> {
+    let mut sum = SocketFigures::default();
+    for shard in &port.shards {
+        sum.add(&on_shard(port, shard, Driver::socket_figures).await?);
     }
     Some(sum)
 }

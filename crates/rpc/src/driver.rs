@@ -59,7 +59,7 @@ use crate::port::{Port, PortInner};
 use crate::rxstats::RxStats;
 use crate::service::{Service, ServiceOptions};
 use crate::shard;
-use crate::socket::{ReceiveBuffers, ShardSocket};
+use crate::socket::{ReceiveBuffers, ShardSocket, SocketFigures};
 use crate::statistics::{PackageCounters, ShardCounters};
 
 use call_slots::{CallSlot, CallUser};
@@ -345,6 +345,14 @@ impl Driver {
 
     pub(crate) fn endpoint_statistics(&self) -> Statistics {
         self.with_endpoint(Endpoint::statistics)
+    }
+
+    pub(crate) fn socket_figures(&self) -> SocketFigures {
+        let mut sum = SocketFigures::default();
+        for socket in self.sockets().iter() {
+            sum.add(&socket.figures());
+        }
+        sum
     }
 
     /// Fails outgoing calls begun before `since`, whose answers would go to an address that is no

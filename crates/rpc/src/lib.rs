@@ -38,7 +38,8 @@ mod statistics;
 
 pub use blocking::{begin_blocking, blocking};
 pub use cellar_rx::{
-    Caller, Path as NetworkPath, Security, ServerSecurity, Statistics as TransportStatistics,
+    Caller, Path as NetworkPath, ROUND_TRIP_BOUNDS_MICROS, Security, ServerSecurity,
+    Statistics as TransportStatistics,
 };
 pub use connection::{CallOptions, Connection, ConnectionOptions};
 pub use error::CallError;
@@ -47,4 +48,8 @@ pub use outgoing::OutgoingCall;
 pub use port::{Port, PortConfig, Spread};
 pub use runtime::{Runtime, RuntimeConfig};
 pub use service::{LocalBoxFuture, Service, ServiceOptions, only};
-pub use statistics::{DurationFigures, PortFigures, PortStatistics, ProcedureFigures};
+pub use socket::SocketFigures;
+pub use statistics::{
+    DurationFigures, LATENCY_BOUNDS_MICROS, LatencyCounts, PortFigures, PortStatistics,
+    ProcedureFigures,
+};

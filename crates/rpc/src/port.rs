@@ -19,6 +19,7 @@ use crate::limits::{
 use crate::outgoing::{CallCarrier, CallShared, OutgoingCall};
 use crate::service::Service;
 use crate::shard::{self, ShardHandle};
+use crate::socket::SocketFigures;
 use crate::statistics::PortStatistics;
 
 /// Configuration of a port. Start from [`PortConfig::new`].
@@ -275,6 +276,12 @@ impl Port {
     /// port is closed.
     pub async fn transport_statistics(&self) -> Option<cellar_rx::Statistics> {
         crate::debug::transport_statistics(&self.0).await
+    }
+
+    /// Figures of the sockets together: drops by the system, and the fill of the receive buffers.
+    /// `None` if the port is closed.
+    pub async fn socket_figures(&self) -> Option<SocketFigures> {
+        crate::debug::socket_figures(&self.0).await
     }
 }
 

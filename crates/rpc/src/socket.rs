@@ -112,6 +112,10 @@ fn attach_shard_choice(socket: &Socket, count: usize) -> io::Result<()> {
 /// "Return the accumulator", from linux/bpf_common.h; libc lacks it.
 const BPF_A: u32 = 0x10;
 
+/// The number of words of `SO_MEMINFO`, from linux/sock_diag.h; libc lacks it. The first two are
+/// the queued bytes and the size of the receive buffer, the last one counts drops.
+const SK_MEMINFO_VARS: usize = 9;
+
 /// Requests large buffers: forced as root, otherwise up to the system's limit, with one warning.
 fn enlarge_buffers(socket: &Socket, bytes: usize) {
     static WARNED: AtomicBool = AtomicBool::new(false);
@@ -152,6 +156,27 @@ pub(crate) struct ShardSocket {
     io: tokio::net::UdpSocket,
     state: UdpSocketState,
     bound: IpAddr,
+}
+
+/// The receive side of sockets, as the system sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketFigures {
+    /// Datagrams that the system dropped because a receive buffer was full, since the sockets were
+    /// opened.
+    pub drops: u64,
+    /// Memory of the received datagrams that wait in the sockets now, bytes.
+    pub receive_queue: u64,
+    /// Sizes of the receive buffers together, bytes.
+    pub receive_buffers: u64,
+}
+
+impl SocketFigures {
+    /// Adds the figures of other sockets.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.drops += other.drops;
+        self.receive_queue += other.receive_queue;
+        self.receive_buffers += other.receive_buffers;
+    }
 }
 
 /// Result of a send.
@@ -203,6 +228,34 @@ impl ShardSocket {
         self.io.ready(Interest::ERROR).await?;
         let _would_block = self.io.try_io(Interest::ERROR, would_block::<()>);
         Ok(())
+    }
+
+    /// Returns the figures of this socket (`SO_MEMINFO`, Linux 4.12). Zeros if the system does not
+    /// know them.
+    #[allow(unsafe_code, reason = "no safe interface to SO_MEMINFO exists")]
+    pub(crate) fn figures(&self) -> SocketFigures {
+        let mut words = [0_u32; SK_MEMINFO_VARS];
+        let mut length = size_of_val(&words) as libc::socklen_t;
+        // SAFETY: the descriptor is open; `words` and `length` live through the call, and the
+        // length passed is that of `words`.
+        let result = unsafe {
+            libc::getsockopt(
+                self.io.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_MEMINFO,
+                words.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        if result != 0 {
+            return SocketFigures::default();
+        }
+        let [receive_queue, receive_buffers, _, _, _, _, _, _, drops] = words.map(u64::from);
+        SocketFigures {
+            drops,
+            receive_queue,
+            receive_buffers,
+        }
     }
 
     /// Returns the next ICMP error, if there is one.

@@ -86,6 +86,18 @@ impl DurationFigures {
     }
 }
 
+/// Upper bounds of the counts of execution times, µs. The last count has no bound.
+///
+/// Three for each power of ten would cost more memory than they tell: a call from memory takes some
+/// ten microseconds, a durable change milliseconds, a call that waits for a peer seconds.
+pub const LATENCY_BOUNDS_MICROS: [u64; 13] = [
+    30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000,
+    60_000_000,
+];
+
+/// Counts of execution times, for each bound and above the last.
+pub type LatencyCounts = [u64; LATENCY_BOUNDS_MICROS.len() + 1];
+
 /// Counters of one procedure on one shard.
 #[derive(Debug, Default)]
 pub(crate) struct ProcedureCounters {
@@ -95,6 +107,7 @@ pub(crate) struct ProcedureCounters {
     bytes_sent: Counter,
     queued: Durations,
     executed: Durations,
+    latencies: [Counter; LATENCY_BOUNDS_MICROS.len() + 1],
 }
 
 /// Outcome of one call.
@@ -153,6 +166,9 @@ impl PackageCounters {
             }
             if flags & 1 != 0 {
                 procedure.aborts.set(0);
+                for count in &procedure.latencies {
+                    count.set(0);
+                }
             }
         }
     }
@@ -171,6 +187,10 @@ impl PackageCounters {
         counters.bytes_sent.add(call.bytes_sent);
         counters.queued.add(call.queued_micros);
         counters.executed.add(call.executed_micros);
+        let slot = LATENCY_BOUNDS_MICROS.partition_point(|bound| *bound < call.executed_micros);
+        if let Some(count) = counters.latencies.get(slot) {
+            count.add(1);
+        }
     }
 }
 
@@ -193,6 +213,9 @@ pub struct ProcedureFigures {
     pub queued: DurationFigures,
     /// Time between start and end.
     pub executed: DurationFigures,
+    /// The calls by [`LATENCY_BOUNDS_MICROS`]: each is counted once, at the first bound that is not
+    /// below its time between start and end.
+    pub latencies: LatencyCounts,
 }
 
 /// Counters of one port on one shard, without those of the protocol.
@@ -371,6 +394,7 @@ fn sum_procedure<'a>(
         bytes_sent: 0,
         queued: DurationFigures::default(),
         executed: DurationFigures::default(),
+        latencies: LatencyCounts::default(),
     };
     for copy in copies {
         figures.invocations += copy.invocations.value();
@@ -379,6 +403,9 @@ fn sum_procedure<'a>(
         figures.bytes_sent += copy.bytes_sent.value();
         figures.queued.merge(&copy.queued);
         figures.executed.merge(&copy.executed);
+        for (sum, count) in figures.latencies.iter_mut().zip(&copy.latencies) {
+            *sum += count.value();
+        }
     }
     figures
 }

@@ -72,6 +72,6 @@ pub use security::{
     Security, SecurityDetails, ServerConnectionSecurity, ServerSecurity,
 };
 pub use shared::Shared;
-pub use statistics::Statistics;
+pub use statistics::{ROUND_TRIP_BOUNDS_MICROS, Statistics};
 pub use time::Time;
 pub use transmit::TransmitBuffer;

@@ -1,5 +1,10 @@
 //! Counters for `rxdebug -rxstats` and Cellar's own metrics.
 
+/// Upper bounds of the counts of round trips, µs: from one machine to a satellite.
+pub const ROUND_TRIP_BOUNDS_MICROS: [u64; 10] = [
+    100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000,
+];
+
 /// Counters of one endpoint since its creation. [`Statistics::merge`] adds up several endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Statistics {
@@ -45,6 +50,9 @@ pub struct Statistics {
     pub rtt_max_micros: u64,
     /// Number of samples.
     pub rtt_samples: u32,
+    /// The samples by [`ROUND_TRIP_BOUNDS_MICROS`]: each is counted once, at the first bound that
+    /// is not below it; the last count has the samples above all bounds.
+    pub rtt_counts: [u32; ROUND_TRIP_BOUNDS_MICROS.len() + 1],
     /// Current number of server connections.
     pub server_connections: u32,
     /// Current number of client connections.
@@ -81,6 +89,10 @@ pub struct Statistics {
     pub mtu_growths: u32,
     /// Paths on which the packet size was reduced.
     pub mtu_shrinks: u32,
+    /// Calls that have sent data and measure their path now.
+    pub sending_calls: u32,
+    /// Sum of the congestion windows of these calls, bytes.
+    pub send_windows: u64,
 }
 
 impl Statistics {
@@ -93,6 +105,9 @@ impl Statistics {
             *mine = mine.wrapping_add(theirs);
         }
         for (mine, theirs) in self.packets_sent.iter_mut().zip(other.packets_sent) {
+            *mine = mine.wrapping_add(theirs);
+        }
+        for (mine, theirs) in self.rtt_counts.iter_mut().zip(other.rtt_counts) {
             *mine = mine.wrapping_add(theirs);
         }
         if other.bogus_host != 0 {
@@ -124,6 +139,8 @@ impl Statistics {
             overload_aborts,
             rtt_sum_micros,
             rtt_samples,
+            sending_calls,
+            send_windows,
             server_connections
         );
         add!(

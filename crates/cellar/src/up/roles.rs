@@ -15,12 +15,14 @@ use cellar_wire::ids::{AfsTime, PartitionId};
 
 use super::bozo::{Instance, Overseer};
 use super::databases::{DatabaseServices, Databases};
+use super::parts::Parts;
 use super::statistics::Statistics;
 use super::trust::Trust;
 use super::upkeep::FileServerUpkeep;
 use super::{Options, bootstrap, osds, partitions, pieces, wall_clock};
 use crate::cell_directory::{CellDirectory, Identity, Used};
 use crate::failure::{Failure, Outcome};
+use crate::metrics::Pages;
 
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
@@ -43,8 +45,7 @@ pub(super) struct Running {
     /// Dropped after all others: that writes the last copy of the databases.
     databases: Databases,
     fileserver: FileServer,
-    partitions: Vec<(PartitionId, Arc<Partition>)>,
-    osds: Option<OsdServer>,
+    parts: Parts,
     socket: Listener,
 }
 
@@ -138,29 +139,30 @@ impl Roles {
         let answering = services
             .open(&self.runtime, &fileserver, identity)
             .and_then(|ports| {
-                let statistics = Statistics {
-                    fileserver: fileserver.clone(),
+                let parts = Parts {
+                    fileserver: Some(fileserver.clone()),
                     partitions: self.partitions.clone(),
                     authority: self.trust.authority.clone(),
                     audit: self.trust.audit.clone(),
                     osds: self.osds.clone(),
                     ports,
                 };
-                services.listen(&self.runtime, directory, Arc::new(statistics))
+                let statistics = Arc::new(Statistics(parts.clone()));
+                let socket = services.listen(&self.runtime, directory, statistics)?;
+                Ok((socket, parts))
             })
-            .and_then(|socket| {
+            .and_then(|open| {
                 let registered = self
                     .databases
                     .register(&self.runtime, &fileserver, identity);
-                registered.map(|()| socket)
+                registered.map(|()| open)
             });
         match answering {
-            Ok(socket) => Ok(Running {
+            Ok((socket, parts)) => Ok(Running {
                 runtime: self.runtime,
                 databases: self.databases,
                 fileserver,
-                partitions: self.partitions,
-                osds: self.osds,
+                parts,
                 socket,
             }),
             Err(failure) => {
@@ -319,12 +321,17 @@ impl Services {
 }
 
 impl Running {
+    /// The parts, for the metrics.
+    pub(super) fn pages(&self) -> Arc<dyn Pages> {
+        Arc::new(self.parts.clone())
+    }
+
     /// Stops answering, saves what is only in memory, and closes the partitions.
     pub(super) fn stop(self) -> Outcome {
         drop(self.socket);
         self.runtime.shutdown();
         self.fileserver.stop();
-        if let Some(osds) = &self.osds {
+        if let Some(osds) = &self.parts.osds {
             osds.stop().map_err(|cause| {
                 Failure::new(format!(
                     "an object storage device did not close cleanly: {cause}. Nothing acknowledged is \
@@ -333,7 +340,7 @@ impl Running {
             })?;
         }
         drop(self.databases);
-        for (id, partition) in &self.partitions {
+        for (id, partition) in &self.parts.partitions {
             partition.close().map_err(|cause| {
                 Failure::new(format!(
                     "partition {id} did not close cleanly: {cause}. Nothing acknowledged is lost; \

@@ -2,11 +2,7 @@
 //!
 //! The names are those of the counters in their crates, where the meaning of each is described.
 
-use std::sync::Arc;
-
-use cellar_auth::Authority;
-use cellar_auth::audit::Audit;
-use cellar_fileserver::{CallbackFigures, ContactFigures, FileServer, ObjectFigures};
+use cellar_fileserver::{CallbackFigures, ContactFigures, Figures, ObjectFigures, TransferFigures};
 use cellar_osd::OsdServer;
 use cellar_rpc::{Caller, IncomingCall, LocalBoxFuture, Port, Service, TransportStatistics};
 use cellar_volume::Partition;
@@ -15,18 +11,11 @@ use cellar_wire::ids::PartitionId;
 use cellar_wire::package::Package;
 use serde_json::{Map, Value, json};
 
+use super::parts::Parts;
 use crate::statistics::{PACKAGE, SNAPSHOT};
 
 /// The service on the administrator's socket.
-pub(super) struct Statistics {
-    pub(super) fileserver: FileServer,
-    pub(super) partitions: Vec<(PartitionId, Arc<Partition>)>,
-    pub(super) authority: Authority,
-    pub(super) audit: Audit,
-    pub(super) osds: Option<OsdServer>,
-    /// The ports with their names.
-    pub(super) ports: Vec<(&'static str, Port)>,
-}
+pub(super) struct Statistics(pub(super) Parts);
 
 impl Service for Statistics {
     fn package(&self) -> &'static Package {
@@ -52,33 +41,49 @@ impl Service for Statistics {
 impl Statistics {
     async fn snapshot(&self) -> Value {
         let mut ports = Vec::new();
-        for (name, port) in &self.ports {
+        for (name, port) in &self.0.ports {
             let transport = port.transport_statistics().await.unwrap_or_default();
             ports.push(show_port(name, port, &transport));
         }
-        let partitions: Vec<_> = self
-            .partitions
-            .iter()
+        let partitions = self.0.partitions.iter();
+        let partitions: Vec<_> = partitions
             .map(|(id, partition)| show_partition(*id, partition))
             .collect();
-        let figures = self.fileserver.figures();
-        let hosts = figures.hosts;
-        let transfers = |figures: &cellar_fileserver::TransferFigures| {
-            json!({
-                "transfers": figures.transfers,
-                "succeeded": figures.succeeded,
-                "bytes": figures.bytes,
-            })
+        let mut all = match &self.0.fileserver {
+            Some(fileserver) => show_files(&fileserver.figures()),
+            None => Map::new(),
         };
-        let refused: Map<String, Value> = figures
-            .refusals
-            .iter()
-            .map(|(kind, count)| ((*kind).to_owned(), (*count).into()))
-            .collect();
+        all.insert("authentication".to_owned(), self.authentication());
+        all.insert(
+            "osds".to_owned(),
+            self.0.osds.as_ref().map(show_osds).into(),
+        );
+        all.insert("partitions".to_owned(), partitions.into());
+        all.insert("ports".to_owned(), ports.into());
+        Value::Object(all)
+    }
+}
+
+fn show_files(figures: &Figures) -> Map<String, Value> {
+    let hosts = figures.hosts;
+    let transfers = |figures: &TransferFigures| {
         json!({
-            "started": figures.started.as_secs(),
-            "now": figures.now.as_secs(),
-            "files": {
+            "transfers": figures.transfers,
+            "succeeded": figures.succeeded,
+            "bytes": figures.bytes,
+        })
+    };
+    let refused: Map<String, Value> = figures
+        .refusals
+        .iter()
+        .map(|(kind, count)| ((*kind).to_owned(), (*count).into()))
+        .collect();
+    let parts = [
+        ("started", json!(figures.started.as_secs())),
+        ("now", json!(figures.now.as_secs())),
+        (
+            "files",
+            json!({
                 "refused": refused,
                 "fetched": transfers(&figures.fetched),
                 "stored": transfers(&figures.stored),
@@ -88,28 +93,31 @@ impl Statistics {
                 "locks": figures.locks,
                 "leases": figures.leases,
                 "volume_transactions": figures.transactions,
-            },
-            "authentication": self.authentication(),
-            "hosts": {
+            }),
+        ),
+        (
+            "hosts",
+            json!({
                 "known": hosts.hosts,
                 "active": hosts.active,
                 "unknown": hosts.unknown,
                 "down": hosts.down,
                 "clients": figures.clients,
-            },
-            "callbacks": show_callbacks(figures.callbacks),
-            "contacts": show_contacts(figures.contacts),
-            "files_in_objects": show_objects(figures.objects),
-            "osds": self.osds.as_ref().map(show_osds),
-            "partitions": partitions,
-            "ports": ports,
-        })
-    }
+            }),
+        ),
+        ("callbacks", show_callbacks(figures.callbacks)),
+        ("contacts", show_contacts(figures.contacts)),
+        ("files_in_objects", show_objects(figures.objects)),
+    ];
+    let parts = parts.into_iter();
+    parts
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 impl Statistics {
     fn authentication(&self) -> Value {
-        let figures = self.authority.figures();
+        let figures = self.0.authority.figures();
         let by_code = |counts: &[(AbortCode, u64)]| -> Map<String, Value> {
             let counts = counts.iter();
             counts
@@ -122,7 +130,7 @@ impl Statistics {
             "connections_broken": by_code(&figures.broken),
             "challenges_withheld": figures.withheld,
             "failing_peers": figures.failing_peers,
-            "audit_lines_lost": self.audit.lost(),
+            "audit_lines_lost": self.0.audit.lost(),
         })
     }
 }

@@ -8,6 +8,7 @@ use crate::connection::CellarPeer;
 use crate::event::Event;
 use crate::id::CallId;
 use crate::packet::{Ack, AckReason, Flags, Header};
+use crate::statistics::ROUND_TRIP_BOUNDS_MICROS;
 use crate::time::Time;
 
 /// Time for which a channel is avoided after BUSY, microseconds.
@@ -116,6 +117,10 @@ impl Endpoint {
         let statistics = &mut self.statistics;
         statistics.rtt_samples = statistics.rtt_samples.wrapping_add(1);
         statistics.rtt_sum_micros += micros;
+        let slot = ROUND_TRIP_BOUNDS_MICROS.partition_point(|bound| *bound < micros);
+        if let Some(count) = statistics.rtt_counts.get_mut(slot) {
+            *count = count.wrapping_add(1);
+        }
         statistics.rtt_max_micros = statistics.rtt_max_micros.max(micros);
         if statistics.rtt_min_micros == 0 || micros < statistics.rtt_min_micros {
             statistics.rtt_min_micros = micros;

@@ -58,6 +58,10 @@ impl Endpoint {
         statistics.calls = short(self.calls.len());
         let mut free = 0;
         for (_, call) in self.calls.iter() {
+            if let Some(congestion) = &call.congestion {
+                statistics.sending_calls += 1;
+                statistics.send_windows += congestion.window();
+            }
             match call.state {
                 CallState::Dally => free += 1,
                 CallState::Waiting => statistics.calls_waiting += 1,

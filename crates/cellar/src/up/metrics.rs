@@ -1,0 +1,52 @@
+//! The metrics of a server daemon, gathered at each scrape.
+//!
+//! | file | metrics |
+//! | --- | --- |
+//! | `calls.rs` | calls by procedure, and the queue of each port |
+//! | `transport.rs` | Rx and the sockets below it |
+//! | `files.rs` | callbacks, hosts, transfers, files in objects |
+//! | `stores.rs` | partitions and object storage devices |
+//! | `access.rs` | authentication and the audit log |
+
+mod access;
+mod calls;
+mod files;
+mod stores;
+mod transport;
+
+use futures_util::future::BoxFuture;
+
+use super::parts::Parts;
+use crate::metrics::snapshot::Snapshot;
+use crate::metrics::{Pages, process};
+
+impl Pages for Parts {
+    fn metrics(&self) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async {
+            let mut snapshot = Snapshot::default();
+            process::add(&mut snapshot);
+            calls::add(&mut snapshot, &self.ports);
+            transport::add(&mut snapshot, &self.ports).await;
+            if let Some(fileserver) = &self.fileserver {
+                files::add(&mut snapshot, &fileserver.figures());
+            }
+            stores::add_partitions(&mut snapshot, &self.partitions);
+            if let Some(osds) = &self.osds {
+                stores::add_devices(&mut snapshot, osds);
+            }
+            access::add(&mut snapshot, &self.authority, &self.audit);
+            snapshot.text().ok()
+        })
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let stopped = self.partitions.iter().filter_map(|(id, partition)| {
+            let cause = partition.stopped()?;
+            Some(format!("partition /vicep{id} accepts no changes: {cause}"))
+        });
+        let devices = self.osds.iter().flat_map(|osds| osds.device_figures());
+        let failed = devices.filter(|device| !device.accepts_changes);
+        let failed = failed.map(|device| format!("device {} accepts no changes", device.id));
+        stopped.chain(failed).collect()
+    }
+}
