@@ -7,8 +7,8 @@
 //! | `/healthz` | 200 while the process answers |
 //! | `/readyz` | 200 if every part serves; otherwise 503 and one line for each part that does not |
 //!
-//! A port without an address is bound to the loopback address. Every account of the machine can read
-//! it. An address that other machines reach needs a token. A socket is open to its owner only.
+//! A port without an address is bound to the loopback address. Every account of the machine can
+//! read it. An address that other machines reach needs a token. A socket is open to its owner only.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -68,8 +68,8 @@ impl Drop for Metrics {
 }
 
 impl MetricsOptions {
-    /// Reserves the place for the metrics; `None` if the user wants none. A daemon does so before it
-    /// changes anything, because an address can be in use.
+    /// Reserves the place for the metrics; `None` if the user wants none. A daemon does so before
+    /// it changes anything, because an address can be in use.
     pub(crate) fn listen(&self) -> Outcome<Option<Reserved>> {
         let Some(place) = &self.metrics else {
             return Ok(None);

@@ -2,8 +2,8 @@
 //!
 //! A scrape first gathers all figures, which may wait for other threads, and then writes them. The
 //! writer is a library. Names follow Prometheus's conventions: `cellar_THING_UNIT`, seconds and
-//! bytes; the library appends `_total` to counters. No label names a user or a volume, so the number
-//! of series does not grow with a cell.
+//! bytes; the library appends `_total` to counters. No label names a user or a volume, so the
+//! number of series does not grow with a cell.
 
 use std::fmt;
 
