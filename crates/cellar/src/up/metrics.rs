@@ -42,7 +42,7 @@ impl Pages for Parts {
     fn problems(&self) -> Vec<String> {
         let stopped = self.partitions.iter().filter_map(|(id, partition)| {
             let cause = partition.stopped()?;
-            Some(format!("partition /vicep{id} accepts no changes: {cause}"))
+            Some(format!("partition {id} accepts no changes: {cause}"))
         });
         let devices = self.osds.iter().flat_map(|osds| osds.device_figures());
         let failed = devices.filter(|device| !device.accepts_changes);

@@ -14,7 +14,7 @@ pub(super) fn add_partitions(
     partitions: &[(PartitionId, Arc<Partition>)],
 ) {
     for (id, partition) in partitions {
-        let name = format!("/vicep{id}");
+        let name = id.to_string();
         if let Ok(room) = partition.usage() {
             snapshot
                 .gauges(
