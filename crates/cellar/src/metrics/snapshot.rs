@@ -202,19 +202,19 @@ mod tests {
         );
         let text = snapshot.text().expect("text");
         let expected = "\
-# HELP cellar_calls_total Calls.
+# HELP cellar_calls_total Calls
 # TYPE cellar_calls_total counter
 cellar_calls_total 3
-# HELP cellar_size_bytes Sizes.
+# HELP cellar_size_bytes Sizes
 # TYPE cellar_size_bytes gauge
 cellar_size_bytes{partition=\"/vicepa\",odd=\"a\\\"b\"} 7
 cellar_size_bytes{partition=\"/vicepb\"} 0.5
-# HELP cellar_time_seconds Times.
+# HELP cellar_time_seconds Times
 # TYPE cellar_time_seconds histogram
+cellar_time_seconds_bucket{port=\"files\",le=\"1\"} 2
+cellar_time_seconds_bucket{port=\"files\",le=\"+Inf\"} 3
 cellar_time_seconds_sum{port=\"files\"} 2.5
 cellar_time_seconds_count{port=\"files\"} 3
-cellar_time_seconds_bucket{le=\"1.0\",port=\"files\"} 2
-cellar_time_seconds_bucket{le=\"+Inf\",port=\"files\"} 3
 ";
         assert_eq!(text, expected);
     }
