@@ -75,7 +75,7 @@ impl Operation {
     pub(crate) fn items(self) -> u64 {
         match self {
             Self::BulkStatus => rxafs::BULK_MAX as u64,
-            Self::MakeMany => rxafs::MAKE_MAX as u64,
+            Self::MakeMany => rxafs::MAKE_MANY_MAX as u64,
             _ => 1,
         }
     }
@@ -254,7 +254,7 @@ impl Worker {
     }
 
     async fn make_many(&mut self) -> Result<(), CallError> {
-        let many = rxafs::MAKE_MAX as u32;
+        let many = rxafs::MAKE_MANY_MAX as u32;
         if self.numbers.left < many {
             let reserve = rxafs::ReserveVnodes {
                 dir_fid: self.workspace.root,
@@ -269,13 +269,13 @@ impl Worker {
             };
         }
         let first = self.created.fetch_add(many.into(), Ordering::Relaxed);
-        let mut makings = Vec::with_capacity(rxafs::MAKE_MAX);
+        let mut creates = Vec::with_capacity(rxafs::MAKE_MANY_MAX);
         for number in first..first + u64::from(many) {
             let Some(dir) = self.workspace.create_directory(number) else {
                 return Err(CallError::Aborted(cellar_wire::abort::AbortCode(27)));
             };
             let numbers = &mut self.numbers;
-            makings.push(rxafs::Making {
+            creates.push(rxafs::CreateRequest {
                 dir_vnode: dir.vnode,
                 dir_uniquifier: dir.uniquifier,
                 name: crate::workspace::name(&format!("f{number}")),
@@ -295,7 +295,7 @@ impl Worker {
         }
         let arguments = rxafs::MakeMany {
             volume: self.workspace.root.volume,
-            makings: List::from_iter_cut(makings),
+            creates: List::from_iter_cut(creates),
         };
         let mut call = self.client.file.open(&arguments).await?;
         for _ in 0..many {
@@ -303,8 +303,8 @@ impl Worker {
                 .await?;
         }
         let reply = call.read::<rxafs::MakeManyReply>().await?;
-        match reply.made.iter().find(|made| made.code.0 != 0) {
-            Some(made) => Err(CallError::Aborted(made.code)),
+        match reply.results.iter().find(|result| result.code.0 != 0) {
+            Some(result) => Err(CallError::Aborted(result.code)),
             None => Ok(()),
         }
     }

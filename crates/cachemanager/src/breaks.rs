@@ -7,7 +7,7 @@ use cellar_wire::ids::Fid;
 
 use crate::Cache;
 use crate::reads::Renewals;
-use cellar_client::rxafscb::{Promises, Settled};
+use cellar_client::rxafscb::{BreakHandled, Promises};
 
 /// Receives the breaks of file servers.
 pub(super) struct Breaks(pub(super) Weak<Cache>);
@@ -21,7 +21,7 @@ impl Breaks {
 }
 
 impl Promises for Breaks {
-    fn broken(&self, fids: &[Fid]) -> Settled<'_> {
+    fn broken(&self, fids: &[Fid]) -> BreakHandled<'_> {
         let mut renewals = Renewals::default();
         if let Some(cache) = self.0.upgrade() {
             for fid in fids {
@@ -35,7 +35,7 @@ impl Promises for Breaks {
         })
     }
 
-    fn all_broken(&self, _server: SocketAddr) -> Settled<'_> {
+    fn all_broken(&self, _server: SocketAddr) -> BreakHandled<'_> {
         if let Some(cache) = self.0.upgrade() {
             cache.env.reach.was_forgotten();
             cache.locks.may_be_lost();

@@ -158,7 +158,7 @@ impl Changes {
             let restarted = ended || self.env.reach.marks().show_restart_since(before);
             if goes_on || (about_name && restarted) {
                 tracing::debug!(name = what, %error, "checking whether the change was made");
-                match arguments.made(change).await {
+                match arguments.verify(change).await {
                     Ok(Some(reply)) => {
                         unanswered.resolve(&Ok(()));
                         return Ok((reply, None));

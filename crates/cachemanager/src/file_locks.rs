@@ -53,7 +53,7 @@ use cellar_client::error::Result;
 pub(crate) mod lock_table;
 mod range_locks;
 
-use lock_table::{Lock, LockKind, LockOwner, ServerLock, What};
+use lock_table::{Lock, LockKind, LockOwner, ServerLock, ServerLockKind};
 use range_locks::RangeLocks;
 
 /// The interval at which locks are extended.
@@ -216,7 +216,7 @@ impl FileLocks {
             },
         };
         let whole = match server.as_ref().map(|kept| &kept.what) {
-            Some(What::Whole(kind)) => Some(*kind),
+            Some(ServerLockKind::Whole(kind)) => Some(*kind),
             _ => None,
         };
         if whole.is_none()
@@ -279,14 +279,17 @@ impl FileLocks {
         if vnode.volume().is_read_only() {
             return Ok(());
         }
-        let whole = matches!(server.as_ref().map(|kept| &kept.what), Some(What::Whole(_)));
+        let whole = matches!(
+            server.as_ref().map(|kept| &kept.what),
+            Some(ServerLockKind::Whole(_))
+        );
         if whole || self.knows_no_ranges(vnode) {
             return self.hold_whole(user, vnode, server, lock.kind).await;
         }
         let wanted = vnode.locks.all_with(Some(lock));
         let now = self.env.now();
         if let Some(kept) = server
-            && let What::Ranges(has) = &kept.what
+            && let ServerLockKind::Ranges(has) = &kept.what
             && *has == wanted
             && !kept.is_over(now)
         {
@@ -298,7 +301,7 @@ impl FileLocks {
         match self.hold(user, vnode, &wanted).await {
             Ok(true) => {
                 *server = Some(ServerLock {
-                    what: What::Ranges(wanted),
+                    what: ServerLockKind::Ranges(wanted),
                     user: keeper,
                     at: now,
                 });
@@ -328,7 +331,7 @@ impl FileLocks {
         kind: LockKind,
     ) -> Result<()> {
         let has = |kept: &ServerLock| {
-            let is_enough = matches!(kept.what, What::Whole(has) if has >= kind);
+            let is_enough = matches!(kept.what, ServerLockKind::Whole(has) if has >= kind);
             is_enough && !kept.is_over(self.env.now())
         };
         if server.as_ref().is_some_and(has) {
@@ -361,9 +364,9 @@ impl FileLocks {
             return;
         };
         match &kept.what {
-            What::Whole(_) if is_unused => self.call_release(&kept, vnode).await,
-            What::Whole(_) => *server = Some(kept),
-            What::Ranges(before) => {
+            ServerLockKind::Whole(_) if is_unused => self.call_release(&kept, vnode).await,
+            ServerLockKind::Whole(_) => *server = Some(kept),
+            ServerLockKind::Ranges(before) => {
                 let left = vnode.locks.all_with(None);
                 if left != *before
                     && let Err(error) = self.hold(&kept.user, vnode, &left).await
@@ -371,7 +374,7 @@ impl FileLocks {
                     tracing::info!(fid = %vnode.fid(), %error, "the lock was not released; it runs out");
                 }
                 *server = (!is_unused).then(|| ServerLock {
-                    what: What::Ranges(left),
+                    what: ServerLockKind::Ranges(left),
                     ..kept
                 });
             }
@@ -406,7 +409,7 @@ impl FileLocks {
             return;
         };
         // Ranges have an owner, so they may be sent again at any time.
-        let is_ours = matches!(kept.what, What::Ranges(_));
+        let is_ours = matches!(kept.what, ServerLockKind::Ranges(_));
         if is_ours || !kept.is_over(now) {
             match self.call_extend(&kept, vnode).await {
                 Ok(()) => {
@@ -426,8 +429,8 @@ impl FileLocks {
 
     async fn set_again(&self, kept: ServerLock, vnode: &Arc<Vnode>) -> ServerLock {
         let set = match &kept.what {
-            What::Whole(kind) => self.call_set(&kept.user, vnode, *kind).await,
-            What::Ranges(_) => self.hold_again(&kept, vnode).await,
+            ServerLockKind::Whole(kind) => self.call_set(&kept.user, vnode, *kind).await,
+            ServerLockKind::Ranges(_) => self.hold_again(&kept, vnode).await,
         };
         set.unwrap_or_else(|error| {
             tracing::warn!(fid = %vnode.fid(), %error, "the server no longer keeps a lock for us");
@@ -440,7 +443,11 @@ impl FileLocks {
     async fn hold_again(&self, kept: &ServerLock, vnode: &Arc<Vnode>) -> Result<ServerLock> {
         let all = vnode.locks.all_with(None);
         if self.hold(&kept.user, vnode, &all).await? {
-            let (what, user, at) = (What::Ranges(all), kept.user.clone(), self.env.now());
+            let (what, user, at) = (
+                ServerLockKind::Ranges(all),
+                kept.user.clone(),
+                self.env.now(),
+            );
             return Ok(ServerLock { what, user, at });
         }
         let kind = vnode.locks.strongest().unwrap_or(LockKind::Read);
@@ -482,12 +489,12 @@ impl FileLocks {
         };
         let client = user.client();
         client.call_volume(vnode.volume(), &what, &set).await?;
-        let (what, user) = (What::Whole(kind), user.clone());
+        let (what, user) = (ServerLockKind::Whole(kind), user.clone());
         Ok(ServerLock { what, user, at })
     }
 
     async fn call_extend(&self, kept: &ServerLock, vnode: &Arc<Vnode>) -> Result<()> {
-        if let What::Ranges(_) = kept.what {
+        if let ServerLockKind::Ranges(_) = kept.what {
             let all = vnode.locks.all_with(None);
             return match self.hold(&kept.user, vnode, &all).await? {
                 true => Ok(()),

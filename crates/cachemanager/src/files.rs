@@ -234,11 +234,11 @@ impl Handle {
                 return false;
             };
             give(&bytes);
-            body.contents()
+            body.content_generation()
         };
         cache.reads.read_all(user, vnode, &status);
         // A break is first counted, then the promise ends, then the notice is sent.
-        let is_same = (vnode.breaks(), vnode.contents()) == (breaks, contents);
+        let is_same = (vnode.breaks(), vnode.content_generation()) == (breaks, contents);
         let holds = is_same && vnode.promised(user).is_some();
         if !holds {
             cache.promises.invalidate(vnode);
@@ -277,7 +277,7 @@ impl Handle {
         vnode.hold_contents();
         cache.write_back.has_room_for(vnode)?;
         cache.statuses.status(&self.user, vnode).await?;
-        if vnode.body.lock().has_to_judge() {
+        if vnode.body.lock().has_deferred_status() {
             // The server's latest answer is applied when that store has ended.
             drop(vnode.store_turn.lock().await);
         }

@@ -10,8 +10,8 @@
 //!    answer is under way, that answer gives no promise (`promises.rs`).
 //! 2. *The kernel receives a notice* when something that it may hold is no longer true
 //!    ([`Watcher`]). The server's break is answered after the notice has taken effect, or after
-//!    [`SETTLE_TIME`]. The wait is limited because the kernel may hold a lock that only an answer
-//!    of the same server releases. `coherence.rs` has the rule and its argument.
+//!    [`NOTICE_TIMEOUT`]. The wait is limited because the kernel may hold a lock that only an
+//!    answer of the same server releases. `coherence.rs` has the rule and its argument.
 //! 3. *Dirty bytes are never dropped* while the file exists: after a failed store they stay dirty,
 //!    and the store is retried.
 //! 4. *A cache directory outlives the process* (crate `cellar_cachestore`). The next process uses
@@ -100,7 +100,7 @@ pub use statuses::cached_names::Listing;
 pub use user::{Anonymous, Identities, User};
 pub use vnode::{Attributes, Key, Vnode};
 use vnode_table::VnodeTable;
-pub use watcher::{Length, Notice, SETTLE_TIME, Watcher};
+pub use watcher::{Length, NOTICE_TIMEOUT, Notice, Watcher};
 pub use write_back::WriteBack;
 
 /// The options with which a cache is created.

@@ -31,7 +31,7 @@ pub struct Loan {
 impl Loan {
     /// [`Vnode::contents`](crate::Vnode::contents) at the time of the loan. Another number
     /// means other contents.
-    pub fn contents(&self) -> u64 {
+    pub fn content_generation(&self) -> u64 {
         self.contents
     }
 
@@ -70,7 +70,7 @@ impl Handle {
         let (file, lent) = body.lend()?;
         space.lent.fetch_add(length, Ordering::Relaxed);
         let loan = Loan {
-            contents: body.contents(),
+            contents: body.content_generation(),
             attributes,
             space,
             _lent: lent,

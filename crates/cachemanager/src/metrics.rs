@@ -16,7 +16,7 @@ use cellar_client::latency::LATENCY_BOUNDS;
 
 /// Requests that the cache answered alone, and requests that needed a server.
 #[derive(Debug, Default)]
-pub(crate) struct StatusRequest {
+pub(crate) struct HitCounter {
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -25,11 +25,11 @@ pub(crate) struct StatusRequest {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Requests for statuses, by `stat` and every lookup.
-    pub(crate) statuses: StatusRequest,
+    pub(crate) statuses: HitCounter,
     /// Requests for the names in a directory.
-    pub(crate) listings: StatusRequest,
+    pub(crate) listings: HitCounter,
     /// Reads of files.
-    pub(crate) reads: StatusRequest,
+    pub(crate) reads: HitCounter,
     /// Bytes that servers sent, and bytes that they stored.
     pub(crate) fetched: AtomicU64,
     pub(crate) stored: AtomicU64,
@@ -45,7 +45,7 @@ pub(crate) struct Counts {
     pub(crate) lent: AtomicU64,
 }
 
-impl StatusRequest {
+impl HitCounter {
     pub(crate) fn hit(&self) {
         self.hits.fetch_add(1, Ordering::Relaxed);
     }

@@ -68,7 +68,7 @@ pub struct Lookup {
 }
 
 /// A lookup in a cell that is under way.
-struct Asking<'a> {
+struct CellLookup<'a> {
     cells: &'a KnownCells,
     cell: &'a CellName,
     /// If the caller gives up at this time or later, the cell counts as silent.
@@ -77,7 +77,7 @@ struct Asking<'a> {
     answered: Option<bool>,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for CellLookup<'_> {
     fn drop(&mut self) {
         let late = (Instant::now() >= self.silent_at).then_some(false);
         if let Some(answered) = self.answered.or(late) {
@@ -204,7 +204,7 @@ impl Names {
             self.statuses.status(user, &vnode).await?;
             Ok::<_, Error>(vnode)
         };
-        let mut asking = Asking {
+        let mut asking = CellLookup {
             cells: &self.env.cells,
             cell: &cell.name,
             silent_at: Instant::now() + self.env.options.patience,

@@ -237,20 +237,21 @@ impl Statuses {
         end: u64,
     ) -> Result<(Vec<Bytes>, rxafs::FetchData64Reply, SocketAddr)> {
         let what = format!("reading {}", vnode.fid());
-        let mut course = cellar_client::Course::start(user.client(), vnode.volume()).await?;
+        let mut operation =
+            cellar_client::VolumeOperation::start(user.client(), vnode.volume()).await?;
         loop {
-            match fetch_once(course.connection(), vnode.fid(), start..end).await {
+            match fetch_once(operation.connection(), vnode.fid(), start..end).await {
                 Ok(answer) => {
-                    course.succeeded();
+                    operation.succeeded();
                     let bytes: usize = answer.0.iter().map(Bytes::len).sum();
                     self.env
                         .counts
                         .fetched
                         .fetch_add(bytes as u64, Ordering::Relaxed);
-                    return Ok((answer.0, answer.1, course.address()));
+                    return Ok((answer.0, answer.1, operation.address()));
                 }
                 Err(error) => {
-                    let failed = course.failed(error, &what).await;
+                    let failed = operation.failed(error, &what).await;
                     failed.inspect_err(|error| self.creates.note_failure(vnode, error))?;
                 }
             }

@@ -185,7 +185,7 @@ impl Vnode {
             status.link_count = 0;
         }
         if status.file_type == FileType::File {
-            status = self.body.lock().shown(status);
+            status = self.body.lock().with_local_changes(status);
         }
         status
     }
@@ -396,8 +396,8 @@ impl Vnode {
     }
 
     /// A number that changes when another client changed the contents.
-    pub fn contents(&self) -> u64 {
-        self.body.lock().contents()
+    pub fn content_generation(&self) -> u64 {
+        self.body.lock().content_generation()
     }
 
     /// The number of bytes that programs of this machine wrote and no server has.
@@ -408,7 +408,7 @@ impl Vnode {
     /// The time of the last change by a program of this machine, if the change is not stored yet.
     pub fn unstored_since(&self) -> Option<AfsTime> {
         let body = self.body.lock();
-        body.is_changed().then(|| body.touched())
+        body.is_changed().then(|| body.last_change())
     }
 }
 

@@ -76,7 +76,7 @@ impl VnodeTable {
         }
         let space = self.env.space.clone();
         let body = match &self.index {
-            Some(index) => Body::of_disk(index, (name, fid), space),
+            Some(index) => Body::on_disk(index, (name, fid), space),
             None => Body::in_memory(space),
         };
         let left_over = body.recovered().is_some();

@@ -8,7 +8,7 @@ use super::broken_directory::Before;
 use super::vnode::Vnode;
 
 /// The time that a file server, or a program, waits for notices.
-pub const SETTLE_TIME: Duration = Duration::from_millis(250);
+pub const NOTICE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Something that is no longer true, and that the kernel must drop.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ pub trait Watcher: Send + Sync {
     /// Waits until the notices about this vnode that were under way at the call have taken effect.
     fn notified<'a>(&'a self, vnode: &'a Vnode) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
     /// Waits until all notices that were under way at the call have taken effect, at most
-    /// [`SETTLE_TIME`].
+    /// [`NOTICE_TIMEOUT`].
     fn all_delivered(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
     /// Names in the dynamic root may lead to other volumes now, so the kernel must look them up
     /// again.

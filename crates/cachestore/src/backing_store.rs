@@ -398,7 +398,7 @@ fn opened<'a>(path: &Path, file: &'a mut Option<Arc<Descriptor>>) -> io::Result<
     if let Some(file) = file {
         return Ok(file);
     }
-    let new = Arc::new(Descriptor::new(made(path)?));
+    let new = Arc::new(Descriptor::new(create_file(path)?));
     Ok(file.insert(new))
 }
 
@@ -416,7 +416,7 @@ fn copy(
     if !writes_reach_disk() {
         return Ok(None);
     }
-    let file = Descriptor::new(made(part)?);
+    let file = Descriptor::new(create_file(part)?);
     file.set_len(0)?;
     file.write_all_at(&bytes, 0)?;
     if synced {
@@ -430,7 +430,7 @@ fn parent(path: &Path) -> io::Result<&Path> {
     parent.ok_or_else(|| io::Error::other("a file of the cache lies in no directory"))
 }
 
-fn made(path: &Path) -> io::Result<File> {
+fn create_file(path: &Path) -> io::Result<File> {
     #[cfg(test)]
     if WRITES_LEFT.get().1 && !path.exists() {
         // A killed process creates no file.

@@ -64,7 +64,7 @@ pub struct Body {
     version: u64,
     /// The last version that a server reported, also if no bytes are here. `contents` counts the
     /// versions that are not our own: the same number means the same contents.
-    met: u64,
+    seen_version: u64,
     contents: u64,
     length: u64,
     server_length: u64,
@@ -109,13 +109,13 @@ pub struct Piece {
     pub modified: Option<AfsTime>,
     /// Attributes that programs set; they go with the last piece.
     pub set: AfsStoreStatus,
-    /// The value of [`Body::cut`] that the call applies at the server.
+    /// The value of [`Body::truncated_to`] that the call applies at the server.
     cut: Option<u64>,
 }
 
 impl Piece {
     /// Whether the call cuts the file.
-    pub fn cuts(&self) -> bool {
+    pub fn truncates(&self) -> bool {
         self.cut.is_some()
     }
 }
@@ -131,7 +131,7 @@ impl Body {
             space,
             backing,
             version: NO_VERSION,
-            met: NO_VERSION,
+            seen_version: NO_VERSION,
             contents: 0,
             length: 0,
             server_length: 0,
@@ -165,31 +165,31 @@ impl Body {
 
     /// The local create of the file, if no server knows the file and the note of it outlives the
     /// process.
-    pub fn made(&self) -> Option<&LocalCreate> {
-        self.notes.as_ref()?.made()
+    pub fn local_create(&self) -> Option<&LocalCreate> {
+        self.notes.as_ref()?.local_create()
     }
 
     /// Notes that the file is a local create, which no server knows.
-    pub fn is_made(&mut self, made: impl FnOnce() -> LocalCreate) {
+    pub fn set_local_create(&mut self, create: impl FnOnce() -> LocalCreate) {
         if let Some(notes) = &mut self.notes {
-            notes.is_made(made());
+            notes.set_local_create(create());
         }
     }
 
     /// Notes that the server knows the file.
-    pub fn created(&mut self) {
+    pub fn create_done(&mut self) {
         let changed = self.is_changed();
         if let Some(notes) = &mut self.notes {
-            notes.created(changed);
+            notes.create_done(changed);
         }
     }
 
     /// Called when a program has closed the file: the note of the local create now outlives the
     /// process.
-    pub fn note_made(&mut self, writer: u32, now: AfsTime) {
+    pub fn record_create(&mut self, writer: u32, now: AfsTime) {
         let over = (self.version, writer);
         if let Some(notes) = &mut self.notes {
-            notes.note_made(over, now);
+            notes.record_create(over, now);
         }
     }
 
@@ -222,7 +222,7 @@ impl Body {
 
     /// The shortest length since the last store, if the file was cut and the server does not know
     /// it.
-    pub fn cut(&self) -> Option<u64> {
+    pub fn truncated_to(&self) -> Option<u64> {
         self.cut
     }
 
@@ -237,7 +237,7 @@ impl Body {
     }
 
     /// A number that changes when the contents change by others than this machine.
-    pub fn contents(&self) -> u64 {
+    pub fn content_generation(&self) -> u64 {
         self.contents
     }
 
@@ -247,7 +247,7 @@ impl Body {
     }
 
     /// Whether a status arrived during a store and is judged after it. The length may change then.
-    pub fn has_to_judge(&self) -> bool {
+    pub fn has_deferred_status(&self) -> bool {
         self.in_flight && self.meanwhile.is_some()
     }
 
@@ -257,7 +257,7 @@ impl Body {
     }
 
     /// The time of the last change by our own programs, by our clock.
-    pub fn touched(&self) -> AfsTime {
+    pub fn last_change(&self) -> AfsTime {
         self.touched
     }
 
@@ -339,8 +339,8 @@ impl Body {
         self.decide(status);
         let newer = self.version != status.data_version;
         let stale = newer && (self.version != NO_VERSION || self.valid.bytes() > 0);
-        if self.met != status.data_version {
-            self.met = status.data_version;
+        if self.seen_version != status.data_version {
+            self.seen_version = status.data_version;
             self.contents += 1;
         }
         self.server_length = status.length;
@@ -442,7 +442,7 @@ impl Body {
     }
 
     /// A status of the server, with the changes that programs of this machine made since.
-    pub fn shown(&self, mut status: AfsFetchStatus) -> AfsFetchStatus {
+    pub fn with_local_changes(&self, mut status: AfsFetchStatus) -> AfsFetchStatus {
         if self.changed {
             status.length = self.length;
             status.client_mod_time = self.modified.unwrap_or(status.client_mod_time);

@@ -69,7 +69,7 @@ pub(crate) struct IndexedFile {
     pub(crate) version: u64,
     pub(crate) sums: Sums,
     pub(crate) dirty: Option<Dirty>,
-    pub(crate) made: Option<LocalCreate>,
+    pub(crate) local_create: Option<LocalCreate>,
     /// The bytes have a separate file instead of a slot.
     pub(crate) own_file: bool,
     /// An earlier process left it.
@@ -240,7 +240,7 @@ impl Index {
             version: entry.version,
             sums: entry.sums.clone(),
             dirty: entry.dirty.clone(),
-            made: entry.made.clone(),
+            local_create: entry.local_create.clone(),
             own_file: entry.own_file,
             earlier: rests <= self.began,
         };
@@ -300,7 +300,7 @@ impl Index {
     }
 
     /// Tries to write a failed log again, because the disk may have room now.
-    pub fn try_again(&self) {
+    pub fn retry_log(&self) {
         let mut state = self.state.lock();
         if state.failing.is_some() {
             state.failing = Some(0);
@@ -438,7 +438,7 @@ impl Index {
     }
 
     /// The files at rest with unstored changes.
-    pub fn left_dirty(&self) -> Vec<FileKey> {
+    pub fn dirty_files(&self) -> Vec<FileKey> {
         if !self.left.load(Ordering::Relaxed) {
             return Vec::new();
         }
@@ -465,7 +465,7 @@ impl State {
                     version: NONE,
                     sums: Sums::new(),
                     dirty: None,
-                    made: None,
+                    local_create: None,
                     rests: 0,
                     own_file: false,
                 };

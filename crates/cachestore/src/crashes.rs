@@ -107,12 +107,12 @@ impl World {
     /// The file's body; what was left of it is recovered as `recovery.rs` of the client does.
     fn take(&mut self) -> &mut Body {
         if self.body.is_none() {
-            let mut body = Body::of_disk(&self.index, place(1), self.space.clone());
+            let mut body = Body::on_disk(&self.index, place(1), self.space.clone());
             if let Some((start, end, cut)) = body.recovered().and_then(|left| left.in_doubt) {
                 let has = self.server.bytes.get(start as usize..end as usize);
                 if self.server.version == body.version() + 1
                     && start < end
-                    && body.cut() == cut
+                    && body.truncated_to() == cut
                     && end <= body.length()
                     && self.server.bytes.len() as u64 <= body.length()
                     && has == Some(&body.read(start, end).expect("reads")[..])
@@ -275,7 +275,7 @@ impl World {
             unix_mode: mode,
             ..self.server.status()
         };
-        self.take().shown(status).unix_mode
+        self.take().with_local_changes(status).unix_mode
     }
 
     /// Answers whether there was anything to sync.
@@ -502,7 +502,7 @@ fn synced_bytes_survive_a_crash_of_the_machine_and_others_are_put_aside() {
         assert_eq!((unstored[0].bytes, unstored[0].writer), (3, 1_000));
         drop(world);
         let mut world = World::open(directory.path(), server.clone(), boot);
-        let left = world.index.left_dirty();
+        let left = world.index.dirty_files();
         assert_eq!(left, [place(1)]);
         let view = world.view();
         if synced || boot == BOOT {

@@ -65,7 +65,7 @@ pub struct LocalCreate {
 impl LocalCreate {
     pub(crate) fn record(&self, number: u64) -> Record {
         let (directory, uniquifier) = self.directory;
-        Record::Made {
+        Record::LocalCreate {
             number,
             directory: directory.0.into(),
             uniquifier: uniquifier.0.into(),
@@ -82,7 +82,7 @@ pub(crate) struct Entry {
     pub(crate) version: u64,
     pub(crate) sums: Sums,
     pub(crate) dirty: Option<Dirty>,
-    pub(crate) made: Option<LocalCreate>,
+    pub(crate) local_create: Option<LocalCreate>,
     /// The tick of the last use; 0 while a vnode in memory uses the file.
     pub(crate) rests: u64,
     /// Whether the bytes have a separate file instead of a slot; valid while the file rests.
@@ -231,7 +231,7 @@ impl Entry {
                     dirty.torn = true;
                 }
             }
-            Record::Made {
+            Record::LocalCreate {
                 directory,
                 uniquifier,
                 mode,
@@ -239,13 +239,13 @@ impl Entry {
                 ..
             } => {
                 let number = |number: u64| u32::try_from(number).unwrap_or(0);
-                self.made = Some(LocalCreate {
+                self.local_create = Some(LocalCreate {
                     directory: (VnodeId(number(directory)), Uniquifier(number(uniquifier))),
                     mode: number(mode),
                     name: name.clone(),
                 });
             }
-            Record::Born { .. } => self.made = None,
+            Record::Created { .. } => self.local_create = None,
             Record::File { .. } | Record::Gone { .. } | Record::Boot { .. } => {}
         }
     }
@@ -321,7 +321,7 @@ impl Replayed {
                     version: NONE,
                     sums: Sums::new(),
                     dirty: None,
-                    made: None,
+                    local_create: None,
                     rests: 0,
                     own_file: false,
                 };
@@ -358,7 +358,7 @@ impl Entry {
     pub(crate) fn records(&self, number: u64, take: &mut dyn FnMut(Record)) {
         let (cell, fid) = self.place.clone();
         take(Record::File { number, cell, fid });
-        if let Some(made) = &self.made {
+        if let Some(made) = &self.local_create {
             take(made.record(number));
         }
         let version = self.version;

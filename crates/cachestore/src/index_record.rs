@@ -51,9 +51,9 @@ pub(crate) enum Record {
     /// The file was removed from the cache.
     Gone { number: u64 },
     /// A local create in a directory of the same volume, with a mode and a name.
-    Made { number: u64, directory: u64, uniquifier: u64, mode: u64, name: Arc<[u8]> },
+    LocalCreate { number: u64, directory: u64, uniquifier: u64, mode: u64, name: Arc<[u8]> },
     /// The server knows the local create.
-    Born { number: u64 },
+    Created { number: u64 },
 }
 
 impl Record {
@@ -96,8 +96,8 @@ impl Record {
             | Self::Synced { number }
             | Self::Torn { number }
             | Self::Gone { number }
-            | Self::Made { number, .. }
-            | Self::Born { number } => *number,
+            | Self::LocalCreate { number, .. }
+            | Self::Created { number } => *number,
         }
     }
 }
@@ -124,9 +124,9 @@ fn parts(record: &Record) -> (u8, Vec<u64>, &[u8]) {
         Record::Synced { number } => (11, vec![*number], &[]),
         Record::Torn { number } => (12, vec![*number], &[]),
         Record::Gone { number } => (13, vec![*number], &[]),
-        Record::Made { number, directory, uniquifier, mode, name } =>
+        Record::LocalCreate { number, directory, uniquifier, mode, name } =>
             (15, vec![*number, *directory, *uniquifier, *mode], name),
-        Record::Born { number } => (16, vec![*number], &[]),
+        Record::Created { number } => (16, vec![*number], &[]),
         Record::Attributes { number, version, writer, length, modified, mode, owner, group, time } => {
             let all = vec![*number, *version, *writer, *length, *modified, *mode, *owner, *group, *time];
             (14, all, &[])
@@ -227,7 +227,7 @@ fn parse(body: &[u8]) -> Option<Record> {
     if *kind == 15 {
         let [number, directory, uniquifier, mode] = *n.first_chunk::<4>()?;
         let name = rest.get(32..)?.into();
-        return Some(Record::Made { number, directory, uniquifier, mode, name });
+        return Some(Record::LocalCreate { number, directory, uniquifier, mode, name });
     }
     if !tail.is_empty() {
         return None;
@@ -247,7 +247,7 @@ fn parse(body: &[u8]) -> Option<Record> {
         (11, &[number]) => Record::Synced { number },
         (12, &[number]) => Record::Torn { number },
         (13, &[number]) => Record::Gone { number },
-        (16, &[number]) => Record::Born { number },
+        (16, &[number]) => Record::Created { number },
         (14, &[number, version, writer, length, modified, mode, owner, group, time]) =>
             Record::Attributes { number, version, writer, length, modified, mode, owner, group, time },
         _ => return None,
@@ -278,8 +278,8 @@ mod tests {
             Record::Synced { number: 1 },
             Record::Torn { number: 1 },
             Record::Gone { number: 1 },
-            Record::Made { number: 1, directory: 2, uniquifier: 3, mode: 4, name: b"name".as_slice().into() },
-            Record::Born { number: 1 },
+            Record::LocalCreate { number: 1, directory: 2, uniquifier: 3, mode: 4, name: b"name".as_slice().into() },
+            Record::Created { number: 1 },
         ];
         let mut bytes = Vec::new();
         for record in &all {

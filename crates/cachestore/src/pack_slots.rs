@@ -253,10 +253,10 @@ fn make_hole(file: &Descriptor, start: u64, end: u64) -> io::Result<()> {
 fn makes_holes(trial: &Path) -> io::Result<bool> {
     let file = open(trial)?;
     file.write_all_at(&[1; 8 << 10], 0)?;
-    let made = punch(&file, 0, 4 << 10).is_ok();
+    let punched = punch(&file, 0, 4 << 10).is_ok();
     let has_data = rustix::fs::seek(&file, SeekFrom::Data(0)).is_ok_and(|data| data > 0);
     std::fs::remove_file(trial)?;
-    Ok(made && has_data)
+    Ok(punched && has_data)
 }
 
 #[cfg(test)]

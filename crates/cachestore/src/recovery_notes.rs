@@ -39,7 +39,7 @@ pub(crate) struct BodyNotes {
     synced: u64,
     unchecked: Sums,
     /// The local create that no server knows.
-    made: Option<LocalCreate>,
+    local_create: Option<LocalCreate>,
 }
 
 impl BodyNotes {
@@ -70,24 +70,24 @@ impl BodyNotes {
             changes: dirty.map_or(0, |_| 1),
             synced: dirty.map_or(0, |dirty| dirty.synced.into()),
             unchecked,
-            made: left.and_then(|left| left.made.clone()),
+            local_create: left.and_then(|left| left.local_create.clone()),
         };
         (notes, clean)
     }
 
     /// The local create, if no server knows it.
-    pub(crate) fn made(&self) -> Option<&LocalCreate> {
-        self.made.as_ref()
+    pub(crate) fn local_create(&self) -> Option<&LocalCreate> {
+        self.local_create.as_ref()
     }
 
-    /// Sets the local create. It is noted with the first bytes, or by [`Self::note_made`].
-    pub(crate) fn is_made(&mut self, made: LocalCreate) {
-        self.made = Some(made);
+    /// Sets the local create. It is noted with the first bytes, or by [`Self::record_create`].
+    pub(crate) fn set_local_create(&mut self, create: LocalCreate) {
+        self.local_create = Some(create);
     }
 
     /// Notes a local create of a file that was closed empty, so that it outlives the process.
-    pub(crate) fn note_made(&mut self, over: (u64, u32), now: AfsTime) {
-        if self.made.is_some() && !self.named {
+    pub(crate) fn record_create(&mut self, over: (u64, u32), now: AfsTime) {
+        if self.local_create.is_some() && !self.named {
             let nothing = AfsStoreStatus::default();
             self.note([Record::attributes(self.number, over, 0, now, &nothing)]);
         }
@@ -95,12 +95,12 @@ impl BodyNotes {
 
     /// Notes that the server knows the local create. `changed`: other changes are still to be
     /// stored.
-    pub(crate) fn created(&mut self, changed: bool) {
-        let was_made = self.made.take().is_some();
-        if was_made && self.named {
+    pub(crate) fn create_done(&mut self, changed: bool) {
+        let was_local = self.local_create.take().is_some();
+        if was_local && self.named {
             let number = self.number;
             let clean = (!changed).then_some(Record::Clean { number });
-            self.note([Record::Born { number }].into_iter().chain(clean));
+            self.note([Record::Created { number }].into_iter().chain(clean));
         }
     }
 
@@ -131,7 +131,11 @@ impl BodyNotes {
             let (cell, fid) = self.place.clone();
             let number = self.number;
             all.push(Record::File { number, cell, fid });
-            all.extend(self.made.as_ref().map(|made| made.record(number)));
+            all.extend(
+                self.local_create
+                    .as_ref()
+                    .map(|create| create.record(number)),
+            );
             self.named = true;
         }
         all.extend(records);
@@ -366,7 +370,7 @@ impl BodyNotes {
             }
         }
         self.unchecked.clear();
-        self.made = None;
+        self.local_create = None;
         self.named = false;
         self.number = self.index.new_number();
         self.backing(false)

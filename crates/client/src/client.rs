@@ -17,7 +17,7 @@ use crate::mount_point::{MountPoint, VolumeKind, choose, leads_on};
 use crate::objects::CellDevices;
 use crate::path::{Follow, Node, Tree, walk};
 use crate::reach::Reach;
-use crate::rxafscb::{CallbackService, Promises, Settled};
+use crate::rxafscb::{BreakHandled, CallbackService, Promises};
 use crate::servers::{Administrator, Renewal, Servers};
 use crate::volume::Volume;
 use crate::volume_location::{Family, Locations};
@@ -302,14 +302,14 @@ pub fn volume_of(family: &Family, kind: VolumeKind) -> Arc<Volume> {
 }
 
 impl Promises for Directories {
-    fn broken(&self, fids: &[Fid]) -> Settled<'_> {
+    fn broken(&self, fids: &[Fid]) -> BreakHandled<'_> {
         for fid in fids {
             self.forget(*fid);
         }
         Box::pin(std::future::ready(()))
     }
 
-    fn all_broken(&self, _server: SocketAddr) -> Settled<'_> {
+    fn all_broken(&self, _server: SocketAddr) -> BreakHandled<'_> {
         self.forget_all();
         Box::pin(std::future::ready(()))
     }

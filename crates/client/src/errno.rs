@@ -98,14 +98,14 @@ mod tests {
         assert_eq!(file(CallError::Aborted(AbortCode::VOVERQUOTA)), EDQUOT);
         assert_eq!(file(CallError::Aborted(AbortCode::VNOVNODE)), ENOENT);
         assert_eq!(file(CallError::Aborted(AbortCode(-7))), EIO);
-        for (code, told) in [
+        for (code, expected) in [
             (AbortCode::VIO, EIO),
             (AbortCode::EIO, EIO),
             (AbortCode::EIO.for_host(true), EIO),
             (AbortCode::VVOLEXISTS, EIO),
             (AbortCode::VRESTRICTED, EACCES),
         ] {
-            assert_eq!(file(CallError::Aborted(code)), told, "{code:?}");
+            assert_eq!(file(CallError::Aborted(code)), expected, "{code:?}");
         }
     }
 }

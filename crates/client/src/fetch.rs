@@ -14,8 +14,8 @@ use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{FetchData64, FetchData64Reply};
 
 use crate::client::Client;
-use crate::course::Course;
 use crate::error::Result;
+use crate::operation::VolumeOperation;
 use crate::path::Node;
 
 /// The bytes that one call requests.
@@ -122,7 +122,7 @@ impl FetchCall {
 
 /// A file being read.
 pub struct Fetch<'a> {
-    course: Course<'a>,
+    operation: VolumeOperation<'a>,
     node: &'a Node,
     what: String,
     position: u64,
@@ -143,7 +143,7 @@ impl Client {
         length: u64,
     ) -> Result<Fetch<'a>> {
         Ok(Fetch {
-            course: Course::start(self, &node.volume).await?,
+            operation: VolumeOperation::start(self, &node.volume).await?,
             node,
             what: format!("reading {}", node.fid),
             position,
@@ -191,7 +191,7 @@ impl Fetch<'_> {
                 Ok(()) => {}
                 Err(error) => {
                     self.call = None;
-                    self.course.failed(error, &self.what).await?;
+                    self.operation.failed(error, &self.what).await?;
                 }
             }
         }
@@ -201,7 +201,7 @@ impl Fetch<'_> {
     async fn advance(&mut self) -> std::result::Result<(), CallError> {
         if self.call.is_none() {
             let length = (self.end - self.position).min(FETCH_PIECE_BYTES);
-            let connection = self.course.connection();
+            let connection = self.operation.connection();
             let call = FetchCall::open(connection, self.node.fid, self.position, length).await?;
             self.call = Some(call);
         }
@@ -224,7 +224,7 @@ impl Fetch<'_> {
             if is_last {
                 self.end = self.position;
             }
-            self.course.succeeded();
+            self.operation.succeeded();
         }
         Ok(())
     }

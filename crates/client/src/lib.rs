@@ -2,19 +2,20 @@
 //!
 //! A [`Client`] calls from one UDP port, on which its callback service answers too. The client
 //! follows paths from `/afs` ([`path`]) and finds volumes in the VLDB ([`volume_location`]). Every
-//! operation on a volume tries its servers in turn until one serves it ([`rotate`], [`Course`]).
-//! The crate `cellar-cachemanager` adds kept statuses, promises and bytes. The caller passes
-//! the tokens of its user in [`Config::security`]. The crate `cellar-kerberos` makes them.
+//! operation on a volume tries its servers in turn until one serves it ([`rotate`],
+//! [`VolumeOperation`]). The crate `cellar-cachemanager` adds kept statuses, promises and bytes.
+//! The caller passes the tokens of its user in [`Config::security`]. The crate `cellar-kerberos`
+//! makes them.
 
 mod access_list;
 mod change;
 pub mod client;
-pub mod course;
 mod directory;
 pub mod errno;
 pub mod error;
 pub mod fetch;
 pub mod latency;
+pub mod operation;
 pub mod reach;
 pub mod rxafscb;
 pub mod servers;
@@ -35,7 +36,6 @@ pub mod volume_location;
 pub use cell::{Cell, CellName, DNS_TIME, Dns, Ports};
 pub use change::NameInDirectory;
 pub use client::{Client, Config, volume_of};
-pub use course::Course;
 pub use directory::Entry;
 pub use errno::errno;
 pub use error::{Error, PathProblem, Result, token_sentence};
@@ -43,8 +43,9 @@ pub use fetch::{Fetch, FetchCall};
 pub use latency::{LATENCY_BOUNDS, Latency};
 pub use mount_point::{MountPoint, VolumeKind};
 pub use objects::{Download, Upload, UploadStep};
+pub use operation::VolumeOperation;
 pub use path::{Follow, Node};
-pub use rxafscb::{CallbackService, Promises, Settled};
+pub use rxafscb::{BreakHandled, CallbackService, Promises};
 pub use servers::{Administrator, Renewal, Servers};
 pub use stop::Stop;
 pub use store::Source;

@@ -33,8 +33,8 @@ use tokio::time::Instant;
 
 use crate::cell::CellName;
 use crate::client::Client;
-use crate::course::Course;
 use crate::error::{Error, Result};
+use crate::operation::VolumeOperation;
 use crate::volume::Volume;
 
 pub use download::Download;
@@ -117,13 +117,13 @@ impl Client {
 
     /// Whether the file server of a volume keeps files in objects. The server is asked once.
     async fn knows_objects(&self, volume: &Volume) -> Result<bool> {
-        let course = Course::by(&afsosd::PACKAGE, self, volume).await?;
-        let server = course.connection().peer();
+        let operation = VolumeOperation::by(&afsosd::PACKAGE, self, volume).await?;
+        let server = operation.connection().peer();
         let servers = &self.cell_devices().servers;
         if let Some(known) = known(servers, server) {
             return Ok(known);
         }
-        let said = ask(course.connection()).await;
+        let said = ask(operation.connection()).await;
         servers.lock().insert(server, said);
         Ok(matches!(said, Server::Keeps))
     }
@@ -131,8 +131,10 @@ impl Client {
     /// As `knows_objects`, without a wait: `None` if the server has not answered yet.
     /// Servers without objects never answer.
     pub async fn is_known_to_keep_objects(&self, volume: &Volume) -> Option<bool> {
-        let course = Course::by(&afsosd::PACKAGE, self, volume).await.ok()?;
-        let server = course.connection().peer();
+        let operation = VolumeOperation::by(&afsosd::PACKAGE, self, volume)
+            .await
+            .ok()?;
+        let server = operation.connection().peer();
         let servers = &self.cell_devices().servers;
         if let Some(known) = known(servers, server) {
             return Some(known);
@@ -144,7 +146,7 @@ impl Client {
             Some(Server::StatusRequest(until)) if now < until => return None,
             _ => {}
         }
-        let (connection, servers) = (course.connection().clone(), servers.clone());
+        let (connection, servers) = (operation.connection().clone(), servers.clone());
         tokio::spawn(async move {
             let said = ask(&connection).await;
             servers.lock().insert(server, said);

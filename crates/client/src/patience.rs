@@ -12,7 +12,7 @@
 //!    again. A restarted server often answers between two failures.
 //!
 //! A repeated operation must have the same effect if the server has executed it before
-//! ([`crate::course`]).
+//! ([`crate::operation`]).
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -10,7 +10,8 @@
 //! 2. So after a silence, calls to the server use new connections: a translator may have given us
 //!    another port without our noticing. A server that only stalled processes the packets of
 //!    several connections in any order, including calls that the client gave up meanwhile. A caller
-//!    to which that matters waits until these calls are done (`Course::wait_out_stalled_calls`).
+//!    to which that matters waits until these calls are done
+//!    (`VolumeOperation::wait_out_stalled_calls`).
 //! 3. After a change of our own address, or a sleep, connections made before are not used, and no
 //!    server counts as silent. Calls that failed because of the change are repeated once
 //!    ([`Reach::changes`]).
@@ -56,10 +57,10 @@ struct State {
     /// The time at which an address of `away` answered again.
     returned: HashMap<SocketAddr, Instant>,
     /// The time of the last answer of each address.
-    heard: HashMap<SocketAddr, Instant>,
+    last_answers: HashMap<SocketAddr, Instant>,
     /// For each address: all calls given up before this time are done at the server, or never will
     /// be.
-    settled: HashMap<SocketAddr, Instant>,
+    grace_ended: HashMap<SocketAddr, Instant>,
     changes: u64,
     /// The number of times that a server said that it does not know this machine.
     forgotten: u64,
@@ -132,7 +133,7 @@ impl Reach {
                 state.down.remove(&peer);
             }
             let now = Instant::now();
-            bounded(&mut state.heard, peer).insert_entry(now);
+            bounded(&mut state.last_answers, peer).insert_entry(now);
             let returns = !state.away.is_empty() && state.away.remove(&peer).is_some();
             if returns {
                 bounded(&mut state.returned, peer).insert_entry(now);
@@ -178,8 +179,8 @@ impl Reach {
     }
 
     /// The time at which the address last answered.
-    pub fn heard_at(&self, peer: SocketAddr) -> Option<Instant> {
-        self.state.lock().heard.get(&peer).copied()
+    pub fn last_answer(&self, peer: SocketAddr) -> Option<Instant> {
+        self.state.lock().last_answers.get(&peer).copied()
     }
 
     /// Whether the address was silent and answered again after `asked`: the promises of a reply to
@@ -191,17 +192,17 @@ impl Reach {
 
     /// Notes that an address answered at that time, and has since had enough time for all calls
     /// that it had received before.
-    pub(crate) fn has_settled(&self, peer: SocketAddr, answered: Instant) {
+    pub(crate) fn note_grace_ended(&self, peer: SocketAddr, answered: Instant) {
         let mut state = self.state.lock();
-        let settled = bounded(&mut state.settled, peer).or_insert(answered);
-        *settled = answered.max(*settled);
+        let ended = bounded(&mut state.grace_ended, peer).or_insert(answered);
+        *ended = answered.max(*ended);
     }
 
     /// Whether the calls that were given up at this time can no longer take effect at the address.
-    pub(crate) fn has_settled_since(&self, peer: SocketAddr, given_up: Instant) -> bool {
+    pub(crate) fn grace_ended_since(&self, peer: SocketAddr, given_up: Instant) -> bool {
         let state = self.state.lock();
-        let settled = state.settled.get(&peer);
-        settled.is_some_and(|settled| *settled > given_up)
+        let ended = state.grace_ended.get(&peer);
+        ended.is_some_and(|ended| *ended > given_up)
     }
 
     /// The age of connections made now. A connection of another age must not be used.
@@ -267,8 +268,8 @@ mod tests {
         let one = SocketAddr::from(([192, 0, 2, 1], 7000));
         let other = SocketAddr::from(([192, 0, 2, 2], 7000));
         let returned = std::sync::Arc::new(Mutex::new(Vec::new()));
-        let told = returned.clone();
-        reach.on_return(Box::new(move |server| told.lock().push(server)));
+        let listener = returned.clone();
+        reach.on_return(Box::new(move |server| listener.lock().push(server)));
         reach.answered(one);
         let (before, young) = (reach.age(one), reach.age(other));
         let asked = Instant::now();
@@ -309,7 +310,7 @@ mod tests {
         }
         let state = reach.state.lock();
         for table in [
-            state.heard.len(),
+            state.last_answers.len(),
             state.returned.len(),
             state.silences.len(),
         ] {

@@ -153,7 +153,7 @@ impl Rotation {
         if self
             .verdict
             .as_ref()
-            .is_none_or(|old| telling(&error) >= telling(old))
+            .is_none_or(|old| definiteness(&error) >= definiteness(old))
         {
             self.verdict = Some(error);
         }
@@ -180,7 +180,7 @@ fn is_about_the_site(error: &CallError) -> bool {
     }
 }
 
-fn telling(error: &CallError) -> u32 {
+fn definiteness(error: &CallError) -> u32 {
     match error {
         CallError::Aborted(AbortCode::VBUSY | AbortCode::VRESTARTING) => 3,
         CallError::Aborted(AbortCode::VNOVOL | AbortCode::VMOVED) => 1,

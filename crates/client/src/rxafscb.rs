@@ -24,14 +24,14 @@ use cellar_wire::serve::{CallHandler, Handle};
 use parking_lot::Mutex;
 
 /// Completes when the client has processed the end of promises; the server is answered then.
-pub type Settled<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+pub type BreakHandled<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// The receiver of the end of promises. They have ended when a method returns.
 pub trait Promises: Send + Sync + 'static {
     /// The promises for these fids are broken; vnode 0 means every vnode of the volume.
-    fn broken(&self, fids: &[Fid]) -> Settled<'_>;
+    fn broken(&self, fids: &[Fid]) -> BreakHandled<'_>;
     /// Every promise of this server has ended.
-    fn all_broken(&self, server: SocketAddr) -> Settled<'_>;
+    fn all_broken(&self, server: SocketAddr) -> BreakHandled<'_>;
 }
 
 /// The callback service of one client.

@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::client::Client;
-use crate::course::Course;
 use crate::error::Result;
+use crate::operation::VolumeOperation;
 use crate::path::Node;
 
 /// The most bytes of one call.
@@ -119,9 +119,9 @@ impl Client {
             length,
             file_length: position + length,
         };
-        let mut course = Course::start(self, &node.volume).await?;
+        let mut operation = VolumeOperation::start(self, &node.volume).await?;
         let unanswered = Unanswered::default();
-        let reply = store(&mut course, &unanswered, &arguments, piece, &what).await?;
+        let reply = store(&mut operation, &unanswered, &arguments, piece, &what).await?;
         Ok(reply.status)
     }
 }
@@ -129,7 +129,7 @@ impl Client {
 /// The time at which an unanswered store of a file was given up, if there is one. The server may
 /// still execute that store after its replacement, and would then restore the old bytes and the old
 /// length. So the server has to answer another call before the replacement is sent
-/// (`Course::wait_out_stalled_calls`).
+/// (`VolumeOperation::wait_out_stalled_calls`).
 #[derive(Debug, Default)]
 pub struct Unanswered(Mutex<Option<Instant>>);
 
@@ -154,7 +154,7 @@ impl Drop for Sent<'_> {
 
 /// Tries one server after the other until one takes the store.
 pub async fn store(
-    course: &mut Course<'_>,
+    operation: &mut VolumeOperation<'_>,
     unanswered: &Unanswered,
     arguments: &StoreData64,
     piece: &[Bytes],
@@ -165,14 +165,14 @@ pub async fn store(
         let sent = Sent(Some(unanswered));
         let storing = async {
             if let Some(at) = given_up {
-                course.wait_out_stalled_calls(arguments.fid, at).await?;
+                operation.wait_out_stalled_calls(arguments.fid, at).await?;
             }
-            send(course, arguments, piece).await
+            send(operation, arguments, piece).await
         };
         match storing.await {
             Ok(reply) => {
                 sent.answered();
-                course.succeeded();
+                operation.succeeded();
                 return Ok(reply);
             }
             Err(error) => {
@@ -180,18 +180,18 @@ pub async fn store(
                     CallError::Aborted(_) => sent.answered(),
                     _ => drop(sent),
                 }
-                course.failed(error, what).await?;
+                operation.failed(error, what).await?;
             }
         }
     }
 }
 
 async fn send(
-    course: &Course<'_>,
+    operation: &VolumeOperation<'_>,
     arguments: &StoreData64,
     piece: &[Bytes],
 ) -> std::result::Result<StoreData64Reply, CallError> {
-    let mut call = course.connection().open(arguments).await?;
+    let mut call = operation.connection().open(arguments).await?;
     for chunk in piece {
         match call.write(chunk.clone()).await {
             Ok(()) => {}

@@ -68,9 +68,9 @@ impl Interrupts {
         let mut table = self.0.lock();
         let early = table.early.iter().position(|early| *early == request);
         let came = early.and_then(|at| table.early.remove(at)).is_some();
-        let (sender, told) = watch::channel(came);
+        let (sender, interrupted) = watch::channel(came);
         table.waiting.insert(request, sender);
-        told
+        interrupted
     }
 
     fn end(&self, request: u64) {
@@ -87,12 +87,12 @@ pub(crate) struct Caller {
     closes: bool,
     interrupts: Arc<Interrupts>,
     /// Whether it was interrupted. Exists from the first wait on.
-    told: OnceLock<watch::Receiver<bool>>,
+    interrupted: OnceLock<watch::Receiver<bool>>,
 }
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        if self.told.get().is_some() {
+        if self.interrupted.get().is_some() {
             self.interrupts.end(self.request);
         }
     }
@@ -109,7 +109,7 @@ impl Caller {
             request,
             closes: false,
             interrupts: interrupts.clone(),
-            told: OnceLock::new(),
+            interrupted: OnceLock::new(),
         }
     }
 
@@ -122,8 +122,8 @@ impl Caller {
     /// Completes when the thread has a signal, or had one since it started to wait.
     pub(crate) async fn interrupted(&self) {
         let wait = || self.interrupts.wait(self.request);
-        let mut told = self.told.get_or_init(wait).clone();
-        if told.wait_for(|came| *came).await.is_err() {
+        let mut interrupted = self.interrupted.get_or_init(wait).clone();
+        if interrupted.wait_for(|came| *came).await.is_err() {
             // Cannot happen: the sender lives as long as this caller.
             std::future::pending().await
         }
@@ -270,8 +270,11 @@ mod tests {
         let callers = [new(4), new(5).closing(), new(6), new(7)];
         child.kill().expect("kill");
         until_blocking("it is dying", || caller.is_dying());
-        let [unheard, closing, early, waiting] = callers;
-        assert!(!is_let_go(unheard).await, "looked at without an interrupt");
+        let [uninterrupted, closing, early, waiting] = callers;
+        assert!(
+            !is_let_go(uninterrupted).await,
+            "looked at without an interrupt"
+        );
         assert!(is_let_go(closing).await);
         interrupts.came(6);
         assert!(is_let_go(early).await);
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_interrupt_is_heard_by_every_wait_of_its_request() {
+    async fn an_interrupt_reaches_every_wait_of_its_request() {
         let interrupts = Arc::<Interrupts>::default();
         let caller = Caller::new(0, 8, &interrupts);
         interrupts.came(8);

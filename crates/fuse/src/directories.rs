@@ -25,7 +25,7 @@ use fuser::{
     Errno, FileAttr, FileType, FopenFlags, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus,
 };
 
-use crate::inodes::{self, Lines, Node};
+use crate::inodes::{self, ListingMode, Node};
 use crate::requests::{Answer, DirectoryMoment, Requests, attr, code, nothing};
 
 /// Number of statuses requested at a time while a directory is read.
@@ -34,38 +34,38 @@ const WALK: usize = 50;
 /// A directory as it was when it was opened.
 pub(crate) enum Opened {
     Cells(Vec<(Bytes, FileType)>),
-    Vnode(Arc<Vnode>, Arc<Listing>, Lines),
+    Vnode(Arc<Vnode>, Arc<Listing>, ListingMode),
 }
 
 /// The result of opening a directory.
 #[derive(Debug)]
 pub(crate) struct OpenDir {
     pub(crate) handle: u64,
-    lines: Lines,
+    mode: ListingMode,
 }
 
 impl OpenDir {
     pub(crate) fn flags(&self) -> FopenFlags {
-        match self.lines {
-            Lines::Kept => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
-            Lines::Keep => FopenFlags::FOPEN_CACHE_DIR,
-            Lines::Pass => FopenFlags::FOPEN_KEEP_CACHE,
+        match self.mode {
+            ListingMode::Kept => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+            ListingMode::Keep => FopenFlags::FOPEN_CACHE_DIR,
+            ListingMode::Pass => FopenFlags::FOPEN_KEEP_CACHE,
         }
     }
 }
 
 /// One line of a directory.
-pub(crate) struct Line<'a> {
+pub(crate) struct DirectoryLine<'a> {
     number: u64,
     offset: u64,
     kind: FileType,
     name: &'a [u8],
     /// The inode and attributes, if the kernel may have them.
-    entry: Option<Given>,
+    entry: Option<GivenInode>,
 }
 
 /// The inode and attributes that are sent with a name.
-pub(crate) struct Given {
+pub(crate) struct GivenInode {
     vnode: Arc<Vnode>,
     /// The number of breaks before the attributes were read.
     breaks: u64,
@@ -75,13 +75,13 @@ pub(crate) struct Given {
 
 /// The inodes that an answer gives to the kernel. If the answer is not sent, they do not count as
 /// looked up.
-pub(crate) struct Gift<'a> {
+pub(crate) struct GivenInodes<'a> {
     requests: &'a Requests,
     seen: DirectoryMoment,
-    given: Vec<Given>,
+    given: Vec<GivenInode>,
 }
 
-impl Gift<'_> {
+impl GivenInodes<'_> {
     /// The answer was sent. Applies rule 4.
     pub(crate) fn sent(mut self) {
         let given = std::mem::take(&mut self.given);
@@ -94,7 +94,7 @@ impl Gift<'_> {
     }
 }
 
-impl Drop for Gift<'_> {
+impl Drop for GivenInodes<'_> {
     fn drop(&mut self) {
         for one in &self.given {
             self.requests.inodes.forget(one.attr.ino.0, 1);
@@ -103,21 +103,21 @@ impl Drop for Gift<'_> {
 }
 
 /// An answer to the kernel that receives lines until it is full.
-pub(crate) trait Page {
+pub(crate) trait DirectoryReply {
     /// Whether names are sent with their inodes and attributes.
     const PLUS: bool;
     /// Adds a line; returns `true` if there is no space for it.
-    fn is_full(&mut self, line: &Line<'_>) -> bool;
+    fn is_full(&mut self, line: &DirectoryLine<'_>) -> bool;
     /// Sends the answer.
     fn send(self);
     /// Sends an error.
     fn refuse(self, errno: Errno);
 }
 
-impl Page for ReplyDirectory {
+impl DirectoryReply for ReplyDirectory {
     const PLUS: bool = false;
 
-    fn is_full(&mut self, line: &Line<'_>) -> bool {
+    fn is_full(&mut self, line: &DirectoryLine<'_>) -> bool {
         let name = OsStr::from_bytes(line.name);
         self.add(INodeNo(line.number), line.offset, line.kind, name)
     }
@@ -131,10 +131,10 @@ impl Page for ReplyDirectory {
     }
 }
 
-impl Page for ReplyDirectoryPlus {
+impl DirectoryReply for ReplyDirectoryPlus {
     const PLUS: bool = true;
 
-    fn is_full(&mut self, line: &Line<'_>) -> bool {
+    fn is_full(&mut self, line: &DirectoryLine<'_>) -> bool {
         let name = OsStr::from_bytes(line.name);
         // Node 0: the kernel uses nothing but the line.
         let (node, attr, time) = match &line.entry {
@@ -212,35 +212,35 @@ impl Requests {
                     .await
                     .map_err(code)?;
                 self.cache.names().will_walk(&vnode);
-                let lines = self.inodes.listing_opened(number.0, &listing);
-                Opened::Vnode(vnode, listing, lines)
+                let mode = self.inodes.listing_opened(number.0, &listing);
+                Opened::Vnode(vnode, listing, mode)
             }
         };
-        let lines = match &opened {
-            Opened::Vnode(_, _, lines) => *lines,
-            Opened::Cells(_) => Lines::Pass,
+        let mode = match &opened {
+            Opened::Vnode(_, _, mode) => *mode,
+            Opened::Cells(_) => ListingMode::Pass,
         };
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         self.directories.lock().insert(handle, Arc::new(opened));
-        Ok(OpenDir { handle, lines })
+        Ok(OpenDir { handle, mode })
     }
 
-    /// Adds lines from `offset` on to `page`. Call [`Gift::sent`] on the result after the page was
-    /// sent.
-    pub(crate) async fn read_dir<P: Page>(
+    /// Adds lines from `offset` on to `page`. Call [`GivenInodes::sent`] on the result after the
+    /// page was sent.
+    pub(crate) async fn read_dir<P: DirectoryReply>(
         &self,
         uid: u32,
         number: INodeNo,
         handle: u64,
         offset: u64,
         page: &mut P,
-    ) -> Answer<Gift<'_>> {
+    ) -> Answer<GivenInodes<'_>> {
         let opened = self.directories.lock().get(&handle).cloned();
         let opened = opened.ok_or(Errno::EBADF)?;
-        if let Opened::Vnode(_, _, Lines::Keep) = &*opened {
+        if let Opened::Vnode(_, _, ListingMode::Keep) = &*opened {
             self.inodes.listing_dropped(number.0);
         }
-        let mut gift = Gift {
+        let mut inodes_given = GivenInodes {
             requests: self,
             seen: self.seen(number)?,
             given: Vec::new(),
@@ -249,7 +249,7 @@ impl Requests {
         for (at, name) in [&b"."[..], &b".."[..]].into_iter().enumerate() {
             if offset == at as u64 {
                 offset += 1;
-                let line = Line {
+                let line = DirectoryLine {
                     number: number.0,
                     offset,
                     kind: FileType::Directory,
@@ -257,7 +257,7 @@ impl Requests {
                     entry: None,
                 };
                 if page.is_full(&line) {
-                    return Ok(gift);
+                    return Ok(inodes_given);
                 }
             }
         }
@@ -266,7 +266,7 @@ impl Requests {
             Opened::Cells(names) => {
                 for ((name, kind), number) in names.iter().zip(2u64..).skip(skip) {
                     offset += 1;
-                    let line = Line {
+                    let line = DirectoryLine {
                         number,
                         offset,
                         kind: *kind,
@@ -280,22 +280,30 @@ impl Requests {
             }
             Opened::Vnode(directory, listing, _) => {
                 let rest = listing.iter().skip(skip);
-                let read = self.read_names(uid, number, directory, rest, offset, page, &mut gift);
+                let read = self.read_names(
+                    uid,
+                    number,
+                    directory,
+                    rest,
+                    offset,
+                    page,
+                    &mut inodes_given,
+                );
                 let failed = read.await.err();
                 // The lines on the page are sent first; the next page reports the failure.
-                if let Some(errno) = failed.filter(|_| gift.given.is_empty()) {
+                if let Some(errno) = failed.filter(|_| inodes_given.given.is_empty()) {
                     return Err(errno);
                 }
             }
         }
-        Ok(gift)
+        Ok(inodes_given)
     }
 
     #[expect(
         clippy::too_many_arguments,
         reason = "whose, of what, from where, into what"
     )]
-    async fn read_names<P: Page>(
+    async fn read_names<P: DirectoryReply>(
         &self,
         uid: u32,
         number: INodeNo,
@@ -303,7 +311,7 @@ impl Requests {
         mut rest: impl Iterator<Item = (&Bytes, &cellar_wire::ids::Fid)>,
         mut offset: u64,
         page: &mut P,
-        gift: &mut Gift<'_>,
+        inodes_given: &mut GivenInodes<'_>,
     ) -> Answer<()> {
         let user = self.user(uid).await?;
         loop {
@@ -336,11 +344,11 @@ impl Requests {
                     .as_ref()
                     .is_some_and(|now| now.get(name) == Some(fid));
                 let entry = if is_there {
-                    self.given(number, directory, name, &vnode, &gift.seen)
+                    self.given(number, directory, name, &vnode, &inodes_given.seen)
                 } else {
                     None
                 };
-                let line = Line {
+                let line = DirectoryLine {
                     number: inodes::wanted(*fid),
                     offset,
                     kind: line_kind(&vnode),
@@ -352,7 +360,7 @@ impl Requests {
                     if is_full {
                         self.inodes.forget(given.attr.ino.0, 1);
                     } else {
-                        gift.given.push(given);
+                        inodes_given.given.push(given);
                     }
                 }
                 if is_full {
@@ -370,7 +378,7 @@ impl Requests {
         name: &[u8],
         vnode: &Arc<Vnode>,
         seen: &DirectoryMoment,
-    ) -> Option<Given> {
+    ) -> Option<GivenInode> {
         let breaks = vnode.breaks();
         let attributes = vnode.attributes()?;
         let time = self.entry_time(directory).min(attributes.valid);
@@ -384,7 +392,7 @@ impl Requests {
         // As in `entry`.
         let is_shown = self.inodes.shown(number) == number;
         let time = if is_shown { time } else { Duration::ZERO };
-        Some(Given {
+        Some(GivenInode {
             vnode: vnode.clone(),
             breaks,
             attr: attr(number, &attributes.status),
@@ -394,13 +402,13 @@ impl Requests {
 
     pub(crate) fn release_dir(&self, number: INodeNo, handle: u64) {
         let opened = self.directories.lock().remove(&handle);
-        let Some(Opened::Vnode(_, _, lines)) = opened.as_deref() else {
+        let Some(Opened::Vnode(_, _, mode)) = opened.as_deref() else {
             return;
         };
-        if *lines == Lines::Keep {
+        if *mode == ListingMode::Keep {
             self.inodes.listing_dropped(number.0);
         }
-        if *lines != Lines::Pass {
+        if *mode != ListingMode::Pass {
             self.inodes.listing_closed(number.0);
         }
     }

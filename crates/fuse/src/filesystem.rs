@@ -21,7 +21,7 @@ use fuser::{
 use tokio::runtime::Handle;
 
 use crate::caller::Caller;
-use crate::directories::Page;
+use crate::directories::DirectoryReply;
 use crate::inodes::Inodes;
 use crate::mount::Options;
 use crate::requests::{Answer, Entry, O_APPEND, Requests};
@@ -122,16 +122,16 @@ impl Filesystem {
     /// Answers a request for names of an open directory, from `offset` on.
     fn page<P>(&self, request: &Request, (number, handle): (INodeNo, u64), offset: u64, mut page: P)
     where
-        P: Page + Send + 'static,
+        P: DirectoryReply + Send + 'static,
     {
         let (requests, caller) = (self.requests.clone(), self.caller(request));
         let uid = request.uid();
         self.run(async move {
             let read = requests.read_dir(uid, number, handle, offset, &mut page);
             match requests.within(&caller, read).await {
-                Ok(gift) => {
+                Ok(given) => {
                     page.send();
-                    gift.sent();
+                    given.sent();
                 }
                 Err(errno) => page.refuse(errno),
             }
@@ -639,7 +639,7 @@ impl fuser::Filesystem for Filesystem {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let asked = locks::StatusRequest {
+        let asked = locks::LockRequest {
             handle,
             owner,
             range: (start, end),
@@ -664,7 +664,7 @@ impl fuser::Filesystem for Filesystem {
         flock: bool,
         reply: ReplyEmpty,
     ) {
-        let asked = locks::StatusRequest {
+        let asked = locks::LockRequest {
             handle,
             owner,
             range: (start, end),

@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 
 mod listings;
 
-pub(crate) use listings::Lines;
+pub(crate) use listings::ListingMode;
 
 /// The number of the root. Source: the FUSE protocol.
 pub(crate) const ROOT: u64 = 1;
@@ -173,7 +173,7 @@ impl Inodes {
     ) -> u64 {
         // Only these files are lent.
         let can_be_lent = !vnode.is_directory() && vnode.volume().is_read_only();
-        let contents = can_be_lent.then(|| vnode.contents());
+        let contents = can_be_lent.then(|| vnode.content_generation());
         let mut table = self.0.lock();
         let above = table.inodes.get(&parent).map_or(ROOT, |inode| inode.place);
         let place = match (vnode.is_directory(), crossed) {

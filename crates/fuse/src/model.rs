@@ -33,7 +33,7 @@ mod chance;
 mod kernel;
 
 use chance::Chance;
-use kernel::{Descriptor, Paper, PaperDevice, ReadMethod};
+use kernel::{Descriptor, ReadMethod, SimulatedDevice, SimulatedKernel};
 
 const OPTIONS: Options = Options {
     all_users: true,
@@ -56,7 +56,7 @@ const ALL: (u64, u64) = (0, u64::MAX);
 struct Machine {
     name: char,
     requests: Arc<Requests>,
-    paper: Arc<Paper>,
+    paper: Arc<SimulatedKernel>,
     notices: Arc<Notices>,
     threads: Vec<std::thread::JoinHandle<()>>,
     keeping: tokio::task::JoinHandle<()>,
@@ -84,8 +84,8 @@ impl Machine {
         cache.watch(notices.clone());
         let keeping = tokio::spawn(cache.clone().keep());
         let requests = Arc::new(Requests::new(cache, inodes.clone(), &OPTIONS));
-        let paper = Paper::new(chance.clone(), late.clone());
-        let kernel = Arc::new(Kernel::new(PaperDevice(paper.clone()), true));
+        let paper = SimulatedKernel::new(chance.clone(), late.clone());
+        let kernel = Arc::new(Kernel::new(SimulatedDevice(paper.clone()), true));
         requests.set_kernel(kernel.clone());
         let write = |_| {
             let (notices, kernel, inodes) = (notices.clone(), kernel.clone(), inodes.clone());

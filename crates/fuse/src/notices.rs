@@ -5,7 +5,7 @@
 //! 1. Threads of their own write the notices. In the kernel a notice about a name waits for the
 //!    lock of its directory, and a notice about pages waits for the pages. Both may be held by a
 //!    request of ours that waits for a server. So in total no server waits longer than
-//!    [`SETTLE_TIME`] for notices.
+//!    [`NOTICE_TIMEOUT`] for notices.
 //! 2. The queue is a set of vnodes: a vnode that changes often gets one notice, in two steps
 //!    ([`Step`]). One thread at a time takes a step for a vnode, so that its last notice describes
 //!    the last state. The order is: attributes and pages, then the length, then names.
@@ -39,7 +39,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 
 use bytes::Bytes;
-use cellar_cachemanager::{Before, Key, Length, Notice, SETTLE_TIME, Vnode, Watcher};
+use cellar_cachemanager::{Before, Key, Length, NOTICE_TIMEOUT, Notice, Vnode, Watcher};
 use cellar_wire::ids::VolumeId;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
@@ -134,7 +134,7 @@ struct Busy {
 impl Busy {
     /// Returns whether waiters have given up on it.
     fn is_stuck(&self, now: Instant) -> bool {
-        now.duration_since(self.since) >= SETTLE_TIME
+        now.duration_since(self.since) >= NOTICE_TIMEOUT
     }
 }
 
@@ -359,7 +359,7 @@ impl Notices {
     }
 
     /// Writes notices until [`Notices::end`]. Blocks: run by each of [`WRITERS`] threads.
-    /// `changed_names` compares the names of a directory and may take [`SETTLE_TIME`].
+    /// `changed_names` compares the names of a directory and may take [`NOTICE_TIMEOUT`].
     pub(crate) fn run(
         &self,
         kernel: &Kernel,
@@ -490,7 +490,7 @@ impl Watcher for Notices {
                 }
             };
             // The server gets its answer in either case; rule 1 gives the reason.
-            let _late = tokio::time::timeout(SETTLE_TIME, all).await;
+            let _late = tokio::time::timeout(NOTICE_TIMEOUT, all).await;
         })
     }
 }
@@ -692,14 +692,18 @@ mod tests {
             bench.notices.put(key(1, vnode), false, Notice::Contents);
         }
         // Wait until everything that may block is blocked.
-        tokio::time::sleep(SETTLE_TIME * 2).await;
+        tokio::time::sleep(NOTICE_TIMEOUT * 2).await;
         let begun = Instant::now();
         for vnode in 1..100 {
             bench.notices.put(key(2, vnode), false, Notice::Contents);
             bench.notices.all_delivered().await;
             assert_eq!(bench.queued(key(2, vnode)), [true]);
         }
-        assert!(begun.elapsed() < SETTLE_TIME * 4, "{:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < NOTICE_TIMEOUT * 4,
+            "{:?}",
+            begun.elapsed()
+        );
         assert_eq!(bench.queued.lock().len(), 99);
         bench.held.store(false, Ordering::Release);
         bench.notices.put(key(2, 1), false, Notice::Attributes);
@@ -721,7 +725,7 @@ mod tests {
         bench.notices.put(key(1, 1), false, Notice::Attributes);
         assert!(waits(key(1, 1)) && !waits(key(1, 3)) && !waits(key(2, 1)));
         // A notice that the kernel blocks does not end by itself.
-        std::thread::sleep(SETTLE_TIME);
+        std::thread::sleep(NOTICE_TIMEOUT);
         assert!(waits(key(1, 1)), "it has begun, and is not done");
         bench.held.store(false, Ordering::Release);
         until("the notice is written", async || !waits(key(1, 1))).await;
@@ -765,11 +769,11 @@ mod tests {
         bench.notices.put(key(1, 1), false, Notice::Contents);
         let begun = Instant::now();
         bench.notices.all_delivered().await;
-        assert!(begun.elapsed() >= SETTLE_TIME, "the wait lasts");
+        assert!(begun.elapsed() >= NOTICE_TIMEOUT, "the wait lasts");
         // Only one thread writes about the vnode, so nothing else is written meanwhile.
         bench.notices.put(key(1, 1), false, Notice::Attributes);
         bench.notices.put(key(1, 1), false, Notice::Attributes);
-        std::thread::sleep(SETTLE_TIME / 5);
+        std::thread::sleep(NOTICE_TIMEOUT / 5);
         assert_eq!(bench.queued(key(1, 1)), [false; 0]);
         bench.held.store(false, Ordering::Release);
         // Nothing waits for notices that are so late.

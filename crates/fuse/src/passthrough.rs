@@ -40,17 +40,17 @@ pub(crate) struct Backing {
 
 /// The state of an open inode, and the number of its opens.
 #[derive(Debug)]
-enum How {
+enum OpenState {
     /// The kernel requests the bytes.
-    StatusRequest(u64),
-    Through(Arc<Backing>, u64),
+    ByRequests(u64),
+    Passthrough(Arc<Backing>, u64),
 }
 
 /// The result of an open.
 #[derive(Debug)]
 pub(crate) enum Opening {
-    StatusRequest,
-    Through(Arc<Backing>),
+    ByRequests,
+    Passthrough(Arc<Backing>),
     /// The inode is open with older contents: rule 3. Not counted.
     Stale,
 }
@@ -63,7 +63,7 @@ pub(crate) struct Passthrough {
     works: AtomicBool,
     /// Receives each change while `open` is held.
     inodes: Arc<Inodes>,
-    open: Mutex<HashMap<u64, How>>,
+    open: Mutex<HashMap<u64, OpenState>>,
 }
 
 impl Passthrough {
@@ -99,19 +99,21 @@ impl Passthrough {
         // Verifying checksums takes a while. Do it before the lock, so that other opens can
         // proceed.
         let lent = can.then(|| handle.lend(LEAST)).flatten();
-        let contents = handle.vnode().contents();
+        let contents = handle.vnode().content_generation();
         let mut open = self.open.lock();
         match open.entry(inode) {
             Entry::Occupied(mut known) => match known.get_mut() {
-                How::StatusRequest(opens) => {
+                OpenState::ByRequests(opens) => {
                     *opens += 1;
-                    Opening::StatusRequest
+                    Opening::ByRequests
                 }
-                How::Through(backing, opens) if backing.loan.contents() == contents => {
+                OpenState::Passthrough(backing, opens)
+                    if backing.loan.content_generation() == contents =>
+                {
                     *opens += 1;
-                    Opening::Through(backing.clone())
+                    Opening::Passthrough(backing.clone())
                 }
-                How::Through(..) => Opening::Stale,
+                OpenState::Passthrough(..) => Opening::Stale,
             },
             Entry::Vacant(new) => {
                 let backing = lent.and_then(|(file, loan)| match register(&file) {
@@ -125,13 +127,14 @@ impl Passthrough {
                 });
                 match backing {
                     Some(backing) => {
-                        self.inodes.lent(inode, Some(backing.loan.contents()));
-                        new.insert(How::Through(backing.clone(), 1));
-                        Opening::Through(backing)
+                        self.inodes
+                            .lent(inode, Some(backing.loan.content_generation()));
+                        new.insert(OpenState::Passthrough(backing.clone(), 1));
+                        Opening::Passthrough(backing)
                     }
                     None => {
-                        new.insert(How::StatusRequest(1));
-                        Opening::StatusRequest
+                        new.insert(OpenState::ByRequests(1));
+                        Opening::ByRequests
                     }
                 }
             }
@@ -141,8 +144,8 @@ impl Passthrough {
     /// Opens an inode with its old contents, if it is open with these.
     pub(crate) fn open_old(&self, inode: u64) -> Option<Arc<Backing>> {
         match self.open.lock().get_mut(&inode)? {
-            How::StatusRequest(_) => None,
-            How::Through(backing, opens) => {
+            OpenState::ByRequests(_) => None,
+            OpenState::Passthrough(backing, opens) => {
                 *opens += 1;
                 Some(backing.clone())
             }
@@ -155,7 +158,7 @@ impl Passthrough {
         let Entry::Occupied(mut known) = open.entry(inode) else {
             return;
         };
-        let (How::StatusRequest(opens) | How::Through(_, opens)) = known.get_mut();
+        let (OpenState::ByRequests(opens) | OpenState::Passthrough(_, opens)) = known.get_mut();
         *opens -= 1;
         if *opens == 0 {
             self.inodes.lent(inode, None);
@@ -168,7 +171,9 @@ impl Passthrough {
     /// differ from `contents`.
     pub(crate) fn was(&self, inode: u64, contents: Option<u64>) -> Option<Attributes> {
         match self.open.lock().get(&inode)? {
-            How::Through(backing, _) if Some(backing.loan.contents()) != contents => {
+            OpenState::Passthrough(backing, _)
+                if Some(backing.loan.content_generation()) != contents =>
+            {
                 Some(backing.loan.attributes())
             }
             _ => None,

@@ -361,7 +361,7 @@ impl Requests {
                 let user = self.user(uid).await?;
                 let attributes = self.cache.reads().attributes(&user, &vnode).await;
                 let shown = self.inodes.shown(number.0);
-                let contents = attributes.is_ok().then(|| vnode.contents());
+                let contents = attributes.is_ok().then(|| vnode.content_generation());
                 if let Some(was) = self.passthrough.was(number.0, contents) {
                     return Ok((attr(shown, &was.status), Duration::ZERO));
                 }

@@ -17,15 +17,16 @@ use crate::ids::{Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use crate::package::package;
 
 mod command;
-mod making;
+mod make_many;
 mod ranges;
 mod statistics;
 mod status;
 mod volume;
 
 pub use command::{FsCmdInputs, FsCmdOutputs};
-pub use making::{
-    MAKE_BYTES_MAX, MAKE_MAX, Made, MadeIn, MadeIns, Mades, Making, Makings, RESERVE_MAX,
+pub use make_many::{
+    ChangedDirectories, ChangedDirectory, CreateRequest, CreateRequests, CreateResult,
+    CreateResults, MAKE_MANY_BYTES_MAX, MAKE_MANY_MAX, RESERVE_MAX,
 };
 pub use ranges::{HeldRanges, LOCK_RANGES_MAX, LockRange, LockRanges};
 pub use statistics::{
@@ -196,6 +197,6 @@ package! {
     /// Each counts as a CreateFile with its StoreData, a MakeDir or a Symlink. A repeated call does
     /// nothing and returns the same results. The call needs no lease, but it extends the caller's
     /// leases. The caller receives leases of the directories that the call creates.
-    1128614918 MakeMany { volume: VolumeId, makings: Makings }
-        -> MakeManyReply { made: Mades, directories: MadeIns, sync: VolSync } streams request;
+    1128614918 MakeMany { volume: VolumeId, creates: CreateRequests }
+        -> MakeManyReply { results: CreateResults, directories: ChangedDirectories, sync: VolSync } streams request;
 }

@@ -42,7 +42,7 @@ use cellar_client::error::Result;
 /// A change of names that the directory shows if it was made.
 pub(crate) trait Verify: Procedure {
     /// Returns the answer that the server would have sent, if it made the change.
-    fn made(
+    fn verify(
         &self,
         change: NameChange<'_>,
     ) -> impl Future<Output = Result<Option<Self::Reply>>> + Send;
@@ -71,7 +71,7 @@ impl NameChange<'_> {
     }
 
     /// Returns the current target of a name, with its status and the directory's.
-    async fn found(&self, name: &AfsName) -> Result<Option<Entry>> {
+    async fn current_entry(&self, name: &AfsName) -> Result<Option<NamedEntry>> {
         let (listing, directory) = self.names(self.directory).await?;
         let Some(fid) = listing.get(name.as_bytes()).copied() else {
             return Ok(None);
@@ -82,7 +82,7 @@ impl NameChange<'_> {
         let reply = client
             .call_volume(volume, &what, &FetchStatus { fid })
             .await?;
-        Ok(Some(Entry {
+        Ok(Some(NamedEntry {
             fid,
             status: reply.status,
             callback: reply.callback,
@@ -91,16 +91,16 @@ impl NameChange<'_> {
     }
 
     /// Rule 3: returns the target of the name if it has this kind and the attributes in `wanted`.
-    async fn ours(
+    async fn own_entry(
         &self,
         name: &AfsName,
         kind: FileType,
         wanted: &AfsStoreStatus,
         length: Option<u64>,
-    ) -> Result<Option<Entry>> {
-        let found = self.found(name).await?;
+    ) -> Result<Option<NamedEntry>> {
+        let found = self.current_entry(name).await?;
         Ok(found.filter(|found| {
-            let Entry { fid, status, .. } = found;
+            let NamedEntry { fid, status, .. } = found;
             let links = if kind == FileType::Directory { 2 } else { 1 };
             let mode = |mode: u32| mode & 0o777;
             let is_as_wanted = status.file_type == kind
@@ -123,7 +123,7 @@ impl NameChange<'_> {
 }
 
 /// The target of a name.
-struct Entry {
+struct NamedEntry {
     fid: Fid,
     status: AfsFetchStatus,
     callback: Callback,
@@ -131,10 +131,10 @@ struct Entry {
 }
 
 impl Verify for CreateFile {
-    async fn made(&self, change: NameChange<'_>) -> Result<Option<CreateFileReply>> {
+    async fn verify(&self, change: NameChange<'_>) -> Result<Option<CreateFileReply>> {
         let wanted = &self.in_status;
         let found = change
-            .ours(&self.name, FileType::File, wanted, Some(0))
+            .own_entry(&self.name, FileType::File, wanted, Some(0))
             .await?;
         Ok(found.map(|found| CreateFileReply {
             fid: found.fid,
@@ -147,10 +147,10 @@ impl Verify for CreateFile {
 }
 
 impl Verify for MakeDir {
-    async fn made(&self, change: NameChange<'_>) -> Result<Option<MakeDirReply>> {
+    async fn verify(&self, change: NameChange<'_>) -> Result<Option<MakeDirReply>> {
         let wanted = &self.in_status;
         let found = change
-            .ours(&self.name, FileType::Directory, wanted, None)
+            .own_entry(&self.name, FileType::Directory, wanted, None)
             .await?;
         Ok(found.map(|found| MakeDirReply {
             fid: found.fid,
@@ -163,9 +163,9 @@ impl Verify for MakeDir {
 }
 
 impl Verify for Symlink {
-    async fn made(&self, change: NameChange<'_>) -> Result<Option<SymlinkReply>> {
+    async fn verify(&self, change: NameChange<'_>) -> Result<Option<SymlinkReply>> {
         let (wanted, length) = (&self.in_status, self.link_contents.as_bytes().len() as u64);
-        let found = change.ours(&self.name, FileType::Symlink, wanted, Some(length));
+        let found = change.own_entry(&self.name, FileType::Symlink, wanted, Some(length));
         Ok(found.await?.map(|found| SymlinkReply {
             fid: found.fid,
             status: found.status,
@@ -176,8 +176,8 @@ impl Verify for Symlink {
 }
 
 impl Verify for Link {
-    async fn made(&self, change: NameChange<'_>) -> Result<Option<LinkReply>> {
-        let found = change.found(&self.name).await?;
+    async fn verify(&self, change: NameChange<'_>) -> Result<Option<LinkReply>> {
+        let found = change.current_entry(&self.name).await?;
         let found = found.filter(|found| found.fid == self.existing_fid);
         Ok(found.map(|found| LinkReply {
             status: found.status,
@@ -188,7 +188,7 @@ impl Verify for Link {
 }
 
 impl Verify for RemoveFile {
-    async fn made(&self, change: NameChange<'_>) -> Result<Option<RemoveFileReply>> {
+    async fn verify(&self, change: NameChange<'_>) -> Result<Option<RemoveFileReply>> {
         let removed = change.removed(&self.name).await?;
         Ok(removed.map(|dir_status| RemoveFileReply {
             dir_status,
@@ -198,7 +198,7 @@ impl Verify for RemoveFile {
 }
 
 impl Verify for RemoveDir {
-    async fn made(&self, change: NameChange<'_>) -> Result<Option<RemoveDirReply>> {
+    async fn verify(&self, change: NameChange<'_>) -> Result<Option<RemoveDirReply>> {
         let removed = change.removed(&self.name).await?;
         Ok(removed.map(|dir_status| RemoveDirReply {
             dir_status,
@@ -208,7 +208,7 @@ impl Verify for RemoveDir {
 }
 
 impl Verify for Rename {
-    async fn made(&self, change: NameChange<'_>) -> Result<Option<RenameReply>> {
+    async fn verify(&self, change: NameChange<'_>) -> Result<Option<RenameReply>> {
         let Some(moved) = change.before else {
             return Ok(None);
         };

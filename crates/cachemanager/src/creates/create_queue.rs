@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_rpc::CallError;
-use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus, MAKE_BYTES_MAX, MAKE_MAX, Making};
+use cellar_wire::rxafs::{
+    AfsFetchStatus, AfsStoreStatus, CreateRequest, MAKE_MANY_BYTES_MAX, MAKE_MANY_MAX,
+};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -20,7 +22,7 @@ use crate::vnode::Vnode;
 use cellar_client::volume::Volume;
 
 /// The length of a queue from which on a further local create waits.
-const LINE_MAX: usize = 4_096;
+const QUEUE_MAX: usize = 4_096;
 /// How long a pending create waits if nothing asks for it.
 pub(super) const AGE: Duration = Duration::from_secs(1);
 
@@ -42,13 +44,13 @@ pub(crate) struct Queue {
     pub(super) volume: Arc<Volume>,
     pub(super) user: Arc<User>,
     pub(super) next: AtomicU64,
-    pub(super) line: Ordered<LEAF, Line>,
+    pub(super) state: Ordered<LEAF, QueueState>,
     /// Notified when a program waits, or when there is enough for a call.
     pub(super) due: Notify,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct QueueState {
     pub(super) items: BTreeMap<u64, Item>,
     /// A task is sending the queue.
     pub(super) sending: bool,
@@ -69,7 +71,7 @@ pub(super) struct Demand {
 impl Demand {
     /// Whether the next call starts at once.
     pub(super) fn is_urgent(&self) -> bool {
-        self.now > 0 || self.all >= MAKE_MAX || self.bytes >= MAKE_BYTES_MAX / 2
+        self.now > 0 || self.all >= MAKE_MANY_MAX || self.bytes >= MAKE_MANY_BYTES_MAX / 2
     }
 }
 
@@ -77,7 +79,7 @@ impl Demand {
 pub(super) struct Item {
     pub(super) vnode: Arc<Vnode>,
     pub(super) directory: Arc<Vnode>,
-    pub(super) create_arguments: Making,
+    pub(super) create_arguments: CreateRequest,
     pub(super) contents: Bytes,
     pub(super) wanted: Urgency,
     pub(super) since: Instant,
@@ -106,7 +108,7 @@ pub(super) struct Sent {
     pub(super) number: u64,
     pub(super) vnode: Arc<Vnode>,
     pub(super) directory: Arc<Vnode>,
-    pub(super) create_arguments: Making,
+    pub(super) create_arguments: CreateRequest,
     pub(super) contents: Bytes,
     pub(super) asked: StatusRequest,
 }
@@ -117,7 +119,7 @@ impl Queue {
             volume: volume.clone(),
             user: user.clone(),
             next: AtomicU64::new(0),
-            line: Ordered::default(),
+            state: Ordered::default(),
             due: Notify::new(),
         }
     }
@@ -127,7 +129,7 @@ impl Queue {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.line.lock().items.len() >= LINE_MAX
+        self.state.lock().items.len() >= QUEUE_MAX
     }
 
     /// Returns the number of the next item.
@@ -140,7 +142,7 @@ impl Queue {
         number: u64,
         vnode: &Arc<Vnode>,
         directory: &Arc<Vnode>,
-        (create_arguments, doubtful): (Making, bool),
+        (create_arguments, doubtful): (CreateRequest, bool),
     ) {
         let item = Item {
             vnode: vnode.clone(),
@@ -154,15 +156,15 @@ impl Queue {
             doubtful,
             waiting: Vec::new(),
         };
-        self.line.lock().items.insert(number, item);
+        self.state.lock().items.insert(number, item);
     }
 
     /// Requests all items, or all in a directory, except those that were refused lately. Items of a
     /// call without an answer are always requested. Their files may exist already, or may still be
     /// created, whatever the server says about the directory before.
     pub(super) fn want_all(&self, directory: Option<&Vnode>) -> Vec<oneshot::Receiver<Outcome>> {
-        let mut line = self.line.lock();
-        let items = line.items.iter().filter(|(_, item)| {
+        let mut state = self.state.lock();
+        let items = state.items.iter().filter(|(_, item)| {
             let is_in = directory.is_none_or(|directory| item.directory.key() == directory.key());
             let rests = item.failed.is_some_and(|at| at.elapsed() < RETRY);
             is_in && (item.doubtful || !rests)
@@ -170,7 +172,7 @@ impl Queue {
         let numbers: Vec<u64> = items.map(|(number, _)| *number).collect();
         let wanted = numbers.into_iter().map(|number| {
             let (sender, receiver) = oneshot::channel();
-            line.change(number, |item| {
+            state.change(number, |item| {
                 item.failed = None;
                 item.wanted = Urgency::Now;
                 item.waiting.push(sender);
@@ -182,15 +184,15 @@ impl Queue {
 
     /// Takes the senders of all tasks that wait for an item.
     pub(super) fn take_waiting(&self, number: u64) -> Vec<oneshot::Sender<Outcome>> {
-        let mut line = self.line.lock();
-        let taken = line.change(number, |item| std::mem::take(&mut item.waiting));
+        let mut state = self.state.lock();
+        let taken = state.change(number, |item| std::mem::take(&mut item.waiting));
         taken.unwrap_or_default()
     }
 
     /// The pending creates in a directory, except those of a call that is under way.
     pub(super) fn resting_in(&self, directory: &Arc<Vnode>) -> Vec<(u64, Arc<Vnode>)> {
-        let line = self.line.lock();
-        let resting = line.items.iter();
+        let state = self.state.lock();
+        let resting = state.items.iter();
         let resting =
             resting.filter(|(_, item)| !item.sent && Arc::ptr_eq(&item.directory, directory));
         resting
@@ -200,14 +202,14 @@ impl Queue {
 
     /// Requests the items that have waited for [`AGE`] without a request.
     pub(super) fn want_old(&self, now: Instant) {
-        let mut line = self.line.lock();
-        let old = line.items.iter().filter(|(_, item)| {
+        let mut state = self.state.lock();
+        let old = state.items.iter().filter(|(_, item)| {
             let rests = item.failed.is_some_and(|at| now - at < RETRY);
             item.wanted == Urgency::No && !item.sent && !rests && now - item.since >= AGE
         });
         let numbers: Vec<u64> = old.map(|(number, _)| *number).collect();
         for number in numbers {
-            line.change(number, |item| item.wanted = Urgency::Soon);
+            state.change(number, |item| item.wanted = Urgency::Soon);
         }
     }
 }
@@ -243,7 +245,7 @@ impl Item {
     }
 }
 
-impl Line {
+impl QueueState {
     /// Changes an item and updates the sums.
     pub(super) fn change<T>(
         &mut self,
@@ -274,9 +276,9 @@ impl Line {
         }
         let mut bytes = 0;
         let due = self.items.iter().filter(|(_, item)| item.is_due(now));
-        let fit = due.take(MAKE_MAX).take_while(|(_, item)| {
+        let fit = due.take(MAKE_MANY_MAX).take_while(|(_, item)| {
             bytes += item.contents.len() as u64;
-            bytes <= MAKE_BYTES_MAX
+            bytes <= MAKE_MANY_BYTES_MAX
         });
         let numbers: Vec<u64> = fit.map(|(number, _)| *number).collect();
         let chosen = numbers.into_iter().filter_map(|number| {

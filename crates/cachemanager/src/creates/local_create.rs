@@ -26,7 +26,7 @@ use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use cellar_wire::rxafs::{
-    AfsFetchStatus, AfsPath, Callback, FileType, Making, RESERVE_MAX, ReserveVnodes,
+    AfsFetchStatus, AfsPath, Callback, CreateRequest, FileType, RESERVE_MAX, ReserveVnodes,
 };
 use tokio::time::Instant;
 
@@ -189,7 +189,7 @@ impl Creates {
                         number,
                         name: name.clone(),
                     });
-                    made.body.lock().is_made(|| LocalCreate {
+                    made.body.lock().set_local_create(|| LocalCreate {
                         directory: (parent.vnode, parent.uniquifier),
                         mode,
                         name: name[..].into(),
@@ -214,8 +214,14 @@ impl Creates {
     }
 
     /// The arguments of the create for the server.
-    fn create_arguments(&self, directory: Fid, name: AfsName, fid: Fid, mode: u32) -> Making {
-        Making {
+    fn create_arguments(
+        &self,
+        directory: Fid,
+        name: AfsName,
+        fid: Fid,
+        mode: u32,
+    ) -> CreateRequest {
+        CreateRequest {
             dir_vnode: directory.vnode,
             dir_uniquifier: directory.uniquifier,
             name,
@@ -230,22 +236,22 @@ impl Creates {
 
     /// Makes a pending create without contents survive a crash, by a record in the cache directory.
     pub(crate) fn record_pending(&self, vnode: &Arc<Vnode>) {
-        let maker = {
+        let creator = {
             let state = vnode.state.lock();
             state
                 .life
                 .pending()
                 .map(|pending| pending.queue.user().uid())
         };
-        if let Some(maker) = maker {
-            vnode.body.lock().note_made(maker, self.env.now());
+        if let Some(creator) = creator {
+            vnode.body.lock().record_create(creator, self.env.now());
         }
     }
 
     /// Puts a file into the queue that an earlier cache manager created locally. The server may
     /// know it already.
     pub(crate) async fn queue_recovered(&self, vnode: &Arc<Vnode>) -> Result<()> {
-        let made = vnode.body.lock().made().cloned();
+        let made = vnode.body.lock().local_create().cloned();
         let Some(made) = made.filter(|_| vnode.state.lock().life.pending().is_none()) else {
             return Ok(());
         };

@@ -33,7 +33,8 @@ use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{
-    AfsFetchStatus, AfsStoreStatus, Made, MadeIn, MakeMany, MakeManyReply, Makings,
+    AfsFetchStatus, AfsStoreStatus, ChangedDirectory, CreateRequests, CreateResult, MakeMany,
+    MakeManyReply,
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -43,18 +44,18 @@ use crate::creates::create_queue::{Outcome, Queue, Sent, Urgency};
 use crate::creates::given_up::Gone;
 use crate::user::User;
 use crate::vnode::Vnode;
-use cellar_client::course::Course;
 use cellar_client::errno::of_call;
 use cellar_client::error::{Error, Result};
+use cellar_client::operation::VolumeOperation;
 
 /// The largest contents that the create carries.
 pub(crate) const SMALL: u64 = 64 << 10;
 /// How long a call waits for other files if no program waits for it.
 const LINGER: Duration = Duration::from_millis(20);
 /// The interval of the checks for old pending creates.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// The number of queues from which on empty ones are dropped.
-const LINES_MAX: usize = 256;
+const QUEUES_MAX: usize = 256;
 
 impl Creates {
     /// Whether the vnode is a pending create.
@@ -96,7 +97,7 @@ impl Creates {
         let receivers = queue.want_all(directory);
         self.start_sending(queue);
         for receiver in receivers {
-            let _heard = receiver.await;
+            let _outcome = receiver.await;
         }
     }
 
@@ -106,7 +107,7 @@ impl Creates {
     /// The server refuses to create it.
     pub(crate) async fn flush_create(&self, vnode: &Arc<Vnode>) -> Result<()> {
         match self.want(vnode, None, Urgency::Now).await {
-            Some(Err(cause)) => Err(not_made(vnode, cause)),
+            Some(Err(cause)) => Err(create_error(vnode, cause)),
             Some(Ok(_)) | None => Ok(()),
         }
     }
@@ -131,7 +132,7 @@ impl Creates {
                 stored.fetch_add(contents.len() as u64, Ordering::Relaxed);
                 Ok(Some(status))
             }
-            Some(Err(cause)) => Err(not_made(vnode, cause)),
+            Some(Err(cause)) => Err(create_error(vnode, cause)),
             None => Ok(None),
         }
     }
@@ -151,8 +152,8 @@ impl Creates {
         };
         let (receiver, too_late) = {
             let (sender, receiver) = oneshot::channel();
-            let mut line = queue.line.lock();
-            let too_late = line.change(number, |item| {
+            let mut state = queue.state.lock();
+            let too_late = state.change(number, |item| {
                 item.waiting.push(sender);
                 item.wanted = item.wanted.max(wanted);
                 item.failed = None;
@@ -175,11 +176,11 @@ impl Creates {
     /// Starts a task that sends the requested items of a queue, unless one is running.
     fn start_sending(&self, queue: &Arc<Queue>) {
         let begins = {
-            let mut line = queue.line.lock();
-            if line.asked.is_urgent() {
+            let mut state = queue.state.lock();
+            if state.asked.is_urgent() {
                 queue.due.notify_one();
             }
-            line.asked.all > 0 && !std::mem::replace(&mut line.sending, true)
+            state.asked.all > 0 && !std::mem::replace(&mut state.sending, true)
         };
         if begins && let Some(this) = self.me() {
             let queue = queue.clone();
@@ -190,15 +191,15 @@ impl Creates {
     /// Rule 1: sends calls, one after the other, until no item is requested.
     async fn send_all(&self, queue: &Arc<Queue>) {
         loop {
-            let asked = queue.line.lock().asked;
+            let asked = queue.state.lock().asked;
             if asked.all > 0 && !asked.is_urgent() {
                 let due = queue.due.notified();
                 let _either = tokio::time::timeout(LINGER, due).await;
             }
             let chosen = {
-                let mut line = queue.line.lock();
-                let chosen = line.choose(Instant::now());
-                line.sending = !chosen.is_empty();
+                let mut state = queue.state.lock();
+                let chosen = state.choose(Instant::now());
+                state.sending = !chosen.is_empty();
                 chosen
             };
             if chosen.is_empty() {
@@ -230,14 +231,16 @@ impl Creates {
         let what = format!("creating {} files in {}", sent.len(), volume.full_name());
         let arguments = MakeMany {
             volume: volume.id,
-            makings: Makings::from_iter_cut(sent.iter().map(|one| one.create_arguments.clone())),
+            creates: CreateRequests::from_iter_cut(
+                sent.iter().map(|one| one.create_arguments.clone()),
+            ),
         };
         let contents = sent.iter().map(|one| &one.contents);
         let chunks: Vec<&Bytes> = contents.filter(|bytes| !bytes.is_empty()).collect();
-        let mut course = Course::start(queue.user.client(), volume).await?;
+        let mut operation = VolumeOperation::start(queue.user.client(), volume).await?;
         loop {
             let answer = async {
-                let mut call = course.connection().open(&arguments).await?;
+                let mut call = operation.connection().open(&arguments).await?;
                 for chunk in &chunks {
                     match call.write(Bytes::clone(chunk)).await {
                         Ok(()) => {}
@@ -251,16 +254,16 @@ impl Creates {
             };
             match answer.await {
                 Ok(reply) => {
-                    course.succeeded();
-                    if reply.made.len() != sent.len() {
+                    operation.succeeded();
+                    if reply.results.len() != sent.len() {
                         return Err(Error::BadAnswer {
                             what,
-                            detail: format!("{} were created", reply.made.len()),
+                            detail: format!("{} were created", reply.results.len()),
                         });
                     }
-                    return Ok((reply, course.address()));
+                    return Ok((reply, operation.address()));
                 }
-                Err(error) => course.failed(error, &what).await?,
+                Err(error) => operation.failed(error, &what).await?,
             }
         }
     }
@@ -274,57 +277,57 @@ impl Creates {
         (asked, by): (Instant, SocketAddr),
     ) {
         let volume = queue.volume.id;
-        let fid_of = |made_in: &MadeIn| Fid {
+        let fid_of = |changed: &ChangedDirectory| Fid {
             volume,
-            vnode: made_in.vnode,
-            uniquifier: made_in.uniquifier,
+            vnode: changed.vnode,
+            uniquifier: changed.uniquifier,
         };
         // For each directory: how many files were created in it, and its status after that.
-        let mut directories: HashMap<Fid, (u64, MadeIn)> = HashMap::new();
+        let mut directories: HashMap<Fid, (u64, ChangedDirectory)> = HashMap::new();
         let known = reply.directories.iter();
-        for made_in in known.filter(|made_in| made_in.status.error_code == AbortCode(0)) {
-            directories.insert(fid_of(made_in), (0, *made_in));
+        for changed in known.filter(|changed| changed.status.error_code == AbortCode(0)) {
+            directories.insert(fid_of(changed), (0, *changed));
         }
-        for (one, made) in sent.iter().zip(&reply.made) {
+        for (one, result) in sent.iter().zip(&reply.results) {
             let of = directories.get_mut(&one.directory.fid());
-            if let Some((count, _)) = of.filter(|_| made.code == AbortCode(0)) {
+            if let Some((count, _)) = of.filter(|_| result.code == AbortCode(0)) {
                 *count += 1;
             }
         }
-        let mut told: Vec<(u64, Outcome)> = Vec::new();
+        let mut outcomes: Vec<(u64, Outcome)> = Vec::new();
         let mut parents: Vec<Arc<Vnode>> = Vec::new();
         let mut again: Vec<u64> = Vec::new();
-        for (one, made) in sent.iter().zip(&reply.made) {
+        for (one, result) in sent.iter().zip(&reply.results) {
             if !parents
                 .iter()
                 .any(|known| Arc::ptr_eq(known, &one.directory))
             {
                 parents.push(one.directory.clone());
             }
-            if made.code == AbortCode::VNOVNODE {
+            if result.code == AbortCode::VNOVNODE {
                 self.forget_numbers(&one.directory);
             }
-            if made.code != AbortCode(0) && !is_final(made.code) {
+            if result.code != AbortCode(0) && !is_final(result.code) {
                 again.push(one.number);
                 continue;
             }
-            if made.code != AbortCode(0) {
-                self.refused(queue, one, (&CallError::Aborted(made.code), true));
+            if result.code != AbortCode(0) {
+                self.refused(queue, one, (&CallError::Aborted(result.code), true));
                 continue;
             }
-            self.note_created(queue, one, made, by);
-            told.push((one.number, Ok((made.status, true))));
+            self.note_created(queue, one, result, by);
+            outcomes.push((one.number, Ok((result.status, true))));
         }
         for directory in parents {
-            let Some((count, made_in)) = directories.get(&directory.fid()) else {
+            let Some((count, changed)) = directories.get(&directory.fid()) else {
                 continue;
             };
-            self.grew(&queue.user, &directory, (*count, made_in), asked);
+            self.apply_directory(&queue.user, &directory, (*count, changed), asked);
         }
         let waiting: Vec<_> = {
-            let mut line = queue.line.lock();
-            let items = told.into_iter().map(|(number, outcome)| {
-                let item = line.items.remove(&number);
+            let mut state = queue.state.lock();
+            let items = outcomes.into_iter().map(|(number, outcome)| {
+                let item = state.items.remove(&number);
                 (item.map(|item| item.waiting).unwrap_or_default(), outcome)
             });
             items.collect()
@@ -340,7 +343,7 @@ impl Creates {
     }
 
     /// Notes that the server has created a file.
-    fn note_created(&self, queue: &Queue, one: &Sent, made: &Made, by: SocketAddr) {
+    fn note_created(&self, queue: &Queue, one: &Sent, result: &CreateResult, by: SocketAddr) {
         let Sent { vnode, asked, .. } = one;
         let asked = asked.answered_by(by);
         let user = &queue.user;
@@ -349,13 +352,13 @@ impl Creates {
             let mut state = vnode.state.lock();
             state.life.created();
             state.stores.set_failed(None);
-            vnode.body.lock().created();
+            vnode.body.lock().create_done();
         }
         self.pending_creates.fetch_sub(1, Ordering::AcqRel);
-        let promise = Some((made.callback, asked));
+        let promise = Some((result.callback, asked));
         self.promises
-            .apply_status(user, vnode, &made.status, promise);
-        shrank(&one.directory);
+            .apply_status(user, vnode, &result.status, promise);
+        uncount_pending(&one.directory);
         let now = vnode.shown_status();
         let differ = |a: &AfsFetchStatus, b: &AfsFetchStatus| {
             (a.owner, a.group, a.unix_mode, a.caller_access)
@@ -369,20 +372,20 @@ impl Creates {
     }
 
     /// Applies the server's answer about a directory in which `count` more files were created.
-    fn grew(
+    fn apply_directory(
         &self,
         user: &Arc<User>,
         directory: &Arc<Vnode>,
-        (count, made_in): (u64, &MadeIn),
+        (count, changed): (u64, &ChangedDirectory),
         asked: Instant,
     ) {
-        let grown = (count, &made_in.status);
+        let grown = (count, &changed.status);
         self.promises.apply_growth(user, directory, grown, None);
         let lost = directory
             .state
             .lock()
             .lease
-            .extend(asked, made_in.lease_secs);
+            .extend(asked, changed.lease_secs);
         if lost {
             self.lease_ends(directory);
         }
@@ -416,8 +419,8 @@ impl Creates {
             self.promises.invalidate(&one.directory);
         }
         let waiting = {
-            let mut line = queue.line.lock();
-            line.change(one.number, |item| {
+            let mut state = queue.state.lock();
+            state.change(one.number, |item| {
                 item.wanted = Urgency::No;
                 item.sent = false;
                 item.failed = Some(Instant::now());
@@ -436,8 +439,8 @@ impl Creates {
     pub(crate) fn refused_creates(&self) -> Vec<(Arc<Vnode>, u32)> {
         let queues: Vec<_> = self.queues.lock().values().cloned().collect();
         let refused = queues.iter().flat_map(|queue| {
-            let line = queue.line.lock();
-            let refused = line.items.values().filter(|item| item.failed.is_some());
+            let state = queue.state.lock();
+            let refused = state.items.values().filter(|item| item.failed.is_some());
             let vnodes: Vec<_> = refused.map(|item| item.vnode.clone()).collect();
             vnodes.into_iter().map(|vnode| (vnode, queue.user.uid()))
         });
@@ -452,10 +455,10 @@ impl Creates {
         let Some(pending) = pending else {
             return false;
         };
-        let item = pending.queue.line.lock().take_out(pending.number);
+        let item = pending.queue.state.lock().take_out(pending.number);
         if let Some(item) = item {
             self.pending_creates.fetch_sub(1, Ordering::AcqRel);
-            shrank(&item.directory);
+            uncount_pending(&item.directory);
         }
         self.vnodes.forget_unstored(vnode);
         let owed = vnode.vanished();
@@ -466,15 +469,15 @@ impl Creates {
     /// Rule 2: sends old pending creates, for the life of the cache.
     pub(crate) async fn keep_creating(this: Weak<Self>) {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             let Some(this) = this.upgrade() else {
                 return;
             };
             let queues: Vec<_> = {
                 let mut queues = this.queues.lock();
-                if queues.len() > LINES_MAX {
+                if queues.len() > QUEUES_MAX {
                     queues.retain(|_, queue| {
-                        Arc::strong_count(queue) > 1 || !queue.line.lock().items.is_empty()
+                        Arc::strong_count(queue) > 1 || !queue.state.lock().items.is_empty()
                     });
                 }
                 queues.values().cloned().collect()
@@ -492,11 +495,11 @@ impl Creates {
         let mut failed = Vec::new();
         for queue in queues {
             self.send_queue(&queue, None).await;
-            let line = queue.line.lock();
-            failed.extend(line.items.values().map(|item| item.vnode.clone()));
+            let state = queue.state.lock();
+            failed.extend(state.items.values().map(|item| item.vnode.clone()));
         }
         let why = |vnode: Arc<Vnode>| {
-            let error = not_made(&vnode, CallError::Aborted(AbortCode::from_errno(5)));
+            let error = create_error(&vnode, CallError::Aborted(AbortCode::from_errno(5)));
             (vnode, error)
         };
         failed.into_iter().map(why).collect()
@@ -520,7 +523,7 @@ impl Drop for UnderWay<'_> {
 }
 
 /// Counts one pending create less in a directory.
-fn shrank(directory: &Vnode) {
+fn uncount_pending(directory: &Vnode) {
     directory.state.lock().lease.remove_pending();
 }
 
@@ -538,7 +541,7 @@ fn is_final(code: AbortCode) -> bool {
     errors.contains(&code) || others.contains(&code.0)
 }
 
-fn not_made(vnode: &Vnode, cause: CallError) -> Error {
+fn create_error(vnode: &Vnode, cause: CallError) -> Error {
     Error::Fileserver {
         what: format!("creating {}", vnode.fid()),
         cause,

@@ -103,7 +103,7 @@ impl Lock {
 
 /// The kinds of lock that a server keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum ServerLockKind {
     /// The whole file.
     Whole(LockKind),
     /// At least these bytes.
@@ -113,7 +113,7 @@ pub(super) enum What {
 /// A lock that a server keeps for us.
 #[derive(Clone, Debug)]
 pub(super) struct ServerLock {
-    pub(super) what: What,
+    pub(super) what: ServerLockKind,
     /// The user whose call set it.
     pub(super) user: Arc<User>,
     /// When it was last set or extended.

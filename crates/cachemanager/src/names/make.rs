@@ -23,7 +23,7 @@ use cellar_client::error::{PathProblem, Result};
 use cellar_client::mount_point::{MOUNT_POINT_MODE, MountPoint};
 
 /// The answer of a server that created something.
-struct Made {
+struct NewEntry {
     fid: Fid,
     status: AfsFetchStatus,
     directory: AfsFetchStatus,
@@ -70,13 +70,13 @@ impl Names {
             name,
             in_status,
         };
-        let taken = |reply: rxafs::CreateFileReply| Made {
+        let entry_of = |reply: rxafs::CreateFileReply| NewEntry {
             fid: reply.fid,
             status: reply.status,
             directory: reply.dir_status,
             callback: reply.callback,
         };
-        let made = self.make(user, directory, name, create, taken).await?;
+        let made = self.make(user, directory, name, create, entry_of).await?;
         made.state.lock().opens.created();
         Ok(made)
     }
@@ -98,13 +98,13 @@ impl Names {
             name,
             in_status,
         };
-        let taken = |reply: rxafs::MakeDirReply| Made {
+        let entry_of = |reply: rxafs::MakeDirReply| NewEntry {
             fid: reply.fid,
             status: reply.status,
             directory: reply.dir_status,
             callback: reply.callback,
         };
-        self.make(user, directory, name, make, taken).await
+        self.make(user, directory, name, make, entry_of).await
     }
 
     /// Creates a file or directory. The server gives a promise about it.
@@ -114,14 +114,14 @@ impl Names {
         directory: &Arc<Vnode>,
         name: &[u8],
         arguments: impl FnOnce(Fid, AfsName) -> P,
-        taken: impl FnOnce(P::Reply) -> Made,
+        entry_of: impl FnOnce(P::Reply) -> NewEntry,
     ) -> Result<Arc<Vnode>> {
         let asked = self.promises.begin_new();
         let reply = self
             .changes
             .change_at(user, (directory, None), name, arguments);
         let (reply, by) = reply.await?;
-        let made = taken(reply);
+        let made = entry_of(reply);
         let asked = by.map_or(asked, |by| asked.answered_by(by));
         self.entered(user, directory, &made.directory, name, made.fid);
         let promise = Some((made.callback, asked));

@@ -10,7 +10,7 @@ use tokio::time::{Duration, Instant};
 
 use super::kernel_state::NOTICE_EARLIER;
 use super::status_request::StatusRequest;
-use cellar_client::course::SETTLE_TIME;
+use cellar_client::operation::STALL_GRACE;
 
 /// The most users whose rights to one vnode are kept.
 const RIGHTS_MAX: usize = 16;
@@ -161,12 +161,12 @@ impl CachedStatus {
     }
 
     /// Whether all changes of our own are decided for an answer to this request. A change without
-    /// an answer is made, or will never be made, when the server has answered for [`SETTLE_TIME`]
+    /// an answer is made, or will never be made, when the server has answered for [`STALL_GRACE`]
     /// since.
     pub(crate) fn own_changes_decided(&mut self, asked: &StatusRequest) -> bool {
         match self.own_change {
             OwnChange::Decided => {}
-            OwnChange::AnsweredAt(first) if asked.at() >= first + SETTLE_TIME => {
+            OwnChange::AnsweredAt(first) if asked.at() >= first + STALL_GRACE => {
                 self.own_change = OwnChange::Decided;
             }
             OwnChange::AnsweredAt(_) => return false,

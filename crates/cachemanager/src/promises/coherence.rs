@@ -9,7 +9,7 @@
 //!    longer true. Reasons: the promise was broken, has run out, or was lost with its server; or an
 //!    answer of a server shows another version. It is owed once.
 //! 2. The break of a server is answered after the notice has taken effect, or after
-//!    [`SETTLE_TIME`](crate::SETTLE_TIME).
+//!    [`NOTICE_TIMEOUT`](crate::NOTICE_TIMEOUT).
 //! 3. If the kernel receives the news with the next answer anyway, no notice is sent.
 //! 4. A request for attributes, an open and a lock wait for the notices about their vnode that are
 //!    under way. Reads, writes and changes of attributes do not wait: notices wait for pages that

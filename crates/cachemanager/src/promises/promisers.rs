@@ -75,21 +75,21 @@ impl Promisers {
         self.promisers.lock().keys().copied().collect()
     }
 
-    /// Returns the servers that were silent for a while and got nothing. `heard`: the time at which
-    /// a server last answered. Marks them as handled.
+    /// Returns the servers that were silent for a while and got nothing. `last_answer`: the time at
+    /// which a server last answered. Marks them as handled.
     pub(crate) fn due(
         &self,
         now: Instant,
         every: Option<Duration>,
-        heard: impl Fn(SocketAddr) -> Option<Instant>,
+        last_answer: impl Fn(SocketAddr) -> Option<Instant>,
     ) -> Due {
         let mut due = Due::default();
         let mut promisers = self.promisers.lock();
         promisers.retain(|_, promiser| now < promiser.until);
         for (server, promiser) in promisers.iter_mut() {
-            let heard = heard(*server);
+            let last_answer = last_answer(*server);
             let since = |last: Instant| {
-                let last = heard.map_or(last, |heard| heard.max(last));
+                let last = last_answer.map_or(last, |last_answer| last_answer.max(last));
                 now.saturating_duration_since(last)
             };
             if since(promiser.probed) >= PROBE_TIME {
@@ -128,8 +128,8 @@ mod tests {
             callback_type: Callback::SHARED,
         };
         alive.promised(&vnode, &callback, &asked);
-        let due = |seconds: u32, every, heard: Option<u32>| {
-            let due = alive.due(at(seconds), every, |_| heard.map(at));
+        let due = |seconds: u32, every, last_answer: Option<u32>| {
+            let due = alive.due(at(seconds), every, |_| last_answer.map(at));
             (due.pings.len(), due.probes.len())
         };
         assert_eq!(due(19, every, None), (0, 0));

@@ -86,7 +86,7 @@ impl Reads {
                 let around = [0..needed.start, needed.end..u64::MAX];
                 self.shrink(goal, goal, Some((vnode, around)));
                 if let Some(index) = self.vnodes.index() {
-                    index.try_again();
+                    index.retry_log();
                 }
                 done = put();
             }

@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use crate::reads::Reads;
 use crate::user::User;
 use crate::vnode::Vnode;
-use crate::watcher::{Length, SETTLE_TIME};
+use crate::watcher::{Length, NOTICE_TIMEOUT};
 use cellar_client::error::Result;
 
 /// How often a file is renewed if the kernel makes no request about it.
@@ -79,10 +79,10 @@ impl Renewals {
         }
     }
 
-    /// Waits for the answers, at most [`SETTLE_TIME`]. Later answers are applied too.
+    /// Waits for the answers, at most [`NOTICE_TIMEOUT`]. Later answers are applied too.
     pub(crate) async fn done(mut self) {
         let all = async { while self.waited_for.join_next().await.is_some() {} };
-        let _late = tokio::time::timeout(SETTLE_TIME, all).await;
+        let _late = tokio::time::timeout(NOTICE_TIMEOUT, all).await;
         self.waited_for.detach_all();
     }
 }

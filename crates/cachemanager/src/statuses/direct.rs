@@ -144,7 +144,7 @@ impl Statuses {
         let Some(status) = vnode.last_status() else {
             return Ok(None);
         };
-        if piece.cuts() {
+        if piece.truncates() {
             *vnode.devices.kept.lock() = None;
         }
         let client = user.client();

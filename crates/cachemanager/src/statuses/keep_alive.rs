@@ -142,11 +142,11 @@ impl Statuses {
             );
             self.network_changed(addresses, way == PathChange::Another);
         }
-        let heard = |server| self.env.reach.heard_at(server);
-        let due = self
-            .promises
-            .promisers()
-            .due(Instant::now(), self.env.options.nat_ping, heard);
+        let last_answer = |server| self.env.reach.last_answer(server);
+        let due =
+            self.promises
+                .promisers()
+                .due(Instant::now(), self.env.options.nat_ping, last_answer);
         for server in due.pings {
             self.env.port.keep_mapping(server);
         }

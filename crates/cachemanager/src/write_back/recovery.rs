@@ -52,7 +52,7 @@ impl WriteBack {
             return;
         };
         let mut left = Vec::new();
-        for place in index.left_dirty() {
+        for place in index.dirty_files() {
             let vnode = match self.vnode_of(&place).await {
                 Ok(vnode) => vnode,
                 Err(error) => {
@@ -115,12 +115,12 @@ impl WriteBack {
             }
             return Err(error);
         }
-        let settled = match left_over.in_doubt {
+        let confirmed = match left_over.in_doubt {
             Some(piece) => self.compare_with_server(user, vnode, piece).await,
             None => Ok(()),
         };
         drop(postponed);
-        let asked = match settled {
+        let asked = match confirmed {
             // The server is asked even if the status is promised by now: while postponed, that
             // status decided nothing.
             Ok(()) if left_over.in_doubt.is_some() => {
@@ -150,7 +150,8 @@ impl WriteBack {
         let status = reply.status;
         let mut body = vnode.body.lock();
         let next = body.version().wrapping_add(1) == status.data_version && start < end;
-        let like_ours = body.cut() == cut && end <= status.length && status.length <= body.length();
+        let like_ours =
+            body.truncated_to() == cut && end <= status.length && status.length <= body.length();
         if next && like_ours && body.recovered().is_some() {
             let ours = body.read(start, end).map_err(|cause| local(vnode, cause))?;
             if pieces.concat() == ours {

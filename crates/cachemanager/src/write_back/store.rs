@@ -30,9 +30,9 @@ use crate::user::User;
 use crate::vnode::Vnode;
 use crate::write_back::WriteBack;
 use crate::write_back::attributes::without_attributes;
-use cellar_client::course::Course;
 use cellar_client::errno::errno;
 use cellar_client::error::Result;
+use cellar_client::operation::VolumeOperation;
 use cellar_client::store::store;
 
 /// The number of dirty bytes of a file at which a store begins while the file is still being
@@ -227,14 +227,14 @@ impl WriteBack {
             },
             position: piece.start,
             length: piece.end - piece.start,
-            file_length: match piece.cuts() {
+            file_length: match piece.truncates() {
                 // Bytes that other clients appended stay.
                 false if vnode.store_turn.is_shared() => LENGTH_MAX,
                 _ => piece.file_length,
             },
         };
         if self.creates.is_pending(vnode) {
-            let whole = piece.start == 0 && piece.end == piece.file_length && !piece.cuts();
+            let whole = piece.start == 0 && piece.end == piece.file_length && !piece.truncates();
             if whole && piece.end > 0 && piece.end <= SMALL {
                 let hurry = !vnode.store_turn.is_background();
                 let made = self
@@ -277,9 +277,9 @@ impl WriteBack {
         chunks: &[Bytes],
     ) -> Result<AfsFetchStatus> {
         let what = format!("storing {}", vnode.fid());
-        let mut course = Course::start(user.client(), vnode.volume()).await?;
+        let mut operation = VolumeOperation::start(user.client(), vnode.volume()).await?;
         let reply = store(
-            &mut course,
+            &mut operation,
             vnode.store_turn.unanswered(),
             arguments,
             chunks,

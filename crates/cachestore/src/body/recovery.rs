@@ -11,7 +11,7 @@ use crate::recovery_notes::{BodyNotes, RecoveredChanges};
 
 impl Body {
     /// A body in the cache directory, with the bytes that an earlier process left of it.
-    pub fn of_disk(index: &Arc<Index>, place: FileKey, space: Arc<Space>) -> Self {
+    pub fn on_disk(index: &Arc<Index>, place: FileKey, space: Arc<Space>) -> Self {
         let left = index.take(&place);
         let (notes, clean) = BodyNotes::new(index, place, left.as_ref());
         let backing = notes.backing(left.as_ref().is_some_and(|left| left.own_file));
@@ -133,7 +133,7 @@ impl Body {
     /// Puts dirty bytes aside that cannot be stored, or an empty file that cannot be made. `why` is
     /// written beside them.
     pub fn put_aside(&mut self, why: &str) {
-        if !self.changed && self.made().is_none() {
+        if !self.changed && self.local_create().is_none() {
             return self.abandon();
         }
         self.recovered = None;

@@ -102,7 +102,7 @@ impl Body {
             notes.stored(self.version, status.data_version, &whole);
         }
         self.version = status.data_version;
-        self.met = status.data_version;
+        self.seen_version = status.data_version;
         self.server_length = status.length;
         if !ours_alone {
             self.contents += 1;
@@ -113,13 +113,13 @@ impl Body {
         let later = self
             .meanwhile
             .take()
-            .filter(|met| met.data_version > status.data_version);
-        let Some(met) = later else {
+            .filter(|later| later.data_version > status.data_version);
+        let Some(later) = later else {
             return !ours_alone;
         };
         // If nothing of ours is left to be stored, the length is what others made of it since.
         self.changed = self.changed && self.lacks_a_piece();
-        self.apply_status(&met) || !ours_alone
+        self.apply_status(&later) || !ours_alone
     }
 
     /// Notes that the store of a piece failed: its bytes are dirty again. Returns whether bytes
@@ -141,7 +141,7 @@ impl Body {
         if let Some(notes) = self.notes.as_mut().filter(|_| self.changed) {
             notes.not_stored();
         }
-        let met = self.meanwhile.take();
-        met.is_some_and(|met| self.apply_status(&met))
+        let later = self.meanwhile.take();
+        later.is_some_and(|status| self.apply_status(&status))
     }
 }

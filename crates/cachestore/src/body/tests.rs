@@ -278,7 +278,7 @@ fn attributes_that_did_not_come_with_the_bytes_are_left_to_be_stored() {
     };
     assert!(!body.stored(&piece, &shown, &[]));
     body.attributes_stored(&piece.set, Some(&shown));
-    assert_eq!(body.shown(shown).unix_mode, 0o600);
+    assert_eq!(body.with_local_changes(shown).unix_mode, 0o600);
     assert_eq!(body.next_piece(STORE_BYTES), None);
     let left = AfsStoreStatus {
         client_mod_time: None,

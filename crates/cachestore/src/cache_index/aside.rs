@@ -35,9 +35,9 @@ impl Index {
             dirty.version,
             dirty.length,
         );
-        if let Some(made) = &entry.made {
-            let name = String::from_utf8_lossy(&made.name);
-            let (directory, uniquifier) = made.directory;
+        if let Some(create) = &entry.local_create {
+            let name = String::from_utf8_lossy(&create.name);
+            let (directory, uniquifier) = create.directory;
             text.push_str(&format!(
                 "made as {name} in {}.{}.{}\n",
                 fid.volume.0, directory.0, uniquifier.0

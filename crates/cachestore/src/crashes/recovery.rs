@@ -75,7 +75,7 @@ fn what_damage_hides_is_put_aside_too() {
     world.take().write(3, b"abc", NOW).expect("writes");
     let log = directory.path().join("index");
     let damaged = std::fs::metadata(&log).expect("a log").len() as usize - 1;
-    let mut other = Body::of_disk(&world.index, place(2), world.space.clone());
+    let mut other = Body::on_disk(&world.index, place(2), world.space.clone());
     other.apply_status(&server.status());
     other.write(5, b"xyz", NOW).expect("writes");
     drop((other, world));
@@ -84,7 +84,7 @@ fn what_damage_hides_is_put_aside_too() {
     std::fs::write(&log, bytes).expect("written");
     let mut world = World::open(directory.path(), server, BOOT);
     assert_eq!(world.view(), b"0123456789");
-    let mut other = Body::of_disk(&world.index, place(2), world.space.clone());
+    let mut other = Body::on_disk(&world.index, place(2), world.space.clone());
     other.apply_status(&world.server.status());
     let [about] = &aside(directory.path())[..] else {
         panic!("one is put aside");
@@ -190,7 +190,7 @@ fn files_at_rest_go_first_used_least_first() {
     };
     let index = open(&space);
     let fill = |index: &Arc<Index>, space: &Arc<Space>, number| {
-        let mut body = Body::of_disk(index, place(number), space.clone());
+        let mut body = Body::on_disk(index, place(number), space.clone());
         body.apply_status(&status(1, 100));
         body.fill(&status(1, 100), 0..100, &[Bytes::from(vec![3; 100])])
             .expect("fills");
@@ -244,7 +244,7 @@ fn what_is_lent_stays_what_it_was() {
     world.take().forget_range(0..50_000).expect("works");
     assert!(world.take().is_lent() && world.take().lend().is_some());
     // Another version, and what is forgotten, are other files.
-    let before = world.take().contents();
+    let before = world.take().content_generation();
     world.server = Server {
         version: 5,
         bytes: vec![7; 120_000],
@@ -253,11 +253,15 @@ fn what_is_lent_stays_what_it_was() {
     world.take().apply_status(&status);
     fill(&mut world, 0..120_000);
     assert!(is_old(&file) && !world.take().is_lent());
-    assert_ne!(world.take().contents(), before);
+    assert_ne!(world.take().content_generation(), before);
     let (second, _lent) = world.take().lend().expect("the new one");
-    let before = world.take().contents();
+    let before = world.take().content_generation();
     world.take().forget_clean();
-    assert_ne!(world.take().contents(), before, "flushed while it is lent");
+    assert_ne!(
+        world.take().content_generation(),
+        before,
+        "flushed while it is lent"
+    );
     fill(&mut world, 0..120_000);
     assert!(is_old(&file));
     assert_eq!(second.metadata().expect("metadata").len(), 120_000);

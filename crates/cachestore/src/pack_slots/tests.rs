@@ -50,7 +50,7 @@ fn unasked((index, space): &(Arc<Index>, Arc<Space>), number: u32) -> Body {
         vnode: VnodeId(2 * number),
         uniquifier: Uniquifier(9),
     };
-    Body::of_disk(index, ("test.cell".into(), fid), space.clone())
+    Body::on_disk(index, ("test.cell".into(), fid), space.clone())
 }
 
 fn status(length: u64) -> AfsFetchStatus {

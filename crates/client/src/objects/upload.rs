@@ -305,7 +305,7 @@ impl Client {
         };
         let asked = format!("storing {what}");
         let until = Instant::now() + BUSY_WAIT;
-        let mut told = false;
+        let mut is_logged = false;
         loop {
             if upload.stop.is_asked() {
                 let what = what.to_owned();
@@ -317,9 +317,9 @@ impl Client {
                     if failure.code() == Some(AbortCode::EBUSY) && Instant::now() < until =>
                 {
                     // The server itself has waited for a while before it answered `EBUSY`.
-                    if !told {
+                    if !is_logged {
                         waits();
-                        told = true;
+                        is_logged = true;
                     }
                     let pause = sleep(Duration::from_millis(200));
                     let _asked = upload.stop.unless(pause).await;

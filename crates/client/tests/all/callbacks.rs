@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use cellar_client::{CallbackService, Promises, Settled};
+use cellar_client::{BreakHandled, CallbackService, Promises};
 use cellar_rpc::{CallError, Connection, PortConfig, Runtime, Security};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::{AfsUuid, Fid};
@@ -18,12 +18,12 @@ struct Told {
 }
 
 impl Promises for Told {
-    fn broken(&self, fids: &[Fid]) -> Settled<'_> {
+    fn broken(&self, fids: &[Fid]) -> BreakHandled<'_> {
         self.broken.lock().extend_from_slice(fids);
         Box::pin(std::future::ready(()))
     }
 
-    fn all_broken(&self, _server: SocketAddr) -> Settled<'_> {
+    fn all_broken(&self, _server: SocketAddr) -> BreakHandled<'_> {
         *self.all.lock() += 1;
         Box::pin(std::future::ready(()))
     }

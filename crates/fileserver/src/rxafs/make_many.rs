@@ -26,7 +26,9 @@ use cellar_rpc::IncomingCall;
 use cellar_volume::{Changed, Error, Make, NewVnode, Ticket, VnodeContents, VnodeStatus};
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, VolumeId};
-use cellar_wire::rxafs::{FileType, MAKE_BYTES_MAX, MakeMany, MakeManyReply, Making, Makings};
+use cellar_wire::rxafs::{
+    CreateRequest, CreateRequests, FileType, MAKE_MANY_BYTES_MAX, MakeMany, MakeManyReply,
+};
 use cellar_wire::serve::HandleStream;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -54,17 +56,17 @@ impl HandleStream<MakeMany, IncomingCall> for FileService {
         arguments: MakeMany,
     ) -> Result<MakeManyReply, Refusal> {
         let server = &self.server;
-        let MakeMany { volume, makings } = arguments;
+        let MakeMany { volume, creates } = arguments;
         let session = server.session(call).await?;
-        let total = check(&makings)?;
-        let bodies = bodies(call, &makings, total).await?;
-        let aside = makings.len() > MAKE_AT_ONCE || total > MAKE_CHANGE_BYTES / 4;
+        let total = check(&creates)?;
+        let bodies = bodies(call, &creates, total).await?;
+        let aside = creates.len() > MAKE_AT_ONCE || total > MAKE_CHANGE_BYTES / 4;
         let job = Arc::new(Job {
             server: server.clone(),
             session,
             volume,
-            state: Mutex::new(State::of(makings.len())),
-            makings,
+            state: Mutex::new(State::of(creates.len())),
+            creates,
             bodies,
             begun: Instant::now(),
         });
@@ -84,17 +86,17 @@ impl HandleStream<MakeMany, IncomingCall> for FileService {
 }
 
 /// The number of bytes that follow. Checks that every entry is possible.
-fn check(makings: &Makings) -> Result<u64, Refusal> {
+fn check(creates: &CreateRequests) -> Result<u64, Refusal> {
     let mut total = 0;
-    for making in makings {
-        let bytes_of_none = making.kind != FileType::File && making.length > 0;
-        let text_of_none = making.kind != FileType::Symlink && !making.text.as_bytes().is_empty();
-        if making.kind == FileType::Invalid || bytes_of_none || text_of_none {
+    for create in creates {
+        let bytes_of_none = create.kind != FileType::File && create.length > 0;
+        let text_of_none = create.kind != FileType::Symlink && !create.text.as_bytes().is_empty();
+        if create.kind == FileType::Invalid || bytes_of_none || text_of_none {
             return Err(Refusal::Invalid);
         }
-        total += u64::from(making.length);
+        total += u64::from(create.length);
     }
-    if total > MAKE_BYTES_MAX {
+    if total > MAKE_MANY_BYTES_MAX {
         return Err(Refusal::Invalid);
     }
     Ok(total)
@@ -103,14 +105,14 @@ fn check(makings: &Makings) -> Result<u64, Refusal> {
 /// The bytes of each entry, as they arrive.
 async fn bodies(
     call: &mut IncomingCall,
-    makings: &Makings,
+    creates: &CreateRequests,
     total: u64,
 ) -> Result<Vec<Vec<Bytes>>, Refusal> {
     let mut left = total;
     let mut gathered: VecDeque<Bytes> = gather(call, &mut left, total).await?.into();
-    let mut bodies = Vec::with_capacity(makings.len());
-    for making in makings {
-        let (mut body, mut wanted) = (Vec::new(), making.length as usize);
+    let mut bodies = Vec::with_capacity(creates.len());
+    for create in creates {
+        let (mut body, mut wanted) = (Vec::new(), create.length as usize);
         while wanted > 0 {
             let mut piece = gathered.pop_front().ok_or(Refusal::StoppedSending)?;
             if piece.len() > wanted {
@@ -129,7 +131,7 @@ struct Job {
     server: Arc<Server>,
     session: Session,
     volume: VolumeId,
-    makings: Makings,
+    creates: CreateRequests,
     bodies: Vec<Vec<Bytes>>,
     state: Mutex<State>,
     begun: Instant,
@@ -196,27 +198,27 @@ impl Job {
         self.server.volume_of(root, VolumeAccess::Change)
     }
 
-    fn dir_of(&self, making: &Making) -> Fid {
+    fn dir_of(&self, create: &CreateRequest) -> Fid {
         Fid {
             volume: self.volume,
-            vnode: making.dir_vnode,
-            uniquifier: making.dir_uniquifier,
+            vnode: create.dir_vnode,
+            uniquifier: create.dir_uniquifier,
         }
     }
 
-    fn fid_of(&self, making: &Making) -> Fid {
+    fn fid_of(&self, create: &CreateRequest) -> Fid {
         Fid {
             volume: self.volume,
-            vnode: making.vnode,
-            uniquifier: making.uniquifier,
+            vnode: create.vnode,
+            uniquifier: create.uniquifier,
         }
     }
 
     /// The directories, in the order of their first use.
     fn dirs(&self) -> Vec<Fid> {
         let mut dirs = Vec::new();
-        for making in &self.makings {
-            let dir = self.dir_of(making);
+        for create in &self.creates {
+            let dir = self.dir_of(create);
             if !dirs.contains(&dir) {
                 dirs.push(dir);
             }
@@ -239,7 +241,7 @@ impl Job {
         let attached = self.attached()?;
         while let Some(first) = state.done.iter().position(Option::is_none) {
             let these = self.batch_from(&state, first);
-            let dir = self.dir_of(&self.makings[first]);
+            let dir = self.dir_of(&self.creates[first]);
             match self.dir_for_insert(&attached, dir) {
                 Ok(place) => self.make(&attached, &mut state, place, &these)?,
                 Err(refusal) if is_of_call(&refusal) => return Err(refusal),
@@ -255,15 +257,15 @@ impl Job {
 
     /// The entries, starting with the first, that one change can create.
     fn batch_from(&self, state: &State, first: usize) -> Vec<usize> {
-        let dir = self.dir_of(&self.makings[first]);
+        let dir = self.dir_of(&self.creates[first]);
         let mut bytes = 0;
         let fits = |index: &usize| {
-            let making = &self.makings[*index];
-            bytes += u64::from(making.length);
+            let create = &self.creates[*index];
+            bytes += u64::from(create.length);
             let small = *index == first || bytes <= MAKE_CHANGE_BYTES;
-            small && self.dir_of(making) == dir && state.done[*index].is_none()
+            small && self.dir_of(create) == dir && state.done[*index].is_none()
         };
-        (first..self.makings.len()).take_while(fits).collect()
+        (first..self.creates.len()).take_while(fits).collect()
     }
 
     fn dir_for_insert(&self, attached: &Attached, dir: Fid) -> Result<ParentDirectory, Refusal> {
@@ -352,21 +354,21 @@ impl Job {
         index: usize,
         error: Error,
     ) -> Result<(), Refusal> {
-        let (making, volume) = (&self.makings[index], &attached.volume);
+        let (create, volume) = (&self.creates[index], &attached.volume);
         let refusal = Refusal::from(error);
         if is_of_call(&refusal) {
             return Err(refusal);
         }
         // Whatever the error was: an existing entry needs no number and no room.
-        let outcome = match volume.lookup(place.dir, making.name.as_bytes()) {
-            Ok(fid) if fid == self.fid_of(making) => self.existing_entry(attached, place, making),
+        let outcome = match volume.lookup(place.dir, create.name.as_bytes()) {
+            Ok(fid) if fid == self.fid_of(create) => self.existing_entry(attached, place, create),
             Ok(_) => Err(Refusal::Store(Error::Exists)),
             Err(Error::NotFound) => Err(refusal),
             Err(error) => Err(error.into()),
         };
         match outcome {
             Ok(done) => {
-                state.tickets.push(volume.last_change(making.vnode));
+                state.tickets.push(volume.last_change(create.vnode));
                 state.tickets.push(volume.last_change(place.dir.vnode));
                 state.done[index] = Some(Ok(done));
             }
@@ -383,12 +385,12 @@ impl Job {
         index: usize,
         later: bool,
     ) -> Result<Make<'_>, Refusal> {
-        let making = &self.makings[index];
-        let name = new_name(&making.name)?;
-        let target = text(making.text.as_bytes())?;
+        let create = &self.creates[index];
+        let name = new_name(&create.name)?;
+        let target = text(create.text.as_bytes())?;
         check_free(name)?;
-        let new: NewVnode = new_vnode(self.session.identity(), &making.in_status);
-        let what = match making.kind {
+        let new: NewVnode = new_vnode(self.session.identity(), &create.in_status);
+        let what = match create.kind {
             FileType::File if later => VnodeContents::File(&[]),
             FileType::File => VnodeContents::File(&self.bodies[index]),
             FileType::Directory => VnodeContents::Directory,
@@ -400,8 +402,8 @@ impl Job {
         };
         Ok(Make {
             name,
-            vnode: making.vnode,
-            uniquifier: making.uniquifier,
+            vnode: create.vnode,
+            uniquifier: create.uniquifier,
             what,
             new,
         })
@@ -412,18 +414,18 @@ impl Job {
         &self,
         attached: &Attached,
         place: ParentDirectory,
-        making: &Making,
+        create: &CreateRequest,
     ) -> Result<Done, Refusal> {
         let (identity, volume) = (self.session.identity(), &attached.volume);
-        let status = volume.status(self.fid_of(making))?;
+        let status = volume.status(self.fid_of(create))?;
         let holder = self.session.holder();
-        let own = volume.is_reserved(holder, making.vnode, making.uniquifier);
+        let own = volume.is_reserved(holder, create.vnode, create.uniquifier);
         if own || identity.may_fetch_status(&status, place.access.caller, volume.owner()) {
             Ok(Done {
                 status,
                 access: place.access,
                 // An interrupted call left the file in this state, between creation and store.
-                lacks_bytes: making.length > 0 && status.data_version == 0,
+                lacks_bytes: create.length > 0 && status.data_version == 0,
             })
         } else {
             Err(Refusal::Store(Error::Exists))
@@ -460,26 +462,26 @@ impl Job {
         later: bool,
     ) -> Done {
         let (server, session, volume) = (&self.server, &self.session, &attached.volume);
-        let making = &self.makings[index];
+        let create = &self.creates[index];
         count_new(session, volume, &place.before);
         volume.count_access();
         server
             .statistics
             .count_lookup(cellar_volume::FileType::Directory);
-        if making.kind == FileType::File {
-            let name = making.name.as_bytes();
+        if create.kind == FileType::File {
+            let name = create.name.as_bytes();
             server
                 .objects
                 .note_created(volume, place.dir, status.fid, name);
         }
-        let has_bytes = making.length > 0;
+        let has_bytes = create.length > 0;
         if has_bytes && !later {
             volume.count_access();
             server
                 .statistics
                 .count_lookup(cellar_volume::FileType::File);
             volume.count_change(session.origin(), &status, session.context());
-            self.count_bytes(making, true);
+            self.count_bytes(create, true);
         }
         Done {
             status,
@@ -488,8 +490,8 @@ impl Job {
         }
     }
 
-    fn count_bytes(&self, making: &Making, whole: bool) {
-        let (bytes, took): (u64, Duration) = (making.length.into(), self.begun.elapsed());
+    fn count_bytes(&self, create: &CreateRequest, whole: bool) {
+        let (bytes, took): (u64, Duration) = (create.length.into(), self.begun.elapsed());
         let statistics = &self.server.statistics;
         statistics.transfer(Direction::Store, bytes, whole, took);
     }
@@ -523,12 +525,12 @@ impl Job {
             made.collect()
         };
         for (index, done) in lacking {
-            let making = &self.makings[index];
+            let create = &self.creates[index];
             let data: Arc<[Bytes]> = self.bodies[index].clone().into();
             let (server, session) = (&self.server, &self.session);
-            let time = making.in_status.client_mod_time;
+            let time = create.in_status.client_mod_time;
             let stored = store_gathered(server, session, done.status.fid, time, data).await;
-            self.count_bytes(making, stored.is_ok());
+            self.count_bytes(create, stored.is_ok());
             let outcome = match stored {
                 Ok(status) => Ok(Done { status, ..done }),
                 Err(refusal) => {
@@ -548,9 +550,9 @@ impl Job {
     /// file empty.
     async fn undo_create(&self, index: usize) {
         let (server, session) = (self.server.clone(), self.session.clone());
-        let making = &self.makings[index];
-        let (dir, fid) = (self.dir_of(making), self.fid_of(making));
-        let name = making.name.clone();
+        let create = &self.creates[index];
+        let (dir, fid) = (self.dir_of(create), self.fid_of(create));
+        let name = create.name.clone();
         let work = move || {
             let volume = server.volume_of(dir, VolumeAccess::Change)?.volume;
             if volume.lookup(dir, name.as_bytes())? != fid {

@@ -304,7 +304,7 @@ fn directories_that_are_made_are_leased_from_birth() {
         ];
         let reply = make_many(&one, &items).await.unwrap();
         assert_eq!(codes(&reply), [0, 0, 17]);
-        assert_eq!(reply.made[0].lease_secs, 15);
+        assert_eq!(reply.results[0].lease_secs, 15);
         let leases = reply.directories.iter().map(|dir| dir.lease_secs);
         assert_eq!(leases.collect::<Vec<_>>(), [0, 15]);
         assert_eq!(
@@ -319,7 +319,7 @@ fn directories_that_are_made_are_leased_from_birth() {
         deaf.service.deaf.store(true, Ordering::Relaxed);
         let mut block = Block::reserve(&deaf, root).await;
         let reply = made(&deaf, &[block.dir(root, "e")]).await;
-        assert_eq!(reply.made[0].lease_secs, 0);
+        assert_eq!(reply.results[0].lease_secs, 0);
         assert_eq!(cell.server.figures().leases, 0);
     });
 }

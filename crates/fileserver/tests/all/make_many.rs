@@ -11,7 +11,7 @@ use crate::common::{
 use cellar_objects::fake::Fault;
 use cellar_wire::AbortCode;
 use cellar_wire::ids::{Fid, ViceId, VolumeId};
-use cellar_wire::rxafs::{self, FileType, MAKE_BYTES_MAX, RESERVE_MAX};
+use cellar_wire::rxafs::{self, FileType, MAKE_MANY_BYTES_MAX, RESERVE_MAX};
 
 const NO_VNODE: i32 = 102;
 const NO_VOLUME: i32 = 103;
@@ -89,7 +89,7 @@ fn a_tree_is_made_as_by_single_calls() {
         items.push(block.file(root, "last", b"bytes"));
         let reply = made(&one, &items).await;
         assert_eq!(two.take_breaks(), [root], "once, and before the answer");
-        for (item, made) in items.iter().zip(&reply.made) {
+        for (item, made) in items.iter().zip(&reply.results) {
             let now = one.status(item.fid).await;
             assert_eq!(now.status, made.status);
             assert!(made.callback.expires_in_secs > 0);
@@ -161,7 +161,7 @@ fn said_twice_it_is_made_once() {
         // Later changes stay.
         two.store(items[1].fid, 0, b"other bytes").await.unwrap();
         let again = made(&one, &items).await;
-        assert_eq!(again.made[1].status.length, 11);
+        assert_eq!(again.results[1].status.length, 11);
         // A removed entry is not created again.
         let call = rxafs::RemoveFile {
             dir_fid: dir.fid,
@@ -248,7 +248,7 @@ fn rights_are_those_of_making_in_each_directory() {
         ];
         let reply = make_many(&one, &items).await.unwrap();
         assert_eq!(codes(&reply), [EACCES, 0, EACCES, 0]);
-        let made = &reply.made[1].status;
+        let made = &reply.results[1].status;
         assert_eq!((made.length, made.unix_mode), (5, 0o400));
         assert_eq!(made.owner, ViceId::ANONYMOUS);
         assert_eq!(cell.server.figures().stored.succeeded, 1);
@@ -315,7 +315,7 @@ fn calls_that_cannot_be_are_refused_whole() {
         text_of_a_file.making.text = rxafs::AfsPath::try_from("to").unwrap();
         let mut nothing = block.file(root, "n", b"");
         nothing.making.kind = FileType::Invalid;
-        let too_many = block.file(root, "m", &vec![0; MAKE_BYTES_MAX as usize]);
+        let too_many = block.file(root, "m", &vec![0; MAKE_MANY_BYTES_MAX as usize]);
         for bad in [bytes_of_a_dir, text_of_a_file, nothing, too_many] {
             assert_eq!(code_of(&one, &[good.clone(), bad]).await, EINVAL);
         }
@@ -335,9 +335,9 @@ fn calls_that_cannot_be_are_refused_whole() {
         let pages = one.fetch(root, 0, 1 << 20).await.unwrap();
         assert!(!pages.windows(4).any(|part| part == b"good"));
         // The largest number of bytes, and an empty call.
-        let most = block.file(root, "most", &pattern(MAKE_BYTES_MAX as usize));
+        let most = block.file(root, "most", &pattern(MAKE_MANY_BYTES_MAX as usize));
         made(&one, &[most]).await;
-        assert!(make_many(&one, &[]).await.unwrap().made.is_empty());
+        assert!(make_many(&one, &[]).await.unwrap().results.is_empty());
     });
 }
 
@@ -357,7 +357,7 @@ fn bytes_go_where_the_policies_say() {
             block.file(root, "c.o", b""),
         ];
         let reply = made(&one, &items).await;
-        for (item, made) in items.iter().zip(&reply.made) {
+        for (item, made) in items.iter().zip(&reply.results) {
             assert_eq!(one.fetch(item.fid, 0, 1 << 20).await.unwrap(), item.bytes);
             assert_eq!(one.status(item.fid).await.status, made.status);
             assert_eq!(made.status.client_mod_time, MADE);

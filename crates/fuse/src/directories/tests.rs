@@ -28,8 +28,8 @@ async fn client(cell: &TestCell) -> Client {
 async fn client_on(cell: &TestCell, port: cellar_testcell::Port) -> Client {
     let options = cell.cache_options();
     let cache = Cache::new(port, options, Arc::new(Anonymous), || NOW).expect("cache");
-    let told = Arc::new(Told::default());
-    cache.watch(told.clone());
+    let notices = Arc::new(RecordedNotices::default());
+    cache.watch(notices.clone());
     let user = cache.user(0).await.expect("user");
     let root = cache
         .names()
@@ -43,15 +43,15 @@ async fn client_on(cell: &TestCell, port: cellar_testcell::Port) -> Client {
         requests,
         user,
         root,
-        told,
+        notices,
     }
 }
 
 /// The notices that the kernel would get.
 #[derive(Default)]
-struct Told(Mutex<Vec<cellar_wire::ids::Fid>>);
+struct RecordedNotices(Mutex<Vec<cellar_wire::ids::Fid>>);
 
-impl Watcher for Told {
+impl Watcher for RecordedNotices {
     fn changed(&self, vnode: &Arc<Vnode>, _notice: Notice) {
         self.0.lock().push(vnode.fid());
     }
@@ -73,7 +73,7 @@ struct Client {
     requests: Requests,
     user: Arc<User>,
     root: Arc<Vnode>,
-    told: Arc<Told>,
+    notices: Arc<RecordedNotices>,
 }
 
 impl Client {
@@ -106,8 +106,8 @@ impl Client {
     }
 
     /// Reads a page of at most `room` lines.
-    async fn read(&self, handle: u64, offset: u64, room: usize) -> (Paper, Gift<'_>) {
-        let mut page = Paper {
+    async fn read(&self, handle: u64, offset: u64, room: usize) -> (PaperReply, GivenInodes<'_>) {
+        let mut page = PaperReply {
             room,
             lines: Vec::new(),
         };
@@ -118,29 +118,29 @@ impl Client {
         (page, gift)
     }
 
-    fn lookups(&self, name: &str, page: &Paper) -> Option<u64> {
+    fn lookups(&self, name: &str, page: &PaperReply) -> Option<u64> {
         let number = page.number(name).expect(name);
         self.requests.inodes.lookups(number)
     }
 }
 
 /// A page: the name of each line, with its inode and time.
-struct Paper {
+struct PaperReply {
     room: usize,
     lines: Vec<(String, Option<(u64, Duration)>)>,
 }
 
-impl Paper {
+impl PaperReply {
     fn number(&self, name: &str) -> Option<u64> {
         let line = self.lines.iter().find(|(known, _)| known == name)?;
         line.1.map(|(number, _)| number)
     }
 }
 
-impl Page for Paper {
+impl DirectoryReply for PaperReply {
     const PLUS: bool = true;
 
-    fn is_full(&mut self, line: &Line<'_>) -> bool {
+    fn is_full(&mut self, line: &DirectoryLine<'_>) -> bool {
         if self.lines.len() >= self.room {
             return true;
         }
@@ -281,12 +281,12 @@ async fn what_breaks_before_the_answer_has_arrived_is_told_after_it() {
     set.await.expect("mode");
     // The notice was written by now. The kernel ignored it, because it did not have the inode yet.
     until("the notice", async || {
-        reader.told.0.lock().contains(&file.fid())
+        reader.notices.0.lock().contains(&file.fid())
     })
     .await;
-    reader.told.0.lock().clear();
+    reader.notices.0.lock().clear();
     gift.sent();
-    assert_eq!(*reader.told.0.lock(), [file.fid()]);
+    assert_eq!(*reader.notices.0.lock(), [file.fid()]);
     cell.end();
 }
 
@@ -371,11 +371,11 @@ async fn the_mount_is_managed_by_who_may() {
         (CHECK_VOLUMES, "", ""),
         (FLUSH, "all", ""),
     ];
-    for (name, value, told) in managing {
+    for (name, value, notices) in managing {
         assert_eq!(set(stranger, name, value).await, Err(1), "{name}");
         assert_eq!(set(0, name, value).await, Ok(()), "{name}");
         let status = get(stranger, STATUS).await.expect("status");
-        assert!(status.contains(told), "{name}: {status}");
+        assert!(status.contains(notices), "{name}: {status}");
     }
     assert_eq!(set(0, CACHE_SIZE, "0").await, Ok(()));
     assert_eq!(requests.cache.management().size(), 64 << 20);
@@ -405,8 +405,8 @@ async fn the_mount_is_managed_by_who_may() {
     }
     // An operation on one directory is allowed for a user who can see it.
     assert_eq!(set(stranger, FLUSH, "volume").await, Ok(()));
-    let told = std::mem::take(&mut *client.told.0.lock());
-    assert!(told.contains(&client.root.fid()));
+    let notices = std::mem::take(&mut *client.notices.0.lock());
+    assert!(notices.contains(&client.root.fid()));
     assert_eq!(set(stranger, STORE_BEHIND, "1").await, Err(21));
     cell.end();
 }
@@ -571,23 +571,23 @@ async fn nobody_waits_for_a_cell_that_was_silent() {
     let entry = requests.lookup(0, ROOT_DIR, b"quiet.org", &root).await;
     let number = entry.expect("a name").attr.ino;
     assert!(!heard(), "a look-up of the name called its server");
-    let settle = async || {
+    let stat_target = async || {
         requests
             .find_root(0, number)
             .await
             .map_err(|errno| errno.code())
     };
-    assert_eq!(settle().await, Err(Errno::ETIMEDOUT.code()));
+    assert_eq!(stat_target().await, Err(Errno::ETIMEDOUT.code()));
     assert!(heard());
     while heard() {}
-    assert_eq!(settle().await, Err(Errno::ETIMEDOUT.code()));
+    assert_eq!(stat_target().await, Err(Errno::ETIMEDOUT.code()));
     assert!(!heard(), "the silent server was called again at once");
     // A user asks for the cell again.
     let set = requests.set_xattr(0, ROOT_DIR, CHECK_VOLUMES.as_bytes(), b"1", 0);
     set.await.expect("checkvolumes");
     tokio::select! {
         () = until("a call", async || heard()) => {}
-        settled = settle() => panic!("its server was not called: {settled:?}"),
+        answer = stat_target() => panic!("its server was not called: {answer:?}"),
     }
     network.shutdown();
     cell.end();

@@ -11,7 +11,7 @@ const F_WRLCK: i32 = 1;
 const F_UNLCK: i32 = 2;
 
 /// A request about a lock.
-pub(super) struct StatusRequest {
+pub(super) struct LockRequest {
     pub(super) handle: FileHandle,
     pub(super) owner: fuser::LockOwner,
     /// The first and the last byte.
@@ -22,7 +22,7 @@ pub(super) struct StatusRequest {
     pub(super) flock: bool,
 }
 
-impl StatusRequest {
+impl LockRequest {
     fn owner(&self) -> LockOwner {
         let family = match self.flock {
             true => LockFamily::Flock,
@@ -53,7 +53,7 @@ impl StatusRequest {
 
 impl Filesystem {
     /// Answers with the lock that conflicts.
-    pub(super) fn get_lock(&self, request: &Request, asked: StatusRequest, reply: ReplyLock) {
+    pub(super) fn get_lock(&self, request: &Request, asked: LockRequest, reply: ReplyLock) {
         let (requests, caller) = (self.requests.clone(), self.caller(request));
         self.run(async move {
             let Some(lock) = asked.lock() else {
@@ -78,7 +78,7 @@ impl Filesystem {
     pub(super) fn set_lock(
         &self,
         request: &Request,
-        asked: StatusRequest,
+        asked: LockRequest,
         sleep: bool,
         reply: ReplyEmpty,
     ) {

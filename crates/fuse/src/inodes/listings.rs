@@ -28,7 +28,7 @@ use super::Inodes;
 
 /// How the kernel may read a directory that is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lines {
+pub(crate) enum ListingMode {
     /// The pages that the kernel has are its lines.
     Kept,
     /// The kernel drops its pages, and puts the lines that it reads into new ones.
@@ -51,37 +51,37 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    fn open(&mut self, listing: &Arc<Listing>) -> Lines {
+    fn open(&mut self, listing: &Arc<Listing>) -> ListingMode {
         // A listing that is changed in place gets another address, because this reference exists.
         let is_same = self
             .listing
             .as_ref()
             .is_some_and(|kept| std::ptr::eq(kept.as_ptr(), Arc::as_ptr(listing)));
-        let lines = match self.open {
-            _ if is_same && self.is_dropped && !self.is_old => Lines::Kept,
-            0 => Lines::Keep,
-            _ => return Lines::Pass,
+        let mode = match self.open {
+            _ if is_same && self.is_dropped && !self.is_old => ListingMode::Kept,
+            0 => ListingMode::Keep,
+            _ => return ListingMode::Pass,
         };
-        if lines == Lines::Keep {
+        if mode == ListingMode::Keep {
             self.listing = Some(Arc::downgrade(listing));
             self.is_dropped = false;
             self.is_old = false;
         }
         self.open += 1;
-        lines
+        mode
     }
 }
 
 impl Inodes {
     /// A directory is opened to be read. Unless the lines pass, [`Inodes::listing_closed`] must
     /// follow.
-    pub(crate) fn listing_opened(&self, number: u64, listing: &Arc<Listing>) -> Lines {
+    pub(crate) fn listing_opened(&self, number: u64, listing: &Arc<Listing>) -> ListingMode {
         let mut table = self.0.lock();
         let inode = table.inodes.get_mut(&number);
-        inode.map_or(Lines::Pass, |inode| inode.listed.open(listing))
+        inode.map_or(ListingMode::Pass, |inode| inode.listed.open(listing))
     }
 
-    /// A handle that was opened with [`Lines::Keep`] makes its first request. Rule 3.
+    /// A handle that was opened with [`ListingMode::Keep`] makes its first request. Rule 3.
     pub(crate) fn listing_dropped(&self, number: u64) {
         let mut table = self.0.lock();
         if let Some(inode) = table.inodes.get_mut(&number) {
@@ -127,62 +127,62 @@ mod tests {
     }
 
     /// Opens the listing, and reads a line or closes, as a kernel that drops its pages at once.
-    fn open_and_read(pages: &mut Pages, listing: &Arc<Listing>) -> Lines {
-        let lines = pages.open(listing);
-        pages.is_dropped |= lines == Lines::Keep;
-        lines
+    fn open_and_read(pages: &mut Pages, listing: &Arc<Listing>) -> ListingMode {
+        let mode = pages.open(listing);
+        pages.is_dropped |= mode == ListingMode::Keep;
+        mode
     }
 
     #[test]
     fn lines_are_kept_until_the_listing_is_another() {
         let (mut pages, mut names) = (Pages::default(), listing(&["a"]));
-        assert_eq!(open_and_read(&mut pages, &names), Lines::Keep);
-        assert_eq!(pages.open(&names), Lines::Kept);
+        assert_eq!(open_and_read(&mut pages, &names), ListingMode::Keep);
+        assert_eq!(pages.open(&names), ListingMode::Kept);
         pages.open = 0;
-        assert_eq!(pages.open(&names), Lines::Kept);
+        assert_eq!(pages.open(&names), ListingMode::Kept);
         pages.open = 0;
         // In place, since there is no other reference.
         Arc::make_mut(&mut names).clear();
-        assert_eq!(pages.open(&names), Lines::Keep);
+        assert_eq!(pages.open(&names), ListingMode::Keep);
         pages.open = 0;
         drop(names);
-        assert_eq!(pages.open(&listing(&[])), Lines::Keep);
+        assert_eq!(pages.open(&listing(&[])), ListingMode::Keep);
     }
 
     #[test]
     fn lines_of_two_listings_do_not_meet() {
         let mut pages = Pages::default();
         let (first, second) = (listing(&["a"]), listing(&["b"]));
-        assert_eq!(open_and_read(&mut pages, &first), Lines::Keep);
-        assert_eq!(pages.open(&second), Lines::Pass);
-        assert_eq!(pages.open(&second), Lines::Pass);
+        assert_eq!(open_and_read(&mut pages, &first), ListingMode::Keep);
+        assert_eq!(pages.open(&second), ListingMode::Pass);
+        assert_eq!(pages.open(&second), ListingMode::Pass);
         pages.open = 0;
-        assert_eq!(open_and_read(&mut pages, &second), Lines::Keep);
-        assert_eq!(pages.open(&second), Lines::Kept);
+        assert_eq!(open_and_read(&mut pages, &second), ListingMode::Keep);
+        assert_eq!(pages.open(&second), ListingMode::Kept);
     }
 
     #[test]
     fn lines_are_read_past_the_pages_until_old_ones_are_dropped() {
         let mut pages = Pages::default();
         let (first, second) = (listing(&["a"]), listing(&["b"]));
-        assert_eq!(open_and_read(&mut pages, &first), Lines::Keep);
+        assert_eq!(open_and_read(&mut pages, &first), ListingMode::Keep);
         pages.open = 0;
-        assert_eq!(pages.open(&second), Lines::Keep);
+        assert_eq!(pages.open(&second), ListingMode::Keep);
         // The kernel may still have the lines of the first listing.
-        assert_eq!(pages.open(&second), Lines::Pass);
+        assert_eq!(pages.open(&second), ListingMode::Pass);
         pages.is_dropped = true;
-        assert_eq!(pages.open(&second), Lines::Kept);
+        assert_eq!(pages.open(&second), ListingMode::Kept);
     }
 
     #[test]
     fn after_a_notice_the_directory_is_read_again() {
         let (mut pages, names) = (Pages::default(), listing(&["a"]));
-        assert_eq!(open_and_read(&mut pages, &names), Lines::Keep);
+        assert_eq!(open_and_read(&mut pages, &names), ListingMode::Keep);
         pages.is_old = true;
         // The first handle may still fill the pages.
-        assert_eq!(pages.open(&names), Lines::Pass);
+        assert_eq!(pages.open(&names), ListingMode::Pass);
         pages.open = 0;
-        assert_eq!(open_and_read(&mut pages, &names), Lines::Keep);
-        assert_eq!(pages.open(&names), Lines::Kept);
+        assert_eq!(open_and_read(&mut pages, &names), ListingMode::Keep);
+        assert_eq!(pages.open(&names), ListingMode::Kept);
     }
 }

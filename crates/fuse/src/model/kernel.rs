@@ -121,7 +121,7 @@ pub(super) enum ReadMethod {
 
 /// The kernel of one machine.
 #[derive(Debug)]
-pub(super) struct Paper {
+pub(super) struct SimulatedKernel {
     state: Mutex<State>,
     /// Shared by look-ups of unknown names; a notice about a name holds it exclusively.
     directory: tokio::sync::RwLock<()>,
@@ -129,7 +129,7 @@ pub(super) struct Paper {
     late: Arc<AtomicBool>,
 }
 
-impl Paper {
+impl SimulatedKernel {
     pub(super) fn new(chance: Arc<Chance>, late: Arc<AtomicBool>) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
@@ -621,9 +621,9 @@ impl Paper {
 
 /// The device of a simulated kernel.
 #[derive(Debug)]
-pub(super) struct PaperDevice(pub(super) Arc<Paper>);
+pub(super) struct SimulatedDevice(pub(super) Arc<SimulatedKernel>);
 
-impl Device for PaperDevice {
+impl Device for SimulatedDevice {
     fn notice(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let all: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         let number = |at: usize| u64::from_ne_bytes(all[at..at + 8].try_into().expect("8 bytes"));

@@ -74,7 +74,7 @@ impl Requests {
             }
         };
         self.inodes
-            .pages_are(entry.attr.ino.0, found.vnode.contents());
+            .pages_are(entry.attr.ino.0, found.vnode.content_generation());
         let open = Open {
             handle: self.keep(handle, None),
             backing: None,

@@ -120,8 +120,8 @@ impl Requests {
     ) -> Answer<Option<Arc<Backing>>> {
         let (vnode, breaks) = (handle.vnode(), handle.vnode().breaks());
         let backing = match self.passthrough.open(inode, handle, register) {
-            Opening::StatusRequest => return Ok(None),
-            Opening::Through(backing) => backing,
+            Opening::ByRequests => return Ok(None),
+            Opening::Passthrough(backing) => backing,
             Opening::Stale if self.inodes.has_name(inode) => return Err(Errno::ESTALE),
             Opening::Stale => self.passthrough.open_old(inode).ok_or(Errno::ESTALE)?,
         };
@@ -129,7 +129,7 @@ impl Requests {
         if vnode.breaks() != breaks
             || self
                 .passthrough
-                .was(inode, Some(vnode.contents()))
+                .was(inode, Some(vnode.content_generation()))
                 .is_some()
         {
             self.cache.promises().invalidate(vnode);
@@ -148,7 +148,7 @@ impl Requests {
     /// file's end is zero. Nothing in between waits.
     fn pages_are_right(&self, number: INodeNo, handle: &Handle, is_read: bool) -> bool {
         let _alone = self.giving.lock();
-        let contents = handle.vnode().contents();
+        let contents = handle.vnode().content_generation();
         match (self.inodes.pages_are(number.0, contents), self.kernel.get()) {
             (Pages::Right, _) => true,
             (Pages::None, Some(kernel)) if is_read => {

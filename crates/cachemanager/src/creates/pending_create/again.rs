@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use cellar_wire::abort::AbortCode;
-use cellar_wire::rxafs::{CreateFile, CreateFileReply, Made};
+use cellar_wire::rxafs::{CreateFile, CreateFileReply, CreateResult};
 
 use super::cause_of;
 use crate::creates::Creates;
@@ -28,20 +28,20 @@ impl Creates {
         vnode.renumber(fid);
         let key = (vnode.key().0, fid);
         self.vnodes.insert(key, vnode);
-        let made = Made {
+        let result = CreateResult {
             code: AbortCode(0),
             status: reply.status,
             callback: reply.callback,
             lease_secs: 0,
         };
-        self.note_created(queue, one, &made, by);
+        self.note_created(queue, one, &result, by);
         let name = Bytes::copy_from_slice(one.create_arguments.name.as_bytes());
         self.promises
             .directory_changed(&queue.user, directory, &reply.dir_status, |listing| {
                 listing.insert(name, fid);
             });
         tracing::info!(was = %vnode.key().1, %fid, "created under another number");
-        let item = queue.line.lock().items.remove(&one.number);
+        let item = queue.state.lock().items.remove(&one.number);
         for sender in item.map(|item| item.waiting).unwrap_or_default() {
             let _gone = sender.send(Ok((reply.status, false)));
         }

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellar_client::{CallbackService, Promises, Settled};
+use cellar_client::{BreakHandled, CallbackService, Promises};
 use cellar_rpc::{Runtime, Service};
 use cellar_wire::ids::{AfsUuid, Fid};
 use cellar_wire::package::{AnyRequest, Package};
@@ -296,11 +296,11 @@ fn probes(port: (&'static str, SocketAddr), objects: &Objects, from: usize) -> V
 struct NoPromises;
 
 impl Promises for NoPromises {
-    fn broken(&self, _: &[Fid]) -> Settled<'_> {
+    fn broken(&self, _: &[Fid]) -> BreakHandled<'_> {
         Box::pin(async {})
     }
 
-    fn all_broken(&self, _: SocketAddr) -> Settled<'_> {
+    fn all_broken(&self, _: SocketAddr) -> BreakHandled<'_> {
         Box::pin(async {})
     }
 }

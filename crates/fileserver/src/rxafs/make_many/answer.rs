@@ -6,7 +6,7 @@
 
 use cellar_volume::{Error, Ticket};
 use cellar_wire::ids::Fid;
-use cellar_wire::rxafs::{AfsFetchStatus, Made, MadeIn, MakeManyReply};
+use cellar_wire::rxafs::{AfsFetchStatus, ChangedDirectory, CreateResult, MakeManyReply};
 use cellar_wire::{AbortCode, List};
 
 use super::{Done, Job};
@@ -28,19 +28,19 @@ impl Job {
             durable.push(attached.volume.last_change(dir.vnode));
         }
         let state = self.state.lock();
-        let made = state.done.iter().flatten().map(|done| match done {
+        let results = state.done.iter().flatten().map(|done| match done {
             Ok(done) => self.show(&attached, done),
             Err(refusal) => self.show_refused(refusal),
         });
         let reply = MakeManyReply {
-            made: List::from_iter_cut(made),
+            results: List::from_iter_cut(results),
             directories: List::from_iter_cut(directories),
             sync: vol_sync(&attached.volume),
         };
         Ok((reply, durable))
     }
 
-    fn show(&self, attached: &Attached, done: &Done) -> Made {
+    fn show(&self, attached: &Attached, done: &Done) -> CreateResult {
         let (server, session) = (&self.server, &self.session);
         let (status, callback) = shown_new(server, session, attached, &done.status, done.access);
         let fid = done.status.fid;
@@ -49,7 +49,7 @@ impl Job {
         } else {
             0
         };
-        Made {
+        CreateResult {
             code: AbortCode(0),
             status,
             callback,
@@ -57,10 +57,10 @@ impl Job {
         }
     }
 
-    fn show_refused(&self, refusal: &Refusal) -> Made {
+    fn show_refused(&self, refusal: &Refusal) -> CreateResult {
         self.server.statistics.refused(refusal.kind());
         let code = self.code(refusal);
-        Made {
+        CreateResult {
             code,
             status: AfsFetchStatus::failed(code),
             callback: NO_PROMISE,
@@ -68,7 +68,7 @@ impl Job {
         }
     }
 
-    fn show_dir(&self, attached: &Attached, dir: Fid) -> Result<MadeIn, Refusal> {
+    fn show_dir(&self, attached: &Attached, dir: Fid) -> Result<ChangedDirectory, Refusal> {
         let (server, session) = (&self.server, &self.session);
         let looked =
             check_fid(dir).and_then(|()| dir_status_and_access(server, session, attached, dir));
@@ -82,7 +82,7 @@ impl Job {
             }
             Err(refusal) => (AfsFetchStatus::failed(self.code(&refusal)), 0),
         };
-        Ok(MadeIn {
+        Ok(ChangedDirectory {
             vnode: dir.vnode,
             uniquifier: dir.uniquifier,
             status,

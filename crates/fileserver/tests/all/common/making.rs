@@ -4,7 +4,8 @@ use bytes::Bytes;
 use cellar_rpc::CallError;
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 use cellar_wire::rxafs::{
-    self, AfsPath, AfsStoreStatus, FileType, MakeMany, MakeManyReply, Making, ReserveVnodesReply,
+    self, AfsPath, AfsStoreStatus, CreateRequest, FileType, MakeMany, MakeManyReply,
+    ReserveVnodesReply,
 };
 use cellar_wire::{AfsTime, List};
 
@@ -24,7 +25,7 @@ pub(crate) struct Block {
 /// A pending create with its bytes.
 #[derive(Clone)]
 pub(crate) struct Item {
-    pub(crate) making: Making,
+    pub(crate) making: CreateRequest,
     pub(crate) bytes: Bytes,
     pub(crate) fid: Fid,
 }
@@ -58,7 +59,7 @@ impl Block {
             client_mod_time: Some(MADE),
             ..mode(0o644)
         };
-        let making = Making {
+        let making = CreateRequest {
             dir_vnode: dir.vnode,
             dir_uniquifier: dir.uniquifier,
             name: name(what),
@@ -108,7 +109,10 @@ pub(crate) async fn make_many(
     let makings = List::from_iter_cut(makings);
     let mut call = machine
         .connection
-        .open(&MakeMany { volume, makings })
+        .open(&MakeMany {
+            volume,
+            creates: makings,
+        })
         .await?;
     for item in items {
         call.write(item.bytes.clone()).await?;
@@ -125,5 +129,5 @@ pub(crate) async fn made(machine: &Machine, items: &[Item]) -> MakeManyReply {
 }
 
 pub(crate) fn codes(reply: &MakeManyReply) -> Vec<i32> {
-    reply.made.iter().map(|made| made.code.0).collect()
+    reply.results.iter().map(|made| made.code.0).collect()
 }

@@ -12,22 +12,22 @@ use crate::abort::AbortCode;
 use crate::ids::{Uniquifier, VnodeId};
 
 /// The most things that one call creates.
-pub const MAKE_MAX: usize = 64;
+pub const MAKE_MANY_MAX: usize = 64;
 /// The most bytes of contents in one call.
-pub const MAKE_BYTES_MAX: u64 = 1 << 20;
+pub const MAKE_MANY_BYTES_MAX: u64 = 1 << 20;
 /// The most numbers of a kind that one call reserves.
 pub const RESERVE_MAX: u32 = 1024;
 
 /// The things that one call creates, in this order.
-pub type Makings = List<Making, MAKE_MAX>;
+pub type CreateRequests = List<CreateRequest, MAKE_MANY_MAX>;
 /// The results, one for each thing.
-pub type Mades = List<Made, MAKE_MAX>;
+pub type CreateResults = List<CreateResult, MAKE_MANY_MAX>;
 /// The directories in which something was created.
-pub type MadeIns = List<MadeIn, MAKE_MAX>;
+pub type ChangedDirectories = List<ChangedDirectory, MAKE_MANY_MAX>;
 
 xdr_struct! {
     /// A thing to be created in a directory of the call's volume.
-    pub struct Making {
+    pub struct CreateRequest {
         /// The directory. It may be one that the same call creates.
         pub dir_vnode: VnodeId,
         /// The directory's uniquifier.
@@ -53,7 +53,7 @@ xdr_struct! {
 xdr_struct! {
     /// The result for one of the things.
     #[derive(Copy)]
-    pub struct Made {
+    pub struct CreateResult {
         /// 0, or the code of the failure; the other fields then have no meaning.
         pub code: AbortCode,
         /// The current status.
@@ -68,7 +68,7 @@ xdr_struct! {
 xdr_struct! {
     /// A directory in which something was created, in its current state.
     #[derive(Copy)]
-    pub struct MadeIn {
+    pub struct ChangedDirectory {
         /// The directory.
         pub vnode: VnodeId,
         /// Its uniquifier.

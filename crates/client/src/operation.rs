@@ -1,4 +1,4 @@
-//! The course of one operation on a volume: the connection to use now, and the next server after a
+//! One operation on a volume: the connection to use now, and the next server after a
 //! failure.
 //!
 //! It carries out the steps of [`crate::rotate`]: connections, VLDB look-ups and waits.
@@ -23,11 +23,11 @@ use crate::volume::Volume;
 
 /// Grace period after a stalled server answers again. Calls that it had already received may still
 /// be executed until then; later ones are practically excluded.
-pub const SETTLE_TIME: Duration = Duration::from_secs(2);
+pub const STALL_GRACE: Duration = Duration::from_secs(2);
 
-/// An operation in progress. Call through [`Course::connection`]; report failures with
-/// [`Course::failed`].
-pub struct Course<'a> {
+/// An operation in progress. Call through [`VolumeOperation::connection`]; report failures with
+/// [`VolumeOperation::failed`].
+pub struct VolumeOperation<'a> {
     client: &'a Client,
     volume: &'a Volume,
     package: &'static Package,
@@ -53,7 +53,7 @@ pub struct Course<'a> {
     waits: Waits,
 }
 
-impl<'a> Course<'a> {
+impl<'a> VolumeOperation<'a> {
     /// Starts an operation that uses the calls of RXAFS.
     pub async fn start(client: &'a Client, volume: &'a Volume) -> Result<Self> {
         Self::by(&rxafs::PACKAGE, client, volume).await
@@ -113,7 +113,7 @@ impl<'a> Course<'a> {
     /// Waits until no call that was given up can take effect after the next call. A server
     /// processes calls of several connections in any order, and a stalled server may still hold
     /// calls that it received before. So the server first has to answer a call; then this function
-    /// waits [`SETTLE_TIME`]. One such wait covers all calls given up before it.
+    /// waits [`STALL_GRACE`]. One such wait covers all calls given up before it.
     ///
     /// `fid` is the vnode of these calls: if one of them hangs at the server, the call made here
     /// hangs behind it. `given_up` is the time at which the last of them was given up.
@@ -128,10 +128,10 @@ impl<'a> Course<'a> {
             Err(error) => return Err(error),
         }
         let reach = self.client.servers().reach();
-        if !reach.has_settled_since(self.current, given_up) {
+        if !reach.grace_ended_since(self.current, given_up) {
             let answered = Instant::now();
-            tokio::time::sleep(SETTLE_TIME).await;
-            reach.has_settled(self.current, answered);
+            tokio::time::sleep(STALL_GRACE).await;
+            reach.note_grace_ended(self.current, answered);
         }
         Ok(())
     }
@@ -275,15 +275,15 @@ impl Client {
         what: &(dyn fmt::Display + Sync),
         arguments: &P,
     ) -> Result<(P::Reply, SocketAddr)> {
-        let mut course = Course::by(P::package(), self, volume).await?;
-        course.repeat = repeat::<P>();
+        let mut operation = VolumeOperation::by(P::package(), self, volume).await?;
+        operation.repeat = repeat::<P>();
         loop {
-            match course.connection().call(arguments).await {
+            match operation.connection().call(arguments).await {
                 Ok(reply) => {
-                    course.succeeded();
-                    return Ok((reply, course.address()));
+                    operation.succeeded();
+                    return Ok((reply, operation.address()));
                 }
-                Err(error) => course.failed(error, what).await?,
+                Err(error) => operation.failed(error, what).await?,
             }
         }
     }
