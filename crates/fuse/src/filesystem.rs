@@ -1,43 +1,37 @@
 //! Decodes the kernel's requests. Answers them at once if possible, otherwise in the background.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Waker};
+use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use cellar_cachemanager::{Cache, NewAttributes};
 use cellar_wire::ids::{AfsTime, ViceId};
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
-    RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, INodeNo, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    ReplyAttr, ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
 };
 use tokio::runtime::Handle;
 
 use crate::caller::Caller;
-use crate::directories::DirectoryReply;
 use crate::inodes::Inodes;
 use crate::mount::Options;
-use crate::requests::{Answer, Entry, O_APPEND, Requests};
-use crate::xattr;
+use crate::requests::{O_APPEND, Requests};
 
+mod attributes;
+mod capabilities;
 mod locks;
+mod open_files;
+mod replies;
 
-/// Bytes of one write.
-pub(crate) const WRITE_BYTES: u32 = 1 << 20;
-/// The most requests for read-ahead and write-back. Requests to a silent server leave room.
-const BACKGROUND: u16 = 512;
 /// The type bits of a mode, and those of a regular file.
 const TYPE_BITS: u32 = 0o170_000;
 const PLAIN_FILE: u32 = 0o100_000;
-/// The block size of `statfs`.
-const BLOCK: u32 = 1024;
 
 /// The implementation that the session calls.
 pub(crate) struct Filesystem {
@@ -74,79 +68,6 @@ impl Filesystem {
     fn caller(&self, request: &Request) -> Caller {
         Caller::of(request, &self.requests.interrupts)
     }
-
-    /// Runs `work` here if it need not wait, otherwise in the background.
-    fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let mut work = Box::pin(work);
-        let _inside = self.runtime.enter();
-        let mut here = Context::from_waker(Waker::noop());
-        if work.as_mut().poll(&mut here).is_pending() {
-            // The runtime polls it again first, with a working waker.
-            self.runtime.spawn(work);
-        }
-    }
-
-    /// Answers a request with an entry.
-    fn entry<F>(&self, request: &Request, reply: ReplyEntry, work: impl FnOnce(Arc<Requests>) -> F)
-    where
-        F: Future<Output = Answer<Entry>> + Send + 'static,
-    {
-        let (requests, caller) = (self.requests.clone(), self.caller(request));
-        let work = work(requests.clone());
-        self.run(async move {
-            match requests.within(&caller, work).await {
-                Ok(entry) => {
-                    give(reply, &entry);
-                    requests.entered(&entry);
-                }
-                Err(errno) => reply.error(errno),
-            }
-        });
-    }
-
-    /// Answers a request with an empty reply.
-    fn empty<F>(&self, request: &Request, reply: ReplyEmpty, work: impl FnOnce(Arc<Requests>) -> F)
-    where
-        F: Future<Output = Answer<()>> + Send + 'static,
-    {
-        let (requests, caller) = (self.requests.clone(), self.caller(request));
-        let work = work(requests.clone());
-        self.run(async move {
-            match requests.within(&caller, work).await {
-                Ok(()) => reply.ok(),
-                Err(errno) => reply.error(errno),
-            }
-        });
-    }
-
-    /// Answers a request for names of an open directory, from `offset` on.
-    fn page<P>(&self, request: &Request, (number, handle): (INodeNo, u64), offset: u64, mut page: P)
-    where
-        P: DirectoryReply + Send + 'static,
-    {
-        let (requests, caller) = (self.requests.clone(), self.caller(request));
-        let uid = request.uid();
-        self.run(async move {
-            let read = requests.read_dir(uid, number, handle, offset, &mut page);
-            match requests.within(&caller, read).await {
-                Ok(given) => {
-                    page.send();
-                    given.sent();
-                }
-                Err(errno) => page.refuse(errno),
-            }
-        });
-    }
-}
-
-/// Sends the entry of a name.
-fn give(reply: ReplyEntry, entry: &Entry) {
-    reply.entry_with_ttls(
-        &entry.attr_time,
-        &entry.entry_time,
-        &entry.attr,
-        Generation(entry.generation),
-    );
 }
 
 fn bytes(name: &OsStr) -> Vec<u8> {
@@ -155,63 +76,12 @@ fn bytes(name: &OsStr) -> Vec<u8> {
 
 impl fuser::Filesystem for Filesystem {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            // Always: if the kernel keeps a listing, nothing else would deliver the attributes.
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_ASYNC_DIO
-            | InitFlags::FUSE_POSIX_LOCKS
-            | InitFlags::FUSE_FLOCK_LOCKS
-            // Otherwise each write(2) first asks for the extended attribute of capabilities.
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
-        // An older kernel lacks some of these, and sends more requests then.
-        let _lacking = config.add_capabilities(wanted & config.capabilities());
-        let through = InitFlags::FUSE_PASSTHROUGH & config.capabilities();
-        let is_kept = self.requests.cache.options().directory.is_some();
-        if is_kept && !through.is_empty() && config.set_max_stack_depth(1).is_ok() {
-            let _lacking = config.add_capabilities(through);
-            self.requests.passthrough.works();
-        }
-        let _largest = config.set_max_write(WRITE_BYTES);
-        let _largest = config.set_max_readahead(WRITE_BYTES);
-        let _largest = config.set_max_background(BACKGROUND);
-        let can = config
-            .capabilities()
-            .contains(InitFlags::FUSE_HAS_EXPIRE_ONLY);
-        self.can_expire.store(can, Ordering::Release);
+        self.negotiate(config);
         Ok(())
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (uid, name) = (request.uid(), bytes(name));
-        let (requests, caller) = (self.requests.clone(), self.caller(request));
-        self.run(async move {
-            let root = requests.find_root(uid, parent);
-            let found = requests.within(&caller, root).await;
-            let seen = match found.and_then(|()| requests.seen(parent)) {
-                Ok(seen) => seen,
-                Err(errno) => return reply.error(errno),
-            };
-            let lookup = requests.lookup(uid, parent, &name, &seen);
-            match requests.within(&caller, lookup).await {
-                Ok(entry) => {
-                    give(reply, &entry);
-                    requests.entered(&entry);
-                }
-                Err(errno) => {
-                    let is_absent = errno.code() == Errno::ENOENT.code();
-                    let time = is_absent.then(|| requests.absent(parent, &name, &seen));
-                    match time.flatten() {
-                        Some(time) => {
-                            reply.entry(&time, &crate::requests::nothing(), Generation(0));
-                        }
-                        None => reply.error(errno),
-                    }
-                }
-            }
-            requests.answered(&seen);
-        });
+        self.look_up(request, parent, bytes(name), reply);
     }
 
     fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
@@ -229,17 +99,7 @@ impl fuser::Filesystem for Filesystem {
         _handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        let (requests, uid) = (self.requests.clone(), request.uid());
-        let caller = self.caller(request);
-        self.run(async move {
-            match requests
-                .within(&caller, requests.attributes(uid, number))
-                .await
-            {
-                Ok((attr, time)) => reply.attr(&time, &attr),
-                Err(errno) => reply.error(errno),
-            }
-        });
+        self.send_attributes(request, number, reply);
     }
 
     fn setattr(
@@ -261,10 +121,6 @@ impl fuser::Filesystem for Filesystem {
         kills_set_id: bool,
         reply: ReplyAttr,
     ) {
-        // chown(-1, -1), which removes set-id bits. Linux 6.18 does not set the flag for it.
-        let times = atime.is_some() || mtime.is_some();
-        let changes_nothing =
-            [mode, uid, gid].iter().all(Option::is_none) && size.is_none() && !times;
         let wanted = NewAttributes {
             mode,
             owner: uid.map(|uid| ViceId(uid as i32)),
@@ -275,31 +131,14 @@ impl fuser::Filesystem for Filesystem {
                 TimeOrNow::Now => AfsTime::from(SystemTime::now()),
             }),
         };
-        let (requests, uid) = (self.requests.clone(), request.uid());
-        let caller = self.caller(request);
-        self.run(async move {
-            let handle = handle.map(|handle| handle.0);
-            let kills = kills_set_id || changes_nothing;
-            let set = requests.set_attributes(uid, number, wanted, handle, kills);
-            match requests.within(&caller, set).await {
-                Ok((attr, time)) => reply.attr(&time, &attr),
-                Err(errno) => reply.error(errno),
-            }
-        });
+        // chown(-1, -1), which removes set-id bits. Linux 6.18 does not set the flag for it.
+        let changes_nothing = wanted == NewAttributes::default() && atime.is_none();
+        let kills = kills_set_id || changes_nothing;
+        self.set_attributes(request, number, (wanted, handle, kills), reply);
     }
 
     fn readlink(&self, request: &Request, number: INodeNo, reply: ReplyData) {
-        let (requests, uid) = (self.requests.clone(), request.uid());
-        let caller = self.caller(request);
-        self.run(async move {
-            match requests
-                .within(&caller, requests.link_text(uid, number))
-                .await
-            {
-                Ok(text) => reply.data(&text),
-                Err(errno) => reply.error(errno),
-            }
-        });
+        self.send_link_text(request, number, reply);
     }
 
     fn mknod(
@@ -405,23 +244,7 @@ impl fuser::Filesystem for Filesystem {
         kills_set_id: bool,
         reply: ReplyOpen,
     ) {
-        let (requests, uid) = (self.requests.clone(), request.uid());
-        let caller = self.caller(request);
-        self.run(async move {
-            let register = |file: &File| reply.open_backing(file);
-            let open = requests.open(uid, number, (flags.0, kills_set_id), register);
-            let opened = requests.within(&caller, open).await;
-            match opened {
-                Ok(open) => {
-                    let (handle, flags) = (FileHandle(open.handle), open.flags());
-                    match &open.backing {
-                        Some(backing) => reply.opened_passthrough(handle, flags, &backing.id),
-                        None => reply.opened(handle, flags),
-                    }
-                }
-                Err(errno) => reply.error(errno),
-            }
-        });
+        self.open_file(request, number, (flags.0, kills_set_id), reply);
     }
 
     fn create(
@@ -435,24 +258,8 @@ impl fuser::Filesystem for Filesystem {
         kills_set_id: bool,
         reply: ReplyCreate,
     ) {
-        let (requests, uid, name) = (self.requests.clone(), request.uid(), bytes(name));
-        let caller = self.caller(request);
-        self.run(async move {
-            let created = requests.create(uid, parent, &name, mode, (flags, kills_set_id));
-            match requests.within(&caller, created).await {
-                Ok((entry, open)) => {
-                    reply.created(
-                        &entry.entry_time.min(entry.attr_time),
-                        &entry.attr,
-                        Generation(entry.generation),
-                        FileHandle(open.handle),
-                        open.flags(),
-                    );
-                    requests.entered(&entry);
-                }
-                Err(errno) => reply.error(errno),
-            }
-        });
+        let flags = (flags, kills_set_id);
+        self.create_file(request, (parent, bytes(name)), mode, flags, reply);
     }
 
     fn read(
@@ -466,16 +273,7 @@ impl fuser::Filesystem for Filesystem {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let (requests, caller) = (self.requests.clone(), self.caller(request));
-        self.run(async move {
-            match requests
-                .within(&caller, requests.read(handle.0, offset, size))
-                .await
-            {
-                Ok(bytes) => reply.data(&bytes),
-                Err(errno) => reply.error(errno),
-            }
-        });
+        self.read_bytes(request, handle, (offset, size), reply);
     }
 
     fn write(
@@ -490,30 +288,17 @@ impl fuser::Filesystem for Filesystem {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (requests, data) = (self.requests.clone(), data.to_vec());
         // Pages that the kernel writes back have their own offsets.
         let of_pages = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let appends = flags.0 & O_APPEND != 0 && !of_pages;
-        let caller = self.caller(request);
-        self.run(async move {
-            // No time limit: a write may wait until bytes are stored, which makes progress.
-            let write = async {
-                if kills {
-                    requests.kill_set_id_of(handle.0).await?;
-                }
-                match appends {
-                    true => requests.append(handle.0, offset, &data).await,
-                    false => requests.write(handle.0, offset, &data).await,
-                }
-            };
-            let let_go = |reply: ReplyWrite| reply.error(Errno::EINTR);
-            match caller.outlived_by(write, reply, let_go).await {
-                None => {}
-                Some((reply, Ok(count))) => reply.written(count),
-                Some((reply, Err(errno))) => reply.error(errno),
-            }
-        });
+        self.write_bytes(
+            request,
+            handle,
+            (offset, data.to_vec()),
+            (appends, kills),
+            reply,
+        );
     }
 
     fn flush(
@@ -556,17 +341,7 @@ impl fuser::Filesystem for Filesystem {
     }
 
     fn opendir(&self, request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let (requests, uid) = (self.requests.clone(), request.uid());
-        let caller = self.caller(request);
-        self.run(async move {
-            match requests
-                .within(&caller, requests.open_dir(uid, number))
-                .await
-            {
-                Ok(open) => reply.opened(FileHandle(open.handle), open.flags()),
-                Err(errno) => reply.error(errno),
-            }
-        });
+        self.open_dir(request, number, reply);
     }
 
     fn readdir(
@@ -617,14 +392,7 @@ impl fuser::Filesystem for Filesystem {
     }
 
     fn statfs(&self, request: &Request, number: INodeNo, reply: ReplyStatfs) {
-        let (requests, uid) = (self.requests.clone(), request.uid());
-        let caller = self.caller(request);
-        self.run(async move {
-            match requests.within(&caller, requests.room(uid, number)).await {
-                Ok((all, free)) => reply.statfs(all, free, free, 0, 0, BLOCK, 255, BLOCK),
-                Err(errno) => reply.error(errno),
-            }
-        });
+        self.send_room(request, number, reply);
     }
 
     fn getlk(
@@ -683,23 +451,7 @@ impl fuser::Filesystem for Filesystem {
         size: u32,
         reply: ReplyXattr,
     ) {
-        if !xattr::is_ours(name.as_bytes()) {
-            reply.error(Errno::EOPNOTSUPP);
-            return;
-        }
-        let (requests, uid, name) = (self.requests.clone(), request.uid(), bytes(name));
-        let caller = self.caller(request);
-        self.run(async move {
-            match requests
-                .within(&caller, requests.xattr(uid, number, &name))
-                .await
-            {
-                Ok(value) if size == 0 => reply.size(value.len() as u32),
-                Ok(value) if value.len() <= size as usize => reply.data(&value),
-                Ok(_) => reply.error(Errno::ERANGE),
-                Err(errno) => reply.error(errno),
-            }
-        });
+        self.send_xattr(request, number, (bytes(name), size), reply);
     }
 
     fn setxattr(
@@ -821,41 +573,6 @@ impl fuser::Filesystem for Filesystem {
         let (uid, mask) = (request.uid(), mask.bits());
         self.empty(request, reply, |requests| async move {
             requests.access(uid, number, mask).await
-        });
-    }
-}
-
-impl Filesystem {
-    /// Stores a file. If `owner` is given, a descriptor is closed, and the process loses its
-    /// fcntl(2) locks on the file.
-    fn store(
-        &self,
-        request: &Request,
-        handle: FileHandle,
-        durable: bool,
-        owner: Option<LockOwner>,
-        reply: ReplyEmpty,
-    ) {
-        let (requests, caller) = (self.requests.clone(), self.caller(request));
-        let caller = match owner {
-            Some(_) => caller.closing(),
-            None => caller,
-        };
-        self.run(async move {
-            // No time limit: a large store takes long, and a silent server ends it.
-            let store = async {
-                let stored = requests.store(handle.0, durable).await;
-                if let Some(owner) = owner {
-                    requests.descriptor_closed(handle.0, owner.0).await;
-                }
-                stored
-            };
-            let let_go = |reply: ReplyEmpty| reply.error(Errno::EINTR);
-            match caller.outlived_by(store, reply, let_go).await {
-                None => {}
-                Some((reply, Ok(()))) => reply.ok(),
-                Some((reply, Err(errno))) => reply.error(errno),
-            }
         });
     }
 }

@@ -93,7 +93,7 @@ impl Mount {
         let (crowds, dropping) = (notices.crowds(), notices.clone());
         let dropping = std::thread::Builder::new()
             .name("fuse-let-go".to_owned())
-            .spawn(move || dropping.let_go(&crowds, &kernel, &inodes));
+            .spawn(move || dropping.drop_crowds(&crowds, &kernel, &inodes));
         writers.push(dropping.inspect_err(|_| notices.end())?);
         let device = device_at(directory).inspect_err(|_| notices.end())?;
         let mut session = session.spawn()?;

@@ -6,98 +6,31 @@
 //! An answer with a name is applied when it is written, so that a later notice finds the name.
 //! Answers with attributes or bytes are applied later, by the task that asked.
 
-use std::collections::{BTreeMap, HashMap};
+mod state;
+
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cellar_cachemanager::NewAttributes;
-use fuser::{Errno, FileAttr, INodeNo};
+use fuser::{Errno, INodeNo};
 use parking_lot::Mutex;
+
+pub(super) use state::PAGE;
+use state::{Name, Page, State};
 
 use super::chance::Chance;
 use crate::inodes::ROOT;
-use crate::notices::Device;
+use crate::notices::device::Device;
 use crate::requests::{Answer, Requests};
 
-/// Bytes of a page.
-pub(super) const PAGE: u64 = 64;
 const PARENT: INodeNo = INodeNo(ROOT);
 const READ_WRITE: i32 = 2;
 const CREATE: i32 = 0o100;
 /// A notice that takes longer is late: the machine is too slow for the test.
 const LATE: Duration = Duration::from_millis(100);
 const NOT_FOUND: i32 = 2;
-
-#[derive(Debug)]
-struct Page {
-    bytes: [u8; PAGE as usize],
-    whole: bool,
-    locked: bool,
-}
-
-impl Page {
-    fn empty(locked: bool) -> Self {
-        Self {
-            bytes: [0; PAGE as usize],
-            whole: false,
-            locked,
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Inode {
-    /// The state that its attributes belong to.
-    version: u64,
-    valid: bool,
-    size: u64,
-    /// Writes and truncations under way that change the size.
-    unstable: u32,
-    pages: BTreeMap<u64, Page>,
-    alone: Arc<tokio::sync::Mutex<()>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Name {
-    /// `None`: the name is absent.
-    inode: Option<u64>,
-    valid: bool,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    version: u64,
-    inodes: HashMap<u64, Inode>,
-    names: HashMap<Vec<u8>, Name>,
-}
-
-impl State {
-    fn next(&mut self) -> u64 {
-        self.version += 1;
-        self.version
-    }
-
-    fn inode(&mut self, number: u64) -> &mut Inode {
-        self.inodes.entry(number).or_default()
-    }
-
-    /// Applies the attributes of an answer. Returns whether all pages are dropped.
-    fn apply(&mut self, number: u64, attr: &FileAttr, time: Duration, asked: u64) -> bool {
-        let next = self.version + 1;
-        let inode = self.inode(number);
-        if inode.version > asked || inode.unstable > 0 {
-            return false;
-        }
-        inode.version = next;
-        inode.valid = !time.is_zero();
-        let differs = inode.size != attr.size;
-        inode.size = attr.size;
-        self.version = next;
-        differs
-    }
-}
 
 /// The result of an open.
 #[derive(Debug)]
