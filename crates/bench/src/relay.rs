@@ -287,7 +287,7 @@ impl Mover {
                 return;
             };
             let known = self.flows.iter().position(|flow| flow.client == from);
-            let Some(flow) = known.or_else(|| self.meet(from)) else {
+            let Some(flow) = known.or_else(|| self.add_client(from)) else {
                 continue;
             };
             self.send_on(flow, false, len);
@@ -305,7 +305,7 @@ impl Mover {
     }
 
     /// Adds a client. Beyond [`FLOWS_MAX`] clients, their datagrams are dropped.
-    fn meet(&mut self, client: SocketAddr) -> Option<usize> {
+    fn add_client(&mut self, client: SocketAddr) -> Option<usize> {
         if self.flows.len() >= FLOWS_MAX {
             return None;
         }

@@ -1,5 +1,22 @@
-//! One vnode: its status, which is valid as long as a promise holds, and all that depends on the
-//! status.
+//! One vnode: the sum of the parts that the owners of the cache have in it.
+//!
+//! | part | owner | content |
+//! | --- | --- | --- |
+//! | `state.life` (`life.rs`) | `Creates`, `Names` | created locally, present, renamed, removed or gone |
+//! | `state.status`, `changes` | [`Promises`](crate::Promises) | status, promise, rights of users |
+//! | `state.kernel` | [`Promises`](crate::Promises) | the facts that the kernel may hold |
+//! | `state.lease` | [`Creates`](crate::Creates) | lease and pending creates of a directory |
+//! | `state.contents`, `devices` | [`Statuses`](crate::Statuses) | names in it, text of a link; devices |
+//! | `read_ahead` | [`Reads`](crate::Reads) | the last reader, bytes that were fetched ahead |
+//! | `state.stores`, `store_turn` | [`WriteBack`](crate::WriteBack) | writer, results and turns of stores |
+//! | `locks` | [`FileLocks`](crate::FileLocks) | locks of programs and of the server |
+//! | `state.names` | [`Names`](crate::Names) | the order of lookups, removals |
+//! | `state.opens` | [`Cache`](crate::Cache) | open handles |
+//! | `last_use` | `VnodeTable` | the age |
+//! | `body` (`cellar_cachestore`) | `Reads`, `WriteBack` | bytes, and what of them is dirty |
+//!
+//! The fields of a part are private to its file. Parts below `state` share one lock, because an
+//! answer of a server changes several of them in one step ([`Vnode::apply_status`]).
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};

@@ -70,7 +70,7 @@ pub(crate) struct CellOptions {
     pub(crate) by_token: bool,
     /// Further cells, reported by a mount.
     #[arg(skip)]
-    pub(crate) told: Vec<Cell>,
+    pub(crate) reported: Vec<Cell>,
 }
 
 /// Whether the administrator's socket is used.
@@ -203,21 +203,21 @@ impl CellOptions {
         let in_mounts = paths
             .iter()
             .filter_map(|path| Some((*path, mounted::cell_of(path)?)));
-        let mut told = cells_told(in_mounts)?;
-        for cell in &self.told {
-            if !told.iter().any(|known| known.name == cell.name) {
-                told.push(cell.clone());
+        let mut reported = cells_of_mounts(in_mounts)?;
+        for cell in &self.reported {
+            if !reported.iter().any(|known| known.name == cell.name) {
+                reported.push(cell.clone());
             }
         }
         if !self.server.is_empty() {
-            told.clear();
+            reported.clear();
         }
         let find = |more: &[Cell]| -> Outcome<CellSource> {
             let mut found = self.find(path, more)?;
-            found.believe(&told);
+            found.believe(&reported);
             Ok(found)
         };
-        let mut more = told.clone();
+        let mut more = reported.clone();
         let found = find(&more);
         let Some(dns) = self.dns() else {
             return found;
@@ -359,8 +359,8 @@ impl CellSource {
     /// Applies the cells that mounts report. A path in a mount is in the cell that the mount calls.
     /// A directory or list here may have another cell of the same name. Such a directory is not
     /// used.
-    fn believe(&mut self, told: &[Cell]) {
-        for cell in told {
+    fn believe(&mut self, reported: &[Cell]) {
+        for cell in reported {
             match self.cells.iter().position(|known| known.name == cell.name) {
                 None => self.cells.push(cell.clone()),
                 Some(place) if is_same(&self.cells[place], cell) => {}
@@ -391,11 +391,11 @@ fn is_same(one: &Cell, other: &Cell) -> bool {
 ///
 /// # Errors
 /// Two different cells have the same name, so that the name does not identify one of them.
-fn cells_told<'p>(paths: impl Iterator<Item = (&'p str, Cell)>) -> Outcome<Vec<Cell>> {
-    let mut told: Vec<(&str, Cell)> = Vec::new();
+fn cells_of_mounts<'p>(paths: impl Iterator<Item = (&'p str, Cell)>) -> Outcome<Vec<Cell>> {
+    let mut reported: Vec<(&str, Cell)> = Vec::new();
     for (path, cell) in paths {
-        match told.iter().find(|(_, known)| known.name == cell.name) {
-            None => told.push((path, cell)),
+        match reported.iter().find(|(_, known)| known.name == cell.name) {
+            None => reported.push((path, cell)),
             Some((_, known)) if is_same(known, &cell) => {}
             Some((first, _)) => {
                 return Err(Failure::new(format!(
@@ -406,7 +406,7 @@ fn cells_told<'p>(paths: impl Iterator<Item = (&'p str, Cell)>) -> Outcome<Vec<C
             }
         }
     }
-    Ok(told.into_iter().map(|(_, cell)| cell).collect())
+    Ok(reported.into_iter().map(|(_, cell)| cell).collect())
 }
 
 async fn administrator(
@@ -513,8 +513,8 @@ mod tests {
     const OTHER_PORTS: &str = "a.cell 8000,8002,8003,8005,8007 192.0.2.1 192.0.2.2";
     const OTHER: &str = "b.cell 7000,7002,7003,7005,7007 198.51.100.1";
 
-    /// The result if a cell's directory exists here and a mount reports `told`.
-    fn found(told: &str) -> CellSource {
+    /// The result if a cell's directory exists here and a mount reports `reported`.
+    fn found(reported: &str) -> CellSource {
         let directory = tempfile::tempdir().expect("directory");
         let directory =
             default_directory::named_or_default(Some(directory.path())).expect("directory");
@@ -522,42 +522,43 @@ mod tests {
             cells: vec![cell(HERE)],
             directory: Some((directory, Part::Fileserver)),
         };
-        found.believe(&[cell(told)]);
+        found.believe(&[cell(reported)]);
         found
     }
 
     #[test]
     fn a_mounts_cell_takes_the_place_of_another_of_its_name() {
-        for told in [ELSEWHERE, OTHER_PORTS] {
-            let found = found(told);
-            assert_eq!(found.cells, [cell(told)]);
+        for reported in [ELSEWHERE, OTHER_PORTS] {
+            let found = found(reported);
+            assert_eq!(found.cells, [cell(reported)]);
             assert!(
                 found.directory.is_none(),
-                "{told}: its socket leads elsewhere"
+                "{reported}: its socket leads elsewhere"
             );
         }
     }
 
     #[test]
     fn the_directory_of_a_mounts_cell_is_used() {
-        for (told, cells) in [
+        for (reported, cells) in [
             (HERE, vec![cell(HERE)]),
             (TURNED, vec![cell(HERE)]),
             (OTHER, vec![cell(HERE), cell(OTHER)]),
         ] {
-            let found = found(told);
+            let found = found(reported);
             assert_eq!(found.cells, cells);
-            assert!(found.directory.is_some(), "{told}");
+            assert!(found.directory.is_some(), "{reported}");
         }
     }
 
     #[test]
     fn paths_of_two_cells_of_one_name_are_refused() {
-        let told = |second: &str| cells_told([("x", cell(HERE)), ("y", cell(second))].into_iter());
-        assert_eq!(told(TURNED).expect("one"), [cell(HERE)]);
-        assert_eq!(told(OTHER).expect("two"), [cell(HERE), cell(OTHER)]);
+        let reported =
+            |second: &str| cells_of_mounts([("x", cell(HERE)), ("y", cell(second))].into_iter());
+        assert_eq!(reported(TURNED).expect("one"), [cell(HERE)]);
+        assert_eq!(reported(OTHER).expect("two"), [cell(HERE), cell(OTHER)]);
         for second in [ELSEWHERE, OTHER_PORTS] {
-            let failure = told(second).expect_err("one name").to_string();
+            let failure = reported(second).expect_err("one name").to_string();
             assert!(
                 failure.contains("y and x are in different cells"),
                 "{failure}"

@@ -108,7 +108,7 @@ fn cell_options(invocation: &Invocation, server: Option<&str>) -> CellOptions {
             localauth: invocation.has("localauth"),
         },
         by_token: invocation.has("auth"),
-        told: Vec::new(),
+        reported: Vec::new(),
     }
 }
 

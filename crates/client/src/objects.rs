@@ -117,7 +117,7 @@ impl Client {
 
     /// Whether the file server of a volume keeps files in objects. The server is asked once.
     async fn knows_objects(&self, volume: &Volume) -> Result<bool> {
-        let operation = VolumeOperation::by(&afsosd::PACKAGE, self, volume).await?;
+        let operation = VolumeOperation::start_with(&afsosd::PACKAGE, self, volume).await?;
         let server = operation.connection().peer();
         let servers = &self.cell_devices().servers;
         if let Some(known) = known(servers, server) {
@@ -131,7 +131,7 @@ impl Client {
     /// As `knows_objects`, without a wait: `None` if the server has not answered yet.
     /// Servers without objects never answer.
     pub async fn is_known_to_keep_objects(&self, volume: &Volume) -> Option<bool> {
-        let operation = VolumeOperation::by(&afsosd::PACKAGE, self, volume)
+        let operation = VolumeOperation::start_with(&afsosd::PACKAGE, self, volume)
             .await
             .ok()?;
         let server = operation.connection().peer();

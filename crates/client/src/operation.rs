@@ -56,11 +56,11 @@ pub struct VolumeOperation<'a> {
 impl<'a> VolumeOperation<'a> {
     /// Starts an operation that uses the calls of RXAFS.
     pub async fn start(client: &'a Client, volume: &'a Volume) -> Result<Self> {
-        Self::by(&rxafs::PACKAGE, client, volume).await
+        Self::start_with(&rxafs::PACKAGE, client, volume).await
     }
 
     /// Starts an operation that uses the calls of another package of file servers.
-    pub(crate) async fn by(
+    pub(crate) async fn start_with(
         package: &'static Package,
         client: &'a Client,
         volume: &'a Volume,
@@ -275,7 +275,7 @@ impl Client {
         what: &(dyn fmt::Display + Sync),
         arguments: &P,
     ) -> Result<(P::Reply, SocketAddr)> {
-        let mut operation = VolumeOperation::by(P::package(), self, volume).await?;
+        let mut operation = VolumeOperation::start_with(P::package(), self, volume).await?;
         operation.repeat = repeat::<P>();
         loop {
             match operation.connection().call(arguments).await {

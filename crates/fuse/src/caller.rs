@@ -51,7 +51,7 @@ struct Table {
 impl Interrupts {
     /// The kernel interrupts a request. The request may be finished, or may not have started to
     /// wait.
-    pub(crate) fn came(&self, request: u64) {
+    pub(crate) fn interrupt(&self, request: u64) {
         let mut table = self.0.lock();
         if let Some(waiting) = table.waiting.get(&request) {
             waiting.send_replace(true);
@@ -67,8 +67,8 @@ impl Interrupts {
     fn wait(&self, request: u64) -> watch::Receiver<bool> {
         let mut table = self.0.lock();
         let early = table.early.iter().position(|early| *early == request);
-        let came = early.and_then(|at| table.early.remove(at)).is_some();
-        let (sender, interrupted) = watch::channel(came);
+        let is_early = early.and_then(|at| table.early.remove(at)).is_some();
+        let (sender, interrupted) = watch::channel(is_early);
         table.waiting.insert(request, sender);
         interrupted
     }
@@ -123,7 +123,11 @@ impl Caller {
     pub(crate) async fn interrupted(&self) {
         let wait = || self.interrupts.wait(self.request);
         let mut interrupted = self.interrupted.get_or_init(wait).clone();
-        if interrupted.wait_for(|came| *came).await.is_err() {
+        if interrupted
+            .wait_for(|has_signal| *has_signal)
+            .await
+            .is_err()
+        {
             // Cannot happen: the sender lives as long as this caller.
             std::future::pending().await
         }
@@ -259,11 +263,11 @@ mod tests {
         let interrupts = Arc::<Interrupts>::default();
         let new = |request| Caller::new(child.id(), request, &interrupts);
         // Both before the request is known and while it waits; the signal does not kill.
-        interrupts.came(1);
+        interrupts.interrupt(1);
         assert!(!is_let_go(new(1)).await);
         let late = async {
             tokio::time::sleep(LOOK_TIME).await;
-            interrupts.came(2);
+            interrupts.interrupt(2);
         };
         assert!(!tokio::join!(is_let_go(new(2)), late).0);
         let caller = new(3);
@@ -276,11 +280,11 @@ mod tests {
             "looked at without an interrupt"
         );
         assert!(is_let_go(closing).await);
-        interrupts.came(6);
+        interrupts.interrupt(6);
         assert!(is_let_go(early).await);
         let late = async {
             tokio::time::sleep(LOOK_TIME).await;
-            interrupts.came(7);
+            interrupts.interrupt(7);
         };
         assert!(tokio::join!(is_let_go(waiting), late).0);
         child.wait().expect("its end");
@@ -294,12 +298,12 @@ mod tests {
     async fn an_interrupt_reaches_every_wait_of_its_request() {
         let interrupts = Arc::<Interrupts>::default();
         let caller = Caller::new(0, 8, &interrupts);
-        interrupts.came(8);
+        interrupts.interrupt(8);
         caller.interrupted().await;
         caller.interrupted().await;
         // The number of remembered interrupts is bounded.
         for request in 0..1000 {
-            interrupts.came(100 + request);
+            interrupts.interrupt(100 + request);
         }
         assert_eq!(interrupts.0.lock().early.len(), EARLY_MAX);
         let other = Caller::new(0, 9, &interrupts);

@@ -89,7 +89,7 @@ impl fuser::Filesystem for Filesystem {
     }
 
     fn interrupt(&self, _request: &Request, unique: RequestId) {
-        self.requests.interrupts.came(unique.0);
+        self.requests.interrupts.interrupt(unique.0);
     }
 
     fn getattr(

@@ -169,7 +169,11 @@ impl Passthrough {
 
     /// The attributes of an inode at its open, if the kernel reads it directly and its contents
     /// differ from `contents`.
-    pub(crate) fn was(&self, inode: u64, contents: Option<u64>) -> Option<Attributes> {
+    pub(crate) fn attributes_at_open(
+        &self,
+        inode: u64,
+        contents: Option<u64>,
+    ) -> Option<Attributes> {
         match self.open.lock().get(&inode)? {
             OpenState::Passthrough(backing, _)
                 if Some(backing.loan.content_generation()) != contents =>

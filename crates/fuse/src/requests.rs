@@ -362,7 +362,7 @@ impl Requests {
                 let attributes = self.cache.reads().attributes(&user, &vnode).await;
                 let shown = self.inodes.shown(number.0);
                 let contents = attributes.is_ok().then(|| vnode.content_generation());
-                if let Some(was) = self.passthrough.was(number.0, contents) {
+                if let Some(was) = self.passthrough.attributes_at_open(number.0, contents) {
                     return Ok((attr(shown, &was.status), Duration::ZERO));
                 }
                 let attributes = attributes.map_err(code)?;

@@ -105,7 +105,7 @@ impl Reads {
     ) -> Result<Vec<u8>> {
         for _ in 0..TRIES {
             self.statuses.status(user, vnode).await?;
-            let (end, missing) = here(&mut vnode.body.lock(), start, length);
+            let (end, missing) = cached_part(&mut vnode.body.lock(), start, length);
             if start >= end {
                 return Ok(Vec::new());
             }
@@ -116,7 +116,7 @@ impl Reads {
             }
             let is_same = |body: &mut Body| {
                 let version = body.version();
-                let is_same = here(body, start, length) == (end, missing.clone());
+                let is_same = cached_part(body, start, length) == (end, missing.clone());
                 is_same && fetched.iter().all(|(of, _)| *of == version)
             };
             {
@@ -137,7 +137,7 @@ impl Reads {
 }
 
 /// Returns the end of a read, and the ranges that must be fetched.
-fn here(body: &mut Body, start: u64, length: u64) -> (u64, Vec<(u64, u64)>) {
+fn cached_part(body: &mut Body, start: u64, length: u64) -> (u64, Vec<(u64, u64)>) {
     let end = start.saturating_add(length).min(body.length());
     (end, body.gaps(start, end))
 }

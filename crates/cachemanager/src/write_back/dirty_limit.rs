@@ -38,25 +38,25 @@ impl FailedVolumes {
         if volumes.len() >= VOLUMES_MAX {
             volumes.retain(|_, (at, _)| at.elapsed() < RETRY);
         }
-        volumes.insert(of(vnode), (Instant::now(), errno(error)));
+        volumes.insert(volume_key(vnode), (Instant::now(), errno(error)));
     }
 
     /// A store in the volume of `vnode` succeeded.
     pub(crate) fn stored(&self, vnode: &Vnode) {
         let mut volumes = self.0.lock();
         if !volumes.is_empty() {
-            volumes.remove(&of(vnode));
+            volumes.remove(&volume_key(vnode));
         }
     }
 
     fn refusal(&self, vnode: &Vnode) -> Option<i32> {
         let volumes = self.0.lock();
-        let (at, errno) = volumes.get(&of(vnode))?;
+        let (at, errno) = volumes.get(&volume_key(vnode))?;
         (at.elapsed() < RETRY).then_some(*errno)
     }
 }
 
-fn of(vnode: &Vnode) -> (u32, VolumeId) {
+fn volume_key(vnode: &Vnode) -> (u32, VolumeId) {
     (vnode.key().0, vnode.fid().volume)
 }
 

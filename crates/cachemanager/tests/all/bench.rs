@@ -234,11 +234,11 @@ pub(crate) async fn held(calls: &Held, count: usize) {
     assert!(come.is_ok(), "{} calls of {count}", calls.count());
 }
 
-/// Counts what is told.
+/// Counts the notices to the kernel.
 #[derive(Default)]
-pub(crate) struct Told(pub(crate) AtomicUsize);
+pub(crate) struct NoticeCounter(pub(crate) AtomicUsize);
 
-impl Watcher for Told {
+impl Watcher for NoticeCounter {
     fn changed(&self, _vnode: &Arc<Vnode>, _notice: Notice) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }

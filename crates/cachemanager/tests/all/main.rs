@@ -30,21 +30,21 @@ use cellar_client::errno;
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs;
 
-use bench::{Bench, Tokens, Told};
+use bench::{Bench, NoticeCounter, Tokens};
 
 #[tokio::test]
 async fn what_one_closes_the_other_sees() {
     let bench = Bench::start();
     let [(a, file), (b, seen)] = bench.two_with_a_file(b"one").await;
-    let told = Arc::new(Told::default());
-    b.cache.watch(told.clone());
+    let notices = Arc::new(NoticeCounter::default());
+    b.cache.watch(notices.clone());
     assert_eq!(b.get(&seen).await, b"one");
     // The attributes are in the cache: no answer of the server is needed.
     assert!(seen.attributes().expect("known").valid > Duration::from_secs(60));
-    let before = told.0.load(Ordering::SeqCst);
+    let before = notices.0.load(Ordering::SeqCst);
     a.put(&file, b"another").await.expect("stored");
     assert!(
-        told.0.load(Ordering::SeqCst) > before,
+        notices.0.load(Ordering::SeqCst) > before,
         "the break comes before the answer"
     );
     assert!(seen.attributes().expect("known").valid.is_zero());
@@ -72,14 +72,14 @@ async fn a_small_file_is_given_away_only_as_it_is() {
     assert_eq!(give(100), (true, Some(b"one".to_vec())));
     assert_eq!(give(2), (false, None), "it is too large");
     // If the promise ends while bytes are given out, the watcher is notified afterwards.
-    let told = Arc::new(Told::default());
-    b.cache.watch(told.clone());
+    let notices = Arc::new(NoticeCounter::default());
+    b.cache.watch(notices.clone());
     // The promise ends in another thread, because this one holds the bytes meanwhile.
     let volume = seen.volume().id;
     let end =
         || std::thread::scope(|scope| scope.spawn(|| b.cache.statuses().distrust(volume)).join());
     let good = handle.give_small(100, |_| end().expect("ended"));
-    assert!(!good && told.0.load(Ordering::SeqCst) >= 2);
+    assert!(!good && notices.0.load(Ordering::SeqCst) >= 2);
     assert_eq!(give(100), (false, None), "nothing is promised");
     a.put(&file, b"two").await.expect("stored");
     assert_eq!(b.get(&seen).await, b"two");
@@ -371,8 +371,8 @@ async fn a_file_read_backwards_stays_within_the_cache() {
 async fn who_has_a_file_open_is_told_when_its_promise_has_run_out() {
     let bench = Bench::start();
     let a = bench.client().await;
-    let told = Arc::new(Told::default());
-    a.cache.watch(told.clone());
+    let notices = Arc::new(NoticeCounter::default());
+    a.cache.watch(notices.clone());
     let (open, closed) = (a.make("open").await, a.make("closed").await);
     // The statuses are fetched again, because the server's first call to a new client ends its
     // promises so far.
@@ -380,7 +380,7 @@ async fn who_has_a_file_open_is_told_when_its_promise_has_run_out() {
         a.find(name).await;
     }
     let handle = a.cache.opened(&a.user, &open);
-    let count = || told.0.load(Ordering::SeqCst);
+    let count = || notices.0.load(Ordering::SeqCst);
     let before = count();
     let now = tokio::time::Instant::now();
     a.cache.promises().end_expired(now);

@@ -8,7 +8,7 @@ use cellar_client::errno;
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::AfsFetchStatus;
 
-fn told(vnode: &Vnode) -> AfsFetchStatus {
+fn shown_status(vnode: &Vnode) -> AfsFetchStatus {
     vnode.attributes().expect("known").status
 }
 
@@ -45,7 +45,7 @@ async fn a_file_that_is_removed_while_it_is_open_has_no_names() {
     let removed = a.cache.names().remove_file(&a.user, &a.root, b"file").await;
     removed.expect("removed");
     assert_eq!(a.stat(&file).await.link_count, 0);
-    assert_eq!(told(&file).link_count, 0);
+    assert_eq!(shown_status(&file).link_count, 0);
     handle.close().await;
     bench.end();
 }

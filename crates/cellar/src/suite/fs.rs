@@ -71,7 +71,7 @@ async fn dispatch(invocation: Invocation) -> Outcome {
         return servers::check(&invocation).await;
     }
     if let Some(mount) = known::mount(&invocation)? {
-        return known::told(&mount, &invocation).await;
+        return known::print_answer(&mount, &invocation).await;
     }
     // This operation reports the rights of the caller, not those of the administrator.
     let of_caller = invocation.command == "getcalleraccess" && !invocation.has("localauth");
@@ -101,7 +101,7 @@ async fn dispatch(invocation: Invocation) -> Outcome {
     if invocation.command == "mkmount" {
         // `-cell` is the cell of the volume. The cell of the mount point follows from its path.
         options.cell = None;
-        options.told = mount_point::told(&invocation)?;
+        options.reported = mount_point::cells_of_mount(&invocation)?;
     }
     let session = options.session_about(&paths, who).await?;
     let outcome = operation(&invocation, &session).await;

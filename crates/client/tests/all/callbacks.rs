@@ -12,12 +12,12 @@ use cellar_wire::rxafscb::{self, *};
 use parking_lot::Mutex;
 
 #[derive(Default)]
-struct Told {
+struct RecordedBreaks {
     broken: Mutex<Vec<Fid>>,
     all: Mutex<usize>,
 }
 
-impl Promises for Told {
+impl Promises for RecordedBreaks {
     fn broken(&self, fids: &[Fid]) -> BreakHandled<'_> {
         self.broken.lock().extend_from_slice(fids);
         Box::pin(std::future::ready(()))
@@ -31,10 +31,10 @@ impl Promises for Told {
 
 const UUID: AfsUuid = AfsUuid(*b"a client's uuid.");
 
-fn service() -> (Runtime, Connection, Arc<Told>) {
-    let told = Arc::new(Told::default());
+fn service() -> (Runtime, Connection, Arc<RecordedBreaks>) {
+    let breaks = Arc::new(RecordedBreaks::default());
     let addresses = vec!["192.0.2.7".parse().expect("address")];
-    let service = Arc::new(CallbackService::new(UUID, addresses, told.clone()));
+    let service = Arc::new(CallbackService::new(UUID, addresses, breaks.clone()));
     let runtime = Runtime::client_only().expect("runtime");
     let any = "127.0.0.1:0".parse().expect("address");
     let port = runtime
@@ -47,7 +47,7 @@ fn service() -> (Runtime, Connection, Arc<Told>) {
             Security::null(),
         )
         .expect("connection");
-    (runtime, connection, told)
+    (runtime, connection, breaks)
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn says_who_it_is() {
 
 #[tokio::test]
 async fn broken_promises_are_known_before_the_answer() {
-    let (runtime, server, told) = service();
+    let (runtime, server, breaks) = service();
     let fids = [
         Fid::new(1, 2, 3),
         Fid::whole_volume(cellar_wire::VolumeId(9)),
@@ -96,12 +96,12 @@ async fn broken_promises_are_known_before_the_answer() {
         callbacks: Callbacks::new(),
     };
     server.call(&arguments).await.expect("break");
-    assert_eq!(*told.broken.lock(), fids);
+    assert_eq!(*breaks.broken.lock(), fids);
     server.call(&InitCallBackState {}).await.expect("all");
     server
         .call(&InitCallBackState3 { server_uuid: UUID })
         .await
         .expect("all");
-    assert_eq!(*told.all.lock(), 2);
+    assert_eq!(*breaks.all.lock(), 2);
     runtime.shutdown();
 }

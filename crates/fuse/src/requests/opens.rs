@@ -129,7 +129,7 @@ impl Requests {
         if vnode.breaks() != breaks
             || self
                 .passthrough
-                .was(inode, Some(vnode.content_generation()))
+                .attributes_at_open(inode, Some(vnode.content_generation()))
                 .is_some()
         {
             self.cache.promises().invalidate(vnode);

@@ -26,7 +26,7 @@ pub(super) fn mount(invocation: &Invocation) -> Outcome<Option<Mounted>> {
 }
 
 /// Prints the answer of the mount.
-pub(super) async fn told(mount: &Mounted, invocation: &Invocation) -> Outcome {
+pub(super) async fn print_answer(mount: &Mounted, invocation: &Invocation) -> Outcome {
     let json = invocation.has("json");
     match invocation.command {
         "wscell" => {

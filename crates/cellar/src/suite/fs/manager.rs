@@ -370,7 +370,7 @@ impl Manager<'_> {
             mount.manage(control::STORE_BEHIND_ALL, &kib.to_string())?;
         }
         let mut failures = Failures::of("fs");
-        let mut told = Vec::new();
+        let mut values = Vec::new();
         for file in files {
             let value = in_mount(file).and_then(|one| {
                 if let Some(kib) = kbytes {
@@ -380,7 +380,7 @@ impl Manager<'_> {
                 one.get(control::STORE_BEHIND)
             });
             if let Some(value) = failures.note(value) {
-                told.push((file, value.parse::<u64>().ok()));
+                values.push((file, value.parse::<u64>().ok()));
             }
         }
         let status = mount.status()?;
@@ -390,10 +390,10 @@ impl Manager<'_> {
             .unwrap_or(0);
         if self.json {
             let file = |(file, kib): &(&String, Option<u64>)| json!({ "file": file, "kib": kib });
-            let files: Vec<_> = told.iter().map(file).collect();
+            let files: Vec<_> = values.iter().map(file).collect();
             print_json(&json!({ "default_kib": default, "files": files }))?;
         } else if self.invocation.has("verbose") || (files.is_empty() && all.is_none()) {
-            for (file, kib) in told {
+            for (file, kib) in values {
                 match kib {
                     Some(kib) => outln!("Will store up to {kib} kbytes of {file} asynchronously."),
                     None => outln!("Will store {file} according to default."),

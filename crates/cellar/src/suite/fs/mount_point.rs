@@ -36,7 +36,7 @@ fn mount_of(invocation: &Invocation) -> Option<Mounted> {
 }
 
 /// The mount's details of the cell that `-cell` names. The lists of this machine may not have them.
-pub(super) fn told(invocation: &Invocation) -> Outcome<Vec<Cell>> {
+pub(super) fn cells_of_mount(invocation: &Invocation) -> Outcome<Vec<Cell>> {
     let (Some(name), Some(mount)) = (named(invocation)?, mount_of(invocation)) else {
         return Ok(Vec::new());
     };
