@@ -83,7 +83,7 @@ fn check_vnode_access(
     (fid, want): (Fid, VolumeAccess),
     may: impl FnOnce(&Identity, &VnodeStatus, Rights, ViceId) -> bool,
 ) -> Result<(Arc<Volume>, VnodeStatus), Refusal> {
-    let attached = server.volume_of(fid, want)?;
+    let attached = server.volumes.of(fid, want)?;
     let (status, _, access) = status_and_access(server, session, &attached, fid)?;
     let volume = attached.volume;
     if may(session.identity(), &status, access.caller, volume.owner()) {
@@ -95,7 +95,7 @@ fn check_vnode_access(
 
 /// Refuses all callers except superusers.
 fn superuser(server: &Server, call: &IncomingCall) -> CallResult {
-    if server.identify(call.caller()).is_superuser() {
+    if server.sessions.identify(call.caller()).is_superuser() {
         Ok(())
     } else {
         Err(Refusal::NotAdministrator)

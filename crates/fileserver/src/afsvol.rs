@@ -87,7 +87,7 @@ impl HandleStream<afsvol::SplitVolume, IncomingCall> for VolumeService {
 /// An administrative act: refused to all callers except superusers, and audited.
 fn superuser(server: &Server, call: &IncomingCall) -> CallResult {
     audit::mark_act();
-    if server.identify(call.caller()).is_superuser() {
+    if server.sessions.identify(call.caller()).is_superuser() {
         Ok(())
     } else {
         Err(AbortCode::VOLSERBAD_ACCESS)

@@ -63,7 +63,7 @@ impl Server {
         Act(details): Act,
         code: i32,
     ) {
-        let who = self.identify(call.caller());
+        let who = self.sessions.identify(call.caller());
         let mut record = Record::new(self.now(), procedure, &who, call.address(), code);
         for (key, value) in details {
             record = record.with(key, value);

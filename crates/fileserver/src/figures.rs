@@ -119,10 +119,13 @@ const ACTIVE_SECS: u32 = 15 * 60;
 impl Figures {
     pub(crate) fn collect(server: &Server) -> Self {
         let now = server.wall();
-        let (files, bytes) = server.callbacks.files_and_bytes();
-        let (breaks, contacts) = (&server.breaker.counters, &server.contacts.counters);
+        let (files, bytes) = server.callbacks.table.files_and_bytes();
+        let (breaks, contacts) = (
+            &server.callbacks.breaker.counters,
+            &server.callbacks.contacts.counters,
+        );
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let promises = server.callbacks.counts();
+        let promises = server.callbacks.table.counts();
         let [looks_at_directories, looks_at_files] = server.statistics.lookups();
         let mut store = StoreFigures::default();
         for (_, partition) in server.volumes.partitions() {
@@ -139,16 +142,17 @@ impl Figures {
             stored: server.statistics.transfers(Direction::Store),
             refusals: server.statistics.refusals(),
             hosts: server
+                .callbacks
                 .hosts
                 .counts((now.as_secs() as u32).saturating_sub(ACTIVE_SECS)),
-            clients: server.clients.count(),
+            clients: server.sessions.clients.count(),
             volumes: server.volumes.homes_len(),
             looks_at_directories,
             looks_at_files,
             store,
             callbacks: CallbackFigures {
-                held: server.callbacks.held(),
-                capacity: server.callbacks.capacity(),
+                held: server.callbacks.table.held(),
+                capacity: server.callbacks.table.capacity(),
                 files,
                 bytes,
                 collections: load(&breaks.collections),
@@ -172,8 +176,8 @@ impl Figures {
                 expired: load(&contacts.expired),
             },
             objects: server.objects.figures(),
-            locks: server.locks.held(),
-            leases: server.leases.count(),
+            locks: server.callbacks.locks.held(),
+            leases: server.callbacks.leases.count(),
             transactions: server.transactions.count(),
         }
     }

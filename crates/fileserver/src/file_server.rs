@@ -80,7 +80,7 @@ impl FileServer {
     /// Starts the background work on `runtime`. `port` is the port of the file service; the server
     /// calls hosts from it.
     pub fn start(&self, runtime: &Runtime, port: &Port) {
-        self.0.contacts.use_port(port);
+        self.0.callbacks.contacts.use_port(port);
         self.0.networks.add(&[port.local_address()]);
         let server = self.0.clone();
         runtime.spawn(0, || async move { server.run_housekeeping().await });
@@ -157,8 +157,12 @@ impl FileServer {
     /// Breaks the promises for everything in a volume that was replaced or removed. Waits until the
     /// hosts have been notified or are down.
     pub async fn break_volume(&self, volume: VolumeId) {
-        let pending = self.0.breaker.collect_volume(volume, self.0.now_secs());
-        self.0.breaker.wait_for_delivery(pending).await;
+        let pending = self
+            .0
+            .callbacks
+            .breaker
+            .collect_volume(volume, self.0.now_secs());
+        self.0.callbacks.breaker.wait_for_delivery(pending).await;
     }
 
     /// A snapshot of every counter.

@@ -44,7 +44,6 @@ use crate::limits::{
     LEASE_CONTESTED, LEASE_GRANT_PATIENCE, LEASE_MARGIN, LEASES_CONTESTED_MAX, LEASES_MAX,
     LEASES_PER_HOST, LEASES_SWEEP_INTERVAL,
 };
-use crate::server::Server;
 use gate::{Gate, GateGuard};
 
 /// All leases.
@@ -91,12 +90,12 @@ pub(crate) enum LeaseOutcome {
 
 /// A lease whose end a call waits for.
 #[derive(Clone, Copy)]
-struct Recalled {
-    host: HostSlot,
+pub(crate) struct Recalled {
+    pub(crate) host: HostSlot,
     number: u64,
     until: Instant,
     /// This is the first recall of the lease.
-    first: bool,
+    pub(crate) first: bool,
 }
 
 impl Table {
@@ -315,7 +314,7 @@ impl Leases {
     }
 
     /// Marks the lease as recalled and returns it, if a host other than the caller's has it.
-    fn recall(&self, fid: Fid, caller: Option<HostSlot>) -> Option<Recalled> {
+    pub(crate) fn recall(&self, fid: Fid, caller: Option<HostSlot>) -> Option<Recalled> {
         let now = Instant::now();
         let mut table = self.table.lock();
         let lease = table.current(fid, now)?;
@@ -335,7 +334,7 @@ impl Leases {
     }
 
     /// Waits until a lease has ended.
-    async fn wait_until_ended(&self, fid: Fid, recalled: Recalled) {
+    pub(crate) async fn wait_until_ended(&self, fid: Fid, recalled: Recalled) {
         loop {
             let ended = self.ended.notified();
             tokio::pin!(ended);
@@ -384,23 +383,6 @@ impl Drop for Granting<'_> {
         if let Some(number) = self.number {
             self.leases.end_number(self.fid, number);
         }
-    }
-}
-
-impl Server {
-    /// Recalls the lease of a directory if a host other than the caller's has it. Waits until that
-    /// host has returned it, or it has expired.
-    pub(crate) async fn recall(&self, fid: Fid, caller: Option<HostSlot>) {
-        let Some(recalled) = self.leases.recall(fid, caller) else {
-            return;
-        };
-        let gone = self.leases.wait_until_ended(fid, recalled);
-        if !recalled.first {
-            return gone.await;
-        }
-        tracing::debug!(%fid, "lease recalled");
-        let pending = self.breaker.recall(fid, recalled.host, self.now_secs());
-        tokio::join!(self.breaker.wait_for_delivery(pending), gone);
     }
 }
 

@@ -22,6 +22,7 @@ mod afsosd;
 mod afsvol;
 mod audit;
 pub mod callback;
+mod callbacks;
 mod config;
 mod figures;
 mod file_server;

@@ -48,7 +48,7 @@ pub(crate) trait Handlers: Send + Sync + 'static {
 
     /// Whether errors travel to the caller as universal errno codes.
     fn understands_uae(server: &Server, call: &IncomingCall) -> bool {
-        Self::FOR_CLIENTS && server.understands_uae(call)
+        Self::FOR_CLIENTS && server.sessions.understands_uae(call)
     }
 }
 

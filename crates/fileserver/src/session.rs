@@ -20,21 +20,23 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use cellar_auth::{Identity as Authenticated, Principal};
+use cellar_auth::{Authority, Identity as Authenticated, Principal};
 use cellar_rpc::{Caller, IncomingCall};
 use cellar_wire::AbortCode;
-use cellar_wire::acl::Cps;
+use cellar_wire::acl::{Cps, Rights};
 use cellar_wire::ids::{AfsTime, ViceId};
 use tracing::warn;
 
 use crate::abort_map::Refusal;
 use crate::access::Identity;
+use crate::callbacks::Callbacks;
+use crate::config::{Config, WallClock};
 use crate::host::{Host, HostSlot, NotReady, canonical};
 use crate::limits::{CPS_REFRESH, CPS_RETRY, SUPERUSER_REFRESH};
-use crate::protection::ProtectionError;
-use crate::server::Server;
+use crate::network::Networks;
+use crate::protection::{Protection, ProtectionError};
 
 /// The data kept with a connection.
 pub(crate) struct ClientRecord {
@@ -48,7 +50,7 @@ pub(crate) struct ClientRecord {
     loaded: u32,
     /// Server's seconds from which the identity must be loaded again.
     stale: u32,
-    /// The [`Server::cps_generation`] at that time.
+    /// The [`Sessions::cps_generation`] at that time.
     generation: u64,
     /// The caller was in `UserList`.
     listed: bool,
@@ -205,9 +207,59 @@ impl Session {
     }
 }
 
-impl Server {
+/// Finds the sessions of calls.
+pub(crate) struct Sessions {
+    /// Identifies callers with tickets.
+    authority: Option<Authority>,
+    implicit_rights: Rights,
+    pub(crate) protection: Arc<dyn Protection>,
+    pub(crate) clients: Clients,
+    networks: Arc<Networks>,
+    callbacks: Arc<Callbacks>,
+    clock: WallClock,
+    /// Incremented by FlushCPS: the groups cached with connections and hosts are then loaded again.
+    cps_generation: AtomicU64,
+}
+
+impl Sessions {
+    pub(crate) fn new(
+        config: &Config,
+        protection: Arc<dyn Protection>,
+        networks: Arc<Networks>,
+        callbacks: Arc<Callbacks>,
+    ) -> Self {
+        Self {
+            authority: config.authority.clone(),
+            implicit_rights: config.implicit_rights,
+            protection,
+            clients: Clients::default(),
+            networks,
+            callbacks,
+            clock: config.clock.clone(),
+            cps_generation: AtomicU64::new(0),
+        }
+    }
+
+    /// The current time in seconds since 1970.
+    fn now_secs(&self) -> u32 {
+        AfsTime::after_1970((self.clock)()).0
+    }
+
+    /// The number under which the groups of callers are valid. It changes with FlushCPS and with
+    /// the protection database.
+    fn cps_generation(&self) -> u64 {
+        // Neither ever falls, so no two states have the same sum.
+        let flushes = self.cps_generation.load(Ordering::Acquire);
+        flushes.wrapping_add(self.protection.version())
+    }
+
+    /// Invalidates the cached groups of every caller and host.
+    pub(crate) fn flush_cps(&self) {
+        self.cps_generation.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// The session of a call that counts as user activity on the host.
-    pub(crate) async fn session(self: &Arc<Self>, call: &IncomingCall) -> Result<Session, Refusal> {
+    pub(crate) async fn session(&self, call: &IncomingCall) -> Result<Session, Refusal> {
         let now = self.now_secs();
         if let Some(client) = call.connection_data::<ClientRecord>()
             && let Some(host) = &client.host
@@ -234,34 +286,30 @@ impl Server {
 
     /// For a call that is answered to any host, known or not. Notes the call. If the host is not
     /// ready, makes it ready in the background.
-    pub(crate) fn note_call(self: &Arc<Self>, call: &IncomingCall) {
+    pub(crate) fn note_call(&self, call: &IncomingCall) {
         let Some(client) = call.connection_data::<ClientRecord>() else {
             return;
         };
         let Some(host) = &client.host else { return };
         host.note_call(self.now_secs(), false);
         if !host.is_ready() {
-            let (server, host) = (self.clone(), host.clone());
+            let (callbacks, host) = (self.callbacks.clone(), host.clone());
             let address = call.peer().address;
             tokio::spawn(async move {
                 // A failure is noted in the host's record.
-                let _noted = server.contacts.make_ready(host, address).await;
+                let _noted = callbacks.contacts.make_ready(host, address).await;
             });
         }
     }
 
-    async fn introduce(
-        self: &Arc<Self>,
-        call: &IncomingCall,
-        now: u32,
-    ) -> Result<Arc<ClientRecord>, Refusal> {
+    async fn introduce(&self, call: &IncomingCall, now: u32) -> Result<Arc<ClientRecord>, Refusal> {
         let Some(port) = call.port() else {
             // The socket of the local administrator: no host, and nothing to keep.
             let generation = self.cps_generation();
             let known = self.caller_identity(call.caller(), None).await?;
             return Ok(Arc::new(self.record(None, known, now, generation)));
         };
-        self.contacts.use_port(port);
+        self.callbacks.contacts.use_port(port);
         let address = canonical(call.peer().address);
         let before = call.connection_data::<ClientRecord>();
         let new_connection = before.is_none();
@@ -274,14 +322,14 @@ impl Server {
                 None => self.find_host(address, now)?,
             };
             if new_connection && candidate.may_be_another(call.peer().epoch, address) {
-                self.hosts.detach(&candidate, address);
+                self.callbacks.hosts.detach(&candidate, address);
                 candidate = self.find_host(address, now)?;
             }
             candidate.note_call(now, true);
             if new_connection {
                 candidate.seen_epoch(call.peer().epoch);
             }
-            match self.contacts.make_ready(candidate, address).await {
+            match self.callbacks.contacts.make_ready(candidate, address).await {
                 Ok(host) => {
                     ready = Some(host);
                     break;
@@ -310,12 +358,15 @@ impl Server {
         Ok(client)
     }
 
-    fn find_host(self: &Arc<Self>, address: SocketAddr, now: u32) -> Result<Arc<Host>, Refusal> {
-        self.hosts.find_or_create(address, now).ok_or_else(|| {
-            warn!(host = %address, "host table is full");
-            self.make_room_for_hosts();
-            Refusal::Busy
-        })
+    fn find_host(&self, address: SocketAddr, now: u32) -> Result<Arc<Host>, Refusal> {
+        self.callbacks
+            .hosts
+            .find_or_create(address, now)
+            .ok_or_else(|| {
+                warn!(host = %address, "host table is full");
+                self.callbacks.make_room_for_hosts();
+                Refusal::Busy
+            })
     }
 
     fn record(
@@ -366,7 +417,7 @@ impl Server {
 
     /// The identity of a caller by ticket and superuser list, without its groups.
     pub(crate) fn identify(&self, caller: &Caller) -> Authenticated {
-        match &self.config.authority {
+        match &self.authority {
             Some(authority) => authority.identify(caller),
             None => Authenticated::without_ticket(caller),
         }
@@ -408,7 +459,7 @@ impl Server {
             let cps = cps.map_err(|cause| unreachable_protection(&cause))?;
             let more = superuser.then_some(ViceId::ADMINISTRATORS);
             let cps = cps.ids().iter().copied().chain(more).collect();
-            Identity::new(id, cps, host_cps, self.config.implicit_rights)
+            Identity::new(id, cps, host_cps, self.implicit_rights)
         } else if superuser {
             Identity::superuser()
         } else {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cellar_fileobjects::ServedVolumes;
 use cellar_volume::Partition;
-use cellar_wire::ids::{PartitionId, VolumeId};
+use cellar_wire::ids::{Fid, PartitionId, VolumeId};
 use parking_lot::RwLock;
 
 use crate::abort_map::Refusal;
@@ -133,6 +133,23 @@ impl Volumes {
         Ok(attached)
     }
 
+    /// The volume of a fid, for a client's call.
+    pub(crate) fn of(&self, fid: Fid, want: VolumeAccess) -> Result<Attached, Refusal> {
+        check_fid(fid)?;
+        let attached = self.for_call(fid.volume, want)?;
+        if want == VolumeAccess::Change && !attached.volume.is_writable() {
+            return Err(Refusal::Store(cellar_volume::Error::ReadOnly));
+        }
+        Ok(attached)
+    }
+
+    /// The volume of a finished change, for its answer. It ignores restrictions on clients that
+    /// began since, so that the client learns the outcome of the change.
+    pub(crate) fn changed(&self, fid: Fid) -> Result<Attached, Refusal> {
+        let found = self.find(fid.volume)?;
+        found.map(|(_, attached)| attached).ok_or(Refusal::NoVolume)
+    }
+
     fn check_special(
         &self,
         id: VolumeId,
@@ -197,6 +214,15 @@ impl Volumes {
     /// id.
     pub(crate) fn forget(&self, id: VolumeId) {
         self.homes.write().remove(&id);
+    }
+}
+
+/// Checks that a fid has a volume and a vnode number.
+pub(crate) fn check_fid(fid: Fid) -> Result<(), Refusal> {
+    if fid.volume.0 == 0 || fid.vnode.0 == 0 {
+        Err(Refusal::NoFid)
+    } else {
+        Ok(())
     }
 }
 

@@ -22,14 +22,14 @@ impl Handle<BeginFetch, IncomingCall> for ObjectService {
         let server = &self.server;
         // The reply covers the whole version, so the requested range does not matter.
         let BeginFetch { fid, .. } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         if !server.objects.is_used() {
             return Err(NOT_IN_OBJECTS);
         }
         let (layout, status, callback, sync, durable) = {
             let (server, session) = (server.clone(), session.clone());
-            run(&server.clone(), move || {
-                let attached = server.volume_of(fid, VolumeAccess::Read)?;
+            run(&server.callbacks.clone(), move || {
+                let attached = server.volumes.of(fid, VolumeAccess::Read)?;
                 let volume = &attached.volume;
                 let read = || {
                     let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
@@ -45,7 +45,7 @@ impl Handle<BeginFetch, IncomingCall> for ObjectService {
                         }
                         // The layout is unchanged, so a later removal of versions sees this reader.
                         if volume.layout(fid)?.as_ref() == Some(&layout) {
-                            return Ok((layout, server.show(&session, &status, access)));
+                            return Ok((layout, server.callbacks.show(&session, &status, access)));
                         }
                     }
                 };

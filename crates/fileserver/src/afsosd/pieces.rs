@@ -20,10 +20,10 @@ impl Handle<GetPieces, IncomingCall> for ObjectService {
     ) -> Result<GetPiecesReply, Refusal> {
         let server = &self.server;
         let GetPieces { fid } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let (status, layout) = {
             let (server, session) = (server.clone(), session.clone());
-            run(&server.clone(), move || {
+            run(&server.callbacks.clone(), move || {
                 let may = |identity: &Identity, status: &_, rights, owner| {
                     identity.administrator || identity.may_fetch_data(status, rights, owner)
                 };

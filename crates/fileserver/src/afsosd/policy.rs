@@ -13,7 +13,8 @@ use super::check_vnode_access;
 use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::audit;
-use crate::rxafs::common::{Touched, change, run};
+use crate::callbacks::Touched;
+use crate::rxafs::common::{change, run};
 use crate::server::Server;
 use crate::volumes::VolumeAccess;
 
@@ -25,10 +26,10 @@ impl Handle<GetPolicy, IncomingCall> for ObjectService {
     ) -> Result<GetPolicyReply, Refusal> {
         let server = &self.server;
         let GetPolicy { fid } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let (directory, volume) = {
             let (server, session) = (server.clone(), session.clone());
-            run(&server.clone(), move || {
+            run(&server.callbacks.clone(), move || {
                 let may = Identity::may_fetch_status;
                 let (volume, status) =
                     check_vnode_access(&server, &session, (fid, VolumeAccess::Read), may)?;
@@ -56,7 +57,7 @@ impl Handle<SetPolicy, IncomingCall> for ObjectService {
     ) -> Result<SetPolicyReply, Refusal> {
         let server = &self.server;
         let SetPolicy { fid, policy } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         check_policy(server, policy)?;
         let work = {
             let (server, session) = (server.clone(), session.clone());
@@ -74,7 +75,7 @@ impl Handle<SetPolicy, IncomingCall> for ObjectService {
                 Ok((Changed { outcome, durable }, Touched::changed([fid])))
             }
         };
-        change(server, &session, work).await?;
+        change(&server.callbacks, &session, work).await?;
         Ok(SetPolicyReply {})
     }
 }
@@ -87,7 +88,7 @@ impl Handle<SetVolumePolicy, IncomingCall> for ObjectService {
     ) -> Result<SetVolumePolicyReply, Refusal> {
         let server = &self.server;
         let SetVolumePolicy { fid, policy } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         audit::mark_act();
         audit::add_detail("volume", fid.volume);
         audit::add_detail("policy", policy);
@@ -97,8 +98,8 @@ impl Handle<SetVolumePolicy, IncomingCall> for ObjectService {
         check_policy(server, policy)?;
         let durable = {
             let (server, session) = (server.clone(), session.clone());
-            run(&server.clone(), move || {
-                let attached = server.volume_of(fid, VolumeAccess::Change)?;
+            run(&server.callbacks.clone(), move || {
+                let attached = server.volumes.of(fid, VolumeAccess::Change)?;
                 let set = attached
                     .volume
                     .update_info(session.now, |info| info.policy = policy)?;

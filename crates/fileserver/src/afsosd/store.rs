@@ -35,7 +35,7 @@ struct PermittedStore {
 }
 
 fn check(server: &Server, session: &Session, fid: Fid) -> Result<PermittedStore, Refusal> {
-    let attached = server.volume_of(fid, VolumeAccess::Change)?;
+    let attached = server.volumes.of(fid, VolumeAccess::Change)?;
     let (status, _, access) = status_and_access(server, session, &attached, fid)?;
     if status.kind != FileType::File {
         return Err(Refusal::Store(Error::IsDirectory));
@@ -83,12 +83,12 @@ impl Handle<BeginStore, IncomingCall> for ObjectService {
             shape,
         } = arguments;
         let end = end_of(position, length)?.max(end_of(file_length, 0)?);
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         check_used(server)?;
         let shape = shape.first().copied();
         {
             let (server, session) = (server.clone(), session.clone());
-            run(&server.clone(), move || {
+            run(&server.callbacks.clone(), move || {
                 let allowed = check(&server, &session, fid)?;
                 let identity = session.identity();
                 let chooses = allowed.access.caller.contains(Rights::ADMINISTER);
@@ -124,11 +124,13 @@ impl Handle<BeginStore, IncomingCall> for ObjectService {
             })
             .await
         };
-        let (allowed, old, serial, place) = when_loaded(server, look).await?;
+        let (allowed, old, serial, place) = when_loaded(&server.objects, look).await?;
         let StorageDecision::Objects(wanted) = place else {
             return Err(NOT_IN_OBJECTS);
         };
-        let status = server.show(&session, &allowed.status, allowed.access);
+        let status = server
+            .callbacks
+            .show(&session, &allowed.status, allowed.access);
         let request = DirectRequest {
             volume: allowed.attached.volume,
             before: allowed.status,
@@ -201,11 +203,11 @@ impl Handle<ExtendStore, IncomingCall> for ObjectService {
             length,
         } = arguments;
         let end = end_of(position, length)?;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         check_used(server)?;
         {
             let (server, session) = (server.clone(), session.clone());
-            run(&server.clone(), move || {
+            run(&server.callbacks.clone(), move || {
                 let allowed = check(&server, &session, fid)?;
                 check_quota(&allowed.attached.volume, &allowed.status, end)
             })
@@ -233,12 +235,15 @@ impl Handle<EndStore, IncomingCall> for ObjectService {
             modified,
             failed,
         } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         // Checked before the store leaves the table. A caller that may no longer end it can still
         // abort it.
         let allowed = {
             let (server, session) = (server.clone(), session.clone());
-            run(&server.clone(), move || check(&server, &session, fid)).await?
+            run(&server.callbacks.clone(), move || {
+                check(&server, &session, fid)
+            })
+            .await?
         };
         let objects = &server.objects;
         let ended = objects.end_direct(store, fid, session.id(), length, &failed)?;
@@ -252,10 +257,10 @@ impl Handle<EndStore, IncomingCall> for ObjectService {
             ..StoreSpec::at(0)
         };
         let stored = Arc::new(ended);
-        let committed = commit_objects(server, &session, stored.clone(), spec).await?;
+        let committed = commit_objects(&server.callbacks, &session, stored.clone(), spec).await?;
         let status = committed.ok_or(Refusal::Code(AbortCode::ESTALE))?;
         Ok(EndStoreReply {
-            status: server.show(&session, &status, allowed.access),
+            status: server.callbacks.show(&session, &status, allowed.access),
             sync: vol_sync(stored.volume()),
         })
     }
@@ -269,7 +274,7 @@ impl Handle<AbortStore, IncomingCall> for ObjectService {
     ) -> Result<AbortStoreReply, Refusal> {
         let server = &self.server;
         let AbortStore { fid, store } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         server.objects.abort_direct(store, fid, session.id())?;
         Ok(AbortStoreReply {})
     }

@@ -81,15 +81,18 @@ async fn delete(
             }
             server.volumes.forget(volume);
             // Locks and promises are by id. Another copy on this server does not need them.
-            server.locks.forget_volume(volume);
-            let pending = server.breaker.collect_volume(volume, server.now_secs());
+            server.callbacks.locks.forget_volume(volume);
+            let pending = server
+                .callbacks
+                .breaker
+                .collect_volume(volume, server.now_secs());
             Ok((pending, deleted.durable))
         })
         .await?
     };
     durable.await.map_err(code)?;
     info!(%volume, partition = %place, "volume deleted");
-    server.breaker.wait_for_delivery(pending).await;
+    server.callbacks.breaker.wait_for_delivery(pending).await;
     Ok(())
 }
 
@@ -211,11 +214,14 @@ impl Handle<SetIdsTypes, IncomingCall> for VolumeService {
                 }
                 // The access of clients to the volume has changed.
                 server.volumes.forget(used.id());
-                Ok(server.breaker.collect_volume(used.id(), server.now_secs()))
+                Ok(server
+                    .callbacks
+                    .breaker
+                    .collect_volume(used.id(), server.now_secs()))
             })
             .await?
         };
-        server.breaker.wait_for_delivery(pending).await;
+        server.callbacks.breaker.wait_for_delivery(pending).await;
         Ok(SetIdsTypesReply {})
     }
 }
@@ -266,11 +272,14 @@ impl Handle<ConvertROtoRWvolume, IncomingCall> for VolumeService {
                 server.volumes.forget(volume);
                 server.volumes.forget(converted.id());
                 server.volumes.clear_moved(converted.id());
-                Ok(server.breaker.collect_volume(volume, server.now_secs()))
+                Ok(server
+                    .callbacks
+                    .breaker
+                    .collect_volume(volume, server.now_secs()))
             })
             .await?
         };
-        server.breaker.wait_for_delivery(pending).await;
+        server.callbacks.breaker.wait_for_delivery(pending).await;
         Ok(ConvertROtoRWvolumeReply {})
     }
 }

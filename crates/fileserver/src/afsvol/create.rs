@@ -192,11 +192,14 @@ impl Handle<Clone, IncomingCall> for VolumeService {
                 reserved.end();
                 outcome?;
                 server.volumes.forget(new_volume);
-                Ok(server.breaker.collect_volume(new_volume, server.now_secs()))
+                Ok(server
+                    .callbacks
+                    .breaker
+                    .collect_volume(new_volume, server.now_secs()))
             })
             .await?
         };
-        server.breaker.wait_for_delivery(pending).await;
+        server.callbacks.breaker.wait_for_delivery(pending).await;
         Ok(CloneReply { new_volume })
     }
 }
@@ -296,11 +299,14 @@ impl Handle<ReClone, IncomingCall> for VolumeService {
                 reserved.end();
                 outcome?;
                 server.volumes.forget(clone);
-                Ok(server.breaker.collect_volume(clone, server.now_secs()))
+                Ok(server
+                    .callbacks
+                    .breaker
+                    .collect_volume(clone, server.now_secs()))
             })
             .await?
         };
-        server.breaker.wait_for_delivery(pending).await;
+        server.callbacks.breaker.wait_for_delivery(pending).await;
         Ok(ReCloneReply {})
     }
 }

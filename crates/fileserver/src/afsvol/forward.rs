@@ -158,7 +158,7 @@ impl Outgoing {
         from_date: i32,
         cookie: RestoreCookie,
     ) -> Result<Self, AbortCode> {
-        let port = call.port().or_else(|| server.contacts.port());
+        let port = call.port().or_else(|| server.callbacks.contacts.port());
         let port = port.ok_or(AbortCode::RX_CALL_DEAD)?.clone();
         let security = security(server, call)?;
         let stream = Stream::new(server, used.progress());

@@ -74,11 +74,14 @@ pub(super) async fn finish(
             used.restored()?;
             info!(%volume, partition = %used.partition(), "volume restored");
             server.volumes.forget(volume);
-            Ok(server.breaker.collect_volume(volume, server.now_secs()))
+            Ok(server
+                .callbacks
+                .breaker
+                .collect_volume(volume, server.now_secs()))
         })
         .await?
     };
-    server.breaker.wait_for_delivery(pending).await;
+    server.callbacks.breaker.wait_for_delivery(pending).await;
     Ok(())
 }
 

@@ -88,7 +88,7 @@ fn open_for_reading(
     procedure: &'static str,
 ) -> Result<(Transaction, Option<InUse>), AbortCode> {
     let transaction = server.transactions.for_reading(number)?;
-    let superuser = server.identify(call.caller()).is_superuser();
+    let superuser = server.sessions.identify(call.caller()).is_superuser();
     let used = superuser.then(|| InUse::enter(server, number, procedure));
     Ok((transaction, used.transpose()?))
 }

@@ -31,7 +31,7 @@ impl Handle<BulkStatus, IncomingCall> for FileService {
     ) -> Result<BulkStatusReply, Refusal> {
         let server = &self.server;
         let BulkStatus { fids } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         if fids.is_empty() {
             return Err(Refusal::Invalid);
         }
@@ -60,7 +60,7 @@ impl Handle<InlineBulkStatus, IncomingCall> for FileService {
     ) -> Result<InlineBulkStatusReply, Refusal> {
         let server = &self.server;
         let InlineBulkStatus { fids } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         if fids.is_empty() {
             return Err(Refusal::Invalid);
         }
@@ -103,7 +103,7 @@ async fn statuses(
     let mut looked = Vec::with_capacity(fids.len());
     for (index, &fid) in fids.iter().enumerate() {
         let answer = {
-            let _inside = server.leases.enter();
+            let _inside = server.callbacks.leases.enter();
             nonblocking(|| Ok(status_of(server, session, fid, true)))
         };
         match answer {
@@ -111,7 +111,7 @@ async fn statuses(
                 let (server, session) = (server.clone(), session.clone());
                 let rest: Vec<Fid> = fids[index..].to_vec();
                 let work = move || {
-                    let _inside = server.leases.enter();
+                    let _inside = server.callbacks.leases.enter();
                     let status = |fid: Fid| status_of(&server, &session, fid, true);
                     rest.into_iter().map(status).collect::<Vec<_>>()
                 };
@@ -125,7 +125,10 @@ async fn statuses(
     for (mut answer, &fid) in looked.into_iter().zip(fids) {
         if let Err(Refusal::Leased(..)) = answer {
             let (inner, session) = (server.clone(), session.clone());
-            answer = run(server, move || status_of(&inner, &session, fid, true)).await;
+            answer = run(&server.callbacks, move || {
+                status_of(&inner, &session, fid, true)
+            })
+            .await;
         }
         found.push(match answer {
             Ok((status, callback, sync, durable)) => {

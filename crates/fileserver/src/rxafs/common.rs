@@ -3,32 +3,31 @@
 
 use std::sync::Arc;
 
-use cellar_fileobjects::{CommitOutcome, Stored};
+use cellar_fileobjects::{CommitOutcome, Objects, Stored};
 use cellar_volume::{AccessList, Changed, Error, StoreSpec, VnodeStatus, Volume, nonblocking};
 use cellar_wire::ids::Fid;
-use cellar_wire::rxafs::AfsFetchStatus;
 
 use crate::abort_map::Refusal;
 use crate::access::Access;
+use crate::callbacks::{Callbacks, Touched};
 use crate::server::Server;
 use crate::session::Session;
-use crate::status::fetch_status;
-use crate::volumes::{Attached, VolumeAccess};
+use crate::volumes::Attached;
 
 /// Runs `work` on this thread if it does not have to wait, and otherwise on a thread of the pool.
 /// `work` may start several times; when the volume returns `WouldBlock`, it has changed nothing. If
 /// `work` needs a directory of which another host has the lease, the lease is recalled first.
-pub(crate) async fn run<T, F>(server: &Arc<Server>, work: F) -> Result<T, Refusal>
+pub(crate) async fn run<T, F>(callbacks: &Arc<Callbacks>, work: F) -> Result<T, Refusal>
 where
     F: Fn() -> Result<T, Refusal> + Send + 'static,
     T: Send + 'static,
 {
-    run_on(server, work, false).await
+    run_on(callbacks, work, false).await
 }
 
 /// As [`run`]. With `aside`, `work` runs on a thread of the pool from the start.
 pub(crate) async fn run_on<T, F>(
-    server: &Arc<Server>,
+    callbacks: &Arc<Callbacks>,
     mut work: F,
     aside: bool,
 ) -> Result<T, Refusal>
@@ -39,11 +38,11 @@ where
     loop {
         let mut answer = Err(Refusal::Store(Error::WouldBlock));
         if !aside {
-            let _inside = server.leases.enter();
+            let _inside = callbacks.leases.enter();
             answer = nonblocking(|| Ok(work())).unwrap_or_else(|error| Err(error.into()));
         }
         if let Err(Refusal::Store(Error::WouldBlock)) = answer {
-            let inner = server.clone();
+            let inner = callbacks.clone();
             (work, answer) = cellar_rpc::blocking(move || {
                 let _inside = inner.leases.enter();
                 let answer = work();
@@ -52,7 +51,7 @@ where
             .await;
         }
         match answer {
-            Err(Refusal::Leased(fid, caller)) => server.recall(fid, caller).await,
+            Err(Refusal::Leased(fid, caller)) => callbacks.recall(fid, caller).await,
             answer => return answer,
         }
     }
@@ -71,36 +70,13 @@ where
     }
 }
 
-/// The vnodes that a change touched, whose promises it breaks.
-#[derive(Default)]
-pub(crate) struct Touched {
-    /// Files and directories with a new status. All hosts are notified except the originator, which
-    /// gets the status with the answer. Unused slots have volume 0.
-    pub(crate) changed: [Fid; 4],
-    /// All hosts are notified, because no answer carries its new status.
-    pub(crate) unseen: Option<Fid>,
-    /// A deleted vnode. Its promises are dropped silently; the break of its directory notifies the
-    /// hosts.
-    pub(crate) deleted: Option<Fid>,
-}
-
-impl Touched {
-    /// Vnodes with a changed status.
-    pub(crate) fn changed<const N: usize>(fids: [Fid; N]) -> Self {
-        const { assert!(N <= 4) };
-        let mut touched = Self::default();
-        touched.changed[..N].copy_from_slice(&fids);
-        touched
-    }
-}
-
 /// Makes a change: applies it, breaks callbacks, and waits until it is durable and every host was
 /// notified or is down. `work` checks, applies, and returns the touched vnodes.
 ///
 /// Applying the change and collecting the promises is one step on one thread. So no break is lost
 /// if a client disconnects between the two.
 pub(crate) async fn change<T, F>(
-    server: &Arc<Server>,
+    callbacks: &Arc<Callbacks>,
     session: &Session,
     work: F,
 ) -> Result<T, Refusal>
@@ -109,45 +85,20 @@ where
     T: Send + 'static,
 {
     let (changed, pending) = {
-        let (server, originator) = (server.clone(), session.host_slot());
+        let (callbacks, originator) = (callbacks.clone(), session.host_slot());
         let now = session.now.0;
-        run(&server.clone(), move || {
+        run(&callbacks.clone(), move || {
             let (changed, touched) = work()?;
-            Ok((changed, collect(&server, &touched, originator, now)))
+            Ok((changed, callbacks.collect(&touched, originator, now)))
         })
         .await?
     };
-    finish(server, changed, pending).await
-}
-
-/// Removes the promises that a change breaks from the table, and starts to notify their hosts.
-pub(crate) fn collect(
-    server: &Server,
-    touched: &Touched,
-    originator: Option<crate::host::HostSlot>,
-    now: u32,
-) -> crate::callback::Pending {
-    if let Some(fid) = touched.deleted {
-        server.breaker.forget(fid, now);
-        server.locks.forget(fid);
-    }
-    let used = touched
-        .changed
-        .iter()
-        .position(|fid| fid.volume.0 == 0)
-        .unwrap_or(4);
-    let mut pending = server
-        .breaker
-        .collect(&touched.changed[..used], originator, now);
-    if let Some(fid) = touched.unseen {
-        pending.join(server.breaker.collect(&[fid], None, now));
-    }
-    pending
+    finish(callbacks, changed, pending).await
 }
 
 /// Waits until a change is durable and all hosts were notified.
 pub(crate) async fn finish<T>(
-    server: &Server,
+    callbacks: &Callbacks,
     changed: Changed<T>,
     pending: crate::callback::Pending,
 ) -> Result<T, Refusal> {
@@ -155,7 +106,7 @@ pub(crate) async fn finish<T>(
     if pending.is_empty() {
         durable.await?;
     } else {
-        let ((), durable) = tokio::join!(server.breaker.wait_for_delivery(pending), durable);
+        let ((), durable) = tokio::join!(callbacks.breaker.wait_for_delivery(pending), durable);
         durable?;
     }
     Ok(outcome)
@@ -164,14 +115,14 @@ pub(crate) async fn finish<T>(
 /// Makes the change that gives a file the objects that a store has written. `None`: another store
 /// changed the file meanwhile, and the written data is removed.
 pub(crate) async fn commit_objects(
-    server: &Arc<Server>,
+    callbacks: &Arc<Callbacks>,
     session: &Session,
     stored: Arc<Stored>,
     spec: StoreSpec,
 ) -> Result<Option<VnodeStatus>, Refusal> {
     let commit = {
-        let (inner, session, stored) = (server.clone(), session.clone(), stored.clone());
-        run(server, move || {
+        let (inner, session, stored) = (callbacks.clone(), session.clone(), stored.clone());
+        run(callbacks, move || {
             let changed = match stored.commit(&spec, session.context()) {
                 Ok(CommitOutcome::Done(changed)) => changed,
                 Ok(CommitOutcome::Overtaken) => return Ok(Ok(None)),
@@ -182,14 +133,14 @@ pub(crate) async fn commit_objects(
             let (volume, origin) = (stored.volume(), session.origin());
             volume.count_change(origin, before, session.context());
             let touched = Touched::changed([before.fid]);
-            let pending = collect(&inner, &touched, session.host_slot(), session.now.0);
+            let pending = inner.collect(&touched, session.host_slot(), session.now.0);
             Ok(Ok(Some((changed, pending))))
         })
         .await?
     };
     match commit {
         Ok(Some((changed, pending))) => {
-            let status = finish(server, changed, pending).await?;
+            let status = finish(callbacks, changed, pending).await?;
             stored.finish();
             Ok(Some(status))
         }
@@ -207,50 +158,11 @@ pub(crate) async fn commit_objects(
 /// Makes an attempt that may place a file. If devices or policies are not known yet, waits for them
 /// and tries once more.
 pub(crate) async fn when_loaded<T>(
-    server: &Server,
+    objects: &Objects,
     attempt: impl AsyncFn() -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
     let is_not_known = |refusal: &Refusal| matches!(refusal, Refusal::NotKnownYet);
-    server.objects.when_loaded(is_not_known, attempt).await
-}
-
-/// Checks that a fid has a volume and a vnode number.
-pub(crate) fn check_fid(fid: Fid) -> Result<(), Refusal> {
-    if fid.volume.0 == 0 || fid.vnode.0 == 0 {
-        Err(Refusal::NoFid)
-    } else {
-        Ok(())
-    }
-}
-
-impl Server {
-    /// The volume of a fid, for a client's call.
-    pub(crate) fn volume_of(&self, fid: Fid, want: VolumeAccess) -> Result<Attached, Refusal> {
-        check_fid(fid)?;
-        let attached = self.volumes.for_call(fid.volume, want)?;
-        if want == VolumeAccess::Change && !attached.volume.is_writable() {
-            return Err(Refusal::Store(Error::ReadOnly));
-        }
-        Ok(attached)
-    }
-
-    /// The volume of a finished change, for its answer. It ignores restrictions on clients that
-    /// began since, so that the client learns the outcome of the change.
-    pub(crate) fn volume_changed(&self, fid: Fid) -> Result<Attached, Refusal> {
-        let found = self.volumes.find(fid.volume)?;
-        found.map(|(_, attached)| attached).ok_or(Refusal::NoVolume)
-    }
-
-    /// The status as the caller sees it, with the present locks.
-    pub(crate) fn show(
-        &self,
-        session: &Session,
-        status: &VnodeStatus,
-        access: Access,
-    ) -> AfsFetchStatus {
-        let locks = self.locks.count(status.fid, session.now.0);
-        fetch_status(status, session.identity(), access, locks)
-    }
+    objects.when_loaded(is_not_known, attempt).await
 }
 
 /// Status, list and rights of one fid, unless another host has the lease of it. Each lookup counts
@@ -262,7 +174,7 @@ pub(crate) fn status_and_access(
     attached: &Attached,
     fid: Fid,
 ) -> Result<(VnodeStatus, Arc<AccessList>, Access), Refusal> {
-    server.leases.check(fid, session.host_slot())?;
+    server.callbacks.leases.check(fid, session.host_slot())?;
     let (status, list) = attached.volume.status_and_acl(fid)?;
     attached.volume.count_access();
     server.statistics.count_lookup(status.kind);
@@ -273,17 +185,17 @@ pub(crate) fn status_and_access(
 /// Checks that the vnode of a name is not a directory that is leased to another host. Only the
 /// holder knows whether that directory is empty.
 pub(crate) fn check_named(
-    server: &Server,
+    callbacks: &Callbacks,
     session: &Session,
     volume: &Volume,
     dir: Fid,
     name: &[u8],
 ) -> Result<(), Refusal> {
-    if server.leases.is_empty() {
+    if callbacks.leases.is_empty() {
         return Ok(());
     }
     match volume.lookup(dir, name) {
-        Ok(named) => server.leases.check(named, session.host_slot()),
+        Ok(named) => callbacks.leases.check(named, session.host_slot()),
         Err(Error::WouldBlock) => Err(Error::WouldBlock.into()),
         // Any error appears again when the name is used.
         Err(_) => Ok(()),

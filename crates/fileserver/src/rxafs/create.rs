@@ -14,12 +14,13 @@ use cellar_wire::rxafs::{
 use cellar_wire::serve::Handle;
 
 use super::FileService;
-use super::common::{Touched, change, dir_status_and_access, status_and_access};
+use super::common::{change, dir_status_and_access, status_and_access};
 use super::names::{check_free, new_name};
 use super::promise::{NO_PROMISE, with_promise};
 use super::store_status::mode_of_new;
 use crate::abort_map::Refusal;
 use crate::access::{Access, Identity};
+use crate::callbacks::Touched;
 use crate::server::Server;
 use crate::session::Session;
 use crate::status::vol_sync;
@@ -37,7 +38,7 @@ impl Handle<CreateFile, IncomingCall> for FileService {
             name,
             in_status,
         } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let new = create(server, &session, dir_fid, name, in_status, false).await?;
         Ok(CreateFileReply {
             fid: new.fid,
@@ -61,7 +62,7 @@ impl Handle<MakeDir, IncomingCall> for FileService {
             name,
             in_status,
         } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let new = create(server, &session, dir_fid, name, in_status, true).await?;
         Ok(MakeDirReply {
             fid: new.fid,
@@ -114,7 +115,7 @@ async fn create(
             Ok((Changed { outcome, durable }, Touched::changed([dir])))
         }
     };
-    let (created, dir_access) = change(server, session, work).await?;
+    let (created, dir_access) = change(&server.callbacks, session, work).await?;
     describe(server, session, &created, dir_access)
 }
 
@@ -141,7 +142,7 @@ pub(super) fn may_insert(
     dir: Fid,
     in_status: &AfsStoreStatus,
 ) -> Result<Maker, Refusal> {
-    let attached = server.volume_of(dir, VolumeAccess::Change)?;
+    let attached = server.volumes.of(dir, VolumeAccess::Change)?;
     let (status, access) = dir_status_and_access(server, session, &attached, dir)?;
     if !access.caller.contains(Rights::INSERT) {
         return Err(Refusal::NoRight);
@@ -174,12 +175,12 @@ fn describe(
     dir_access: Access,
 ) -> Result<New, Refusal> {
     let fid = created.status.fid;
-    let attached = server.volume_changed(fid)?;
+    let attached = server.volumes.changed(fid)?;
     let (status, callback) = shown_new(server, session, &attached, &created.status, dir_access);
     Ok(New {
         fid,
         status,
-        dir_status: server.show(session, &created.dir, dir_access),
+        dir_status: server.callbacks.show(session, &created.dir, dir_access),
         callback,
         sync: vol_sync(&attached.volume),
     })
@@ -197,13 +198,13 @@ pub(super) fn shown_new(
     let (volume, fid) = (&attached.volume, made.fid);
     let fresh = || {
         let (status, _, access) = status_and_access(server, session, attached, fid)?;
-        Ok(server.show(session, &status, access))
+        Ok(server.callbacks.show(session, &status, access))
     };
     let promised =
         cellar_volume::nonblocking(|| Ok(with_promise(server, session, volume, fid, false, fresh)));
     match promised {
         Ok(Ok(promised)) => promised,
         // Already removed, changed, or not in memory: the created status, without a promise.
-        _ => (server.show(session, made, dir_access), NO_PROMISE),
+        _ => (server.callbacks.show(session, made, dir_access), NO_PROMISE),
     }
 }

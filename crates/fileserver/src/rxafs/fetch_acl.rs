@@ -24,11 +24,11 @@ impl Handle<FetchACL, IncomingCall> for FileService {
     ) -> Result<FetchACLReply, Refusal> {
         let server = &self.server;
         let FetchACL { fid } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let work = {
             let (server, session) = (server.clone(), session.clone());
             move || {
-                let attached = server.volume_of(fid, VolumeAccess::Read)?;
+                let attached = server.volumes.of(fid, VolumeAccess::Read)?;
                 let (status, list, access) = status_and_access(&server, &session, &attached, fid)?;
                 let owner = attached.volume.owner();
                 if !session
@@ -39,11 +39,11 @@ impl Handle<FetchACL, IncomingCall> for FileService {
                 }
                 let sync = vol_sync(&attached.volume);
                 let durable = attached.volume.last_change(status.access_list_fid().vnode);
-                let status = server.show(&session, &status, access);
+                let status = server.callbacks.show(&session, &status, access);
                 Ok((list, status, sync, durable))
             }
         };
-        let (list, status, sync, durable) = run(server, work).await?;
+        let (list, status, sync, durable) = run(&server.callbacks, work).await?;
         durable.await?;
         let text = as_text(server, &list).await?;
         let access_list = AfsOpaque::new(text).map_err(|_| Refusal::ListTooLong)?;
@@ -59,7 +59,7 @@ impl Handle<FetchACL, IncomingCall> for FileService {
 /// so that the list can still be read.
 async fn as_text(server: &Server, list: &AccessList) -> Result<Vec<u8>, Refusal> {
     let ids: Vec<ViceId> = list.ids().collect();
-    let names = match server.protection.names_of(&ids).await {
+    let names = match server.sessions.protection.names_of(&ids).await {
         Ok(names) => names,
         Err(cause) => {
             warn!(%cause, "cannot look up the names of an access list");

@@ -87,7 +87,7 @@ impl HandleStream<FetchData, IncomingCall> for FileService {
             length,
         } = arguments;
         let range = range(position.into(), length.into())?;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let fetch = open(server, &session, fid, range).await?;
         let length = u32::try_from(fetch.source.length()).map_err(|_| Refusal::TooBig)?;
         call.reply(&length);
@@ -113,7 +113,7 @@ impl HandleStream<FetchData64, IncomingCall> for FileService {
             length,
         } = arguments;
         let range = range(position, length)?;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let fetch = open(server, &session, fid, range).await?;
         call.reply(&fetch.source.length());
         let (status, callback, sync) = send(server, call, fetch).await?;
@@ -143,9 +143,9 @@ async fn open(
 ) -> Result<Fetch, Refusal> {
     let asked = (position, length);
     let (here, session) = (server.clone(), session.clone());
-    let (opened, rest, durable) = run(&server.clone(), move || {
+    let (opened, rest, durable) = run(&server.callbacks.clone(), move || {
         let server = &here;
-        let attached = server.volume_of(fid, VolumeAccess::Read)?;
+        let attached = server.volumes.of(fid, VolumeAccess::Read)?;
         let volume = &attached.volume;
         let read = || {
             let (status, _, access) = status_and_access(server, &session, &attached, fid)?;
@@ -158,7 +158,7 @@ async fn open(
             let opened = open_file(server, volume, fid, position, length)?;
             // The status of the version that is read, which may be newer than the one that was
             // checked.
-            let status = server.show(&session, opened.status(), access);
+            let status = server.callbacks.show(&session, opened.status(), access);
             Ok((opened, status))
         };
         let opened = with_promise(server, &session, volume, fid, false, read);

@@ -25,12 +25,12 @@ impl Handle<FetchStatus, IncomingCall> for FileService {
     ) -> Result<FetchStatusReply, Refusal> {
         let server = &self.server;
         let FetchStatus { fid } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let work = {
             let server = server.clone();
             move || status_of(&server, &session, fid, false)
         };
-        let (status, callback, sync, durable) = run(server, work).await?;
+        let (status, callback, sync, durable) = run(&server.callbacks, work).await?;
         durable.await?;
         Ok(FetchStatusReply {
             status,
@@ -48,13 +48,13 @@ pub(super) fn status_of(
     fid: Fid,
     bulk: bool,
 ) -> Result<(AfsFetchStatus, Callback, VolSync, Ticket), Refusal> {
-    let attached = server.volume_of(fid, VolumeAccess::Read)?;
+    let attached = server.volumes.of(fid, VolumeAccess::Read)?;
     let volume = &attached.volume;
     let read = || {
         let (status, _, access) = status_and_access(server, session, &attached, fid)?;
         let identity = session.identity();
         if identity.may_fetch_status(&status, access.caller, volume.owner()) {
-            Ok(server.show(session, &status, access))
+            Ok(server.callbacks.show(session, &status, access))
         } else {
             Err(Refusal::NoRight)
         }

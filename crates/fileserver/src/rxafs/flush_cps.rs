@@ -16,12 +16,12 @@ impl Handle<FlushCPS, IncomingCall> for FileService {
     async fn handle(&self, call: &IncomingCall, _: FlushCPS) -> Result<FlushCPSReply, Refusal> {
         let server = &self.server;
 
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         audit::mark_act();
         if !session.identity().administrator {
             return Err(Refusal::NotAdministrator);
         }
-        server.flush_cps();
+        server.sessions.flush_cps();
         Ok(FlushCPSReply {
             spare2: 0,
             spare3: 0,

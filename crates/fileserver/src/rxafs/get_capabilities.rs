@@ -18,7 +18,7 @@ impl Handle<GetCapabilities, IncomingCall> for FileService {
     ) -> Result<GetCapabilitiesReply, Refusal> {
         let server = &self.server;
 
-        server.note_call(call);
+        server.sessions.note_call(call);
         let word = ERROR_TRANSLATION | FILES_64_BIT | WRITE_LOCK_ACL;
         Ok(GetCapabilitiesReply {
             capabilities: Capabilities::from_iter_cut([word]),

@@ -25,7 +25,7 @@ impl Handle<GetStatistics, IncomingCall> for FileService {
     ) -> Result<GetStatisticsReply, Refusal> {
         let server = &self.server;
 
-        server.note_call(call);
+        server.sessions.note_call(call);
         let disks = {
             let server = server.clone();
             run_apart(move || disks(&server)).await?
@@ -65,7 +65,7 @@ impl Handle<GetStatistics64, IncomingCall> for FileService {
     ) -> Result<GetStatistics64Reply, Refusal> {
         let server = &self.server;
         let GetStatistics64 { version } = arguments;
-        server.note_call(call);
+        server.sessions.note_call(call);
         if usize::try_from(version) != Ok(STATISTICS64_LEN) {
             return Err(Refusal::Invalid);
         }

@@ -11,7 +11,7 @@ impl Handle<GetTime, IncomingCall> for FileService {
     async fn handle(&self, call: &IncomingCall, _: GetTime) -> Result<GetTimeReply, Refusal> {
         let server = &self.server;
 
-        server.note_call(call);
+        server.sessions.note_call(call);
         let now = server.wall();
         Ok(GetTimeReply {
             seconds: now.as_secs() as u32,

@@ -26,7 +26,7 @@ impl Handle<GetVolumeInfo, IncomingCall> for FileService {
     ) -> Result<GetVolumeInfoReply, Refusal> {
         let server = &self.server;
         let GetVolumeInfo { volume_name } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let name = text(volume_name.as_bytes())?;
         let asked = VolumeNameArgument::try_from(name);
         let asked = asked.map_err(|_| Refusal::Code(cellar_wire::AbortCode::VL_BADNAME))?;

@@ -20,11 +20,11 @@ impl Handle<GetVolumeStatus, IncomingCall> for FileService {
     ) -> Result<GetVolumeStatusReply, Refusal> {
         let server = &self.server;
         let GetVolumeStatus { volume } = arguments;
-        let _session = server.session(call).await?;
+        let _session = server.sessions.session(call).await?;
         let work = {
             let server = server.clone();
             move || {
-                let attached = server.volume_of(Fid::root(volume), VolumeAccess::Read)?;
+                let attached = server.volumes.of(Fid::root(volume), VolumeAccess::Read)?;
                 // A volume without root directory has no status.
                 attached.volume.status(attached.volume.root())?;
                 Ok((attached.volume.info(), attached.partition.usage()?))

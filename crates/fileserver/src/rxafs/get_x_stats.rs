@@ -39,7 +39,7 @@ impl Handle<XStatsVersion, IncomingCall> for FileService {
     ) -> Result<XStatsVersionReply, Refusal> {
         let server = &self.server;
 
-        server.note_call(call);
+        server.sessions.note_call(call);
         Ok(XStatsVersionReply {
             version: XSTAT_VERSION,
         })
@@ -57,7 +57,7 @@ impl Handle<GetXStats, IncomingCall> for FileService {
             client_version: _,
             collection,
         } = arguments;
-        server.note_call(call);
+        server.sessions.note_call(call);
         let figures = Figures::collect(server);
         let words = match collection {
             CALL_INFO => Vec::new(),
@@ -89,7 +89,7 @@ async fn performance(server: &Server, call: &IncomingCall, figures: &Figures) ->
         port: &port
             .map(|port| port.statistics().port())
             .unwrap_or_default(),
-        networks: server.hosts.networks(here),
+        networks: server.callbacks.hosts.networks(here),
     })
 }
 

@@ -22,10 +22,10 @@ impl Handle<GiveUpCallBacks, IncomingCall> for FileService {
         if fids.len() < callbacks.len() {
             return Err(Refusal::Invalid);
         }
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         if let Some(host) = session.host_slot() {
             for &fid in &fids {
-                server.callbacks.give_up(fid, host);
+                server.callbacks.table.give_up(fid, host);
             }
         }
         Ok(GiveUpCallBacksReply {})
@@ -45,10 +45,10 @@ impl Handle<GiveUpAllCallBacks, IncomingCall> for FileService {
         let client = call.connection_data::<ClientRecord>();
         let host = match client.and_then(|client| client.host.clone()) {
             Some(host) => Some(host),
-            None => server.hosts.find(call.peer().address),
+            None => server.callbacks.hosts.find(call.peer().address),
         };
         if let Some(host) = host {
-            let given_up = server.contacts.give_up_all(&host);
+            let given_up = server.callbacks.contacts.give_up_all(&host);
             tracing::debug!(host = %call.peer().address, given_up, "client gave up all callbacks");
         }
         Ok(GiveUpAllCallBacksReply {})

@@ -13,9 +13,10 @@ use cellar_wire::rxafs::{
 use cellar_wire::serve::Handle;
 
 use super::FileService;
-use super::common::{Touched, change, collect, run};
+use super::common::{change, run};
 use super::fetch_status::status_of;
 use crate::abort_map::Refusal;
+use crate::callbacks::Touched;
 use crate::leases::{Granting, LeaseOutcome};
 use crate::server::Server;
 use crate::session::Session;
@@ -37,7 +38,7 @@ impl Handle<ReserveVnodes, IncomingCall> for FileService {
             files,
             directories,
         } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let (files, directories) = (files.min(RESERVE_MAX), directories.min(RESERVE_MAX));
         let work = {
             let (server, session) = (server.clone(), session.clone());
@@ -49,7 +50,7 @@ impl Handle<ReserveVnodes, IncomingCall> for FileService {
                 Ok((Changed { outcome, durable }, Touched::default()))
             }
         };
-        let (numbers, sync) = change(server, &session, work).await?;
+        let (numbers, sync) = change(&server.callbacks, &session, work).await?;
         Ok(ReserveVnodesReply {
             first_file: numbers.first_file,
             files: numbers.files,
@@ -69,10 +70,10 @@ impl Handle<LeaseDirectory, IncomingCall> for FileService {
     ) -> Result<LeaseDirectoryReply, Refusal> {
         let server = &self.server;
         let LeaseDirectory { dir_fid } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         {
             let (server, session) = (server.clone(), session.clone());
-            run(&server.clone(), move || {
+            run(&server.callbacks.clone(), move || {
                 may_make_in(&server, &session, dir_fid).map(drop)
             })
             .await?;
@@ -80,25 +81,27 @@ impl Handle<LeaseDirectory, IncomingCall> for FileService {
         // A host that cannot be called back cannot receive a recall.
         let host = session.promise_to().ok_or(IN_USE)?;
         let term = server.config.lease;
-        let granting = match server.leases.request(dir_fid, host, term) {
+        let granting = match server.callbacks.leases.request(dir_fid, host, term) {
             LeaseOutcome::Refused => return Err(IN_USE),
             LeaseOutcome::Renewed => None,
             LeaseOutcome::Begun(number) => {
-                let granting = Granting::new(&server.leases, dir_fid, number);
-                if !server.leases.alone().await {
+                let granting = Granting::new(&server.callbacks.leases, dir_fid, number);
+                if !server.callbacks.leases.alone().await {
                     return Err(IN_USE);
                 }
                 // Earlier promises of other hosts are broken now. While the lease is in the table,
                 // no other host gets a promise.
                 let touched = Touched::changed([dir_fid]);
-                let others = collect(server, &touched, Some(host), session.now.0);
-                server.breaker.wait_for_delivery(others).await;
+                let others = server
+                    .callbacks
+                    .collect(&touched, Some(host), session.now.0);
+                server.callbacks.breaker.wait_for_delivery(others).await;
                 Some(granting)
             }
         };
         let (status, callback, sync, durable) = {
             let (server, session) = (server.clone(), session.clone());
-            run(&server.clone(), move || {
+            run(&server.callbacks.clone(), move || {
                 status_of(&server, &session, dir_fid, false)
             })
             .await?
@@ -106,7 +109,7 @@ impl Handle<LeaseDirectory, IncomingCall> for FileService {
         durable.await?;
         let kept = match granting {
             Some(granting) => callback.expires_in_secs > 0 && granting.grant(host, term),
-            None => server.leases.extend(dir_fid, host, term),
+            None => server.callbacks.leases.extend(dir_fid, host, term),
         };
         if !kept {
             return Err(IN_USE);
@@ -128,10 +131,10 @@ impl Handle<ReturnDirectories, IncomingCall> for FileService {
     ) -> Result<ReturnDirectoriesReply, Refusal> {
         let server = &self.server;
         let ReturnDirectories { fids } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         if let Some(host) = session.host_slot() {
             for &fid in &fids {
-                server.leases.end(fid, host);
+                server.callbacks.leases.end(fid, host);
             }
         }
         Ok(ReturnDirectoriesReply {})
@@ -141,7 +144,7 @@ impl Handle<ReturnDirectories, IncomingCall> for FileService {
 /// Checks that the caller may create entries in a directory. The lease is not checked, because the
 /// reply contains nothing from the directory.
 fn may_make_in(server: &Server, session: &Session, dir: Fid) -> Result<Attached, Refusal> {
-    let attached = server.volume_of(dir, VolumeAccess::Change)?;
+    let attached = server.volumes.of(dir, VolumeAccess::Change)?;
     let (status, list) = attached.volume.status_and_acl(dir)?;
     if status.kind != FileType::Directory {
         return Err(Refusal::Store(Error::NotDirectory));

@@ -7,11 +7,13 @@ use cellar_wire::rxafs::{Link, LinkReply};
 use cellar_wire::serve::Handle;
 
 use super::FileService;
-use super::common::{Touched, change, check_fid, dir_status_and_access};
+use super::common::{change, dir_status_and_access};
 use super::names::{check_free, new_name};
 use crate::abort_map::Refusal;
+use crate::callbacks::Touched;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
+use crate::volumes::check_fid;
 
 impl Handle<Link, IncomingCall> for FileService {
     async fn handle(&self, call: &IncomingCall, arguments: Link) -> Result<LinkReply, Refusal> {
@@ -21,13 +23,13 @@ impl Handle<Link, IncomingCall> for FileService {
             name,
             existing_fid,
         } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let work = {
             let (server, session) = (server.clone(), session.clone());
             move || {
                 let name = new_name(&name)?;
                 check_fid(existing_fid)?;
-                let attached = server.volume_of(dir_fid, VolumeAccess::Change)?;
+                let attached = server.volumes.of(dir_fid, VolumeAccess::Change)?;
                 if dir_fid.volume != existing_fid.volume {
                     return Err(Refusal::Store(Error::CrossDevice));
                 }
@@ -51,10 +53,10 @@ impl Handle<Link, IncomingCall> for FileService {
                 ))
             }
         };
-        let (linked, access, sync) = change(server, &session, work).await?;
+        let (linked, access, sync) = change(&server.callbacks, &session, work).await?;
         Ok(LinkReply {
-            status: server.show(&session, &linked.status, access),
-            dir_status: server.show(&session, &linked.dir, access),
+            status: server.callbacks.show(&session, &linked.status, access),
+            dir_status: server.callbacks.show(&session, &linked.dir, access),
             sync,
         })
     }

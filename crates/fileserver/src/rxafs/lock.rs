@@ -36,7 +36,7 @@ impl Handle<SetLock, IncomingCall> for FileService {
     ) -> Result<SetLockReply, Refusal> {
         let server = &self.server;
         let SetLock { fid, lock_type } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let sync = set(server, &session, fid, lock_type).await?;
         Ok(SetLockReply { sync })
     }
@@ -50,7 +50,7 @@ impl Handle<OldSetLock, IncomingCall> for FileService {
     ) -> Result<OldSetLockReply, Refusal> {
         let server = &self.server;
         let OldSetLock { fid, lock_type, .. } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         set(server, &session, fid, lock_type).await?;
         Ok(OldSetLockReply {})
     }
@@ -64,7 +64,7 @@ impl Handle<ExtendLock, IncomingCall> for FileService {
     ) -> Result<ExtendLockReply, Refusal> {
         let server = &self.server;
         let ExtendLock { fid } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let sync = extend(server, &session, fid).await?;
         Ok(ExtendLockReply { sync })
     }
@@ -78,7 +78,7 @@ impl Handle<OldExtendLock, IncomingCall> for FileService {
     ) -> Result<OldExtendLockReply, Refusal> {
         let server = &self.server;
         let OldExtendLock { fid, .. } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         extend(server, &session, fid).await?;
         Ok(OldExtendLockReply {})
     }
@@ -92,7 +92,7 @@ impl Handle<ReleaseLock, IncomingCall> for FileService {
     ) -> Result<ReleaseLockReply, Refusal> {
         let server = &self.server;
         let ReleaseLock { fid } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let sync = release(server, &session, fid).await?;
         Ok(ReleaseLockReply { sync })
     }
@@ -106,7 +106,7 @@ impl Handle<OldReleaseLock, IncomingCall> for FileService {
     ) -> Result<OldReleaseLockReply, Refusal> {
         let server = &self.server;
         let OldReleaseLock { fid, .. } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         release(server, &session, fid).await?;
         Ok(OldReleaseLockReply {})
     }
@@ -121,8 +121,8 @@ async fn set(
     let kind = LockType::from_wire(lock_type).ok_or(Refusal::Invalid)?;
     let write = kind == LockType::Write;
     let (server, session) = (server.clone(), session.clone());
-    run(&server.clone(), move || {
-        let attached = server.volume_of(fid, VolumeAccess::Read)?;
+    run(&server.callbacks.clone(), move || {
+        let attached = server.volumes.of(fid, VolumeAccess::Read)?;
         let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
         if !session.identity().may_lock(&status, access.caller, write) {
             return Err(Refusal::NoRight);
@@ -134,7 +134,7 @@ async fn set(
                 Ok(vol_sync(&attached.volume))
             };
         }
-        match server.locks.set(fid, kind, session.now.0) {
+        match server.callbacks.locks.set(fid, kind, session.now.0) {
             Ok(()) => Ok(vol_sync(&attached.volume)),
             Err(error) => Err(refusal(error)),
         }
@@ -144,11 +144,12 @@ async fn set(
 
 async fn extend(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<VolSync, Refusal> {
     let (server, session) = (server.clone(), session.clone());
-    run(&server.clone(), move || {
-        let attached = server.volume_of(fid, VolumeAccess::Read)?;
+    run(&server.callbacks.clone(), move || {
+        let attached = server.volumes.of(fid, VolumeAccess::Read)?;
         attached.volume.status(fid)?;
         if attached.volume.is_writable() {
             server
+                .callbacks
                 .locks
                 .extend(fid, session.now.0)
                 .map_err(|_| Refusal::Invalid)?;
@@ -171,7 +172,7 @@ impl Handle<HoldRanges, IncomingCall> for FileService {
             serial,
             ranges,
         } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let ranges = HeldRanges::in_order(ranges).ok_or(Refusal::Invalid)?;
         let sync = hold(server, &session, fid, (owner, serial), ranges).await?;
         Ok(HoldRangesReply { sync })
@@ -187,10 +188,10 @@ async fn hold(
 ) -> Result<VolSync, Refusal> {
     let (sync, pending) = {
         let (server, session) = (server.clone(), session.clone());
-        run(&server.clone(), move || {
-            let attached = server.volume_of(fid, VolumeAccess::Read)?;
+        run(&server.callbacks.clone(), move || {
+            let attached = server.volumes.of(fid, VolumeAccess::Read)?;
             let now = session.now.0;
-            let had = server.locks.held_by(fid, who.0, now);
+            let had = server.callbacks.locks.held_by(fid, who.0, now);
             let mut more = ranges.ranges().iter().filter(|range| !had.has(**range));
             if let Some(alone) = more
                 .next()
@@ -208,6 +209,7 @@ async fn hold(
             }
             let free = attached.volume.is_writable()
                 && server
+                    .callbacks
                     .locks
                     .hold(fid, who, session.machine(), &ranges, now)
                     .map_err(refusal)?;
@@ -215,7 +217,7 @@ async fn hold(
         })
         .await?
     };
-    server.breaker.wait_for_delivery(pending).await;
+    server.callbacks.breaker.wait_for_delivery(pending).await;
     Ok(sync)
 }
 
@@ -227,7 +229,7 @@ impl Handle<TestRange, IncomingCall> for FileService {
     ) -> Result<TestRangeReply, Refusal> {
         let server = &self.server;
         let TestRange { fid, owner, range } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         if range.first > range.last {
             return Err(Refusal::Invalid);
         }
@@ -245,8 +247,8 @@ async fn test(
     range: LockRange,
 ) -> Result<(Option<LockRange>, VolSync), Refusal> {
     let (server, session) = (server.clone(), session.clone());
-    run(&server.clone(), move || {
-        let attached = server.volume_of(fid, VolumeAccess::Read)?;
+    run(&server.callbacks.clone(), move || {
+        let attached = server.volumes.of(fid, VolumeAccess::Read)?;
         let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
         if !session
             .identity()
@@ -254,7 +256,10 @@ async fn test(
         {
             return Err(Refusal::NoRight);
         }
-        let found = server.locks.test(fid, owner, range, session.now.0);
+        let found = server
+            .callbacks
+            .locks
+            .test(fid, owner, range, session.now.0);
         Ok((found, vol_sync(&attached.volume)))
     })
     .await
@@ -274,15 +279,16 @@ fn refusal(error: LockError) -> Refusal {
 async fn release(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<VolSync, Refusal> {
     let (sync, pending) = {
         let (server, session) = (server.clone(), session.clone());
-        run(&server.clone(), move || {
-            let attached = server.volume_of(fid, VolumeAccess::Read)?;
+        run(&server.callbacks.clone(), move || {
+            let attached = server.volumes.of(fid, VolumeAccess::Read)?;
             attached.volume.status(fid)?;
-            let free = attached.volume.is_writable() && server.locks.release(fid, session.now.0);
+            let free =
+                attached.volume.is_writable() && server.callbacks.locks.release(fid, session.now.0);
             Ok(freed(&server, &session, &attached.volume, fid, free))
         })
         .await?
     };
-    server.breaker.wait_for_delivery(pending).await;
+    server.callbacks.breaker.wait_for_delivery(pending).await;
     Ok(sync)
 }
 
@@ -296,6 +302,7 @@ fn freed(
 ) -> (VolSync, Pending) {
     let broken = if free { &[fid][..] } else { &[] };
     let pending = server
+        .callbacks
         .breaker
         .collect(broken, session.host_slot(), session.now.0);
     (vol_sync(volume), pending)

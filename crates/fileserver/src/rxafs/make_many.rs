@@ -34,7 +34,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::FileService;
-use super::common::{Touched, change, check_fid, collect, dir_status_and_access, run, run_on};
+use super::common::{change, dir_status_and_access, run, run_on};
 use super::create::{count_new, new_vnode};
 use super::names::{check_free, new_name, text};
 use super::store_data::{gather, store_gathered};
@@ -42,11 +42,13 @@ use super::symlink::may_link;
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::callback::Pending;
+use crate::callbacks::Touched;
 use crate::host::HostSlot;
 use crate::limits::{MAKE_AT_ONCE, MAKE_CHANGE_BYTES, STORE_SLACK_BLOCKS};
 use crate::server::Server;
 use crate::session::Session;
 use crate::statistics::Direction;
+use crate::volumes::check_fid;
 use crate::volumes::{Attached, VolumeAccess};
 
 impl HandleStream<MakeMany, IncomingCall> for FileService {
@@ -57,7 +59,7 @@ impl HandleStream<MakeMany, IncomingCall> for FileService {
     ) -> Result<MakeManyReply, Refusal> {
         let server = &self.server;
         let MakeMany { volume, creates } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let total = check(&creates)?;
         let bodies = bodies(call, &creates, total).await?;
         let aside = creates.len() > MAKE_AT_ONCE || total > MAKE_CHANGE_BYTES / 4;
@@ -71,13 +73,13 @@ impl HandleStream<MakeMany, IncomingCall> for FileService {
             begun: Instant::now(),
         });
         let begins = job.clone();
-        run(server, move || begins.begin()).await?;
+        run(&server.callbacks, move || begins.begin()).await?;
         let makes = job.clone();
-        run_on(server, move || makes.go_on(), aside).await?;
+        run_on(&server.callbacks, move || makes.go_on(), aside).await?;
         job.wait_for_commit_and_breaks().await?;
         job.store_bytes().await?;
         let tells = job.clone();
-        let (reply, durable) = run(server, move || tells.reply()).await?;
+        let (reply, durable) = run(&server.callbacks, move || tells.reply()).await?;
         for ticket in durable {
             ticket.await?;
         }
@@ -195,7 +197,7 @@ fn is_of_call(refusal: &Refusal) -> bool {
 impl Job {
     fn attached(&self) -> Result<Attached, Refusal> {
         let root = Fid::root(self.volume);
-        self.server.volume_of(root, VolumeAccess::Change)
+        self.server.volumes.of(root, VolumeAccess::Change)
     }
 
     fn dir_of(&self, create: &CreateRequest) -> Fid {
@@ -232,7 +234,7 @@ impl Job {
         self.attached()?;
         let caller = self.session.host_slot();
         let mut dirs = self.dirs().into_iter();
-        dirs.try_for_each(|dir| self.server.leases.check(dir, caller))
+        dirs.try_for_each(|dir| self.server.callbacks.leases.check(dir, caller))
     }
 
     /// Creates the remaining entries.
@@ -315,7 +317,7 @@ impl Job {
                 let host = self.session.host_slot();
                 state
                     .pending
-                    .join(collect(&self.server, &touched, host, now));
+                    .join(self.server.callbacks.collect(&touched, host, now));
                 state.tickets.push(durable);
                 for (index, status) in indices.into_iter().zip(outcome.made) {
                     let made = self.count(attached, place, index, status, later);
@@ -325,7 +327,7 @@ impl Job {
             }
             Err(error) => {
                 for (fid, host) in born {
-                    self.server.leases.end(fid, host);
+                    self.server.callbacks.leases.end(fid, host);
                 }
                 if let [index] = indices[..] {
                     return self.refused(attached, state, place, index, error);
@@ -447,7 +449,7 @@ impl Job {
             uniquifier: make.uniquifier,
         });
         let term = self.server.config.lease;
-        fids.filter(|fid| self.server.leases.grant_new(*fid, host, term))
+        fids.filter(|fid| self.server.callbacks.leases.grant_new(*fid, host, term))
             .map(|fid| (fid, host))
             .collect()
     }
@@ -509,7 +511,10 @@ impl Job {
             }
             Ok::<_, Refusal>(())
         };
-        let ((), durable) = tokio::join!(self.server.breaker.wait_for_delivery(pending), durable);
+        let ((), durable) = tokio::join!(
+            self.server.callbacks.breaker.wait_for_delivery(pending),
+            durable
+        );
         durable
     }
 
@@ -554,7 +559,7 @@ impl Job {
         let (dir, fid) = (self.dir_of(create), self.fid_of(create));
         let name = create.name.clone();
         let work = move || {
-            let volume = server.volume_of(dir, VolumeAccess::Change)?.volume;
+            let volume = server.volumes.of(dir, VolumeAccess::Change)?.volume;
             if volume.lookup(dir, name.as_bytes())? != fid {
                 return Err(Refusal::Store(Error::NotFound));
             }
@@ -565,7 +570,7 @@ impl Job {
             };
             Ok((removed, touched))
         };
-        if let Err(refusal) = change(&self.server, &self.session, work).await {
+        if let Err(refusal) = change(&self.server.callbacks, &self.session, work).await {
             tracing::warn!(%fid, ?refusal, "a file without its bytes remains");
         }
     }

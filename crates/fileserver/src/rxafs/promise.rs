@@ -50,10 +50,11 @@ pub(crate) fn with_promise<T>(
         // Under many changes, the promise is given first and the status read afterwards. If the
         // read is refused, a promise remains that no client relies on; it costs one break.
         let first = attempt == PROMISE_TRIES;
-        let stamp = (!first).then(|| server.callbacks.stamp(key));
+        let stamp = (!first).then(|| server.callbacks.table.stamp(key));
         let before = if first { None } else { Some(read()?) };
         match server
             .callbacks
+            .table
             .promise(key, host, session.now.0, lifetime, stamp)
         {
             Ok(secs) => {
@@ -71,7 +72,7 @@ pub(crate) fn with_promise<T>(
             }
             Err(NoPromise::Changed) => {}
             Err(NoPromise::Full) => {
-                server.make_room_for_promises();
+                server.callbacks.make_room_for_promises();
                 break;
             }
         }

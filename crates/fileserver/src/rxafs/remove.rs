@@ -13,9 +13,10 @@ use cellar_wire::rxafs::{
 use cellar_wire::serve::Handle;
 
 use super::FileService;
-use super::common::{Touched, change, check_named, dir_status_and_access};
+use super::common::{change, check_named, dir_status_and_access};
 use super::names::{check_possible, old_name};
 use crate::abort_map::Refusal;
+use crate::callbacks::Touched;
 use crate::server::Server;
 use crate::session::Session;
 use crate::status::vol_sync;
@@ -29,7 +30,7 @@ impl Handle<RemoveFile, IncomingCall> for FileService {
     ) -> Result<RemoveFileReply, Refusal> {
         let server = &self.server;
         let RemoveFile { dir_fid, name } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let (dir_status, sync) = remove(server, &session, dir_fid, name, false).await?;
         Ok(RemoveFileReply { dir_status, sync })
     }
@@ -43,7 +44,7 @@ impl Handle<RemoveDir, IncomingCall> for FileService {
     ) -> Result<RemoveDirReply, Refusal> {
         let server = &self.server;
         let RemoveDir { dir_fid, name } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let (dir_status, sync) = remove(server, &session, dir_fid, name, true).await?;
         Ok(RemoveDirReply { dir_status, sync })
     }
@@ -60,7 +61,7 @@ async fn remove(
         let (server, session) = (server.clone(), session.clone());
         move || {
             let name = old_name(&name)?;
-            let attached = server.volume_of(dir, VolumeAccess::Change)?;
+            let attached = server.volumes.of(dir, VolumeAccess::Change)?;
             let (before, access) = dir_status_and_access(&server, &session, &attached, dir)?;
             if !access.caller.contains(Rights::DELETE) {
                 return Err(Refusal::NoRight);
@@ -68,7 +69,7 @@ async fn remove(
             check_possible(name)?;
             let volume = &attached.volume;
             if directory {
-                check_named(&server, &session, volume, dir, name)?;
+                check_named(&server.callbacks, &session, volume, dir, name)?;
             }
             let Changed { outcome, durable } = if directory {
                 volume.remove_dir(dir, name, session.context())?
@@ -84,11 +85,11 @@ async fn remove(
             Ok((Changed { outcome, durable }, touched))
         }
     };
-    let (dir_status, access, sync, objects) = change(server, session, work).await?;
+    let (dir_status, access, sync, objects) = change(&server.callbacks, session, work).await?;
     if let Some((volume, fid, objects)) = objects {
         server.objects.forget(&volume, fid, objects);
     }
-    Ok((server.show(session, &dir_status, access), sync))
+    Ok((server.callbacks.show(session, &dir_status, access), sync))
 }
 
 /// A file with remaining names has a new status. A file without names is deleted.

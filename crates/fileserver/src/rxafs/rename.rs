@@ -12,11 +12,13 @@ use cellar_wire::rxafs::{Rename, RenameReply};
 use cellar_wire::serve::Handle;
 
 use super::FileService;
-use super::common::{Touched, change, check_fid, check_named, dir_status_and_access};
+use super::common::{change, check_named, dir_status_and_access};
 use super::names::{check_possible, new_name, old_name};
 use crate::abort_map::Refusal;
+use crate::callbacks::Touched;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
+use crate::volumes::check_fid;
 
 impl Handle<Rename, IncomingCall> for FileService {
     async fn handle(&self, call: &IncomingCall, arguments: Rename) -> Result<RenameReply, Refusal> {
@@ -27,7 +29,7 @@ impl Handle<Rename, IncomingCall> for FileService {
             new_dir_fid,
             new_name: new,
         } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let work = {
             let (server, session) = (server.clone(), session.clone());
             move || {
@@ -37,7 +39,7 @@ impl Handle<Rename, IncomingCall> for FileService {
                     return Err(Refusal::Invalid);
                 }
                 check_fid(new_dir_fid)?;
-                let attached = server.volume_of(old_dir_fid, VolumeAccess::Change)?;
+                let attached = server.volumes.of(old_dir_fid, VolumeAccess::Change)?;
                 if old_dir_fid.volume != new_dir_fid.volume {
                     return Err(Refusal::Store(Error::CrossDevice));
                 }
@@ -52,8 +54,8 @@ impl Handle<Rename, IncomingCall> for FileService {
                 }
                 check_possible(old)?;
                 let volume = &attached.volume;
-                check_named(&server, &session, volume, old_dir_fid, old)?;
-                check_named(&server, &session, volume, new_dir_fid, new)?;
+                check_named(&server.callbacks, &session, volume, old_dir_fid, old)?;
+                check_named(&server.callbacks, &session, volume, new_dir_fid, new)?;
                 let may_replace = new_access.caller.contains(Rights::DELETE);
                 match volume.lookup(new_dir_fid, new) {
                     Ok(_) if !may_replace => return Err(Refusal::NoRight),
@@ -86,13 +88,18 @@ impl Handle<Rename, IncomingCall> for FileService {
                 Ok((Changed { outcome, durable }, touched))
             }
         };
-        let (renamed, old_access, new_access, volume) = change(server, &session, work).await?;
+        let (renamed, old_access, new_access, volume) =
+            change(&server.callbacks, &session, work).await?;
         if let (Some(status), Some(objects)) = (&renamed.replaced, &renamed.objects) {
             server.objects.forget(&volume, status.fid, objects.clone());
         }
         Ok(RenameReply {
-            old_dir_status: server.show(&session, &renamed.old_dir, old_access),
-            new_dir_status: server.show(&session, &renamed.new_dir, new_access),
+            old_dir_status: server
+                .callbacks
+                .show(&session, &renamed.old_dir, old_access),
+            new_dir_status: server
+                .callbacks
+                .show(&session, &renamed.new_dir, new_access),
             sync: vol_sync(&volume),
         })
     }

@@ -9,9 +9,10 @@ use cellar_wire::rxafs::{AfsPath, SetVolumeStatus, SetVolumeStatusReply};
 use cellar_wire::serve::Handle;
 
 use super::FileService;
-use super::common::{Touched, change};
+use super::common::change;
 use crate::abort_map::Refusal;
 use crate::audit;
+use crate::callbacks::Touched;
 use crate::volumes::VolumeAccess;
 
 /// The longest message that a volume keeps, in bytes.
@@ -31,7 +32,7 @@ impl Handle<SetVolumeStatus, IncomingCall> for FileService {
             message_of_the_day,
             ..
         } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         audit::mark_act();
         audit::add_detail("volume", volume);
         for (what, quota) in [
@@ -45,7 +46,7 @@ impl Handle<SetVolumeStatus, IncomingCall> for FileService {
         let work = {
             let (server, session) = (server.clone(), session.clone());
             move || {
-                let attached = server.volume_of(Fid::root(volume), VolumeAccess::Change)?;
+                let attached = server.volumes.of(Fid::root(volume), VolumeAccess::Change)?;
                 if !session.identity().administrator {
                     return Err(Refusal::NoRight);
                 }
@@ -73,7 +74,7 @@ impl Handle<SetVolumeStatus, IncomingCall> for FileService {
                 ))
             }
         };
-        change(server, &session, work).await?;
+        change(&server.callbacks, &session, work).await?;
         Ok(SetVolumeStatusReply {})
     }
 }

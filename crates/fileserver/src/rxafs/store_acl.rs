@@ -14,13 +14,15 @@ use cellar_wire::serve::Handle;
 use tracing::warn;
 
 use super::FileService;
-use super::common::{Touched, change, check_fid, run, status_and_access};
+use super::common::{change, run, status_and_access};
 use crate::abort_map::Refusal;
 use crate::audit;
+use crate::callbacks::Touched;
 use crate::server::Server;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
+use crate::volumes::check_fid;
 
 impl Handle<StoreACL, IncomingCall> for FileService {
     async fn handle(
@@ -30,7 +32,7 @@ impl Handle<StoreACL, IncomingCall> for FileService {
     ) -> Result<StoreACLReply, Refusal> {
         let server = &self.server;
         let StoreACL { fid, access_list } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let (status, sync) = store(server, &session, fid, access_list).await?;
         Ok(StoreACLReply { status, sync })
     }
@@ -44,7 +46,7 @@ impl Handle<OldStoreACL, IncomingCall> for FileService {
     ) -> Result<OldStoreACLReply, Refusal> {
         let server = &self.server;
         let OldStoreACL { fid, access_list } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let (status, sync) = store(server, &session, fid, access_list).await?;
         Ok(OldStoreACLReply { status, sync })
     }
@@ -65,14 +67,17 @@ async fn store(
     // Check the rights first: a caller that may not change the list learns nothing about names.
     {
         let (server, session) = (server.clone(), session.clone());
-        run(&server.clone(), move || may_store(&server, &session, fid)).await?;
+        run(&server.callbacks.clone(), move || {
+            may_store(&server, &session, fid)
+        })
+        .await?;
     }
     let list = parse(server, &text).await?;
     let work = {
         let (server, session) = (server.clone(), session.clone());
         move || {
             may_store(&server, &session, fid)?;
-            let attached = server.volume_of(fid, VolumeAccess::Change)?;
+            let attached = server.volumes.of(fid, VolumeAccess::Change)?;
             let Changed { outcome, durable } =
                 attached
                     .volume
@@ -83,12 +88,12 @@ async fn store(
             Ok((Changed { outcome, durable }, Touched::changed([fid])))
         }
     };
-    let (status, access, sync) = change(server, session, work).await?;
-    Ok((server.show(session, &status, access), sync))
+    let (status, access, sync) = change(&server.callbacks, session, work).await?;
+    Ok((server.callbacks.show(session, &status, access), sync))
 }
 
 fn may_store(server: &Server, session: &Session, fid: Fid) -> Result<(), Refusal> {
-    let attached = server.volume_of(fid, VolumeAccess::Change)?;
+    let attached = server.volumes.of(fid, VolumeAccess::Change)?;
     let (status, _, access) = status_and_access(server, session, &attached, fid)?;
     if status.kind != FileType::Directory {
         return Err(Refusal::Store(Error::NotDirectory));
@@ -114,10 +119,15 @@ async fn parse(server: &Server, text: &[u8]) -> Result<AccessList, Refusal> {
         .names()
         .map(|name| Bytes::copy_from_slice(name.as_bytes()))
         .collect();
-    let ids = server.protection.ids_of(&names).await.map_err(|cause| {
-        warn!(%cause, "cannot look up the names of an access list");
-        Refusal::NoProtection
-    })?;
+    let ids = server
+        .sessions
+        .protection
+        .ids_of(&names)
+        .await
+        .map_err(|cause| {
+            warn!(%cause, "cannot look up the names of an access list");
+            Refusal::NoProtection
+        })?;
     let id_of = |name: &str| {
         let place = names.iter().position(|known| known == name.as_bytes())?;
         *ids.get(place)?

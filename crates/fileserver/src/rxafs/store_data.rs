@@ -137,7 +137,7 @@ async fn store(
     call: &mut IncomingCall,
     asked: StoreRequest,
 ) -> Result<(AfsFetchStatus, VolSync), Refusal> {
-    let session = server.session(call).await?;
+    let session = server.sessions.session(call).await?;
     let begun = Instant::now();
     let mut left = asked.length;
     let outcome = if asked.length <= SMALL_STORE {
@@ -152,10 +152,10 @@ async fn store(
         .transfer(Direction::Store, asked.length, whole, begun.elapsed());
     let (status, access) = outcome?;
     let sync = {
-        let attached = server.volume_changed(asked.fid)?;
+        let attached = server.volumes.changed(asked.fid)?;
         vol_sync(&attached.volume)
     };
-    Ok((server.show(&session, &status, access), sync))
+    Ok((server.callbacks.show(&session, &status, access), sync))
 }
 
 /// Stores bytes into a file that was in objects, or on the way there, a moment ago. Another store

@@ -8,10 +8,11 @@ use cellar_wire::rxafs::{AfsStoreStatus, StoreStatus, StoreStatusReply};
 use cellar_wire::serve::Handle;
 
 use super::FileService;
-use super::common::{Touched, change, status_and_access};
+use super::common::{change, status_and_access};
 use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::audit;
+use crate::callbacks::Touched;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
 
@@ -27,12 +28,12 @@ impl Handle<StoreStatus, IncomingCall> for FileService {
     ) -> Result<StoreStatusReply, Refusal> {
         let server = &self.server;
         let StoreStatus { fid, in_status } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         note_privilege(session.identity(), fid, &in_status);
         let work = {
             let (server, session) = (server.clone(), session.clone());
             move || {
-                let attached = server.volume_of(fid, VolumeAccess::Change)?;
+                let attached = server.volumes.of(fid, VolumeAccess::Change)?;
                 let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
                 let identity = session.identity();
                 let set = allowed_attributes(identity, &status, access.caller, &in_status)?;
@@ -49,9 +50,9 @@ impl Handle<StoreStatus, IncomingCall> for FileService {
                 Ok((Changed { outcome, durable }, Touched::changed([fid])))
             }
         };
-        let (status, access, sync) = change(server, &session, work).await?;
+        let (status, access, sync) = change(&server.callbacks, &session, work).await?;
         Ok(StoreStatusReply {
-            status: server.show(&session, &status, access),
+            status: server.callbacks.show(&session, &status, access),
             sync,
         })
     }

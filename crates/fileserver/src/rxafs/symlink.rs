@@ -8,11 +8,12 @@ use cellar_wire::rxafs::{Symlink, SymlinkReply};
 use cellar_wire::serve::Handle;
 
 use super::FileService;
-use super::common::{Touched, change};
+use super::common::change;
 use super::create::{Maker, count_new, may_insert};
 use super::names::{check_free, new_name, text};
 use crate::abort_map::Refusal;
 use crate::access::Access;
+use crate::callbacks::Touched;
 use crate::session::Session;
 use crate::status::vol_sync;
 
@@ -31,7 +32,7 @@ impl Handle<Symlink, IncomingCall> for FileService {
             link_contents,
             in_status,
         } = arguments;
-        let session = server.session(call).await?;
+        let session = server.sessions.session(call).await?;
         let work = {
             let (server, session) = (server.clone(), session.clone());
             move || {
@@ -56,11 +57,11 @@ impl Handle<Symlink, IncomingCall> for FileService {
                 Ok((Changed { outcome, durable }, Touched::changed([dir_fid])))
             }
         };
-        let (created, access, sync) = change(server, &session, work).await?;
+        let (created, access, sync) = change(&server.callbacks, &session, work).await?;
         Ok(SymlinkReply {
             fid: created.status.fid,
-            status: server.show(&session, &created.status, access),
-            dir_status: server.show(&session, &created.dir, access),
+            status: server.callbacks.show(&session, &created.status, access),
+            dir_status: server.callbacks.show(&session, &created.dir, access),
             sync,
         })
     }

@@ -11,16 +11,17 @@ use cellar_wire::{AbortCode, List};
 
 use super::{Done, Job};
 use crate::abort_map::Refusal;
-use crate::rxafs::common::{check_fid, dir_status_and_access};
+use crate::rxafs::common::dir_status_and_access;
 use crate::rxafs::create::shown_new;
 use crate::rxafs::promise::NO_PROMISE;
 use crate::status::vol_sync;
 use crate::volumes::Attached;
+use crate::volumes::check_fid;
 
 impl Job {
     /// The reply, and the tickets that must be ready before it is sent.
     pub(super) fn reply(&self) -> Result<(MakeManyReply, Vec<Ticket>), Refusal> {
-        let attached = self.server.volume_changed(Fid::root(self.volume))?;
+        let attached = self.server.volumes.changed(Fid::root(self.volume))?;
         let mut durable = Vec::new();
         let mut directories = Vec::new();
         for dir in self.dirs() {
@@ -74,7 +75,7 @@ impl Job {
             check_fid(dir).and_then(|()| dir_status_and_access(server, session, attached, dir));
         let (status, lease_secs) = match looked {
             Ok((status, access)) => {
-                let shown = server.show(session, &status, access);
+                let shown = server.callbacks.show(session, &status, access);
                 (shown, self.lease_secs(dir))
             }
             Err(refusal @ (Refusal::Leased(..) | Refusal::Store(Error::WouldBlock))) => {
@@ -95,7 +96,7 @@ impl Job {
     fn lease_secs(&self, dir: Fid) -> u32 {
         let term = self.server.config.lease;
         let host = self.session.host_slot();
-        match host.is_some_and(|host| self.server.leases.extend(dir, host, term)) {
+        match host.is_some_and(|host| self.server.callbacks.leases.extend(dir, host, term)) {
             true => term.as_secs() as u32,
             false => 0,
         }

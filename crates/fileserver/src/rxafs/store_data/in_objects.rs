@@ -34,7 +34,7 @@ pub(super) async fn into_objects(
     restart(bytes)?;
     let (allowed, place) = {
         let (inner, session) = (server.clone(), session.clone());
-        run(server, move || {
+        run(&server.callbacks, move || {
             let allowed = check(&inner, &session, &asked)?;
             let place = allowed.place(&inner, &session, &asked)?;
             Ok((allowed, place))
@@ -52,7 +52,7 @@ pub(super) async fn into_objects(
         WriteOutcome::NoDevices => return Ok(ObjectStore::Here),
         WriteOutcome::Overtaken => return Ok(ObjectStore::Overtaken),
     };
-    let committed = commit_objects(server, session, stored, *spec).await?;
+    let committed = commit_objects(&server.callbacks, session, stored, *spec).await?;
     Ok(match committed {
         Some(status) => ObjectStore::Done(status, allowed.access),
         None => ObjectStore::Overtaken,

@@ -18,8 +18,9 @@ use super::{StoreRequest, gather, in_either_place};
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::callback::Pending;
+use crate::callbacks::Touched;
 use crate::limits::{OBJECT_BEGIN_BYTES, STORE_PIECE_BYTES};
-use crate::rxafs::common::{Touched, collect, finish, run, when_loaded};
+use crate::rxafs::common::{finish, run, when_loaded};
 use crate::server::Server;
 use crate::session::Session;
 
@@ -38,7 +39,7 @@ pub(super) async fn small(
             Poll::Ready(data) => data?,
             Poll::Pending => {
                 let (server, session) = (server.clone(), session.clone());
-                run(&server.clone(), move || {
+                run(&server.callbacks.clone(), move || {
                     check(&server, &session, &asked).map(|_| ())
                 })
                 .await?;
@@ -101,9 +102,9 @@ async fn at_once(
             };
             Ok(changed_here(&inner, &session, changed, allowed))
         };
-        run(server, work).await
+        run(&server.callbacks, work).await
     };
-    let commit = when_loaded(server, attempt).await?;
+    let commit = when_loaded(&server.objects, attempt).await?;
     finish_here(server, commit).await
 }
 
@@ -117,7 +118,7 @@ pub(super) async fn large(
 ) -> Result<(VnodeStatus, Access), Refusal> {
     let begin = async || {
         let (inner, session) = (server.clone(), session.clone());
-        run(server, move || {
+        run(&server.callbacks, move || {
             let allowed = check(&inner, &session, &asked)?;
             if let StorageDecision::Objects(_) = allowed.place(&inner, &session, &asked)? {
                 return Ok(None);
@@ -126,7 +127,7 @@ pub(super) async fn large(
         })
         .await
     };
-    let begun = when_loaded(server, begin).await?;
+    let begun = when_loaded(&server.objects, begin).await?;
     let Some((mut store, allowed)) = begun else {
         // The first bytes are gathered before the lock, so that a slow client does not block other
         // stores. A fast client does not wait for the end of its bytes either.
@@ -161,7 +162,7 @@ pub(super) async fn from_source(
     restart(bytes)?;
     let begun = {
         let (inner, session) = (server.clone(), session.clone());
-        run(server, move || {
+        run(&server.callbacks, move || {
             let allowed = check(&inner, &session, &asked)?;
             begin(&inner, asked, allowed)
         })
@@ -246,7 +247,9 @@ fn changed_here<B>(
 ) -> Commit<B> {
     allowed.count(session);
     let touched = Touched::changed([allowed.fid()]);
-    let pending = collect(server, &touched, session.host_slot(), session.now.0);
+    let pending = server
+        .callbacks
+        .collect(&touched, session.host_slot(), session.now.0);
     Commit::Done(changed, pending, Box::new(allowed))
 }
 
@@ -254,7 +257,7 @@ fn changed_here<B>(
 async fn finish_here<B>(server: &Server, commit: Commit<B>) -> Result<LocalStore<B>, Refusal> {
     match commit {
         Commit::Done(changed, pending, allowed) => {
-            let status = finish(server, changed, pending).await?;
+            let status = finish(&server.callbacks, changed, pending).await?;
             schedule_object_removal(server, &allowed);
             Ok(LocalStore::Done(status, allowed.access))
         }

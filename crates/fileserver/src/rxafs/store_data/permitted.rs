@@ -61,7 +61,7 @@ pub(super) fn check(
     session: &Session,
     asked: &StoreRequest,
 ) -> Result<PermittedStore, Refusal> {
-    let attached = server.volume_of(asked.fid, VolumeAccess::Change)?;
+    let attached = server.volumes.of(asked.fid, VolumeAccess::Change)?;
     let (status, _, access) = status_and_access(server, session, &attached, asked.fid)?;
     if status.kind != FileType::File {
         return Err(Refusal::Store(Error::IsDirectory));
