@@ -29,6 +29,7 @@ use crate::rxafs::common::status_and_access;
 use crate::server::Server;
 use crate::service::{CallResult, Handlers};
 use crate::session::Session;
+use crate::session::Sessions;
 use crate::volumes::VolumeAccess;
 
 /// AFSOSD.
@@ -94,8 +95,8 @@ fn check_vnode_access(
 }
 
 /// Refuses all callers except superusers.
-fn superuser(server: &Server, call: &IncomingCall) -> CallResult {
-    if server.sessions.identify(call.caller()).is_superuser() {
+fn superuser(sessions: &Sessions, call: &IncomingCall) -> CallResult {
+    if sessions.identify(call.caller()).is_superuser() {
         Ok(())
     } else {
         Err(Refusal::NotAdministrator)

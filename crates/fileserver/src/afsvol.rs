@@ -41,6 +41,7 @@ use crate::abort_map::{Refusal, store_code};
 use crate::audit;
 use crate::server::Server;
 use crate::service::{self, Handlers};
+use crate::session::Sessions;
 
 /// AFSVol.
 pub(crate) struct VolumeService {
@@ -79,15 +80,15 @@ impl HandleStream<afsvol::SplitVolume, IncomingCall> for VolumeService {
         call: &mut IncomingCall,
         _: afsvol::SplitVolume,
     ) -> Result<afsvol::SplitVolumeReply, AbortCode> {
-        superuser(&self.server, call).map_err(|_| AbortCode::EPERM)?;
+        superuser(&self.server.sessions, call).map_err(|_| AbortCode::EPERM)?;
         Err(AbortCode::VOLSERBADOP)
     }
 }
 
 /// An administrative act: refused to all callers except superusers, and audited.
-fn superuser(server: &Server, call: &IncomingCall) -> CallResult {
+fn superuser(sessions: &Sessions, call: &IncomingCall) -> CallResult {
     audit::mark_act();
-    if server.sessions.identify(call.caller()).is_superuser() {
+    if sessions.identify(call.caller()).is_superuser() {
         Ok(())
     } else {
         Err(AbortCode::VOLSERBAD_ACCESS)

@@ -50,7 +50,7 @@ impl Handle<BeginFetch, IncomingCall> for ObjectService {
                     }
                 };
                 let ((layout, status), callback) =
-                    with_promise(&server, &session, volume, fid, false, read)?;
+                    with_promise(&server.callbacks, &session, volume, fid, false, read)?;
                 volume.count_read(session.origin());
                 let durable = volume.last_change(fid.vnode);
                 Ok((layout, status, callback, vol_sync(volume), durable))

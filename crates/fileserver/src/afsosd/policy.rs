@@ -1,5 +1,6 @@
 //! GetPolicy, SetPolicy, SetVolumePolicy: the policies that decide about the places of files.
 
+use cellar_fileobjects::Objects;
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Changed, Error, FileType};
 use cellar_wire::afsosd::{
@@ -15,7 +16,6 @@ use crate::access::Identity;
 use crate::audit;
 use crate::callbacks::Touched;
 use crate::rxafs::common::{change, run};
-use crate::server::Server;
 use crate::volumes::VolumeAccess;
 
 impl Handle<GetPolicy, IncomingCall> for ObjectService {
@@ -58,7 +58,7 @@ impl Handle<SetPolicy, IncomingCall> for ObjectService {
         let server = &self.server;
         let SetPolicy { fid, policy } = arguments;
         let session = server.sessions.session(call).await?;
-        check_policy(server, policy)?;
+        check_policy(&server.objects, policy)?;
         let work = {
             let (server, session) = (server.clone(), session.clone());
             move || {
@@ -95,7 +95,7 @@ impl Handle<SetVolumePolicy, IncomingCall> for ObjectService {
         if !session.identity().administrator {
             return Err(Refusal::NotAdministrator);
         }
-        check_policy(server, policy)?;
+        check_policy(&server.objects, policy)?;
         let durable = {
             let (server, session) = (server.clone(), session.clone());
             run(&server.callbacks.clone(), move || {
@@ -113,8 +113,8 @@ impl Handle<SetVolumePolicy, IncomingCall> for ObjectService {
 }
 
 /// Checks that the cell has such a policy.
-fn check_policy(server: &Server, policy: u32) -> Result<(), Refusal> {
-    if server.objects.has_policy(policy) {
+fn check_policy(objects: &Objects, policy: u32) -> Result<(), Refusal> {
+    if objects.has_policy(policy) {
         Ok(())
     } else {
         Err(Refusal::Invalid)

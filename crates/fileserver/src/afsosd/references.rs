@@ -31,7 +31,7 @@ impl Handle<ListReferences, IncomingCall> for ObjectService {
             after,
             limit,
         } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         let limit = (limit as usize).clamp(1, REFERENCES_MOST);
         let found = {
             let objects = server.objects.clone();
@@ -75,7 +75,7 @@ impl Handle<ListOnDevice, IncomingCall> for ObjectService {
     ) -> Result<ListOnDeviceReply, Refusal> {
         let server = &self.server;
         let ListOnDevice { osd, after, limit } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         let limit = (limit as usize).clamp(1, ANSWER_MAX);
         let found = {
             let objects = server.objects.clone();

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use cellar_fileobjects::Objects;
 use cellar_fileobjects::{DirectRequest, Grant, OBJECT_MOVE_MAX, ObjectSpec, StorageDecision};
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::{Error, FileType, SetStatus, StoreSpec, VnodeStatus, Volume};
@@ -84,7 +85,7 @@ impl Handle<BeginStore, IncomingCall> for ObjectService {
         } = arguments;
         let end = end_of(position, length)?.max(end_of(file_length, 0)?);
         let session = server.sessions.session(call).await?;
-        check_used(server)?;
+        check_used(&server.objects)?;
         let shape = shape.first().copied();
         {
             let (server, session) = (server.clone(), session.clone());
@@ -110,7 +111,7 @@ impl Handle<BeginStore, IncomingCall> for ObjectService {
                 let length = end.max(status.length);
                 check_quota(volume, &status, length)?;
                 let place = storage_decision(
-                    &server,
+                    &server.objects,
                     &session,
                     volume,
                     &status,
@@ -156,7 +157,7 @@ impl Handle<BeginStore, IncomingCall> for ObjectService {
 
 /// The wanted place of the file. A caller with the administer right can choose the layout.
 fn storage_decision(
-    server: &Server,
+    objects: &Objects,
     session: &Session,
     volume: &Volume,
     status: &VnodeStatus,
@@ -177,13 +178,12 @@ fn storage_decision(
         return Ok(StorageDecision::Here);
     }
     let ids = session.identity().cps.ids();
-    let objects = &server.objects;
     Ok(objects.place(volume, status, ids, length, status.length)?)
 }
 
 /// Checks that this server has objects.
-fn check_used(server: &Server) -> Result<(), Refusal> {
-    match server.objects.is_used() {
+fn check_used(objects: &Objects) -> Result<(), Refusal> {
+    match objects.is_used() {
         true => Ok(()),
         false => Err(NOT_IN_OBJECTS),
     }
@@ -204,7 +204,7 @@ impl Handle<ExtendStore, IncomingCall> for ObjectService {
         } = arguments;
         let end = end_of(position, length)?;
         let session = server.sessions.session(call).await?;
-        check_used(server)?;
+        check_used(&server.objects)?;
         {
             let (server, session) = (server.clone(), session.clone());
             run(&server.callbacks.clone(), move || {

@@ -37,7 +37,7 @@ impl Handle<MoveObject, IncomingCall> for ObjectService {
     ) -> Result<MoveObjectReply, Refusal> {
         let server = &self.server;
         let MoveObject { fid, place, osd } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         let placed = {
             let server = server.clone();
             blocking(move || {
@@ -61,7 +61,7 @@ impl Handle<HaveVolumes, IncomingCall> for ObjectService {
     ) -> Result<HaveVolumesReply, Refusal> {
         let server = &self.server;
         let HaveVolumes { volumes } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         let here = {
             let objects = server.objects.clone();
             let volumes: Vec<VolumeId> = volumes.iter().map(|id| VolumeId(*id)).collect();
@@ -85,7 +85,7 @@ impl Handle<CollectGarbage, IncomingCall> for ObjectService {
             grace,
             flags,
         } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         let collected = server
             .objects
             .collect_garbage(

@@ -35,7 +35,7 @@ impl Handle<DeleteVolume, IncomingCall> for VolumeService {
     ) -> Result<DeleteVolumeReply, AbortCode> {
         let server = &self.server;
         let DeleteVolume { trans } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         let used = InUse::enter(server, trans, "DeleteVolume")?;
         delete(server, used.partition(), used.id(), Some(used)).await?;
         Ok(DeleteVolumeReply {})
@@ -50,10 +50,10 @@ impl Handle<NukeVolume, IncomingCall> for VolumeService {
     ) -> Result<NukeVolumeReply, AbortCode> {
         let server = &self.server;
         let NukeVolume { partition, volume } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         audit::add_detail("volume", volume);
         audit::add_detail("partition", partition);
-        let (place, _) = partition_of(server, partition)?;
+        let (place, _) = partition_of(&server.volumes, partition)?;
         if server.transactions.is_busy(place, volume) {
             return Err(AbortCode::VOLSERVOLBUSY);
         }
@@ -104,7 +104,7 @@ impl Handle<SetFlags, IncomingCall> for VolumeService {
     ) -> Result<SetFlagsReply, AbortCode> {
         let server = &self.server;
         let SetFlags { trans, flags } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         audit::add_detail("flags", format_args!("{flags:#x}"));
         let used = InUse::enter(server, trans, "SetFlags")?;
         // As for the flags of TransCreate, the strongest one counts.
@@ -136,7 +136,7 @@ impl Handle<SetInfo, IncomingCall> for VolumeService {
     ) -> Result<SetInfoReply, AbortCode> {
         let server = &self.server;
         let SetInfo { trans, info: new } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         // A field of -1 leaves the value unchanged.
         let word = |word: i32| (word != -1).then_some(word as u32);
         let date = |date: AfsTime| (date.0 != u32::MAX).then_some(date);
@@ -164,7 +164,7 @@ impl Handle<SetDate, IncomingCall> for VolumeService {
     ) -> Result<SetDateReply, AbortCode> {
         let server = &self.server;
         let SetDate { trans, new_date } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         let used = InUse::enter(server, trans, "SetDate")?;
         edit(server, used, move |info| {
             info.created = AfsTime(new_date as u32)
@@ -190,7 +190,7 @@ impl Handle<SetIdsTypes, IncomingCall> for VolumeService {
             clone,
             backup,
         } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         let name = volume_name(&name)?;
         audit::add_detail("name", &name);
         let kind = kind_of(volume_type).ok_or(AbortCode::EINVAL)?;
@@ -236,10 +236,10 @@ impl Handle<ConvertROtoRWvolume, IncomingCall> for VolumeService {
     ) -> Result<ConvertROtoRWvolumeReply, AbortCode> {
         let server = &self.server;
         let ConvertROtoRWvolume { partition, volume } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         audit::add_detail("volume", volume);
         audit::add_detail("partition", partition);
-        let (place, partition) = partition_of(server, partition)?;
+        let (place, partition) = partition_of(&server.volumes, partition)?;
         let pending = {
             let server = server.clone();
             on_disk(move || {
@@ -255,11 +255,12 @@ impl Handle<ConvertROtoRWvolume, IncomingCall> for VolumeService {
                         procedure: "ConvertROtoRW",
                     },
                 )?;
-                let converted = check_elsewhere(&server, place, read_write).and_then(|()| {
-                    partition
-                        .convert_to_rw(volume, server.objects.version_now())?
-                        .wait()
-                });
+                let converted =
+                    check_elsewhere(&server.volumes, place, read_write).and_then(|()| {
+                        partition
+                            .convert_to_rw(volume, server.objects.version_now())?
+                            .wait()
+                    });
                 used.end();
                 let converted = converted.map_err(|error| {
                     info!(%volume, partition = %place, %error, "volume not converted");
@@ -294,7 +295,7 @@ impl Handle<SetForwarding, IncomingCall> for VolumeService {
     ) -> Result<SetForwardingReply, AbortCode> {
         let server = &self.server;
         let SetForwarding { trans, new_site } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         audit::add_detail("server", std::net::Ipv4Addr::from(new_site));
         let used = InUse::enter(server, trans, "SetForwarding")?;
         server.volumes.set_moved(used.id(), new_site);
@@ -311,7 +312,7 @@ impl Handle<SignalRestore, IncomingCall> for VolumeService {
     ) -> Result<SignalRestoreReply, AbortCode> {
         let server = &self.server;
 
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         Ok(SignalRestoreReply {})
     }
 }

@@ -19,6 +19,7 @@ use super::transaction::{Beginning, InUse};
 use super::{code, on_disk, superuser};
 use crate::audit;
 use crate::server::Server;
+use crate::volumes::Volumes;
 use crate::volumes::{Attached, Special};
 
 /// Quota of a new volume before SetInfo changes it, in KiB.
@@ -43,7 +44,7 @@ impl Handle<CreateVolume, IncomingCall> for VolumeService {
             parent,
             volume,
         } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         audit::add_detail("volume", volume);
         audit::add_detail("partition", partition);
         let name = volume_name(&name)?;
@@ -111,11 +112,11 @@ fn create(server: &Arc<Server>, place: PartitionId, wanted: NewVolume) -> Result
 /// may be on two partitions, while it moves. Of two clones or read-only volumes, the second would
 /// hide the first.
 pub(super) fn check_elsewhere(
-    server: &Server,
+    volumes: &Volumes,
     place: PartitionId,
     volume: VolumeId,
 ) -> cellar_volume::Result<()> {
-    for (other, partition) in server.volumes.partitions() {
+    for (other, partition) in volumes.partitions() {
         if other != place && partition.volume(volume)?.is_some() {
             return Err(Error::VolumeExists(volume));
         }
@@ -132,7 +133,7 @@ fn make(
     // For a move between partitions of this server, the caller creates a volume that a restore will
     // fill.
     if wanted.root || wanted.parent != wanted.volume {
-        check_elsewhere(server, place, wanted.volume)?;
+        check_elsewhere(&server.volumes, place, wanted.volume)?;
     }
     let partition = server.volumes.partition(place);
     let partition = partition.ok_or(Error::Invalid("there is no such partition"))?;
@@ -175,7 +176,7 @@ impl Handle<Clone, IncomingCall> for VolumeService {
             new_name,
             new_volume,
         } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         audit::add_detail("clone", new_volume);
         let name = volume_name(&new_name)?;
         audit::add_detail("name", &name);
@@ -262,7 +263,7 @@ fn clone(
         if partition.volume(new).map_err(code)?.is_some() {
             return Err(AbortCode::VVOLEXISTS);
         }
-        check_elsewhere(server, source.partition(), new).map_err(|error| match error {
+        check_elsewhere(&server.volumes, source.partition(), new).map_err(|error| match error {
             Error::VolumeExists(_) => AbortCode::EXDEV,
             error => code(error),
         })?;
@@ -288,7 +289,7 @@ impl Handle<ReClone, IncomingCall> for VolumeService {
     ) -> Result<ReCloneReply, AbortCode> {
         let server = &self.server;
         let ReClone { trans, clone } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         audit::add_detail("clone", clone);
         let source = InUse::enter(server, trans, "ReClone")?;
         let pending = {

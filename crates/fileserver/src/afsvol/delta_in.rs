@@ -61,7 +61,7 @@ impl Handle<GetState, IncomingCall> for VolumeService {
     ) -> Result<GetStateReply, AbortCode> {
         let server = &self.server;
         let GetState { trans } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         let used = InUse::enter(server, trans, "GetState")?;
         let state = state_of(&used).await?;
         Ok(GetStateReply {
@@ -94,7 +94,7 @@ impl HandleStream<RestoreDelta, IncomingCall> for VolumeService {
             cookie,
             head,
         } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         audit::add_detail("name", String::from_utf8_lossy(cookie.name.as_bytes()));
         if head.version != DELTA_VERSION {
             return Err(AbortCode::RXGEN_OPCODE);

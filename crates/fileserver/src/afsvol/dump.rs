@@ -48,7 +48,7 @@ impl HandleStream<Dump, IncomingCall> for VolumeService {
     ) -> Result<DumpReply, AbortCode> {
         let server = &self.server;
         let Dump { trans, from_date } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         send(server, call, trans, from_date, 0).await?;
         Ok(DumpReply {})
     }
@@ -66,7 +66,7 @@ impl HandleStream<DumpV2, IncomingCall> for VolumeService {
             from_date,
             flags,
         } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         send(server, call, trans, from_date, flags).await?;
         Ok(DumpV2Reply {})
     }
@@ -325,7 +325,7 @@ impl Handle<GetSize, IncomingCall> for VolumeService {
     ) -> Result<GetSizeReply, AbortCode> {
         let server = &self.server;
         let GetSize { trans, from_date } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         let used = InUse::enter(server, trans, "GetSize")?;
         let from = AfsTime(from_date as u32);
         let dump_size = on_disk(move || size(&freeze(&used)?, from)).await?;

@@ -65,7 +65,7 @@ impl Handle<Forward, IncomingCall> for VolumeService {
             dest_trans,
             cookie,
         } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         audit::add_detail("to", address(&destination));
         let used = InUse::enter(server, from_trans, "Forward")?;
         let outgoing = Outgoing::new(server, call, &used, from_date, cookie).await?;
@@ -92,7 +92,7 @@ impl Handle<ForwardMultiple, IncomingCall> for VolumeService {
             cookie,
             ..
         } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         let used = InUse::enter(server, from_trans, "ForwardMulti")?;
         let outgoing = Outgoing::new(server, call, &used, from_date, cookie).await?;
         let mut sending = JoinSet::new();

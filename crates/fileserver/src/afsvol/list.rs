@@ -20,6 +20,7 @@ use super::VolumeService;
 use super::status::kind_number;
 use super::{code, in_memory, on_disk};
 use crate::server::Server;
+use crate::volumes::Volumes;
 
 /// Volumes requested from the store at a time.
 const PAGE: usize = 4096;
@@ -95,12 +96,12 @@ trait Entry: Send + 'static {
 
 /// The partition of a number.
 pub(super) fn partition_of(
-    server: &Server,
+    volumes: &Volumes,
     number: i32,
 ) -> Result<(PartitionId, Arc<Partition>), AbortCode> {
     let unknown = AbortCode::VOLSERILLEGAL_PARTITION;
     let place = PartitionId::new(number).ok_or(unknown)?;
-    let partition = server.volumes.partition(place).ok_or(unknown)?;
+    let partition = volumes.partition(place).ok_or(unknown)?;
     Ok((place, partition))
 }
 
@@ -110,7 +111,7 @@ async fn every<E: Entry>(
     partition: i32,
     flags: i32,
 ) -> Result<Vec<E>, AbortCode> {
-    let (place, partition) = partition_of(server, partition)?;
+    let (place, partition) = partition_of(&server.volumes, partition)?;
     let server = server.clone();
     on_disk(move || {
         let describe = |info: &VolumeInfo| {
@@ -142,7 +143,7 @@ async fn entry_of<E: Entry>(
     partition: i32,
     volume: VolumeId,
 ) -> Result<E, AbortCode> {
-    let (place, partition) = partition_of(server, partition)?;
+    let (place, partition) = partition_of(&server.volumes, partition)?;
     let found = in_memory(move || {
         let found = partition.volume(volume)?;
         Ok(found.map(|volume| volume.info()))

@@ -15,7 +15,7 @@ use cellar_wire::{AbortCode, List, WordString};
 
 use super::VolumeService;
 use super::{code, on_disk};
-use crate::server::Server;
+use crate::volumes::Volumes;
 
 /// The number of partitions that fit into the old form.
 const OLD_PARTITIONS: usize = 26;
@@ -69,7 +69,7 @@ impl Handle<PartitionInfo, IncomingCall> for VolumeService {
     ) -> Result<PartitionInfoReply, AbortCode> {
         let server = &self.server;
         let PartitionInfo { name } = arguments;
-        let (id, usage) = usage(server, &name).await?;
+        let (id, usage) = usage(&server.volumes, &name).await?;
         let blocks = |count: u64| i32::try_from(count).unwrap_or(i32::MAX);
         let text = id.to_string();
         Ok(PartitionInfoReply {
@@ -94,7 +94,7 @@ impl Handle<PartitionInfo64, IncomingCall> for VolumeService {
     ) -> Result<PartitionInfo64Reply, AbortCode> {
         let server = &self.server;
         let PartitionInfo64 { name } = arguments;
-        let (id, usage) = usage(server, &name).await?;
+        let (id, usage) = usage(&server.volumes, &name).await?;
         let blocks = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         let text = id.to_string();
         Ok(PartitionInfo64Reply {
@@ -111,12 +111,12 @@ impl Handle<PartitionInfo64, IncomingCall> for VolumeService {
 }
 
 async fn usage(
-    server: &Arc<Server>,
+    volumes: &Arc<Volumes>,
     name: &PartitionName,
 ) -> Result<(PartitionId, PartitionUsage), AbortCode> {
     let unknown = AbortCode::VOLSERILLEGAL_PARTITION;
     let id = name.as_str().and_then(PartitionId::parse).ok_or(unknown)?;
-    let partition = server.volumes.partition(id).ok_or(unknown)?;
+    let partition = volumes.partition(id).ok_or(unknown)?;
     let usage = on_disk(move || partition.usage().map_err(code)).await?;
     Ok((id, usage))
 }

@@ -39,10 +39,10 @@ impl HandleStream<Refill, IncomingCall> for VolumeService {
             data_version,
             places,
         } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         audit::add_detail("partition", partition);
         audit::add_detail("fid", fid);
-        let (_, partition) = partition_of(server, partition)?;
+        let (_, partition) = partition_of(&server.volumes, partition)?;
         let (sender, chunks) = mpsc::channel(QUEUE);
         let work = cellar_rpc::blocking(move || {
             let volume = partition.volume(fid.volume).map_err(code)?;

@@ -43,7 +43,7 @@ impl HandleStream<Restore, IncomingCall> for VolumeService {
     ) -> Result<RestoreReply, AbortCode> {
         let server = &self.server;
         let Restore { trans, cookie, .. } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         audit::add_detail("name", String::from_utf8_lossy(cookie.name.as_bytes()));
         let used = InUse::enter(server, trans, "Restore")?;
         let stream = Stream::new(server, used.progress());

@@ -71,10 +71,10 @@ impl HandleStream<Scrub, IncomingCall> for VolumeService {
             volume,
             rate_kib,
         } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         audit::add_detail("partition", partition);
         audit::add_detail("volume", volume);
-        let (place, partition) = partition_of(server, partition)?;
+        let (place, partition) = partition_of(&server.volumes, partition)?;
         let scrubbing = Scrubbing::begin(server, place)?;
         let rate = u64::from(rate_kib) * 1024;
         let (sender, mut progress) = mpsc::channel(QUEUE);

@@ -32,7 +32,7 @@ impl Handle<TransCreate, IncomingCall> for VolumeService {
             partition,
             flags,
         } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         audit::add_detail("volume", volume);
         audit::add_detail("partition", partition);
         let special = special_of(flags).ok_or(AbortCode::EINVAL)?;
@@ -70,7 +70,7 @@ impl Handle<EndTrans, IncomingCall> for VolumeService {
     ) -> Result<EndTransReply, AbortCode> {
         let server = &self.server;
         let EndTrans { trans } = arguments;
-        superuser(server, call)?;
+        superuser(&server.sessions, call)?;
         if let Ok(transaction) = server.transactions.for_reading(trans) {
             audit::add_detail("volume", transaction.volume);
         }

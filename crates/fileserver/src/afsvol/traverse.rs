@@ -27,8 +27,8 @@ impl Handle<Traverse, IncomingCall> for VolumeService {
     ) -> Result<TraverseReply, AbortCode> {
         let server = &self.server;
         let Traverse { partition, volume } = arguments;
-        superuser(server, call)?;
-        let (_, partition) = partition_of(server, partition)?;
+        superuser(&server.sessions, call)?;
+        let (_, partition) = partition_of(&server.volumes, partition)?;
         let usage = on_disk(move || {
             let volume = partition.volume(volume).map_err(code)?;
             let volume = volume.ok_or(AbortCode::VNOVOL)?;

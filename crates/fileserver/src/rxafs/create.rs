@@ -200,8 +200,16 @@ pub(super) fn shown_new(
         let (status, _, access) = status_and_access(server, session, attached, fid)?;
         Ok(server.callbacks.show(session, &status, access))
     };
-    let promised =
-        cellar_volume::nonblocking(|| Ok(with_promise(server, session, volume, fid, false, fresh)));
+    let promised = cellar_volume::nonblocking(|| {
+        Ok(with_promise(
+            &server.callbacks,
+            session,
+            volume,
+            fid,
+            false,
+            fresh,
+        ))
+    });
     match promised {
         Ok(Ok(promised)) => promised,
         // Already removed, changed, or not in memory: the created status, without a promise.

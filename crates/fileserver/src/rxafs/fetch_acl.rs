@@ -12,7 +12,7 @@ use tracing::warn;
 use super::FileService;
 use super::common::{run, status_and_access};
 use crate::abort_map::Refusal;
-use crate::server::Server;
+use crate::session::Sessions;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
 
@@ -45,7 +45,7 @@ impl Handle<FetchACL, IncomingCall> for FileService {
         };
         let (list, status, sync, durable) = run(&server.callbacks, work).await?;
         durable.await?;
-        let text = as_text(server, &list).await?;
+        let text = as_text(&server.sessions, &list).await?;
         let access_list = AfsOpaque::new(text).map_err(|_| Refusal::ListTooLong)?;
         Ok(FetchACLReply {
             access_list,
@@ -57,9 +57,9 @@ impl Handle<FetchACL, IncomingCall> for FileService {
 
 /// The list with names. While the protection database cannot be reached, numbers replace the names,
 /// so that the list can still be read.
-async fn as_text(server: &Server, list: &AccessList) -> Result<Vec<u8>, Refusal> {
+async fn as_text(sessions: &Sessions, list: &AccessList) -> Result<Vec<u8>, Refusal> {
     let ids: Vec<ViceId> = list.ids().collect();
-    let names = match server.sessions.protection.names_of(&ids).await {
+    let names = match sessions.protection.names_of(&ids).await {
         Ok(names) => names,
         Err(cause) => {
             warn!(%cause, "cannot look up the names of an access list");

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use cellar_fileobjects::Objects;
 use cellar_fileobjects::{Fetching, ReadGuard};
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Error, Reader, VnodeStatus, Volume, nonblocking};
@@ -155,13 +156,13 @@ async fn open(
             {
                 return Err(Refusal::NoRight);
             }
-            let opened = open_file(server, volume, fid, position, length)?;
+            let opened = open_file(&server.objects, volume, fid, position, length)?;
             // The status of the version that is read, which may be newer than the one that was
             // checked.
             let status = server.callbacks.show(&session, opened.status(), access);
             Ok((opened, status))
         };
-        let opened = with_promise(server, &session, volume, fid, false, read);
+        let opened = with_promise(&server.callbacks, &session, volume, fid, false, read);
         if matches!(opened, Ok(_) | Err(Refusal::NoRight)) {
             volume.count_read(session.origin());
         }
@@ -189,7 +190,7 @@ async fn open(
 }
 
 fn open_file(
-    server: &Server,
+    objects: &Objects,
     volume: &Arc<Volume>,
     fid: Fid,
     position: u64,
@@ -204,7 +205,7 @@ fn open_file(
             // The bytes have just moved back to this server.
             return Ok(Opened::Here(volume.read_file(fid, position, length)?));
         };
-        let read_guard = server.objects.hold(fid, &layout);
+        let read_guard = objects.hold(fid, &layout);
         // A task that removes old versions after a change checks for readers. The layout is
         // unchanged, so such a task sees this reader.
         if volume.layout(fid)?.as_ref() == Some(&layout) {

@@ -59,7 +59,7 @@ pub(super) fn status_of(
             Err(Refusal::NoRight)
         }
     };
-    let (status, callback) = with_promise(server, session, volume, fid, bulk, read)?;
+    let (status, callback) = with_promise(&server.callbacks, session, volume, fid, bulk, read)?;
     let durable = volume.last_change(fid.vnode);
     Ok((status, callback, vol_sync(volume), durable))
 }

@@ -12,7 +12,7 @@ use super::FileService;
 use super::common::run_apart;
 use crate::abort_map::Refusal;
 use crate::figures::Figures;
-use crate::server::Server;
+use crate::volumes::Volumes;
 
 /// The number of partitions that fit into the old form.
 const DISKS_MAX: usize = 10;
@@ -28,7 +28,7 @@ impl Handle<GetStatistics, IncomingCall> for FileService {
         server.sessions.note_call(call);
         let disks = {
             let server = server.clone();
-            run_apart(move || disks(&server)).await?
+            run_apart(move || disks(&server.volumes)).await?
         };
         let figures = Figures::collect(server);
         let sums = Sums::of(&figures);
@@ -131,9 +131,9 @@ impl Sums {
     }
 }
 
-fn disks(server: &Server) -> Result<Vec<ViceDisk>, Refusal> {
+fn disks(volumes: &Volumes) -> Result<Vec<ViceDisk>, Refusal> {
     let mut disks = Vec::new();
-    for (id, partition) in server.volumes.partitions().into_iter().take(DISKS_MAX) {
+    for (id, partition) in volumes.partitions().into_iter().take(DISKS_MAX) {
         let usage = partition.usage()?;
         let blocks = |count: u64| i32::try_from(count).unwrap_or(i32::MAX);
         disks.push(ViceDisk {

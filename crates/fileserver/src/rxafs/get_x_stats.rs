@@ -18,8 +18,8 @@ use cellar_wire::serve::Handle;
 use super::FileService;
 use super::performance::{Sources, overall, own_address, word};
 use crate::abort_map::Refusal;
+use crate::callbacks::Callbacks;
 use crate::figures::Figures;
-use crate::server::Server;
 use crate::statistics::{DurationFigures, OperationFigures, TransferFigures};
 
 const CALL_INFO: i32 = 0;
@@ -61,8 +61,11 @@ impl Handle<GetXStats, IncomingCall> for FileService {
         let figures = Figures::collect(server);
         let words = match collection {
             CALL_INFO => Vec::new(),
-            PERF_INFO => performance(server, call, &figures).await,
-            FULL_PERF_INFO => full(performance(server, call, &figures).await, &figures),
+            PERF_INFO => performance(&server.callbacks, call, &figures).await,
+            FULL_PERF_INFO => full(
+                performance(&server.callbacks, call, &figures).await,
+                &figures,
+            ),
             CALLBACK_STATISTICS => callbacks(&figures),
             _ => return Err(Refusal::Code(UNKNOWN_COLLECTION)),
         };
@@ -75,7 +78,7 @@ impl Handle<GetXStats, IncomingCall> for FileService {
 }
 
 /// The overall part, with the figures of the port that was called.
-async fn performance(server: &Server, call: &IncomingCall, figures: &Figures) -> Vec<i32> {
+async fn performance(callbacks: &Callbacks, call: &IncomingCall, figures: &Figures) -> Vec<i32> {
     let port = call.port();
     let transport = match port {
         Some(port) => port.transport_statistics().await.unwrap_or_default(),
@@ -89,7 +92,7 @@ async fn performance(server: &Server, call: &IncomingCall, figures: &Figures) ->
         port: &port
             .map(|port| port.statistics().port())
             .unwrap_or_default(),
-        networks: server.callbacks.hosts.networks(here),
+        networks: callbacks.hosts.networks(here),
     })
 }
 

@@ -18,10 +18,9 @@ use super::fetch_status::status_of;
 use crate::abort_map::Refusal;
 use crate::callbacks::Touched;
 use crate::leases::{Granting, LeaseOutcome};
-use crate::server::Server;
 use crate::session::Session;
 use crate::status::vol_sync;
-use crate::volumes::{Attached, VolumeAccess};
+use crate::volumes::{Attached, VolumeAccess, Volumes};
 
 /// Another host uses the directory.
 const IN_USE: Refusal = Refusal::Locked;
@@ -43,7 +42,7 @@ impl Handle<ReserveVnodes, IncomingCall> for FileService {
         let work = {
             let (server, session) = (server.clone(), session.clone());
             move || {
-                let volume = may_make_in(&server, &session, dir_fid)?.volume;
+                let volume = may_make_in(&server.volumes, &session, dir_fid)?.volume;
                 let holder = session.holder();
                 let Changed { outcome, durable } = volume.reserve(holder, files, directories)?;
                 let outcome = (outcome, vol_sync(&volume));
@@ -74,7 +73,7 @@ impl Handle<LeaseDirectory, IncomingCall> for FileService {
         {
             let (server, session) = (server.clone(), session.clone());
             run(&server.callbacks.clone(), move || {
-                may_make_in(&server, &session, dir_fid).map(drop)
+                may_make_in(&server.volumes, &session, dir_fid).map(drop)
             })
             .await?;
         }
@@ -143,8 +142,8 @@ impl Handle<ReturnDirectories, IncomingCall> for FileService {
 
 /// Checks that the caller may create entries in a directory. The lease is not checked, because the
 /// reply contains nothing from the directory.
-fn may_make_in(server: &Server, session: &Session, dir: Fid) -> Result<Attached, Refusal> {
-    let attached = server.volumes.of(dir, VolumeAccess::Change)?;
+fn may_make_in(volumes: &Volumes, session: &Session, dir: Fid) -> Result<Attached, Refusal> {
+    let attached = volumes.of(dir, VolumeAccess::Change)?;
     let (status, list) = attached.volume.status_and_acl(dir)?;
     if status.kind != FileType::Directory {
         return Err(Refusal::Store(Error::NotDirectory));

@@ -22,6 +22,7 @@ use super::FileService;
 use super::common::{run, status_and_access};
 use crate::abort_map::Refusal;
 use crate::callback::Pending;
+use crate::callbacks::Callbacks;
 use crate::lock::{LockError, LockType, Owner};
 use crate::server::Server;
 use crate::session::Session;
@@ -213,7 +214,13 @@ async fn hold(
                     .locks
                     .hold(fid, who, session.machine(), &ranges, now)
                     .map_err(refusal)?;
-            Ok(freed(&server, &session, &attached.volume, fid, free))
+            Ok(freed(
+                &server.callbacks,
+                &session,
+                &attached.volume,
+                fid,
+                free,
+            ))
         })
         .await?
     };
@@ -284,7 +291,13 @@ async fn release(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<Vo
             attached.volume.status(fid)?;
             let free =
                 attached.volume.is_writable() && server.callbacks.locks.release(fid, session.now.0);
-            Ok(freed(&server, &session, &attached.volume, fid, free))
+            Ok(freed(
+                &server.callbacks,
+                &session,
+                &attached.volume,
+                fid,
+                free,
+            ))
         })
         .await?
     };
@@ -294,15 +307,14 @@ async fn release(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<Vo
 
 /// The reply fields, and the breaks if the file became free.
 fn freed(
-    server: &Server,
+    callbacks: &Callbacks,
     session: &Session,
     volume: &Volume,
     fid: Fid,
     free: bool,
 ) -> (VolSync, Pending) {
     let broken = if free { &[fid][..] } else { &[] };
-    let pending = server
-        .callbacks
+    let pending = callbacks
         .breaker
         .collect(broken, session.host_slot(), session.now.0);
     (vol_sync(volume), pending)

@@ -8,8 +8,8 @@ use cellar_wire::rxafs::Callback;
 
 use crate::abort_map::Refusal;
 use crate::callback::{BULK_HOLDERS, Lifetime, NoPromise, VOLUME_LIFETIME_SECS};
+use crate::callbacks::Callbacks;
 use crate::limits::PROMISE_TRIES;
-use crate::server::Server;
 use crate::session::Session;
 
 /// The callback of a status without a promise. It is already expired, so that no client relies on
@@ -27,7 +27,7 @@ pub(crate) const NO_PROMISE: Callback = Callback {
 /// In a read-write volume the promise is for the fid. In other volumes one promise is for the whole
 /// volume.
 pub(crate) fn with_promise<T>(
-    server: &Arc<Server>,
+    callbacks: &Arc<Callbacks>,
     session: &Session,
     volume: &Volume,
     fid: Fid,
@@ -50,10 +50,9 @@ pub(crate) fn with_promise<T>(
         // Under many changes, the promise is given first and the status read afterwards. If the
         // read is refused, a promise remains that no client relies on; it costs one break.
         let first = attempt == PROMISE_TRIES;
-        let stamp = (!first).then(|| server.callbacks.table.stamp(key));
+        let stamp = (!first).then(|| callbacks.table.stamp(key));
         let before = if first { None } else { Some(read()?) };
-        match server
-            .callbacks
+        match callbacks
             .table
             .promise(key, host, session.now.0, lifetime, stamp)
         {
@@ -72,7 +71,7 @@ pub(crate) fn with_promise<T>(
             }
             Err(NoPromise::Changed) => {}
             Err(NoPromise::Full) => {
-                server.callbacks.make_room_for_promises();
+                callbacks.make_room_for_promises();
                 break;
             }
         }

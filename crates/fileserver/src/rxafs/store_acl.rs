@@ -20,6 +20,7 @@ use crate::audit;
 use crate::callbacks::Touched;
 use crate::server::Server;
 use crate::session::Session;
+use crate::session::Sessions;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
 use crate::volumes::check_fid;
@@ -72,7 +73,7 @@ async fn store(
         })
         .await?;
     }
-    let list = parse(server, &text).await?;
+    let list = parse(&server.sessions, &text).await?;
     let work = {
         let (server, session) = (server.clone(), session.clone());
         move || {
@@ -108,7 +109,7 @@ fn may_store(server: &Server, session: &Session, fid: Fid) -> Result<(), Refusal
     }
 }
 
-async fn parse(server: &Server, text: &[u8]) -> Result<AccessList, Refusal> {
+async fn parse(sessions: &Sessions, text: &[u8]) -> Result<AccessList, Refusal> {
     // The text ends with a NUL inside the opaque. A client that sends none has a bug, and such a
     // text once made servers read past the end.
     if !text.contains(&0) {
@@ -119,15 +120,10 @@ async fn parse(server: &Server, text: &[u8]) -> Result<AccessList, Refusal> {
         .names()
         .map(|name| Bytes::copy_from_slice(name.as_bytes()))
         .collect();
-    let ids = server
-        .sessions
-        .protection
-        .ids_of(&names)
-        .await
-        .map_err(|cause| {
-            warn!(%cause, "cannot look up the names of an access list");
-            Refusal::NoProtection
-        })?;
+    let ids = sessions.protection.ids_of(&names).await.map_err(|cause| {
+        warn!(%cause, "cannot look up the names of an access list");
+        Refusal::NoProtection
+    })?;
     let id_of = |name: &str| {
         let place = names.iter().position(|known| known == name.as_bytes())?;
         *ids.get(place)?

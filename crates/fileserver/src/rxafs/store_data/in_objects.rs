@@ -36,7 +36,7 @@ pub(super) async fn into_objects(
         let (inner, session) = (server.clone(), session.clone());
         run(&server.callbacks, move || {
             let allowed = check(&inner, &session, &asked)?;
-            let place = allowed.place(&inner, &session, &asked)?;
+            let place = allowed.place(&inner.objects, &session, &asked)?;
             Ok((allowed, place))
         })
         .await?

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
+use cellar_fileobjects::Objects;
 use cellar_fileobjects::{Source, StorageDecision};
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::{Changed, Error, PushedBytes, Store, StoreOutcome, VnodeStatus};
@@ -18,6 +19,7 @@ use super::{StoreRequest, gather, in_either_place};
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::callback::Pending;
+use crate::callbacks::Callbacks;
 use crate::callbacks::Touched;
 use crate::limits::{OBJECT_BEGIN_BYTES, STORE_PIECE_BYTES};
 use crate::rxafs::common::{finish, run, when_loaded};
@@ -91,16 +93,16 @@ async fn at_once(
         let work = move || {
             // Checked again: rights may have changed while the bytes arrived.
             let allowed = check(&inner, &session, &asked)?;
-            if let StorageDecision::Objects(_) = allowed.place(&inner, &session, &asked)? {
+            if let StorageDecision::Objects(_) = allowed.place(&inner.objects, &session, &asked)? {
                 return Ok(Commit::InObjects(()));
             }
             let volume = &allowed.attached.volume;
             let stored = volume.store_here(asked.fid, &allowed.spec, &data, session.context())?;
             let Some(changed) = stored else {
-                check_reachable(&inner, asked.fid)?;
+                check_reachable(&inner.objects, asked.fid)?;
                 return Ok(Commit::InObjects(()));
             };
-            Ok(changed_here(&inner, &session, changed, allowed))
+            Ok(changed_here(&inner.callbacks, &session, changed, allowed))
         };
         run(&server.callbacks, work).await
     };
@@ -120,7 +122,7 @@ pub(super) async fn large(
         let (inner, session) = (server.clone(), session.clone());
         run(&server.callbacks, move || {
             let allowed = check(&inner, &session, &asked)?;
-            if let StorageDecision::Objects(_) = allowed.place(&inner, &session, &asked)? {
+            if let StorageDecision::Objects(_) = allowed.place(&inner.objects, &session, &asked)? {
                 return Ok(None);
             }
             begin(&inner, asked, allowed)
@@ -191,14 +193,14 @@ fn begin(
     let volume = &allowed.attached.volume;
     let store = volume.begin_store(asked.fid, &allowed.spec, asked.length)?;
     if store.is_none() {
-        check_reachable(server, asked.fid)?;
+        check_reachable(&server.objects, asked.fid)?;
     }
     Ok(store.map(|store| (store, allowed)))
 }
 
 /// Checks that this server can store a file in objects.
-fn check_reachable(server: &Server, fid: Fid) -> Result<(), Refusal> {
-    match server.objects.is_used() {
+fn check_reachable(objects: &Objects, fid: Fid) -> Result<(), Refusal> {
+    match objects.is_used() {
         true => Ok(()),
         false => Err(Refusal::Store(Error::InObjects(fid))),
     }
@@ -225,10 +227,10 @@ async fn commit(
             let outcome = push(store, pieces)?.commit(session.context())?;
             match outcome {
                 StoreOutcome::Stored(changed) => {
-                    Ok::<_, Refusal>(changed_here(&server, &session, changed, allowed))
+                    Ok::<_, Refusal>(changed_here(&server.callbacks, &session, changed, allowed))
                 }
                 StoreOutcome::InObjects(pushed) => {
-                    check_reachable(&server, allowed.fid())?;
+                    check_reachable(&server.objects, allowed.fid())?;
                     Ok(Commit::InObjects(pushed))
                 }
             }
@@ -240,16 +242,14 @@ async fn commit(
 
 /// Counts a store that this server has applied, and collects the promises that it breaks.
 fn changed_here<B>(
-    server: &Server,
+    callbacks: &Callbacks,
     session: &Session,
     changed: Changed<VnodeStatus>,
     allowed: PermittedStore,
 ) -> Commit<B> {
     allowed.count(session);
     let touched = Touched::changed([allowed.fid()]);
-    let pending = server
-        .callbacks
-        .collect(&touched, session.host_slot(), session.now.0);
+    let pending = callbacks.collect(&touched, session.host_slot(), session.now.0);
     Commit::Done(changed, pending, Box::new(allowed))
 }
 
@@ -258,7 +258,7 @@ async fn finish_here<B>(server: &Server, commit: Commit<B>) -> Result<LocalStore
     match commit {
         Commit::Done(changed, pending, allowed) => {
             let status = finish(&server.callbacks, changed, pending).await?;
-            schedule_object_removal(server, &allowed);
+            schedule_object_removal(&server.objects, &allowed);
             Ok(LocalStore::Done(status, allowed.access))
         }
         Commit::InObjects(bytes) => Ok(LocalStore::InObjects(bytes)),

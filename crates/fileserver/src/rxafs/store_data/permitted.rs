@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cellar_fileobjects::Objects;
 use cellar_fileobjects::StorageDecision;
 use cellar_volume::{Error, FileType, SetStatus, StoreSpec, VnodeStatus};
 use cellar_wire::ids::Fid;
@@ -33,14 +34,13 @@ impl PermittedStore {
     /// The place of the file after the store.
     pub(super) fn place(
         &self,
-        server: &Server,
+        objects: &Objects,
         session: &Session,
         asked: &StoreRequest,
     ) -> Result<StorageDecision, Refusal> {
         let kept = self.before.length.min(asked.file_length);
         let length = kept.max(asked.position + asked.length);
         let (volume, ids) = (&self.attached.volume, session.identity().cps.ids());
-        let objects = &server.objects;
         Ok(objects.place(volume, &self.before, ids, length, kept)?)
     }
 
@@ -92,9 +92,9 @@ pub(super) fn check(
 }
 
 /// Schedules the removal of a file's objects, after a store has put its bytes on this server.
-pub(super) fn schedule_object_removal(server: &Server, allowed: &PermittedStore) {
-    if let Some(objects) = &allowed.objects {
+pub(super) fn schedule_object_removal(objects: &Objects, allowed: &PermittedStore) {
+    if let Some(former) = &allowed.objects {
         let (volume, fid) = (&allowed.attached.volume, allowed.fid());
-        server.objects.forget(volume, fid, objects.clone());
+        objects.forget(volume, fid, former.clone());
     }
 }
