@@ -120,11 +120,9 @@ mod tests {
     }
 
     fn wait_for(to: &Path, revision: u64) {
-        let begun = Instant::now();
-        while check_export(to).map_or(0, |copy| copy.revision) < revision {
-            assert!(begun.elapsed() < Duration::from_secs(30), "no copy");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        cellar_until::until_blocking("a copy", || {
+            check_export(to).is_ok_and(|copy| copy.revision >= revision)
+        });
     }
 
     #[test]

@@ -9,22 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use cellar_until::{PATIENCE, until_blocking};
 use ports::Ports;
-
-/// The longest wait for a stop of a cell, or for any other event, on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The address of a second server of a cell.
 pub(crate) const SECOND: &str = "127.0.0.2";
-
-/// Waits until a condition is true.
-pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < PATIENCE, "never {what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
 
 /// A running cell, which ends when it is dropped.
 pub(crate) struct Cell {
@@ -118,7 +107,7 @@ impl Cell {
         let etc = self.directory().join("server-etc");
         let etc = etc.to_str().expect("a path of this test");
         let second = Self::with_options(self.port, &["--join", etc, "--bind", SECOND]);
-        until("registered", || {
+        until_blocking("registered", || {
             self.ok("vos listaddrs -noresolve").contains(SECOND)
         });
         second

@@ -8,7 +8,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Answer, Cell, SECOND, until};
+use crate::common::{Answer, Cell, SECOND};
+use cellar_until::until_blocking;
 
 const FIRST: &str = "127.0.0.1";
 /// The number of times that a job may finish before it could be interrupted. It is repeated then.
@@ -90,7 +91,7 @@ fn half_restored(cell: &Cell, line: &str, dump: &[u8]) -> Child {
     let input = child.stdin.as_mut().expect("its input");
     // More than a pipe holds, so it has been read, and sent as far as it can be.
     input.write_all(&dump[..dump.len() / 2]).expect("it reads");
-    until("a restore begins", || {
+    until_blocking("a restore begins", || {
         cell.ok("vos status 127.0.0.1").contains("Restore")
     });
     child
@@ -171,7 +172,7 @@ fn a_restore_whose_client_was_killed_goes_by_itself() {
         let child = half_restored(&cell, line, &dump);
         signal(&child, "-KILL");
         ended(child);
-        until(&format!("ended: {line}"), || is_idle(&cell, FIRST));
+        until_blocking(&format!("ended: {line}"), || is_idle(&cell, FIRST));
         assert_eq!(own_volumes(&cell, FIRST), ["vol On-line"], "{line}");
         cell.fails("vos listvldb -name new");
         check(&cell, "vol", &now);

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::common::Cell;
 use crate::common::devices::{
     Servers, TOP, comes_back, devices_are, devices_of, local, pieces, ready, spoil,
 };
-use crate::common::{Cell, until};
 use cellar_cachemanager::{Anonymous, Cache, Leases, NewAttributes, Options, Root};
 use cellar_client::{CellName, Ports};
 use cellar_rpc::{PortConfig, Runtime};
+use cellar_until::until_blocking;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::AfsTime;
 use md5::Md5;
@@ -205,7 +206,7 @@ fn what_has_copies_or_parity_does_without_a_device() {
         "it took {took:?} to say that a file cannot be read"
     );
     devices_are(&cell, 1, "down");
-    until("the file server learns of it", || {
+    until_blocking("the file server learns of it", || {
         pieces(&cell, "alone")["readable"] == json!(false)
     });
     assert_eq!(pieces(&cell, "parity")["readable"], json!(true));
@@ -221,7 +222,7 @@ fn what_has_copies_or_parity_does_without_a_device() {
     // It comes back with its old objects, and no reader takes old bytes for new ones.
     servers.begin(place);
     devices_are(&cell, 6, "up");
-    until("the file server learns that the device is back", || {
+    until_blocking("the file server learns that the device is back", || {
         pieces(&cell, "alone")["readable"] == json!(true)
     });
     comes_back(&cell, "alone", &bytes);
@@ -239,7 +240,7 @@ fn what_has_copies_or_parity_does_without_a_device() {
     cell.ok(&format!("cp --verify {} {TOP}/parity", path.display()));
     servers.signal(quiet, "-CONT");
     devices_are(&cell, 6, "up");
-    until("the file server learns that the device answers", || {
+    until_blocking("the file server learns that the device answers", || {
         pieces(&cell, "alone")["readable"] == json!(true)
     });
     comes_back(&cell, "alone", &bytes);

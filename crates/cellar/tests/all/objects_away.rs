@@ -3,10 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::common::Cell;
 use crate::common::devices::{
     Servers, TOP, comes_back, devices_are, devices_of, local, pieces, ready,
 };
-use crate::common::{Cell, until};
+use cellar_until::until_blocking;
 use serde_json::json;
 
 /// As many devices as the layouts have objects.
@@ -29,7 +30,7 @@ fn with_one_device_dead_new_files_are_stored_and_repaired_when_it_is_back() {
         cell.run(["osd", "policy", "add", name, &format!("=> {policy}")])
             .ok("osd policy add");
         let set = format!("vos setfields scratch -osdpolicy {name}");
-        until(&set, || cell.run(set.split(' ')).status == 0);
+        until_blocking(&set, || cell.run(set.split(' ')).status == 0);
         // Directly to the devices, and through the file server.
         for length in [2_000_000, 200_000] {
             let name = format!("{name}{length}");
@@ -56,7 +57,7 @@ fn with_one_device_dead_new_files_are_stored_and_repaired_when_it_is_back() {
     devices_are(&cell, DEVICES.into(), "up");
     for (name, bytes) in &files {
         if !name.starts_with("stripes") {
-            until(&format!("{name} is complete"), || {
+            until_blocking(&format!("{name} is complete"), || {
                 pieces(&cell, name)["redundant"] == json!(true)
             });
         }

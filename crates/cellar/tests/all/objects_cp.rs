@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
 use crate::common::devices::{Servers, TOP, comes_back, devices_of, local, pieces, ready};
-use crate::common::{Answer, Cell, PATIENCE, until};
+use crate::common::{Answer, Cell};
+use cellar_until::{PATIENCE, until_blocking};
 use serde_json::json;
 
 const MIB: usize = 1 << 20;
@@ -180,7 +181,7 @@ fn a_copy_that_is_interrupted_gives_its_store_up() {
     let back = cell.local("broken-off");
     let line = format!("cp {TOP}/source {}", back.display());
     let running = Running::start(&cell, &line);
-    until("a file to copy to", || fs::exists(&back).expect("look"));
+    until_blocking("a file to copy to", || fs::exists(&back).expect("look"));
     running.signal("-INT");
     let answer = running.end();
     assert_eq!(answer.status, 130, "{}", answer.err);

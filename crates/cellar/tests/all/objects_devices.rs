@@ -2,10 +2,11 @@
 
 use std::process::{Child, Command, Stdio};
 
+use crate::common::Cell;
 use crate::common::devices::{
     TOP, comes_back, devices_are, devices_of, local, objects_of, objects_on, ready,
 };
-use crate::common::{Cell, until};
+use cellar_until::until_blocking;
 use serde_json::{Value, json};
 
 /// A process that serves devices of these numbers; it is killed when it is dropped.
@@ -74,7 +75,7 @@ fn one_process_serves_several_devices() {
     drop(one);
     let _both = Server::start(&cell, "7,9", port);
     devices_are(&cell, 2, "up");
-    until("the file server learns that they are back", || {
+    until_blocking("the file server learns that they are back", || {
         let line = format!("cat {TOP}/file");
         cell.run(line.split(' ')).status == 0
     });
@@ -96,11 +97,11 @@ fn what_was_removed_from_a_device_that_keeps_it_comes_back() {
     // The device learns from its heartbeats that it keeps removed objects; until then it does not.
     cell.ok("osd set 2 -dont_unlink on");
     let mut kept = String::new();
-    until("the device keeps removed objects", || {
+    until_blocking("the device keeps removed objects", || {
         cell.ok(&format!("cp --admin --layout stripes=1 {path} {TOP}/file"));
         kept = objects_of(&cell, "file").remove(0);
         cell.ok(&format!("rm {TOP}/file"));
-        until("the object is removed", || {
+        until_blocking("the object is removed", || {
             !objects_on(&cell, 2).contains(&kept)
         });
         removed().contains(&kept)

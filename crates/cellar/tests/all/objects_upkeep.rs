@@ -4,11 +4,12 @@ use std::collections::HashSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use crate::common::Cell;
 use crate::common::devices::{
     Servers, TOP, comes_back, devices_are, devices_of, local, objects_of, objects_on, pieces,
     ready, repairs, seen_on, spoil,
 };
-use crate::common::{Cell, until};
+use cellar_until::until_blocking;
 use serde_json::json;
 
 /// Letters that do not repeat.
@@ -44,7 +45,7 @@ fn a_device_is_emptied_and_taken_away_and_garbage_is_collected() {
             path(&name)
         );
         // The file server learns of the devices a little later.
-        until(&copy, || cell.run(copy.split(' ')).status == 0);
+        until_blocking(&copy, || cell.run(copy.split(' ')).status == 0);
         files.push((name, bytes));
     }
     // Through the file server: data that a client reads directly at the devices is not collected
@@ -119,7 +120,7 @@ fn a_device_is_emptied_and_taken_away_and_garbage_is_collected() {
 /// that is not `known`.
 fn being_made(cell: &Cell, file: &str, on: &[u64], known: &mut HashSet<String>) -> (u64, String) {
     let mut found = None;
-    until(&format!("an object of {file} is being made"), || {
+    until_blocking(&format!("an object of {file} is being made"), || {
         for device in on {
             // A device that was just started may not answer yet.
             for object in seen_on(cell, *device).unwrap_or_default() {
@@ -185,7 +186,7 @@ fn repairs_go_on(name: &str, layout: &str, length: usize) {
         // Four of seven are left, which are enough to compute it.
         away(&[source, place_of(target)]);
     }
-    until(&format!("{name} is complete again"), || {
+    until_blocking(&format!("{name} is complete again"), || {
         let now = pieces(&cell, name);
         now["redundant"] == json!(true) && !devices_of(&cell, name).contains(&lost)
     });
@@ -195,17 +196,17 @@ fn repairs_go_on(name: &str, layout: &str, length: usize) {
         early, None,
         "the object was complete before a process was killed"
     );
-    until("nothing waits", || repairs(&cell)["waiting"] == json!(0));
+    until_blocking("nothing waits", || repairs(&cell)["waiting"] == json!(0));
     servers.begin(place_of(lost));
     devices_are(&cell, 7, "up");
     // Its objects are of no use any more. The other objects on it are in their place or elsewhere.
-    until("the file is complete", || {
+    until_blocking("the file is complete", || {
         repairs(&cell)["waiting"] == json!(0) && pieces(&cell, name)["redundant"] == json!(true)
     });
     // All named objects exist, and no others stay.
     let mut named = objects_of(&cell, name);
     named.sort_unstable();
-    until("only named objects are left", || {
+    until_blocking("only named objects are left", || {
         cell.ok("osd collect -grace 0");
         let on_all = all.iter().flat_map(|device| objects_on(&cell, *device));
         let mut there: Vec<String> = on_all.collect();
@@ -288,11 +289,11 @@ fn garbage_goes_and_damage_is_healed_unasked() {
         assert!(left == 2 || age >= GRACE, "gone after {age:?}");
         left
     };
-    until("old garbage is collected", || {
+    until_blocking("old garbage is collected", || {
         left();
         count(&cloned) + count(&missed) == 0
     });
-    until("recent garbage is collected", || left() == 0);
+    until_blocking("recent garbage is collected", || left() == 0);
     assert_eq!(count(&stays), 2);
 
     // A block that no client reads.
@@ -301,7 +302,7 @@ fn garbage_goes_and_damage_is_healed_unasked() {
     servers.stop(place);
     spoil(&servers.disk(place), &bytes[1_000_000..1_000_064]);
     servers.begin(place);
-    until("a damaged object is healed", || {
+    until_blocking("a damaged object is healed", || {
         repairs(&cell)["healed"] == json!(1) && pieces(&cell, "stays")["redundant"] == json!(true)
     });
     let now = objects_of(&cell, "stays");

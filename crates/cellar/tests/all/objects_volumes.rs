@@ -3,7 +3,8 @@
 
 use std::fs;
 
-use crate::common::{Cell, until};
+use crate::common::Cell;
+use cellar_until::until_blocking;
 use serde_json::Value;
 
 const LENGTH: usize = 700_000;
@@ -45,13 +46,13 @@ fn volumes_travel_with_their_objects() {
         let words = ["cp", "--admin", from, to];
         cell.run(words).status == 0
     };
-    until("the file is in objects", || {
+    until_blocking("the file is in objects", || {
         copied(&local.to_string(), path) && pieces(&cell, path).len() == 2
     });
     let back = cell.local("back");
     let check = |path: &str, what: &str| {
         // The other server learns of the devices in time, too.
-        until(what, || {
+        until_blocking(what, || {
             let _gone = fs::remove_file(&back);
             copied(path, &back.to_string_lossy())
         });

@@ -9,14 +9,16 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{Cell, until};
+use cellar_until::until_blocking;
+
+use super::Cell;
 
 /// The directory of the files.
 pub(crate) const TOP: &str = "/afs/test.cell/scratch";
 
 /// Waits until `count` devices are in that state.
 pub(crate) fn devices_are(cell: &Cell, count: usize, state: &str) {
-    until(&format!("{count} devices {state}"), || {
+    until_blocking(&format!("{count} devices {state}"), || {
         let devices = cell.json("osd list -json");
         let devices = devices.as_array().expect("devices");
         let so = devices.iter().filter(|device| device["state"] == state);
@@ -34,7 +36,7 @@ pub(crate) fn ready(cell: &Cell, count: usize) {
         "cp --admin --layout stripes={count} {} {TOP}/probe",
         path.display()
     );
-    until("the file server knows the devices", || {
+    until_blocking("the file server knows the devices", || {
         cell.run(probe.split(' ')).status == 0
     });
     cell.ok(&format!("rm {TOP}/probe"));

@@ -59,6 +59,7 @@ fn garbage_on_every_port() {
                     }
                     send(&socket, &bytes, to);
                     if number % 200 == 0 {
+                        // The socket of the server has a small buffer.
                         tokio::time::sleep(Duration::from_millis(2)).await;
                     }
                 }
@@ -152,6 +153,7 @@ fn floods_of_connections() {
                 send(&socket, &packet.bytes(request), to);
                 sent += 1;
                 if number % 100 == 0 {
+                    // The socket of the server has a small buffer.
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             }

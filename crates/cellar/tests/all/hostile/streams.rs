@@ -172,6 +172,7 @@ fn readers_that_do_not_read() {
             assert_eq!(length, LENGTH);
             calls.push(call);
         }
+        // The server reads and buffers meanwhile, as much as it is willing to.
         tokio::time::sleep(Duration::from_secs(2)).await;
         // Other clients are served meanwhile.
         let other = Runtime::client_only().unwrap();
@@ -186,6 +187,7 @@ fn readers_that_do_not_read() {
             grown >> 20
         );
         drop(calls);
+        // The server learns of their end.
         tokio::time::sleep(Duration::from_secs(1)).await;
         cell.assert_well(&client).await;
     });
