@@ -17,13 +17,31 @@ use std::net::{IpAddr, ToSocketAddrs};
 use cellar_wire::ids::PartitionId;
 use serde::Serialize;
 use syntax::{
-    CELL_DIRECTORY, IGNORED, Invocation, Parameter, Refusal, Suite, SyntaxError, flag, optional,
+    CELL_DIRECTORY, Command, IGNORED, Invocation, Parameter, Refusal, Suite, SyntaxError, flag,
+    optional,
 };
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::identity::IdentityOptions;
 use crate::output::{out, outln};
 use crate::session::{CellOptions, Session};
+
+/// A command, for tables of many.
+const fn command(
+    name: &'static str,
+    aliases: &'static [&'static str],
+    about: &'static str,
+    parameters: &'static [Parameter],
+    examples: &'static [&'static str],
+) -> Command {
+    Command {
+        name,
+        aliases,
+        about,
+        parameters,
+        examples,
+    }
+}
 
 /// Switches that every operation takes. Switches of the original suites without a meaning here are
 /// accepted, so that existing scripts work.

@@ -1,32 +1,14 @@
 //! The operations of `cellar bos`: names, parameters and examples. The names are those of OpenAFS's
 //! `bos`.
 
-use super::super::COMMON;
-use super::super::syntax::{
-    Command, Parameter, Suite, expands, flag, one, optional, optional_list,
-};
+use super::super::syntax::{Parameter, Suite, expands, flag, one, optional, optional_list};
+use super::super::{COMMON, command};
 
 const SERVER: Parameter = one("server", "machine name");
 const INSTANCES: Parameter = expands("instance", "server process name");
 const ANY_INSTANCES: Parameter = optional_list("instance", "instances: default: all");
 const DIRECTORY: Parameter = optional("dir", "destination dir: default: /usr/afs/bin");
 const WAIT: Parameter = flag("wait", ": wait until the processes have stopped");
-
-const fn command(
-    name: &'static str,
-    aliases: &'static [&'static str],
-    about: &'static str,
-    parameters: &'static [Parameter],
-    examples: &'static [&'static str],
-) -> Command {
-    Command {
-        name,
-        aliases,
-        about,
-        parameters,
-        examples,
-    }
-}
 
 pub(super) static SUITE: Suite = Suite {
     name: "bos",

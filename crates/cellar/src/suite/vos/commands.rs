@@ -3,10 +3,10 @@
 //! Names, order and abbreviations are those of OpenAFS's `vos`. Parameters of our own come after
 //! them.
 
-use super::super::COMMON;
 use super::super::syntax::{
     Command, Kind, Parameter, Suite, flag, list, one, optional, optional_list,
 };
+use super::super::{self as suite, COMMON};
 
 /// An optional list that takes one word by position.
 const fn some(name: &'static str, value: &'static str) -> Parameter {
@@ -29,19 +29,14 @@ const ANY_PARTITION: Parameter = optional("partition", "partition name: default:
 const ID: Parameter = one("id", "volume name or ID");
 const DRY_RUN: Parameter = flag("dryrun", ": print the changes without making them");
 
+/// A command without short names.
 const fn command(
     name: &'static str,
     about: &'static str,
     parameters: &'static [Parameter],
     examples: &'static [&'static str],
 ) -> Command {
-    Command {
-        name,
-        aliases: &[],
-        about,
-        parameters,
-        examples,
-    }
+    suite::command(name, &[], about, parameters, examples)
 }
 
 pub(super) static SUITE: Suite = Suite {
