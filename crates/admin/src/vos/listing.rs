@@ -262,62 +262,54 @@ fn count(number: i32) -> u32 {
     number.max(0) as u32
 }
 
+/// A volume of a list, with the fields that both forms of a list have.
+macro_rules! common_fields {
+    ($info:expr) => {
+        VolumeInfo {
+            name: $info.name.to_string(),
+            id: $info.volume,
+            r#type: VolumeType::from_wire($info.volume_type),
+            state: state($info.status),
+            parent: $info.parent,
+            clone: $info.clone,
+            backup: $info.backup,
+            in_use: $info.in_use != 0,
+            needs_salvage: false,
+            destroy_me: false,
+            created: $info.creation_date,
+            accessed: $info.access_date,
+            updated: $info.update_date,
+            backed_up: $info.backup_date,
+            copied: $info.copy_date,
+            size_kib: count($info.size),
+            quota_kib: count($info.max_quota),
+            minimum_quota_kib: 0,
+            file_count: count($info.file_count),
+            day_use: count($info.day_use),
+            week_use: 0,
+            flags: 0,
+            update_counter: 0,
+            spare: 0,
+            traffic: None,
+        }
+    };
+}
+
 fn from_plain(info: &afsvol::VolumeInfo) -> VolumeInfo {
     VolumeInfo {
-        name: info.name.to_string(),
-        id: info.volume,
-        r#type: VolumeType::from_wire(info.volume_type),
-        state: state(info.status),
-        parent: info.parent,
-        clone: info.clone,
-        backup: info.backup,
-        in_use: info.in_use != 0,
         needs_salvage: info.needs_salvaged != 0,
         destroy_me: info.destroy_me == afsvol::DESTROY_ME,
-        created: info.creation_date,
-        accessed: info.access_date,
-        updated: info.update_date,
-        backed_up: info.backup_date,
-        copied: info.copy_date,
-        size_kib: count(info.size),
-        quota_kib: count(info.max_quota),
         minimum_quota_kib: count(info.min_quota),
-        file_count: count(info.file_count),
-        day_use: count(info.day_use),
         week_use: count(info.week_use),
         flags: info.flags as u32,
         update_counter: count(info.update_counter),
         spare: count(info.spare3),
-        traffic: None,
+        ..common_fields!(info)
     }
 }
 
 fn from_extended(info: &afsvol::VolumeInfoX) -> VolumeInfo {
     VolumeInfo {
-        name: info.name.to_string(),
-        id: info.volume,
-        r#type: VolumeType::from_wire(info.volume_type),
-        state: state(info.status),
-        parent: info.parent,
-        clone: info.clone,
-        backup: info.backup,
-        in_use: info.in_use != 0,
-        needs_salvage: false,
-        destroy_me: false,
-        created: info.creation_date,
-        accessed: info.access_date,
-        updated: info.update_date,
-        backed_up: info.backup_date,
-        copied: info.copy_date,
-        size_kib: count(info.size),
-        quota_kib: count(info.max_quota),
-        minimum_quota_kib: 0,
-        file_count: count(info.file_count),
-        day_use: count(info.day_use),
-        week_use: 0,
-        flags: 0,
-        update_counter: 0,
-        spare: 0,
         traffic: Some(Traffic {
             reads: info.stat_reads.map(count),
             writes: info.stat_writes.map(count),
@@ -326,6 +318,7 @@ fn from_extended(info: &afsvol::VolumeInfoX) -> VolumeInfo {
             directory_same_author: info.stat_dir_same_author.map(count),
             directory_different_author: info.stat_dir_diff_author.map(count),
         }),
+        ..common_fields!(info)
     }
 }
 
