@@ -128,6 +128,14 @@ pub enum RequestError {
 }
 
 impl RequestError {
+    /// The error for an opcode that `package` does not have.
+    pub const fn unknown_opcode(package: &Package, opcode: u32) -> Self {
+        Self::UnknownOpcode {
+            package: package.name,
+            opcode,
+        }
+    }
+
     /// The abort code for the caller.
     pub const fn abort_code(&self) -> AbortCode {
         match self {
@@ -146,6 +154,17 @@ impl RequestError {
             }
         )
     }
+}
+
+/// Decodes the arguments or the results of `procedure`.
+///
+/// # Errors
+/// [`RequestError::Arguments`]: the bytes do not parse.
+pub fn decode_for<T: Decode>(
+    procedure: &'static str,
+    d: &mut Decoder<'_>,
+) -> Result<T, RequestError> {
+    T::decode(d).map_err(|cause| RequestError::Arguments { procedure, cause })
 }
 
 /// Any request of a package, decoded: for traces and tests.
@@ -309,16 +328,9 @@ macro_rules! package {
                 d: &mut cellar_xdr::Decoder<'_>,
             ) -> Result<Self, $crate::package::RequestError> {
                 match opcode {
-                    $( $opcode => <$name as cellar_xdr::Decode>::decode(d)
-                        .map(Self::$name)
-                        .map_err(|cause| $crate::package::RequestError::Arguments {
-                            procedure: stringify!($name),
-                            cause,
-                        }), )*
-                    _ => Err($crate::package::RequestError::UnknownOpcode {
-                        package: PACKAGE.name,
-                        opcode,
-                    }),
+                    $( $opcode => $crate::package::decode_for::<$name>(stringify!($name), d)
+                        .map(Self::$name), )*
+                    _ => Err($crate::package::RequestError::unknown_opcode(&PACKAGE, opcode)),
                 }
             }
 
@@ -327,16 +339,9 @@ macro_rules! package {
                 d: &mut cellar_xdr::Decoder<'_>,
             ) -> Result<bytes::Bytes, $crate::package::RequestError> {
                 match opcode {
-                    $( $opcode => <$reply as cellar_xdr::Decode>::decode(d)
-                        .map(|reply| cellar_xdr::Encode::to_xdr(&reply))
-                        .map_err(|cause| $crate::package::RequestError::Arguments {
-                            procedure: stringify!($name),
-                            cause,
-                        }), )*
-                    _ => Err($crate::package::RequestError::UnknownOpcode {
-                        package: PACKAGE.name,
-                        opcode,
-                    }),
+                    $( $opcode => $crate::package::decode_for::<$reply>(stringify!($name), d)
+                        .map(|reply| cellar_xdr::Encode::to_xdr(&reply)), )*
+                    _ => Err($crate::package::RequestError::unknown_opcode(&PACKAGE, opcode)),
                 }
             }
 
