@@ -362,6 +362,8 @@ impl Base {
         changes: impl Iterator<Item = (&'a Key, &'a Option<Bytes>)>,
         applied: Applied,
     ) -> Result<()> {
+        // Outside of the guard: a panic of the iterator is not one of the library.
+        let changes: Vec<_> = changes.collect();
         guarded(|| {
             let transaction = self.begin()?;
             {
@@ -443,5 +445,21 @@ impl Entries {
             Ok(Some((key, Bytes::copy_from_slice(value.value()))))
         })
         .map_err(|error| failed(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Disk, SimDisk};
+
+    #[test]
+    #[should_panic(expected = "our own")]
+    fn a_panic_of_the_caller_is_not_reported_as_damage() {
+        let disk = SimDisk::new(64 << 20);
+        let open = |name| disk.open(name).unwrap();
+        let base = Base::open(open("base"), open("base.sums"), 1 << 20).unwrap();
+        let changes = std::iter::from_fn(|| panic!("our own"));
+        let _never = base.apply(changes, Applied::UpTo(1));
     }
 }
