@@ -90,6 +90,7 @@ fn threads_and_clones_do_not_get_in_each_others_way() {
             })
             .collect();
         for n in 0..20 {
+            // The threads work on between two clones.
             std::thread::sleep(Duration::from_millis(100));
             let _ = world.clone_of(&volume, 20 + n % 3, VolumeKind::ReadOnly);
             if n % 5 == 4 {
