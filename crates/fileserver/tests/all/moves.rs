@@ -109,6 +109,7 @@ async fn write_on(
                     103 => at = if std::ptr::eq(at, here) { there } else { here },
                     code => panic!("{code}"),
                 }
+                // The pause of a client before it repeats a call.
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         }

@@ -285,6 +285,7 @@ fn waits_for_the_database(policy: u32) {
         };
         silent(&mut osds.database.listed.lock()[0]);
         let opens = async {
+            // The store waits before each of the two events.
             tokio::time::sleep(Duration::from_secs(2)).await;
             gate.opened.store(true, Ordering::Release);
             tokio::time::sleep(Duration::from_secs(3)).await;

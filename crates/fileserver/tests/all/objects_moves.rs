@@ -310,6 +310,7 @@ async fn write_on(
             Ok(_) => last += 1,
             Err(error) => {
                 refused += 1;
+                // After the pause of a client before it repeats a call.
                 match error.code().0 {
                     110 => tokio::time::sleep(Duration::from_millis(2)).await,
                     111 | 103 => {
@@ -389,6 +390,7 @@ fn a_volume_that_is_to_come_back_gives_up_nothing_of_the_former_one() {
         assert!(begun.elapsed() < late, "the test was too slow");
         volser.flags(trans, 0).await;
         volser.end(trans).await;
+        // Longer than the devices take.
         tokio::time::sleep(late + Duration::from_secs(1)).await;
         let fid = files[1].0;
         for placed in last.objects.iter().filter(|placed| placed.version > 0) {
