@@ -354,6 +354,7 @@ fn a_mount_stores_mode_and_time_of_what_it_stores_at_devices() {
             if !a.metrics().contains(none) {
                 break;
             }
+            // The next file comes later.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         let direct = "\ncellar_stored_directly_bytes_total 2097152\n";

@@ -268,6 +268,7 @@ fn garbage_goes_and_damage_is_healed_unasked() {
     cell.ok("vos backup scratch");
     cell.ok(&format!("rm {TOP}/cloned"));
     cell.ok(&format!("rm {TOP}/missed"));
+    // Nothing is collected after the grace either.
     std::thread::sleep(GRACE + Duration::from_secs(3));
     let all = [count(&stays), count(&cloned), count(&missed)];
     assert_eq!(all, [2; 3], "the backup volume needs them");

@@ -327,6 +327,7 @@ fn a_move_whose_client_or_server_is_killed_is_finished_by_the_next() {
             .stdout(Stdio::null())
             .spawn()
             .expect("the program starts");
+        // The end comes at different steps of the move.
         sleep(Duration::from_millis(millis));
         let case = format!("{words}, killed after {millis} ms");
         if number % 2 == 0 {
