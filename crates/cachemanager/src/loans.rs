@@ -29,7 +29,7 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// [`Vnode::contents`](crate::Vnode::contents) at the time of the loan. Another number
+    /// [`Vnode::content_generation`](crate::Vnode::content_generation) at the loan. Another number
     /// means other contents.
     pub fn content_generation(&self) -> u64 {
         self.contents

@@ -87,7 +87,7 @@ struct Inode {
     parents: HashSet<(u64, Bytes)>,
     /// The data version of the pages that the kernel may hold.
     pages: Option<u64>,
-    /// Rule 5: [`Vnode::contents`] of what the kernel reads directly.
+    /// Rule 5: [`Vnode::content_generation`] of what the kernel reads directly.
     lent: Option<u64>,
     /// The listing in the kernel's pages of a directory.
     listed: listings::Pages,
