@@ -163,6 +163,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     let parts = Parts {
         fileserver: None,
         partitions: Vec::new(),
+        probes: None,
         authority,
         audit: Audit::none(),
         osds: Some(server.clone()),

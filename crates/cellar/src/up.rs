@@ -28,6 +28,7 @@ pub(crate) mod osds;
 mod partitions;
 pub(crate) mod parts;
 mod pieces;
+mod probe;
 mod protection;
 mod remote_databases;
 mod roles;
@@ -192,7 +193,7 @@ pub(crate) fn run(options: Options) -> Outcome {
     }
     let without_realm = roles.trust.is_alone();
     let partitions = roles.partitions();
-    let running = roles.start(&directory, &identity)?;
+    let running = roles.start(&directory, &identity, metrics.is_some())?;
     let metrics = metrics
         .map(|place| place.serve(running.pages()))
         .transpose()?;

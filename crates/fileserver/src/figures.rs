@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use cellar_fileobjects::ObjectFigures;
 
+use cellar_wire::afsosd::Repairing;
+
 use crate::host::HostCounts;
 use crate::server::Server;
 use crate::statistics::{Direction, OperationFigures, TransferFigures};
@@ -42,6 +44,8 @@ pub struct Figures {
     pub contacts: ContactFigures,
     /// Files in objects.
     pub objects: ObjectFigures,
+    /// Repairs of objects of this server's files.
+    pub repairs: Repairing,
     /// File locks held.
     pub locks: usize,
     /// Leases of directories.
@@ -176,6 +180,7 @@ impl Figures {
                 expired: load(&contacts.expired),
             },
             objects: server.objects.figures(),
+            repairs: server.objects.repair_status(),
             locks: server.callbacks.locks.held(),
             leases: server.callbacks.leases.count(),
             transactions: server.transactions.count(),

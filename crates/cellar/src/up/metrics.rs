@@ -7,12 +7,14 @@
 //! | `files.rs` | callbacks, hosts, transfers, files in objects |
 //! | `stores.rs` | partitions and object storage devices |
 //! | `access.rs` | authentication and the audit log |
+//! | `volumes.rs` | the busiest volumes, on a page of their own |
 
 mod access;
 mod calls;
 mod files;
 mod stores;
 mod transport;
+mod volumes;
 
 use futures_util::future::BoxFuture;
 
@@ -31,10 +33,22 @@ impl Pages for Parts {
                 files::add(&mut snapshot, &fileserver.figures());
             }
             stores::add_partitions(&mut snapshot, &self.partitions);
+            if let Some(probes) = &self.probes {
+                probes.add(&mut snapshot);
+            }
             if let Some(osds) = &self.osds {
                 stores::add_devices(&mut snapshot, osds);
             }
             access::add(&mut snapshot, &self.authority, &self.audit);
+            snapshot.text().ok()
+        })
+    }
+
+    fn volumes(&self) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async {
+            self.fileserver.as_ref()?;
+            let mut snapshot = Snapshot::default();
+            volumes::add(&mut snapshot, &self.partitions);
             snapshot.text().ok()
         })
     }

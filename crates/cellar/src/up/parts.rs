@@ -11,6 +11,8 @@ use cellar_rpc::Port;
 use cellar_volume::Partition;
 use cellar_wire::ids::PartitionId;
 
+use super::probe::Probes;
+
 /// The running parts. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Parts {
@@ -19,6 +21,8 @@ pub(crate) struct Parts {
     pub(crate) partitions: Vec<(PartitionId, Arc<Partition>)>,
     pub(crate) authority: Authority,
     pub(crate) audit: Audit,
+    /// The probes of the partitions' disks, if they run.
+    pub(crate) probes: Option<Arc<Probes>>,
     /// The object storage devices of this process.
     pub(crate) osds: Option<OsdServer>,
     /// The open ports, each with the name of its role.

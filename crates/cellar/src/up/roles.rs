@@ -16,6 +16,7 @@ use cellar_wire::ids::{AfsTime, PartitionId};
 use super::bozo::{Instance, Overseer};
 use super::databases::{DatabaseServices, Databases};
 use super::parts::Parts;
+use super::probe::Probes;
 use super::statistics::Statistics;
 use super::trust::Trust;
 use super::upkeep::FileServerUpkeep;
@@ -122,7 +123,13 @@ impl Roles {
     }
 
     /// Opens the ports and the administrator's socket, and registers the server's address.
-    pub(super) fn start(self, directory: &CellDirectory, identity: &Identity) -> Outcome<Running> {
+    /// With `probing`, the partitions' disks are probed for the metrics.
+    pub(super) fn start(
+        self,
+        directory: &CellDirectory,
+        identity: &Identity,
+        probing: bool,
+    ) -> Outcome<Running> {
         let mut config = FileConfig::new(bootstrap::uuid(identity), Arc::new(wall_clock));
         config.callback_state = Some(directory.callback_state());
         config.authority = Some(self.trust.authority.clone());
@@ -139,7 +146,11 @@ impl Roles {
         let answering = services
             .open(&self.runtime, &fileserver, identity)
             .and_then(|ports| {
+                let disks = self.partitions.iter();
+                let disks = disks.map(|(id, _)| (*id, directory.partition(*id)));
+                let probes = probing.then(|| Probes::start(disks.collect()));
                 let parts = Parts {
+                    probes: probes.transpose()?.map(Arc::new),
                     fileserver: Some(fileserver.clone()),
                     partitions: self.partitions.clone(),
                     authority: self.trust.authority.clone(),

@@ -2,6 +2,8 @@
 
 use cellar_fileserver::{CallbackFigures, ContactFigures, Figures, ObjectFigures};
 
+use cellar_wire::afsosd::Repairing;
+
 use crate::metrics::snapshot::Snapshot;
 
 /// Adds the figures of a file server.
@@ -77,6 +79,7 @@ pub(super) fn add(snapshot: &mut Snapshot, figures: &Figures) {
     add_callbacks(snapshot, &figures.callbacks);
     add_contacts(snapshot, &figures.contacts);
     add_objects(snapshot, &figures.objects);
+    add_repairs(snapshot, &figures.repairs);
 }
 
 // Destructured by name, so that a new counter cannot be forgotten here.
@@ -255,6 +258,65 @@ fn add_objects(snapshot: &mut Snapshot, figures: &ObjectFigures) {
             problems,
         ),
         ("cellar_object_prunes", "Removals of old versions", pruned),
+    ] {
+        snapshot.counter(name, help, value);
+    }
+}
+
+fn add_repairs(snapshot: &mut Snapshot, repairs: &Repairing) {
+    // `rate` is left out: Prometheus computes it from the bytes.
+    let Repairing {
+        waiting,
+        waiting_bytes,
+        running,
+        repaired,
+        healed,
+        failed,
+        bytes,
+        rate: _,
+        looking,
+    } = *repairs;
+    for (name, help, value) in [
+        (
+            "cellar_repair_waiting_objects",
+            "Objects that wait for their repair",
+            waiting,
+        ),
+        (
+            "cellar_repair_waiting_bytes",
+            "Bytes of these objects, approximately",
+            waiting_bytes,
+        ),
+        ("cellar_repair_running_files", "Files under repair", running),
+        (
+            "cellar_repair_failing_objects",
+            "Objects whose repair failed more than twice",
+            failed,
+        ),
+        (
+            "cellar_repair_examining",
+            "1 while all files are examined",
+            u64::from(looking),
+        ),
+    ] {
+        snapshot.gauge(name, help, value);
+    }
+    for (name, help, value) in [
+        (
+            "cellar_repair_repaired_objects",
+            "Objects repaired",
+            repaired,
+        ),
+        (
+            "cellar_repair_healed_objects",
+            "Repaired objects that were damaged",
+            healed,
+        ),
+        (
+            "cellar_repair_bytes",
+            "Bytes copied or computed by repairs",
+            bytes,
+        ),
     ] {
         snapshot.counter(name, help, value);
     }
