@@ -23,7 +23,7 @@ mod token;
 pub(crate) use server::Pages;
 use token::Token;
 
-/// Where a daemon serves its metrics, and to whom.
+/// The place of a daemon's metrics, and their readers.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct MetricsOptions {
     /// Serve metrics for Prometheus and the pages /healthz and /readyz over HTTP: on a port of this
