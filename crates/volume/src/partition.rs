@@ -229,9 +229,9 @@ impl Partition {
         Ok(infos)
     }
 
-    /// The volumes with the most accesses today, at most `limit`, the busiest first. Only volumes in
-    /// memory count, because all others had no access since the start. Costs one look at each of
-    /// them, and reads no disk.
+    /// The volumes with the most accesses today, at most `limit`, the busiest first. Only volumes
+    /// in memory count, because all others had no access since the start. Costs one look at each
+    /// of them, and reads no disk.
     pub fn busiest_volumes(&self, limit: usize) -> Vec<VolumeInfo> {
         let mut volumes = self.core.attached_volumes();
         volumes.sort_by_cached_key(|volume| std::cmp::Reverse(volume.info().day_use));
