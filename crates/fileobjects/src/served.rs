@@ -1,4 +1,4 @@
-//! What the objects need of the file server around them: its volumes, and their entries in the
+//! The interface to the file server around the objects: its volumes, and their entries in the
 //! location database.
 
 use std::sync::Arc;
