@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn a_disk_is_probed_at_once_and_the_file_goes_at_the_end() {
         let directory = tempfile::tempdir().expect("directory");
-        let id = PartitionId(0);
+        let id = PartitionId::new(0).expect("a letter");
         let probes = Probes::start(vec![(id, directory.path().to_owned())]).expect("start");
         let figures = probes.probes[0].1.clone();
         let file = directory.path().join(PROBE_FILE);
@@ -205,8 +205,16 @@ mod tests {
         let figures = Figures::default();
         let (running, stop) = channel();
         let missing = Path::new("/nonexistent-partition/latency-probe");
+        let counted = &figures;
         thread::scope(|scope| {
-            scope.spawn(|| watch(PartitionId(0), missing, &figures, &stop));
+            scope.spawn(move || {
+                watch(
+                    PartitionId::new(0).expect("a letter"),
+                    missing,
+                    counted,
+                    &stop,
+                );
+            });
             while figures.failures.load(Ordering::Relaxed) == 0 {
                 thread::yield_now();
             }
