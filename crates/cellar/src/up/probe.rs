@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ const SECOND_MICROS: f64 = 1e6;
 pub(crate) struct Probes {
     probes: Vec<(PartitionId, Arc<Figures>)>,
     /// Closed to stop the threads. A thread in a call of a stuck disk is not waited for.
-    _running: Vec<Sender<()>>,
+    _running: Vec<SyncSender<()>>,
 }
 
 /// The durations of the probes of one disk.
@@ -62,7 +62,7 @@ impl Probes {
         };
         for (id, directory) in partitions {
             let figures = Arc::new(Figures::default());
-            let (running, stop) = channel();
+            let (running, stop) = sync_channel(1);
             let counted = figures.clone();
             thread::Builder::new()
                 .name(format!("probe{}", id.to_string().replace('/', "-")))
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn an_error_is_counted() {
         let figures = Figures::default();
-        let (running, stop) = channel();
+        let (running, stop) = sync_channel(1);
         let missing = Path::new("/nonexistent-partition/latency-probe");
         let counted = &figures;
         thread::scope(|scope| {
