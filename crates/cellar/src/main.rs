@@ -6,11 +6,12 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 
 mod cell_directory;
+mod config;
 mod db;
 mod default_directory;
 mod failure;
@@ -28,6 +29,7 @@ mod progress;
 mod quantities;
 mod rxperf;
 mod session;
+mod settings;
 mod statistics;
 mod stop_signals;
 mod suite;
@@ -35,6 +37,7 @@ mod tokens;
 mod up;
 
 use failure::Outcome;
+use settings::Settings;
 
 /// A whole AFS cell in one program.
 ///
@@ -98,6 +101,8 @@ enum Command {
     Logout(tokens::LogoutOptions),
     /// List, add and remove the keys of a cell's servers.
     Key(key::Options),
+    /// Check a configuration file, or show the values in force.
+    Config(config::Options),
     /// Check, export or import the databases of a stopped cell.
     Db(db::Options),
     /// Volumes: create, remove, list and examine them (like OpenAFS's vos).
@@ -189,6 +194,7 @@ impl Command {
             Self::Tokens(_) => "tokens",
             Self::Logout(_) => "logout",
             Self::Key(_) => "key",
+            Self::Config(_) => "config",
             Self::Db(_) => "db",
             Self::Vos(_) => return "vos".to_owned(),
             Self::Pts(_) => return "pts".to_owned(),
@@ -212,6 +218,7 @@ impl Command {
             Self::Tokens(options) => block_on(tokens::tokens(options)),
             Self::Logout(options) => block_on(tokens::logout(options)),
             Self::Key(options) => key::run(options),
+            Self::Config(options) => config::run(&options, &daemon()),
             Self::Db(options) => db::run(&options),
             Self::Vos(words) => block_on(suite::vos::run(words.words)),
             Self::Pts(words) => block_on(suite::pts::run(words.words)),
@@ -249,14 +256,46 @@ impl Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let name = cli.command.name();
+    let cli = match with_settings(cli) {
+        Ok(cli) => cli,
+        Err(failure) => return failure.report(&name),
+    };
     start_log(&cli);
     panics::log_in_one_line();
     allow_descriptors();
-    let name = cli.command.name();
     match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(&name),
     }
+}
+
+/// The word of the command that has a configuration file.
+const DAEMON: &str = "up";
+
+/// The command line of a daemon, with the options that belong to every command.
+fn daemon() -> clap::Command {
+    let mut all = Cli::command();
+    all.build();
+    let found = all.find_subcommand(DAEMON).cloned();
+    found.unwrap_or_else(|| clap::Command::new(DAEMON))
+}
+
+/// If the command has a configuration file, parses the command line again, behind the words of the
+/// file.
+fn with_settings(cli: Cli) -> Outcome<Cli> {
+    let Command::Up(options) = &cli.command else {
+        return Ok(cli);
+    };
+    let Some(file) = options.config() else {
+        return Ok(cli);
+    };
+    let words = Settings::load(file)?.words(&daemon())?;
+    let mut line: Vec<_> = std::env::args_os().collect();
+    let command = line.iter().position(|word| word == DAEMON);
+    let behind = command.map_or(line.len(), |at| at + 1);
+    line.splice(behind..behind, words);
+    Ok(Cli::parse_from(line))
 }
 
 /// Raises the limit of open descriptors to the most that the system allows. The usual 1,024 are

@@ -51,15 +51,22 @@ use crate::stop_signals::StopSignals;
 /// The name of a new cell if none is given.
 const DEFAULT_CELL: &str = "demo.cell";
 
+// A later option overrides an earlier one: the words of a configuration file come first.
 #[derive(Debug, clap::Args)]
+#[command(args_override_self = true)]
 #[command(after_help = "Examples:
   cellar up
   cellar up --dir /srv/cell --cell example.org --bind 192.0.2.10
   cellar up --fileserver-port 17000       (stock clients use only the customary ports)
+  cellar up --config /etc/cellar/cellar.toml
   cellar up --metrics 9100                (http://127.0.0.1:9100/metrics for Prometheus)
   cellar up --dir /srv/fs2 --bind 192.0.2.11 --join /root/server-etc
                                           (one more file server of the cell of these keys)")]
 pub(crate) struct Options {
+    /// Take options from this TOML file: each key is the name of an option without the dashes.
+    /// Options of the command line override it. 'cellar config check FILE' checks it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Directory of the cell; made if it is missing. Default: ./cell-data.
     #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
     dir: Option<PathBuf>,
@@ -115,6 +122,13 @@ pub(crate) struct Options {
     /// Number of network threads. Default: one for each processor.
     #[arg(long, value_name = "N")]
     shards: Option<usize>,
+}
+
+impl Options {
+    /// The configuration file.
+    pub(crate) fn config(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
 }
 
 pub(crate) fn durability(text: &str) -> Result<cellar_volume::Durability, String> {

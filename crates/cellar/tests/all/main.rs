@@ -5,6 +5,7 @@
 mod cell;
 mod commands;
 mod common;
+mod config;
 mod databases;
 mod hostile;
 mod interrupted;

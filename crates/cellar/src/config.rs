@@ -1,0 +1,117 @@
+//! `cellar config`: checks a configuration file, and shows the values that are in force.
+
+use std::path::{Path, PathBuf};
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Outcome};
+use crate::output::outln;
+use crate::settings::{self, Settings};
+
+/// `cellar config`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  cellar config check /etc/cellar/cellar.toml     name the first wrong line, if there is one
+  cellar config show /etc/cellar/cellar.toml      every key with its value and source
+  cellar config show                              every key with its default
+  cellar up --config /etc/cellar/cellar.toml      use the file")]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    operation: Operation,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Operation {
+    /// Check a configuration file. Exit status 2: it has a wrong line.
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Print every key with its value, and the source of the value.
+    Show {
+        /// The file. Default: none, so the defaults are shown.
+        file: Option<PathBuf>,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs the command. `daemon` has the options of `cellar up`.
+pub(crate) fn run(options: &Options, daemon: &Command) -> Outcome {
+    match &options.operation {
+        Operation::Check { file } => {
+            let settings = Settings::load(file)?;
+            settings.words(daemon)?;
+            outln!("{}: {} keys, all right", file.display(), settings.len());
+            Ok(())
+        }
+        Operation::Show { file, json } => show(file.as_deref(), daemon, *json),
+    }
+}
+
+fn show(file: Option<&Path>, daemon: &Command, as_json: bool) -> Outcome {
+    let settings = file.map(Settings::load).transpose()?;
+    let mut words = vec![daemon.get_name().into()];
+    if let Some(settings) = &settings {
+        words.extend(settings.words(daemon)?);
+    }
+    let matches = daemon.clone().try_get_matches_from(words);
+    let matches = matches.map_err(Failure::usage)?;
+    let mut rows = Vec::new();
+    for argument in settings::keys(daemon) {
+        let Some(key) = argument.get_long() else {
+            continue;
+        };
+        let line = settings.as_ref().and_then(|settings| settings.line_of(key));
+        let source = match (line, matches.value_source(argument.get_id().as_str())) {
+            (Some(line), _) => format!("line {line}"),
+            (None, Some(ValueSource::EnvVariable)) => "environment".to_owned(),
+            (None, _) => "default".to_owned(),
+        };
+        let is_switch = matches!(argument.get_action(), clap::ArgAction::SetTrue);
+        let value = value_in(&matches, argument.get_id().as_str(), is_switch);
+        rows.push((key, value, source));
+    }
+    if as_json {
+        let rows = rows.into_iter();
+        let rows = rows.map(|(key, value, source)| {
+            (key.to_owned(), json!({ "value": value, "source": source }))
+        });
+        outln!("{}", Value::Object(rows.collect()));
+        return Ok(());
+    }
+    for (key, value, source) in rows {
+        // A key without a value is a comment, so that the output can be used as a file.
+        match value {
+            Value::Null => outln!("{:<50} # not set", format!("# {key}")),
+            value => outln!("{:<50} # {source}", format!("{key} = {value}")),
+        }
+    }
+    Ok(())
+}
+
+/// The value of an option in the form of the file; null if it has none.
+fn value_in(matches: &ArgMatches, id: &str, is_switch: bool) -> Value {
+    if is_switch {
+        return matches.get_flag(id).into();
+    }
+    let words = matches.get_raw(id).into_iter().flatten();
+    let words: Vec<_> = words
+        .map(|word| {
+            let word = word.to_string_lossy();
+            // A number with a sign or zeros in front is a word.
+            match word.parse::<u64>() {
+                Ok(number) if number.to_string() == word => number.into(),
+                _ => Value::from(word),
+            }
+        })
+        .collect();
+    match <[Value; 1]>::try_from(words) {
+        Ok([word]) => word,
+        Err(words) if words.is_empty() => Value::Null,
+        Err(words) => words.into(),
+    }
+}

@@ -1,0 +1,75 @@
+//! The configuration file of `cellar up`, and `cellar config`.
+
+use std::fs;
+
+use crate::common::ports::Ports;
+use crate::common::{Cell, run};
+
+#[test]
+fn a_file_gives_options_and_the_command_line_overrides_them() {
+    let home = tempfile::tempdir().expect("directory");
+    let file = home.path().join("cellar.toml");
+    let text =
+        "cell = \"file.cell\"\nowner = \"physics\"\nlog = \"warn\"\ntransaction-idle = \"5m\"\n";
+    fs::write(&file, text).expect("file");
+    let file = file.to_str().expect("text");
+    let ports = Ports::reserve();
+    let cell = Cell::with_options(ports.first, &["--config", file, "--owner", "history"]);
+    assert!(
+        cell.banner.contains("Cell file.cell was created"),
+        "{}",
+        cell.banner
+    );
+    let identity = fs::read_to_string(cell.directory().join("cell.json")).expect("identity");
+    assert!(
+        identity.contains("history") && !identity.contains("physics"),
+        "{identity}"
+    );
+}
+
+#[test]
+fn a_wrong_line_is_named_before_anything_is_made() {
+    let home = tempfile::tempdir().expect("directory");
+    let path = |name: &str| home.path().join(name).to_str().expect("text").to_owned();
+    let (file, cell) = (path("cellar.toml"), path("cell"));
+    fs::write(&file, "cell = \"a.cell\"\nbind = \"here\"\n").expect("file");
+    let expected = format!(
+        "{file}:2: bind: invalid value 'here' for '--bind <ADDRESS>': invalid IP address syntax"
+    );
+    for line in [
+        vec!["config", "check", &*file],
+        vec!["up", "--config", &*file, "--dir", &*cell],
+    ] {
+        let answer = run(None, &line);
+        assert_eq!(answer.status, 2, "{}", answer.err);
+        assert!(answer.err.contains(&expected), "{}", answer.err);
+    }
+    assert!(!home.path().join("cell").exists());
+    let missing = run(None, ["up", "--config", &path("missing"), "--dir", &cell]);
+    assert!(missing.failure("up").contains("missing: No such file"));
+}
+
+#[test]
+fn the_shown_values_are_a_file_with_the_same_values() {
+    let home = tempfile::tempdir().expect("directory");
+    let path = |name: &str| home.path().join(name).to_str().expect("text").to_owned();
+    let (first, second) = (path("first"), path("second"));
+    let text = "open-statistics = true\nrepair-rate = 7\nmetrics = \"9100\"\n";
+    fs::write(&first, text).expect("file");
+    let shown = run(None, ["config", "show", &first]).ok("config show");
+    assert!(shown.contains("repair-rate = 7 "), "{shown}");
+    assert!(shown.contains("# line 2"), "{shown}");
+    assert!(shown.contains("durability = \"strict\""), "{shown}");
+    fs::write(&second, &shown).expect("file");
+    let checked = run(None, ["config", "check", &second]).ok("config check");
+    assert!(checked.contains(" keys, all right"), "{checked}");
+    let values = |file: &str| {
+        let json = run(None, ["config", "show", file, "--json"]).ok("config show");
+        let all: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        let all = all.as_object().expect("object").clone();
+        let all = all.into_iter();
+        all.map(|(key, row)| (key, row["value"].clone()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(values(&first), values(&second));
+}
