@@ -28,6 +28,7 @@ mod panics;
 mod progress;
 mod quantities;
 mod rxperf;
+mod service_manager;
 mod session;
 mod settings;
 mod statistics;

@@ -19,6 +19,7 @@ use crate::files::now;
 use crate::metrics::snapshot::Snapshot;
 use crate::metrics::{MetricsOptions, Pages, process};
 use crate::quantities;
+use crate::service_manager::Announced;
 use crate::session::{CellOptions, cell_aliases};
 use crate::stop_signals::MountSignals;
 use tokens::Tokens;
@@ -182,8 +183,9 @@ async fn mounted(options: Options) -> Outcome {
         }
     };
     let kept_in = options.cache.clone();
+    let port = network.client_port()?;
     let cache = Cache::new(
-        network.client_port()?,
+        port.clone(),
         cellar_cachemanager::Options {
             cells,
             root: options.root_volume.map_or(Root::Cells, Root::Volume),
@@ -234,7 +236,9 @@ async fn mounted(options: Options) -> Outcome {
         "{} is mounted; Ctrl-C or umount ends the mount\n",
         directory.display()
     ));
+    let announced = Announced::ready(vec![port]);
     wait(&mount, signals).await;
+    announced.stopping();
     keeper.abort();
     if let Err(cause) = mount.unmount() {
         say(format_args!("{}: {cause}", directory.display()));

@@ -19,6 +19,7 @@ use clap::Parser;
 
 use crate::cell_directory::CellDirectory;
 use crate::failure::{Failure, Outcome};
+use crate::service_manager::Announced;
 use crate::stop_signals::StopSignals;
 use crate::up::parts::Parts;
 use crate::up::{banner, damaged, durability, join, lock, narrow, osds, upkeep};
@@ -167,7 +168,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
         authority,
         audit: Audit::none(),
         osds: Some(server.clone()),
-        ports: vec![("objects", port)],
+        ports: vec![("objects", port.clone())],
     };
     let metrics = metrics
         .map(|place| place.serve(Arc::new(parts)))
@@ -181,8 +182,10 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     if let Some(loss) = banner::loss(options.durability) {
         println!("{loss}");
     }
+    let announced = Announced::ready(vec![port]);
     let signal = signals.wait();
     tracing::info!(signal, "stopping");
+    announced.stopping();
     drop(metrics);
     runtime.shutdown();
     server.stop().map_err(|cause| at(&cause))

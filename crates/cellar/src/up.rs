@@ -46,6 +46,7 @@ use cellar_client::{Cell, CellName, Ports};
 use crate::cell_directory::{self, Identity, Part};
 use crate::default_directory;
 use crate::failure::{Failure, Outcome};
+use crate::service_manager::Announced;
 use crate::stop_signals::StopSignals;
 
 /// The name of a new cell if none is given.
@@ -230,8 +231,10 @@ pub(crate) fn run(options: Options) -> Outcome {
     if let Some(metrics) = &metrics {
         tracing::info!(place = %metrics.place(), "metrics are served");
     }
+    let announced = Announced::ready(running.ports());
     let signal = signals.wait();
     tracing::info!(signal, "stopping");
+    announced.stopping();
     drop(metrics);
     running.stop()?;
     tracing::info!("stopped; 'cellar up' starts the cell again");

@@ -38,6 +38,7 @@ use super::obtain::{Proof, Request};
 use crate::failure::{Failure, Outcome};
 use crate::identity::now;
 use crate::output::outln;
+use crate::service_manager;
 
 /// The shortest and longest time between two rounds, in seconds.
 const ROUND_SECONDS: (u32, u32) = (5, 4 * 3600);
@@ -97,7 +98,7 @@ pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsSt
         match sleep(wait, &mut signals, job.as_mut()).await? {
             WakeReason::Again => {}
             WakeReason::Stopped => {
-                notify_service_manager(&[NotifyState::Stopping]);
+                service_manager::tell(&[NotifyState::Stopping]);
                 return Ok(());
             }
             WakeReason::Ended(status) => return exit_code(status),
@@ -339,16 +340,9 @@ fn report_to_systemd(ours_to_report: bool, keeper: &TokenRenewer) {
         failures => format!("Tokens until {until}; {failures} attempts to renew them failed"),
     };
     if keeper.ends > now() {
-        notify_service_manager(&[NotifyState::Ready, NotifyState::Status(&status)]);
+        service_manager::tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
     } else {
-        notify_service_manager(&[NotifyState::Status(&status)]);
-    }
-}
-
-fn notify_service_manager(state: &[NotifyState<'_>]) {
-    // Outside of systemd no service manager listens.
-    if let Err(cause) = sd_notify::notify(state) {
-        tracing::debug!(%cause, "cannot notify systemd");
+        service_manager::tell(&[NotifyState::Status(&status)]);
     }
 }
 

@@ -332,6 +332,12 @@ impl Services {
 }
 
 impl Running {
+    /// The open ports.
+    pub(super) fn ports(&self) -> Vec<Port> {
+        let ports = self.parts.ports.iter();
+        ports.map(|(_, port)| port.clone()).collect()
+    }
+
     /// The parts, for the metrics.
     pub(super) fn pages(&self) -> Arc<dyn Pages> {
         Arc::new(self.parts.clone())

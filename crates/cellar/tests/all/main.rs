@@ -20,4 +20,5 @@ mod objects_upkeep;
 mod objects_volumes;
 mod osd;
 mod refill;
+mod service_manager;
 mod vos;
