@@ -88,8 +88,8 @@ impl DurationFigures {
 
 /// Upper bounds of the counts of execution times, µs. The last count has no bound.
 ///
-/// Three for each power of ten would cost more memory than they tell: a call from memory takes some
-/// ten microseconds, a durable change milliseconds, a call that waits for a peer seconds.
+/// Two for each power of ten tell enough. A call from memory takes some ten microseconds, a durable
+/// change milliseconds, a call that waits for a peer seconds.
 pub const LATENCY_BOUNDS_MICROS: [u64; 13] = [
     30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000,
     60_000_000,

@@ -1,7 +1,7 @@
 //! The latency watch: how long a disk takes for 64 KiB.
 //!
-//! Every ten seconds the probe of a partition writes 64 KiB to a file of its own, syncs it, drops
-//! the pages from the system's cache, and reads the bytes back. CERN finds slow disks by such
+//! Every ten seconds the probe of a partition writes 64 KiB to a file of its own and syncs it. It
+//! drops the pages from the system's cache, and reads the bytes back. CERN finds slow disks by such
 //! figures before users do. A slow disk is probed less often: a probe never takes more than one
 //! hundredth of the time.
 
