@@ -26,8 +26,8 @@ use token::Token;
 /// The place of a daemon's metrics, and their readers.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct MetricsOptions {
-    /// Serve metrics for Prometheus over HTTP, and the pages /healthz and /readyz. PLACE is a port of
-    /// this machine, an address and port, or the path of a Unix socket.
+    /// Serve metrics for Prometheus over HTTP, and the pages /healthz and /readyz. PLACE is a port
+    /// of this machine, an address and port, or the path of a Unix socket.
     #[arg(long, value_name = "PLACE")]
     metrics: Option<MetricsAddress>,
     /// A file with the token that readers of metrics must send ('Authorization: Bearer TOKEN').

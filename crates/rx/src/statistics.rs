@@ -50,8 +50,8 @@ pub struct Statistics {
     pub rtt_max_micros: u64,
     /// Number of samples.
     pub rtt_samples: u32,
-    /// The samples by [`ROUND_TRIP_BOUNDS_MICROS`]. Each is counted once, at the first bound that is
-    /// not below it. The last count has the samples above all bounds.
+    /// The samples by [`ROUND_TRIP_BOUNDS_MICROS`]. Each is counted once, at the first bound that
+    /// is not below it. The last count has the samples above all bounds.
     pub rtt_counts: [u32; ROUND_TRIP_BOUNDS_MICROS.len() + 1],
     /// Current number of server connections.
     pub server_connections: u32,
