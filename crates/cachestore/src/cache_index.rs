@@ -349,7 +349,7 @@ impl Index {
                 }
                 Ok(()) => {}
                 Err(cause) => {
-                    tracing::warn!(%cause, "the index of the cache cannot be written anew");
+                    tracing::warn!(%cause, "the index of the cache cannot be rewritten");
                     // The old log is still valid, only long.
                     state.rewrite_at = state.bytes + REWRITE_BYTES;
                     state.failing = state.failing.map(|_| RETRY_NOTES);
@@ -428,7 +428,7 @@ impl Index {
             })
             .collect();
         if let Err(cause) = self.rewrite(state) {
-            tracing::warn!(%cause, "the index of the cache cannot be written anew");
+            tracing::warn!(%cause, "the index of the cache cannot be rewritten");
         }
         for (number, rests) in before {
             if let Some(entry) = state.entries.get_mut(&number) {

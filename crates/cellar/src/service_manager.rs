@@ -3,7 +3,7 @@
 //! | message | when |
 //! | --- | --- |
 //! | `READY=1` | the daemon serves |
-//! | `WATCHDOG=1` | twice in each interval that the manager asks for (`WatchdogSec=`), while every network thread answers |
+//! | `WATCHDOG=1` | twice in each `WatchdogSec=`, while every network thread answers |
 //! | `STOPPING=1` | a clean stop begins |
 //!
 //! Without a service manager (`NOTIFY_SOCKET` is not set) there are no messages. A message that

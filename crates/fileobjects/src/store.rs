@@ -214,19 +214,21 @@ impl Storing {
             borrowed: info.borrowed,
         };
         let fresh = || liveness::new_layout(objects, &file);
-        let anew = match kept {
+        let replacement = match kept {
             0 => Some(fresh().await),
             _ => None,
         };
         // New objects may need more devices than are up. Then the file keeps its objects, and their
         // contents are replaced.
-        let is_made = matches!(anew, Some(Ok(_)));
+        let is_replaced = matches!(replacement, Some(Ok(_)));
         let own = match &old {
-            Some(old) if !is_made && objects.writes_in_place(volume, fid, old).await => Some(old),
+            Some(old) if !is_replaced && objects.writes_in_place(volume, fid, old).await => {
+                Some(old)
+            }
             _ => None,
         };
         let goes_on = own.is_some();
-        let next = match (own, anew) {
+        let next = match (own, replacement) {
             (Some(old), _) => Some(layouts::next(objects, fid, old, length, info.borrowed)?),
             (None, Some(made)) => made?,
             (None, None) => fresh().await?,
