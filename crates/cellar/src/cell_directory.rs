@@ -29,6 +29,8 @@ pub(crate) use used::{Used, letters};
 
 /// The directory of a new cell if no other is named.
 pub(crate) const DEFAULT: &str = "cell-data";
+/// The directory of the servers that this machine runs as a service.
+pub(crate) const SYSTEM: &str = "/var/lib/cellar";
 
 /// The field with the checksum of `cell.json`.
 const CHECK: &str = "check";
@@ -78,19 +80,32 @@ pub(crate) enum Part {
     Whole,
     /// File, volume and overseer server; the databases are elsewhere.
     Fileserver,
+    /// The databases and the overseer; the file servers are elsewhere.
+    Databases,
 }
 
 impl Part {
+    /// Whether the databases are in the directory.
+    pub(crate) fn has_databases(self) -> bool {
+        matches!(self, Self::Whole | Self::Databases)
+    }
+
+    /// Whether partitions are in the directory.
+    pub(crate) fn has_fileserver(self) -> bool {
+        matches!(self, Self::Whole | Self::Fileserver)
+    }
+
     /// The name in `cell.json`.
     fn name(self) -> &'static str {
         match self {
             Self::Whole => "whole",
             Self::Fileserver => "fileserver",
+            Self::Databases => "databases",
         }
     }
 
     fn of_name(name: &str) -> Option<Self> {
-        let parts = [Self::Whole, Self::Fileserver];
+        let parts = [Self::Whole, Self::Fileserver, Self::Databases];
         parts.into_iter().find(|part| part.name() == name)
     }
 }

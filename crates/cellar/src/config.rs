@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Command};
+use clap::{ArgMatches, Command, ValueEnum as _};
 use serde_json::{Value, json};
 
+use crate::daemon::CONFIG;
 use crate::failure::{Failure, Outcome};
 use crate::output::outln;
+use crate::serve::{Role, roles_of_key};
 use crate::settings::{self, Settings};
 
 /// `cellar config`.
@@ -15,8 +17,9 @@ use crate::settings::{self, Settings};
 #[command(after_help = "Examples:
   cellar config check /etc/cellar/cellar.toml     name the first wrong line, if there is one
   cellar config show /etc/cellar/cellar.toml      every key with its value and source
+  cellar config check                             the same for /etc/cellar/cellar.toml
   cellar config show                              every key with its default
-  cellar up --config /etc/cellar/cellar.toml      use the file")]
+  cellar serve --config /etc/cellar/cellar.toml   use the file")]
 pub(crate) struct Options {
     #[command(subcommand)]
     operation: Operation,
@@ -27,9 +30,10 @@ enum Operation {
     /// Check a configuration file. Exit status 2: it has a wrong line.
     Check {
         /// The file.
+        #[arg(default_value = CONFIG)]
         file: PathBuf,
     },
-    /// Print every key with its value, and the source of the value.
+    /// Print every key with its value, the source of the value, and the roles that use it.
     Show {
         /// The file. Default: none, so the defaults are shown.
         file: Option<PathBuf>,
@@ -39,13 +43,21 @@ enum Operation {
     },
 }
 
-/// Runs the command. `daemon` has the options of `cellar up`.
+/// Runs the command. `daemon` has the options of `cellar serve`.
 pub(crate) fn run(options: &Options, daemon: &Command) -> Outcome {
     match &options.operation {
         Operation::Check { file } => {
             let settings = Settings::load(file)?;
-            settings.words(daemon)?;
+            settings.words(daemon, &[])?;
             outln!("{}: {} keys, all right", file.display(), settings.len());
+            for (key, line) in settings.keys() {
+                if let Some(roles) = without_use(&settings, key) {
+                    let roles = names(roles);
+                    outln!(
+                        "line {line}: '{key}' is for the role {roles}, which 'roles' does not name"
+                    );
+                }
+            }
             Ok(())
         }
         Operation::Show { file, json } => show(file.as_deref(), daemon, *json),
@@ -56,7 +68,7 @@ fn show(file: Option<&Path>, daemon: &Command, as_json: bool) -> Outcome {
     let settings = file.map(Settings::load).transpose()?;
     let mut words = vec![daemon.get_name().into()];
     if let Some(settings) = &settings {
-        words.extend(settings.words(daemon)?);
+        words.extend(settings.words(daemon, &[])?);
     }
     let matches = daemon.clone().try_get_matches_from(words);
     let matches = matches.map_err(Failure::usage)?;
@@ -78,19 +90,39 @@ fn show(file: Option<&Path>, daemon: &Command, as_json: bool) -> Outcome {
     if as_json {
         let rows = rows.into_iter();
         let rows = rows.map(|(key, value, source)| {
-            (key.to_owned(), json!({ "value": value, "source": source }))
+            let roles: Vec<_> = roles_of_key(key).iter().map(Role::to_string).collect();
+            let row = json!({ "value": value, "source": source, "roles": roles });
+            (key.to_owned(), row)
         });
         outln!("{}", Value::Object(rows.collect()));
         return Ok(());
     }
     for (key, value, source) in rows {
         // A key without a value is a comment, so that the output can be used as a file.
+        let roles = roles_of_key(key);
+        let about = match roles.len() == Role::value_variants().len() {
+            true => String::new(),
+            false => format!("; {}", names(roles)),
+        };
         match value {
-            Value::Null => outln!("{:<50} # not set", format!("# {key}")),
-            value => outln!("{:<50} # {source}", format!("{key} = {value}")),
+            Value::Null => outln!("{:<50} # not set{about}", format!("# {key}")),
+            value => outln!("{:<50} # {source}{about}", format!("{key} = {value}")),
         }
     }
     Ok(())
+}
+
+/// The roles of a key, if the file names roles and none of these.
+fn without_use(settings: &Settings, key: &str) -> Option<&'static [Role]> {
+    let named = settings.words_of("roles");
+    let roles = roles_of_key(key);
+    let is_used = roles.iter().any(|role| named.contains(&role.to_string()));
+    (!named.is_empty() && !is_used).then_some(roles)
+}
+
+fn names(roles: &[Role]) -> String {
+    let names: Vec<_> = roles.iter().map(Role::to_string).collect();
+    names.join(", ")
 }
 
 /// The value of an option in the form of the file; null if it has none.

@@ -1,4 +1,7 @@
-//! The cell's directory that commands find without an option: `./cell-data`.
+//! The cell's directory that commands find without an option: `./cell-data`; if that is missing,
+//! `/var/lib/cellar`, if it holds a cell.
+//!
+//! Only `cellar serve` begins a cell in `/var/lib/cellar`.
 //!
 //! An account that may write to the directory where a command is run (for instance `/tmp`) could
 //! create a directory of that name there. A socket in it could then play the cell's servers. So a
@@ -13,19 +16,31 @@ use std::path::{Path, PathBuf};
 use crate::cell_directory::{self, CellDirectory};
 use crate::failure::{Failure, Outcome};
 
-/// Returns the directory that was named, otherwise `./cell-data`, whether it exists or not.
+/// Returns the directory that was named, otherwise `./cell-data` or the system's, whether it exists
+/// or not.
 pub(crate) fn named_or_default(named: Option<&Path>) -> Outcome<CellDirectory> {
     if let Some(named) = named {
         return Ok(CellDirectory::new(named));
     }
-    let directory = CellDirectory::new(cell_directory::DEFAULT);
+    let here = Path::new(cell_directory::DEFAULT);
+    let directory = found(here, Path::new(cell_directory::SYSTEM));
     match of_another_account(&directory, rustix::process::geteuid().as_raw())? {
         None => Ok(directory),
         Some(path) => Err(Failure::new(format!(
-            "./{} belongs to another account, or every account may write to it: 'cd' to another directory, or \
+            "{}{} belongs to another account, or every account may write to it: 'cd' to another directory, or \
              name it with --dir if you trust it",
+            if path.is_relative() { "./" } else { "" },
             path.display()
         ))),
+    }
+}
+
+/// The directory here, unless only the system's holds a cell.
+fn found(here: &Path, system: &Path) -> CellDirectory {
+    let of_system = CellDirectory::new(system);
+    match fs::symlink_metadata(here).is_err() && of_system.identity_file().exists() {
+        true => of_system,
+        false => CellDirectory::new(here),
     }
 }
 
@@ -71,6 +86,19 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     use super::*;
+
+    #[test]
+    fn the_systems_cell_is_found_if_there_is_none_here() {
+        let home = tempfile::tempdir().expect("tempdir");
+        let (here, system) = (home.path().join("here"), home.path().join("system"));
+        let found = || found(&here, &system).path().to_owned();
+        fs::create_dir(&system).expect("directory");
+        assert_eq!(found(), here, "the system has no cell");
+        fs::write(system.join("cell.json"), "{}").expect("file");
+        assert_eq!(found(), system);
+        fs::create_dir(&here).expect("directory");
+        assert_eq!(found(), here);
+    }
 
     #[test]
     fn only_what_is_ours_is_used_unnamed() {

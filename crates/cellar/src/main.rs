@@ -6,12 +6,13 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 
 mod cell_directory;
 mod config;
+mod daemon;
 mod db;
 mod default_directory;
 mod failure;
@@ -28,6 +29,7 @@ mod panics;
 mod progress;
 mod quantities;
 mod rxperf;
+mod serve;
 mod service_manager;
 mod session;
 mod settings;
@@ -37,8 +39,8 @@ mod suite;
 mod tokens;
 mod up;
 
+use daemon::Daemon;
 use failure::Outcome;
-use settings::Settings;
 
 /// A whole AFS cell in one program.
 ///
@@ -56,7 +58,7 @@ struct Cli {
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, display_order = 900)]
     log_format: LogFormat,
     /// The log lines to print, as a level or a 'tracing' filter: 'debug', 'info,cellar_rpc=trace'.
-    /// Default: 'warn', and 'info' for 'cellar up'.
+    /// Default: 'warn', and 'info' for servers.
     #[arg(
         long,
         global = true,
@@ -81,6 +83,8 @@ enum LogFormat {
 enum Command {
     /// Run a whole cell in the foreground; the first run creates the cell.
     Up(up::Options),
+    /// Run the named roles of a cell on this machine, in the foreground.
+    Serve(serve::Options),
     #[command(flatten)]
     Files(files::Command),
     /// Mount AFS through FUSE.
@@ -188,6 +192,7 @@ impl Command {
     fn name(&self) -> String {
         let name = match self {
             Self::Up(_) => "up",
+            Self::Serve(_) => "serve",
             Self::Files(files) => files.name(),
             Self::Mount(_) => "mount",
             Self::MountGuard(_) => "mount-guard",
@@ -212,6 +217,7 @@ impl Command {
     fn run(self) -> Outcome {
         match self {
             Self::Up(options) => up::run(options),
+            Self::Serve(options) => serve::run(options),
             Self::Files(command) => block_on(files::run(command)),
             Self::Mount(options) => mount::run(options),
             Self::MountGuard(options) => mount::guard(&options),
@@ -219,7 +225,7 @@ impl Command {
             Self::Tokens(options) => block_on(tokens::tokens(options)),
             Self::Logout(options) => block_on(tokens::logout(options)),
             Self::Key(options) => key::run(options),
-            Self::Config(options) => config::run(&options, &daemon()),
+            Self::Config(options) => config::run(&options, &command_of(Daemon::Serve)),
             Self::Db(options) => db::run(&options),
             Self::Vos(words) => block_on(suite::vos::run(words.words)),
             Self::Pts(words) => block_on(suite::pts::run(words.words)),
@@ -256,9 +262,10 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let given = Cli::command().get_matches();
+    let cli = parsed(&given);
     let name = cli.command.name();
-    let cli = match with_settings(cli) {
+    let cli = match with_settings(cli, &given) {
         Ok(cli) => cli,
         Err(failure) => return failure.report(&name),
     };
@@ -271,32 +278,35 @@ fn main() -> ExitCode {
     }
 }
 
-/// The word of the command that has a configuration file.
-const DAEMON: &str = "up";
-
-/// The command line of a daemon, with the options that belong to every command.
-fn daemon() -> clap::Command {
-    let mut all = Cli::command();
-    all.build();
-    let found = all.find_subcommand(DAEMON).cloned();
-    found.unwrap_or_else(|| clap::Command::new(DAEMON))
+fn parsed(given: &ArgMatches) -> Cli {
+    Cli::from_arg_matches(given).unwrap_or_else(|error| error.exit())
 }
 
-/// If the command has a configuration file, parses the command line again, behind the words of the
-/// file.
-fn with_settings(cli: Cli) -> Outcome<Cli> {
-    let Command::Up(options) = &cli.command else {
+/// The command line of a daemon, with the options that belong to every command.
+fn command_of(daemon: Daemon) -> clap::Command {
+    let mut all = Cli::command();
+    all.build();
+    let found = all.find_subcommand(daemon.word()).cloned();
+    found.unwrap_or_else(|| clap::Command::new(daemon.word()))
+}
+
+/// If the command is a daemon, parses the command line again, behind the words of its other
+/// sources.
+fn with_settings(cli: Cli, given: &ArgMatches) -> Outcome<Cli> {
+    let daemon = match &cli.command {
+        Command::Up(_) => Daemon::Up,
+        Command::Serve(_) => Daemon::Serve,
+        _ => return Ok(cli),
+    };
+    let Some(given) = given.subcommand_matches(daemon.word()) else {
         return Ok(cli);
     };
-    let Some(file) = options.config() else {
-        return Ok(cli);
-    };
-    let words = Settings::load(file)?.words(&daemon())?;
+    let words = daemon::words(daemon, &command_of(daemon), given)?;
     let mut line: Vec<_> = std::env::args_os().collect();
-    let command = line.iter().position(|word| word == DAEMON);
+    let command = line.iter().position(|word| word == daemon.word());
     let behind = command.map_or(line.len(), |at| at + 1);
     line.splice(behind..behind, words);
-    Ok(Cli::parse_from(line))
+    Ok(parsed(&Cli::command().get_matches_from(line)))
 }
 
 /// Raises the limit of open descriptors to the most that the system allows. The usual 1,024 are
@@ -313,8 +323,9 @@ fn allow_descriptors() {
 }
 
 fn start_log(cli: &Cli) {
-    let usual = match cli.command {
-        Command::Up(_) => "info",
+    let usual = match &cli.command {
+        Command::Up(_) | Command::Serve(_) => "info",
+        Command::Osd(words) if osd_serve::is_server_command(&words.words) => "info",
         Command::Rxperf(_) | Command::Bench(_) => "warn",
         // Every user except root has small socket buffers; a warning would tell the user nothing.
         _ => "warn,cellar_rpc::socket=error",

@@ -1,4 +1,5 @@
-//! `cellar osd serve`: an object storage server alone, in the foreground, on a machine of its own.
+//! `cellar serve osds` and `cellar osd serve`: an object storage server alone, in the foreground,
+//! on a machine of its own.
 //!
 //! 1. Its directory has a copy of a server's configuration directory, with the cell's key and the
 //!    addresses of the databases. It has a device in `osd7` for number 7. The administrator makes
@@ -22,7 +23,7 @@ use crate::failure::{Failure, Outcome};
 use crate::service_manager::Announced;
 use crate::stop_signals::StopSignals;
 use crate::up::parts::Parts;
-use crate::up::{banner, damaged, durability, join, lock, narrow, osds, upkeep};
+use crate::up::{banner, damaged, decide, durability, join, lock, narrow, osds, upkeep};
 
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
@@ -32,51 +33,49 @@ const RXKAD_INDEX: u8 = 2;
 #[command(
     name = "cellar osd serve",
     bin_name = "cellar osd serve",
-    max_term_width = 100
+    max_term_width = 100,
+    args_override_self = true
 )]
 #[command(after_help = "Examples:
   cellar osd serve --dir /srv/osd --id 7,8 --join /root/server-etc --bind 192.0.2.12
   cellar osd serve --dir /srv/osd --id 7,8 --bind 192.0.2.12     (after the first time)")]
-struct Options {
+pub(crate) struct Options {
     /// The directory of the devices: osd7 in it is device 7, and may be a mounted disk.
     #[arg(long, value_name = "DIR")]
-    dir: PathBuf,
-    /// Numbers of the devices in the cell's list of devices ('cellar osd list').
-    #[arg(
-        long = "id",
-        value_name = "N,...",
-        value_delimiter = ',',
-        required = true
-    )]
-    ids: Vec<u32>,
+    pub(crate) dir: PathBuf,
+    /// Numbers of the devices in the cell's list of devices ('cellar osd list'). Default: those
+    /// that the directory has.
+    #[arg(long = "id", value_name = "N,...", value_delimiter = ',')]
+    pub(crate) ids: Vec<u32>,
     /// The cell's name. A directory of another cell is refused.
     #[arg(long, value_name = "NAME")]
-    cell: Option<String>,
+    pub(crate) cell: Option<String>,
     /// A copy of another server's server-etc, or of OpenAFS's /etc/openafs/server. Needed once; its
     /// files are copied.
     #[arg(long, value_name = "SERVER-ETC")]
-    join: Option<PathBuf>,
-    /// Address to answer on; clients receive it.
-    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
-    bind: IpAddr,
-    /// Port to answer on.
-    #[arg(long, value_name = "PORT", default_value_t = 7006)]
-    port: u16,
-    /// Port of the cell's file servers. The ports of the databases follow from it.
-    #[arg(long, value_name = "PORT", default_value_t = 7000)]
-    fileserver_port: u16,
+    pub(crate) join: Option<PathBuf>,
+    /// Address to answer on; clients receive it. 0.0.0.0 answers on all addresses. Default:
+    /// 127.0.0.1.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) bind: Option<IpAddr>,
+    /// Port to answer on. Default: the file servers' + 6.
+    #[arg(long, visible_alias = "port", value_name = "PORT")]
+    pub(crate) osd_port: Option<u16>,
+    /// Port of the cell's file servers. The ports of the databases follow from it. Default: 7000.
+    #[arg(long, value_name = "PORT")]
+    pub(crate) fileserver_port: Option<u16>,
     /// When a change counts as done, as for 'cellar up': strict, relaxed or relaxed:MILLISECONDS.
     #[arg(long, value_name = "MODE", default_value = "strict", value_parser = durability)]
-    durability: cellar_volume::Durability,
+    pub(crate) durability: cellar_volume::Durability,
     #[command(flatten)]
-    damaged: damaged::Damaged,
+    pub(crate) damaged: damaged::Damaged,
     #[command(flatten)]
-    scrubbing: upkeep::Scrubbing,
+    pub(crate) scrubbing: upkeep::Scrubbing,
     #[command(flatten)]
-    metrics: crate::metrics::MetricsOptions,
+    pub(crate) metrics: crate::metrics::MetricsOptions,
     /// Number of network threads. Default: one for each processor.
     #[arg(long, value_name = "N")]
-    shards: Option<usize>,
+    pub(crate) shards: Option<usize>,
 }
 
 /// Returns whether the arguments of `cellar osd` ask for a server.
@@ -86,14 +85,34 @@ pub(crate) fn is_server_command(words: &[String]) -> bool {
 
 /// Runs the server; the first word is `serve`.
 pub(crate) fn run(words: &[String]) -> Outcome {
-    let options = match Options::try_parse_from(words) {
-        Ok(options) => options,
+    match Options::try_parse_from(words) {
+        Ok(options) => serve(options),
         Err(error) => error.exit(),
+    }
+}
+
+/// Runs the server.
+pub(crate) fn serve(options: Options) -> Outcome {
+    let bind = options.bind.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let address = match bind.is_unspecified() {
+        true => decide::own_address()?,
+        false => bind,
     };
-    if options.bind.is_unspecified() {
-        return Err(Failure::usage(
-            "name the address by which clients reach this machine: --bind ADDRESS".to_owned(),
-        ));
+    let base = options
+        .fileserver_port
+        .unwrap_or(Ports::default().fileserver);
+    let ports = Ports::based_at(base)
+        .ok_or_else(|| Failure::usage(format!("{base}: choose a port from 1 to 65528")))?;
+    let socket = SocketAddr::new(bind, options.osd_port.unwrap_or_else(|| osds::port(&ports)));
+    let mut ids = options.ids.clone();
+    if ids.is_empty() {
+        ids = osds::used_numbers(&options.dir)?;
+    }
+    if ids.is_empty() {
+        return Err(Failure::usage(format!(
+            "{} has no devices yet: make their entries with 'cellar osd create', and name their numbers: --id N,...",
+            options.dir.display()
+        )));
     }
     let metrics = options.metrics.listen()?;
     let directory = CellDirectory::new(&options.dir);
@@ -108,12 +127,6 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     if let Some(from) = &options.join {
         join::copy(from, &etc)?;
     }
-    let ports = Ports::based_at(options.fileserver_port).ok_or_else(|| {
-        Failure::usage(format!(
-            "{}: choose a port from 1 to 65528",
-            options.fileserver_port
-        ))
-    })?;
     let cell = join::cell_of(&etc, ports)?;
     if let Some(wanted) = options
         .cell
@@ -128,8 +141,8 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     }
     let authority = Authority::open(&etc, cell.name.as_str()).map_err(|cause| at(&cause))?;
     let keys = osds::keys(&authority, &etc)?;
-    let mut devices = Vec::with_capacity(options.ids.len());
-    for &id in &options.ids {
+    let mut devices = Vec::with_capacity(ids.len());
+    for id in ids {
         let path = options.dir.join(format!("osd{id}"));
         osds::check_mounted(&options.dir, &path)?;
         cellar_private::directory(&path).map_err(|cause| at(&cause))?;
@@ -143,7 +156,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     let mut config = osds::config(&authority, keys);
     options.scrubbing.set(&mut config);
     config.databases = cell.location_servers().collect();
-    config.addresses = vec![options.bind];
+    config.addresses = vec![address];
     let server = OsdServer::new(config, devices);
     let mut threads = RuntimeConfig {
         name: "cellar-osd".to_owned(),
@@ -153,13 +166,12 @@ pub(crate) fn run(words: &[String]) -> Outcome {
         threads.shards = shards.max(1);
     }
     let runtime = Runtime::start(threads).map_err(|cause| at(&cause))?;
-    let address = SocketAddr::new(options.bind, options.port);
-    let port = PortConfig::new(address)
+    let port = PortConfig::new(socket)
         .service(server.service())
         .security(RXKAD_INDEX, authority.server_security());
     let port = runtime
         .open(port)
-        .map_err(|cause| Failure::of_port(&cause, address))?;
+        .map_err(|cause| Failure::of_port(&cause, socket))?;
     server.start(&runtime, &port);
     let parts = Parts {
         fileserver: None,
@@ -175,13 +187,14 @@ pub(crate) fn run(words: &[String]) -> Outcome {
         .transpose()?;
     let signals = StopSignals::listen()?;
     println!(
-        "Object storage of cell {}: devices {:?} on {address} (UDP)",
+        "Object storage of cell {}: devices {:?} on {socket} (UDP)",
         cell.name,
         server.devices()
     );
     if let Some(loss) = banner::loss(options.durability) {
         println!("{loss}");
     }
+    println!("Ctrl-C stops it; the same command without --join starts it again.");
     let announced = Announced::ready(vec![port]);
     let signal = signals.wait();
     tracing::info!(signal, "stopping");

@@ -24,9 +24,10 @@ use toml::de::{DeTable, DeValue};
 use crate::failure::{Failure, Outcome};
 
 /// Options for one start. A file that had them would repeat them at each start.
-const ONE_START: [&str; 9] = [
+const ONE_START: [&str; 10] = [
     "config",
     "drop-damaged-journal",
+    "first-volumes",
     "help",
     "join",
     "new-cell",
@@ -114,11 +115,30 @@ impl Settings {
         Some(setting.line)
     }
 
-    /// The settings as words for `command`, which has the options of a daemon.
+    /// The keys with their lines.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (&str, usize)> {
+        let settings = self.settings.iter();
+        settings.map(|setting| (&*setting.key, setting.line))
+    }
+
+    /// The words of a key.
+    pub(crate) fn words_of(&self, key: &str) -> &[String] {
+        let mut settings = self.settings.iter();
+        match settings.find(|setting| setting.key == key) {
+            Some(Setting {
+                value: Value::Words(words),
+                ..
+            }) => words,
+            _ => &[],
+        }
+    }
+
+    /// The settings as words for `command`, which has the options of a daemon. All are checked;
+    /// `except` names keys that get no words, because something else gives their values.
     ///
     /// # Errors
     /// The first key that `command` does not know, or whose value it refuses, with its line.
-    pub(crate) fn words(&self, command: &Command) -> Outcome<Vec<OsString>> {
+    pub(crate) fn words(&self, command: &Command, except: &[&str]) -> Outcome<Vec<OsString>> {
         let mut all = Vec::new();
         for setting in &self.settings {
             let words = setting.words(command);
@@ -127,7 +147,9 @@ impl Settings {
                 let (path, line) = (self.path.display(), setting.line);
                 Failure::usage(format!("{path}:{line}: {}: {reason}", setting.key))
             })?;
-            all.extend(words);
+            if !except.contains(&&*setting.key) {
+                all.extend(words);
+            }
         }
         Ok(all)
     }
@@ -256,7 +278,7 @@ mod tests {
 
     fn words(text: &str) -> Result<Vec<String>, String> {
         let settings = Settings::parse(Path::new("c.toml"), text);
-        let words = settings.and_then(|settings| settings.words(&command()));
+        let words = settings.and_then(|settings| settings.words(&command(), &[]));
         let words = words.map_err(|failure| failure.to_string())?;
         let words = words.into_iter();
         Ok(words
@@ -276,6 +298,11 @@ mod tests {
         ];
         assert_eq!(words(text).as_deref(), Ok(&expected.map(str::to_owned)[..]));
         assert_eq!(words("open-statistics = false").as_deref(), Ok(&[][..]));
+        let settings = Settings::parse(Path::new("c.toml"), text).expect("settings");
+        let some = settings.words(&command(), &["osds", "sysname"]);
+        assert_eq!(some.expect("words").len(), 2);
+        assert_eq!(settings.words_of("sysname"), ["a", "b"]);
+        assert_eq!(settings.words_of("bind"), ["192.0.2.1"]);
     }
 
     #[test]

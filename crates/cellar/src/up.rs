@@ -1,5 +1,5 @@
-//! `cellar up`: runs a whole cell in one process, in the foreground; with `--join`, one more file
-//! server of an existing cell.
+//! `cellar up` and `cellar serve`: run the roles of a cell in one process, in the foreground. `up`
+//! makes a whole cell, or with `--join` one more file server of an existing cell.
 //!
 //! 1. The directory is locked; a second `up` on it is refused. The rights of other accounts are
 //!    removed.
@@ -19,6 +19,7 @@ mod bozo;
 mod copies;
 pub(crate) mod damaged;
 mod databases;
+pub(crate) mod decide;
 mod family;
 pub(crate) mod join;
 pub(crate) mod lock;
@@ -37,20 +38,17 @@ mod trust;
 pub(crate) mod upkeep;
 
 use std::io::Write as _;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use cellar_client::{Cell, CellName, Ports};
-
-use crate::cell_directory::{self, Identity, Part};
+use crate::cell_directory::{Identity, Part};
 use crate::default_directory;
 use crate::failure::{Failure, Outcome};
+use crate::osd_serve;
+use crate::serve::{self, Role};
 use crate::service_manager::Announced;
 use crate::stop_signals::StopSignals;
-
-/// The name of a new cell if none is given.
-const DEFAULT_CELL: &str = "demo.cell";
 
 // A later option overrides an earlier one: the words of a configuration file come first.
 #[derive(Debug, clap::Args)]
@@ -68,16 +66,34 @@ pub(crate) struct Options {
     /// Options of the command line override it. 'cellar config check FILE' checks it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Directory of the cell; made if it is missing. Default: ./cell-data.
+    /// Directory of the cell; made if it is missing. Default of 'cellar serve': /var/lib/cellar.
+    /// Default of 'cellar up': ./cell-data, unless it is missing and /var/lib/cellar holds a cell.
     #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
     dir: Option<PathBuf>,
+    /// Roles to run: databases, fileserver, osds. Default: those for which the directory was made;
+    /// 'cellar up' makes a new cell with databases and a file server.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "ROLE,...",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    pub(crate) roles: Vec<Role>,
+    /// A new directory needs roles.
+    #[arg(skip)]
+    pub(crate) must_name_roles: bool,
     /// Name of the cell. Default: its present name, or demo.cell for a new cell.
     #[arg(long, value_name = "NAME")]
     cell: Option<String>,
     /// Run only a file server, and join the cell of this directory: a copy of another server's
     /// server-etc, or of OpenAFS's /etc/openafs/server. Needed once; its files are copied.
     #[arg(long, value_name = "SERVER-ETC")]
-    join: Option<PathBuf>,
+    pub(crate) join: Option<PathBuf>,
+    /// Make root.afs and root.cell on this file server, if the cell does not have them. Needed once
+    /// in a cell that began with databases alone.
+    #[arg(long)]
+    first_volumes: bool,
     /// Address to answer on; it is registered for clients. Default: the last one, or 127.0.0.1 for
     /// a new cell, which only this machine can reach. 0.0.0.0 answers on all addresses.
     #[arg(long, value_name = "ADDRESS")]
@@ -95,6 +111,13 @@ pub(crate) struct Options {
     /// devices run in any case.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=64))]
     osds: u32,
+    /// If devices are the only role: their numbers in the cell's list ('cellar osd list').
+    /// Default: those that the directory has. Device 7 is in osd7.
+    #[arg(long = "id", value_name = "N,...", value_delimiter = ',')]
+    ids: Vec<u32>,
+    /// If devices are the only role: their port. Default: the file server's + 6.
+    #[arg(long, value_name = "PORT")]
+    osd_port: Option<u16>,
     /// Location of this server, as far as known. Objects of its files go to devices of the same
     /// site, if there are enough. Default: the last one given; '' for none.
     #[arg(long, value_name = "SITE/ROOM/RACK/HOST", value_parser = osds::location)]
@@ -126,9 +149,22 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The configuration file.
-    pub(crate) fn config(&self) -> Option<&Path> {
-        self.config.as_deref()
+    /// The options for a process of devices alone.
+    fn devices(self, directory: PathBuf) -> osd_serve::Options {
+        osd_serve::Options {
+            dir: directory,
+            ids: self.ids,
+            cell: self.cell,
+            join: self.join,
+            bind: self.bind,
+            osd_port: self.osd_port,
+            fileserver_port: self.fileserver_port,
+            durability: self.durability,
+            damaged: self.damaged,
+            scrubbing: self.scrubbing,
+            metrics: self.metrics,
+            shards: self.shards,
+        }
     }
 }
 
@@ -161,8 +197,18 @@ pub(crate) fn wall_clock() -> Duration {
 
 pub(crate) fn run(options: Options) -> Outcome {
     let start = Instant::now();
-    let metrics = options.metrics.listen()?;
     let directory = default_directory::named_or_default(options.dir.as_deref())?;
+    if serve::is_devices_alone(&options, &directory) {
+        return osd_serve::serve(options.devices(directory.path().to_owned()));
+    }
+    if !directory.identity_file().exists() {
+        serve::check_named(&options, directory.path())?;
+    }
+    if !directory.path().exists() {
+        // A refusal leaves nothing behind.
+        decide::decide(&options, None)?;
+    }
+    let metrics = options.metrics.listen()?;
     cellar_private::passage(directory.path()).map_err(|cause| {
         Failure::new(format!(
             "cannot make {}: {cause}",
@@ -174,7 +220,7 @@ pub(crate) fn run(options: Options) -> Outcome {
     narrow::contents(&directory)?;
     options.damaged.check(directory.path())?;
     let known = directory.identity()?;
-    let mut identity = decide(&options, known.as_ref())?;
+    let mut identity = decide::decide(&options, known.as_ref())?;
     if known.is_none() {
         // Existing volumes are left as they are.
         identity.complete = pieces::take_over(&directory, &options.new)?;
@@ -200,6 +246,9 @@ pub(crate) fn run(options: Options) -> Outcome {
         let known = known.clone().filter(|_| !is_new);
         let known = known.map(|known| Identity { used, ..known });
         directory.write_identity(known.as_ref().unwrap_or(&identity))?;
+    }
+    if options.first_volumes {
+        roles.missing_volumes(&identity)?;
     }
     if is_new {
         roles.first_volumes(&identity)?;
@@ -237,218 +286,13 @@ pub(crate) fn run(options: Options) -> Outcome {
     announced.stopping();
     drop(metrics);
     running.stop()?;
-    tracing::info!("stopped; 'cellar up' starts the cell again");
+    tracing::info!("stopped");
     Ok(())
-}
-
-/// The identity of the cell: the known one, changed by the command line.
-fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
-    let default = Path::new(cell_directory::DEFAULT);
-    let place = options.dir.as_deref().unwrap_or(default);
-    let ports = match (options.fileserver_port, known) {
-        (Some(port), _) => Ports::based_at(port)
-            .ok_or_else(|| Failure::usage(format!("{port}: choose a port from 1 to 65528")))?,
-        (None, Some(known)) => known.cell.ports,
-        (None, None) => Ports::default(),
-    };
-    let joined = options.join.as_deref();
-    let joined = joined.map(|etc| join::cell_of(etc, ports)).transpose()?;
-    if let Some(known) = known.filter(|known| known.part == Part::Whole)
-        && joined.is_some()
-    {
-        return Err(Failure::new(format!(
-            "{} holds the whole cell {}: join with another --dir",
-            place.display(),
-            known.cell.name
-        )));
-    }
-    let wanted = options.cell.as_deref().map(CellName::new).transpose()?;
-    if let (Some(joined), Some(wanted)) = (&joined, &wanted)
-        && joined.name != *wanted
-    {
-        return Err(Failure::usage(format!(
-            "--join names cell {}, --cell {wanted}: leave --cell out",
-            joined.name
-        )));
-    }
-    let wanted = wanted.or_else(|| joined.as_ref().map(|cell| cell.name.clone()));
-    if let (Some(known), Some(wanted)) = (known, &wanted)
-        && known.cell.name != *wanted
-    {
-        return Err(Failure::new(format!(
-            "{} holds cell {}, not {wanted}: leave --cell out, or make another cell with --dir",
-            place.display(),
-            known.cell.name
-        )));
-    }
-    let name = match (wanted, known) {
-        (Some(name), _) => name,
-        (None, Some(known)) => known.cell.name.clone(),
-        (None, None) => CellName::new(DEFAULT_CELL)?,
-    };
-    let part = match (&joined, known) {
-        (Some(_), _) => Part::Fileserver,
-        (None, Some(known)) => known.part,
-        (None, None) => Part::Whole,
-    };
-    let database_servers = |own: IpAddr| match (joined, known) {
-        (Some(cell), _) => cell.database_servers,
-        (None, Some(known)) if part == Part::Fileserver => known.cell.database_servers.clone(),
-        _ => vec![own],
-    };
-    let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let bind = options
-        .bind
-        .unwrap_or_else(|| known.map_or(loopback, |known| known.bind));
-    let address = if bind.is_unspecified() {
-        own_address()?
-    } else {
-        bind
-    };
-    if !address.is_ipv4() {
-        return Err(Failure::usage(format!(
-            "{address}: AFS databases list servers by IPv4 addresses; bind one of those"
-        )));
-    }
-    Ok(Identity {
-        cell: Cell {
-            name,
-            database_servers: database_servers(address),
-            ports,
-        },
-        part,
-        address,
-        server_uuid: known.map_or_else(
-            || *uuid::Uuid::new_v4().as_bytes(),
-            |known| known.server_uuid,
-        ),
-        bind,
-        location: given_or_last(&options.location, known.map(|known| &known.location)),
-        owner: given_or_last(&options.owner, known.map(|known| &known.owner)),
-        complete: known.is_some_and(|known| known.complete),
-        used: known.and_then(|known| known.used.clone()),
-    })
-}
-
-/// The value given now, otherwise the last value.
-fn given_or_last(now: &Option<String>, last: Option<&String>) -> String {
-    now.as_ref().or(last).cloned().unwrap_or_default()
-}
-
-/// The address by which other machines see this one: the source address of packets to them.
-fn own_address() -> Outcome<IpAddr> {
-    let ask = || -> std::io::Result<IpAddr> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        // A documentation address. It is routed like any other, and connect(2) sends nothing.
-        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 7000))?;
-        Ok(socket.local_addr()?.ip())
-    };
-    ask().map_err(|cause| {
-        Failure::new(format!(
-            "cannot find the address by which clients reach this machine, since it has no route ({cause}); \
-             name one with --bind ADDRESS"
-        ))
-    })
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::{Args as _, FromArgMatches as _};
-
     use super::*;
-
-    /// The options of an empty command line.
-    fn options() -> Options {
-        let command = Options::augment_args(clap::Command::new("up"));
-        // Without the environment of the test.
-        let matches = command
-            .mut_arg("dir", |dir| dir.env(None))
-            .get_matches_from(["up"]);
-        Options::from_arg_matches(&matches).expect("options")
-    }
-
-    #[test]
-    fn a_new_cell_is_this_machines_own() {
-        let identity = decide(&options(), None).expect("identity");
-        assert_eq!(identity.cell.name.as_str(), DEFAULT_CELL);
-        assert_eq!(
-            identity.cell.database_servers,
-            [IpAddr::from([127, 0, 0, 1])]
-        );
-        assert_eq!(identity.cell.ports, Ports::default());
-        assert!(!identity.complete);
-    }
-
-    #[test]
-    fn a_known_cell_keeps_what_it_has() {
-        let known = decide(
-            &Options {
-                cell: Some("a.org".to_owned()),
-                bind: Some(IpAddr::from([192, 0, 2, 1])),
-                fileserver_port: Some(17000),
-                ..options()
-            },
-            None,
-        )
-        .expect("first");
-        let again = decide(&options(), Some(&known)).expect("again");
-        assert_eq!(again, known);
-        let moved = Options {
-            bind: Some(IpAddr::from([192, 0, 2, 2])),
-            location: Some("hq/r1".to_owned()),
-            owner: Some("physics".to_owned()),
-            ..options()
-        };
-        let moved = decide(&moved, Some(&known)).expect("moved");
-        assert_eq!((&*moved.location, &*moved.owner), ("hq/r1", "physics"));
-        let without_owner = Options {
-            owner: Some(String::new()),
-            ..options()
-        };
-        let without_owner = decide(&without_owner, Some(&moved)).expect("without owner");
-        assert_eq!(
-            (&*without_owner.location, &*without_owner.owner),
-            ("hq/r1", "")
-        );
-        assert_eq!(moved.server_uuid, known.server_uuid);
-        assert_eq!(moved.cell.database_servers, [IpAddr::from([192, 0, 2, 2])]);
-        let renamed = Options {
-            cell: Some("b.org".to_owned()),
-            ..options()
-        };
-        assert!(decide(&renamed, Some(&known)).is_err());
-    }
-
-    #[test]
-    fn a_file_server_joins_once() {
-        let etc = tempfile::tempdir().expect("tempdir");
-        std::fs::write(etc.path().join("ThisCell"), "a.org\n").expect("write");
-        let list = ">a.org\n192.0.2.1 #db\n";
-        std::fs::write(etc.path().join("CellServDB"), list).expect("write");
-        let join = || Options {
-            join: Some(etc.path().to_owned()),
-            bind: Some(IpAddr::from([192, 0, 2, 9])),
-            ..options()
-        };
-        let joined = decide(&join(), None).expect("joined");
-        assert_eq!(joined.part, Part::Fileserver);
-        assert_eq!(joined.cell.name.as_str(), "a.org");
-        assert_eq!(joined.cell.database_servers, [IpAddr::from([192, 0, 2, 1])]);
-        assert_eq!(joined.address, IpAddr::from([192, 0, 2, 9]));
-        assert_eq!(decide(&options(), Some(&joined)).expect("again"), joined);
-        assert_eq!(decide(&join(), Some(&joined)).expect("repeated"), joined);
-        let other = Options {
-            cell: Some("b.org".to_owned()),
-            ..join()
-        };
-        assert!(decide(&other, None).is_err());
-        let whole = Options {
-            cell: Some("a.org".to_owned()),
-            ..options()
-        };
-        let whole = decide(&whole, None).expect("whole");
-        assert!(decide(&join(), Some(&whole)).is_err());
-    }
 
     #[test]
     fn durability_modes() {

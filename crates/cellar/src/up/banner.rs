@@ -1,6 +1,7 @@
 //! The text that `cellar up` prints when the cell is up: how to reach it.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 use cellar_client::Ports;
@@ -22,19 +23,18 @@ pub(super) fn text(
     let cell = &identity.cell;
     let name = &cell.name;
     let ports = &cell.ports;
-    if identity.part == Part::Fileserver {
-        return of_a_file_server(directory, identity, partitions, is_new, durability, took);
+    match identity.part {
+        Part::Whole => {}
+        Part::Fileserver => {
+            return of_a_file_server(directory, identity, partitions, is_new, durability, took);
+        }
+        Part::Databases => return of_databases(directory, identity, is_new, took),
     }
     let address = identity.address.to_string();
     let here = directory.path();
     let shown = std::path::absolute(here).unwrap_or_else(|_| here.to_owned());
     let shown = shown.display();
-    // Commands find ./cell-data without an option.
-    let option = if here == std::path::Path::new(cell_directory::DEFAULT) {
-        String::new()
-    } else {
-        format!(" --dir {}", here.display())
-    };
+    let option = dir_option(here);
     let verb = if is_new {
         "was created and is up"
     } else {
@@ -111,6 +111,15 @@ OpenAFS's user-space client (as root; Debian: openafs-fuse):
     text
 }
 
+/// The option with which commands find the directory, with a blank in front; empty if they find it
+/// without one.
+fn dir_option(here: &Path) -> String {
+    match here.to_str() {
+        Some(cell_directory::DEFAULT | cell_directory::SYSTEM) => String::new(),
+        _ => format!(" --dir {}", here.display()),
+    }
+}
+
 /// A line about the changes that a power cut loses with relaxed durability.
 pub(crate) fn loss(durability: Durability) -> Option<String> {
     match durability {
@@ -126,6 +135,49 @@ pub(crate) fn loss(durability: Durability) -> Option<String> {
 fn names(partitions: &[PartitionId]) -> String {
     let names: Vec<_> = partitions.iter().map(ToString::to_string).collect();
     names.join(", ")
+}
+
+/// The text of databases without a file server.
+fn of_databases(
+    directory: &CellDirectory,
+    identity: &Identity,
+    is_new: bool,
+    took: Duration,
+) -> String {
+    let Identity { cell, address, .. } = identity;
+    let here = directory.path();
+    let hint = match identity.bind.is_loopback() {
+        true => {
+            "\n  Only this machine can reach them; 'cellar serve --bind ADDRESS' makes them reachable for others."
+        }
+        false => "",
+    };
+    let verb = if is_new {
+        "were created and are up"
+    } else {
+        "are up"
+    };
+    format!(
+        "\nThe databases of cell {} {verb}, in {} ({:.2} s)
+  at {address}: locations {}, users {}, overseer {} (UDP){hint}
+
+A file server joins with a copy of {}, which holds the cell's key:
+  cellar serve fileserver --bind ADDRESS --join SERVER-ETC --first-volumes     (the cell's first file server)
+  cellar serve fileserver --bind ADDRESS --join SERVER-ETC
+
+For the CellServDB of AFS clients:\n{}
+
+Ctrl-C stops it; 'cellar serve{}' starts it again.\n",
+        cell.name,
+        here.display(),
+        took.as_secs_f64(),
+        cell.ports.location,
+        cell.ports.protection,
+        cell.ports.overseer,
+        directory.server_etc().display(),
+        cell.cell_serv_db().trim_end(),
+        dir_option(here),
+    )
 }
 
 /// The text of a file server that has joined a cell.

@@ -4,50 +4,121 @@
 //! Every step first checks whether it was done, so the whole can be repeated after a crash. A
 //! volume is found by its name on the partition, and its ids are consecutive. An existing mount
 //! point is left.
+//!
+//! A file server that joins a cell makes `root.afs` and `root.cell` only if it is asked to
+//! (`--first-volumes`), and only those that the location database does not have.
 
-use cellar_dbserver::Identity as Caller;
 use cellar_volume::{Context, Error as StoreError, NewVnode, Partition, Volume, VolumeSpec};
 use cellar_wire::acl::{AccessList, AclEntry, Rights};
 use cellar_wire::ids::{AfsTime, AfsUuid, PartitionId, ViceId, VolumeId};
-use cellar_wire::{List, vl};
+use cellar_wire::{AbortCode, List, vl};
 use std::sync::Arc;
 
-use super::databases::OwnDatabases;
+use super::databases::Databases;
 use crate::cell_directory::Identity;
 use crate::failure::{Failure, Outcome};
 
 /// Volumes read in one step of the search by name.
 const PAGE: usize = 1000;
 
+/// The quota of the root volumes, in blocks of 1 KiB.
+const FIRST_QUOTA: u32 = 5000;
+
 /// The right of `system:anyuser` in the scratch volume.
 const SCRATCH_RIGHTS: Rights = Rights(63);
 
-/// Makes the missing ones of the first volumes, on a partition.
-pub(super) fn first_volumes(
-    databases: &OwnDatabases,
+/// Makes the missing ones of the first volumes of a joined cell, on a partition.
+pub(super) fn missing_volumes(
+    databases: &Databases,
     (at, partition): (PartitionId, &Partition),
     identity: &Identity,
 ) -> Outcome {
-    databases.register(identity)?;
+    register(databases, identity)?;
+    let look = Rights::READ | Rights::LOOKUP;
+    let volume = |name| {
+        if find(partition, name).map_err(Failure::new)?.is_none() && is_listed(databases, name)? {
+            tracing::info!(name, "the cell has this volume already");
+            return Ok(None);
+        }
+        let (volume, id) = volume(databases, partition, name, FIRST_QUOTA, look)?;
+        list_volume(databases, at, identity, name, id)?;
+        Ok::<_, Failure>(Some(volume))
+    };
+    let root_afs = volume("root.afs")?;
+    volume("root.cell")?;
+    match root_afs {
+        Some(root_afs) => mount_cell(&root_afs, identity),
+        None => Ok(()),
+    }
+}
+
+/// Makes the missing ones of the first volumes of a new cell, on a partition.
+pub(super) fn first_volumes(
+    databases: &Databases,
+    (at, partition): (PartitionId, &Partition),
+    identity: &Identity,
+) -> Outcome {
+    register(databases, identity)?;
     let look = Rights::READ | Rights::LOOKUP;
     let volume = |name, quota, rights| {
         let (volume, id) = volume(databases, partition, name, quota, rights)?;
         list_volume(databases, at, identity, name, id)?;
         Ok::<_, Failure>(volume)
     };
-    let root_afs = volume("root.afs", 5000, look)?;
-    let root_cell = volume("root.cell", 5000, look)?;
+    let root_afs = volume("root.afs", FIRST_QUOTA, look)?;
+    let root_cell = volume("root.cell", FIRST_QUOTA, look)?;
     // The scratch volume may fill the partition.
     volume("scratch", 0, SCRATCH_RIGHTS)?;
+    mount_cell(&root_afs, identity)?;
+    mount(&root_cell, "scratch", "#scratch.")
+}
+
+/// Mounts `root.cell` in `root.afs`, under the names of its read-only and read-write form.
+fn mount_cell(root_afs: &Volume, identity: &Identity) -> Outcome {
     let cell = identity.cell.name.as_str();
-    mount(&root_afs, cell, "#root.cell.")?;
-    mount(&root_afs, &format!(".{cell}"), "%root.cell.")?;
-    mount(&root_cell, "scratch", "#scratch.")?;
-    Ok(())
+    mount(root_afs, cell, "#root.cell.")?;
+    mount(root_afs, &format!(".{cell}"), "%root.cell.")
+}
+
+/// Registers the file server's UUID and address.
+pub(super) fn register(databases: &Databases, identity: &Identity) -> Outcome {
+    let arguments = vl::RegisterAddrs {
+        uuid: uuid(identity),
+        spare1: 0,
+        addrs: List::from_iter_cut(identity.v4_address()),
+    };
+    let registered = databases.ask_locations(arguments);
+    registered.map(|_| ()).map_err(|code| {
+        Failure::new(format!(
+            "cannot register the file server's address with the location database: {code}. Do the \
+             database servers run, and can this machine reach them?"
+        ))
+    })
+}
+
+/// Whether the location database has a volume of that name.
+fn is_listed(databases: &Databases, name: &str) -> Outcome<bool> {
+    let arguments = vl::GetEntryByNameN {
+        volumename: vl::VolumeNameArgument::try_from(name)?,
+    };
+    match databases.ask_locations(arguments) {
+        Ok(_) => Ok(true),
+        Err(AbortCode::VL_NOENT) => Ok(false),
+        Err(code) => Err(Failure::new(format!(
+            "cannot look for volume {name}: {code}"
+        ))),
+    }
+}
+
+/// Reserves consecutive volume ids.
+fn new_volume_ids(databases: &Databases, count: u32) -> Outcome<VolumeId> {
+    let reply = databases.ask_locations(vl::GetNewVolumeId { bump: count });
+    let reply = reply.map_err(|code| Failure::new(format!("cannot reserve volume ids: {code}")))?;
+    Ok(reply.newvolumid)
 }
 
 fn volume(
-    databases: &OwnDatabases,
+    databases: &Databases,
     partition: &Partition,
     name: &str,
     max_quota: u32,
@@ -66,7 +137,7 @@ fn volume(
             (volume, id)
         }
         None => {
-            let id = databases.new_volume_ids(3)?;
+            let id = new_volume_ids(databases, 3)?;
             let spec = VolumeSpec {
                 max_quota,
                 ..VolumeSpec::new(id, name, ViceId(0), now())
@@ -108,7 +179,7 @@ fn find(partition: &Partition, name: &str) -> Result<Option<VolumeId>, StoreErro
 
 /// Enters a volume into the VLDB, unless it has an entry.
 fn list_volume(
-    databases: &OwnDatabases,
+    databases: &Databases,
     at: PartitionId,
     identity: &Identity,
     name: &str,
@@ -121,9 +192,9 @@ fn list_volume(
         volid: id,
         voltype: vl::RWVOL,
     };
-    match databases.vl.ask(Caller::Superuser, arguments) {
+    match databases.ask_locations(arguments) {
         Ok(_) => return Ok(()),
-        Err(cellar_wire::AbortCode::VL_NOENT) => {}
+        Err(AbortCode::VL_NOENT) => {}
         Err(code) => return Err(refused(code)),
     }
     let newentry = vl::NvldbEntry {
@@ -138,9 +209,7 @@ fn list_volume(
         flags: vl::VLF_RWEXISTS,
         match_index: 0,
     };
-    let created = databases
-        .vl
-        .ask(Caller::Superuser, vl::CreateEntryN { newentry });
+    let created = databases.ask_locations(vl::CreateEntryN { newentry });
     created.map(|_| ()).map_err(refused)
 }
 

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use cellar_celldb::{DatabaseId, Embedded, Error as DatabaseError};
 use cellar_client::Cell;
 use cellar_dbserver::{
-    Clock, Database, DiskService, Identity as Caller, OsdDb, OsdDbService, Pr, PrService, Vl,
-    VlService, VoteService,
+    Answer, Clock, Database, DiskService, Identity as Caller, OsdDb, OsdDbService, Pr, PrService,
+    Vl, VlService, VoteService,
 };
 use cellar_fileserver::{CellServers, FileServer, Locations, Protection};
 use cellar_rpc::{Runtime, Service};
-use cellar_wire::ids::{AfsTime, VolumeId};
-use cellar_wire::osddb::{CreateOsd, GetOsd, OsdEntry};
-use cellar_wire::{AbortCode, List, vl};
+use cellar_wire::ids::AfsTime;
+use cellar_wire::osddb::{self, CreateOsd, GetOsd, OsdEntry};
+use cellar_wire::package::Procedure;
+use cellar_wire::{AbortCode, vl};
 
 use super::bootstrap;
 use super::copies::Copies;
@@ -22,7 +23,7 @@ use super::protection::{OwnLocations, OwnProtection};
 use super::remote_databases::RemoteDatabases;
 use super::trust::Trust;
 use super::wall_clock;
-use crate::cell_directory::{CellDirectory, Identity, Part};
+use crate::cell_directory::{CellDirectory, Identity};
 use crate::failure::{Failure, Outcome};
 
 /// The place of the databases.
@@ -32,7 +33,7 @@ pub(super) enum Databases {
 }
 
 impl Databases {
-    /// Opens the databases of a whole cell. A file server only gets a client of the database
+    /// Opens the databases if they are here. A file server alone gets a client of the database
     /// servers.
     pub(super) fn open(
         directory: &CellDirectory,
@@ -41,9 +42,9 @@ impl Databases {
         runtime: &Runtime,
         new: &New,
     ) -> Outcome<Self> {
-        match identity.part {
-            Part::Whole => OwnDatabases::open(directory, identity, trust, new).map(Self::Here),
-            Part::Fileserver => {
+        match identity.part.has_databases() {
+            true => OwnDatabases::open(directory, identity, trust, new).map(Self::Here),
+            false => {
                 let cell: &Cell = &identity.cell;
                 let elsewhere = RemoteDatabases::new(runtime, cell, &trust.authority)?;
                 Ok(Self::RemoteDatabases(Arc::new(elsewhere)))
@@ -92,6 +93,18 @@ impl Databases {
         })
     }
 
+    /// Calls the location database as a superuser. If the databases are elsewhere, this blocks; it
+    /// is for the start, before anything is served.
+    pub(super) fn ask_locations<P: Procedure + Answer<Vl>>(
+        &self,
+        arguments: P,
+    ) -> Result<P::Reply, AbortCode> {
+        match self {
+            Self::Here(own) => own.vl.ask(Caller::Superuser, arguments),
+            Self::RemoteDatabases(elsewhere) => elsewhere.ask_now(&vl::PACKAGE, &arguments),
+        }
+    }
+
     /// Registers the file server's UUID and address. If the databases are elsewhere, this continues
     /// in the background until one of their servers accepts. Files are served meanwhile.
     pub(super) fn register(
@@ -101,7 +114,7 @@ impl Databases {
         identity: &Identity,
     ) -> Outcome {
         match self {
-            Self::Here(own) => own.register(identity),
+            Self::Here(_) => bootstrap::register(self, identity),
             Self::RemoteDatabases(elsewhere) => {
                 elsewhere.register(runtime, fileserver, identity);
                 Ok(())
@@ -114,7 +127,7 @@ impl OsdTable for Databases {
     fn get(&self, asked: GetOsd) -> Result<OsdEntry, AbortCode> {
         match self {
             Self::Here(own) => own.osddb.ask(Caller::Superuser, asked),
-            Self::RemoteDatabases(elsewhere) => elsewhere.ask_osds(asked),
+            Self::RemoteDatabases(elsewhere) => elsewhere.ask_now(&osddb::PACKAGE, &asked),
         }
         .map(|reply| reply.osd.entry)
     }
@@ -123,7 +136,7 @@ impl OsdTable for Databases {
         let asked = CreateOsd { entry };
         match self {
             Self::Here(own) => own.osddb.ask(Caller::Superuser, asked),
-            Self::RemoteDatabases(elsewhere) => elsewhere.ask_osds(asked),
+            Self::RemoteDatabases(elsewhere) => elsewhere.ask_now(&osddb::PACKAGE, &asked),
         }
         .map(|reply| reply.id)
     }
@@ -133,7 +146,7 @@ impl OsdTable for Databases {
 pub(super) struct OwnDatabases {
     id: DatabaseId,
     _copies: Copies,
-    pub(super) vl: Arc<Vl>,
+    vl: Arc<Vl>,
     pr: Arc<Pr>,
     osddb: Arc<OsdDb>,
 }
@@ -185,29 +198,6 @@ impl OwnDatabases {
             vl: Arc::new(vl),
             pr: Arc::new(pr),
             osddb: Arc::new(osddb),
-        })
-    }
-
-    /// Reserves consecutive volume ids.
-    pub(super) fn new_volume_ids(&self, count: u32) -> Outcome<VolumeId> {
-        let reply = self
-            .vl
-            .ask(Caller::Superuser, vl::GetNewVolumeId { bump: count });
-        let reply =
-            reply.map_err(|code| Failure::new(format!("cannot reserve volume ids: {code}")))?;
-        Ok(reply.newvolumid)
-    }
-
-    /// Registers the file server's UUID and address.
-    pub(super) fn register(&self, identity: &Identity) -> Outcome {
-        let arguments = vl::RegisterAddrs {
-            uuid: bootstrap::uuid(identity),
-            spare1: 0,
-            addrs: List::from_iter_cut(identity.v4_address()),
-        };
-        let registered = self.vl.ask(Caller::Superuser, arguments);
-        registered.map(|_| ()).map_err(|code| {
-            Failure::new(format!("cannot register the file server's address: {code}"))
         })
     }
 

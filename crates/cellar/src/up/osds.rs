@@ -227,6 +227,18 @@ pub(crate) fn open(
     Ok(Some(OsdServer::new(config, devices)))
 }
 
+/// Says that devices are not served, if the directory has some.
+pub(super) fn warn_of_idle(directory: &Path) -> Outcome {
+    let devices: Vec<_> = find(directory)?.iter().map(|place| place.index).collect();
+    if !devices.is_empty() {
+        tracing::warn!(
+            directory = %directory.display(), ?devices,
+            "devices are here and are not served: the role 'osds' serves them"
+        );
+    }
+    Ok(())
+}
+
 /// Opens the object store of a device.
 pub(crate) fn store(
     path: &Path,
@@ -294,6 +306,12 @@ fn used(directory: &Path) -> Outcome<Vec<Used>> {
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(cause) => Err(Failure::new(format!("{}: {cause}", file.display()))),
     }
+}
+
+/// The numbers of the devices in a server's directory that were used.
+pub(crate) fn used_numbers(directory: &Path) -> Outcome<Vec<u32>> {
+    let used = used(directory)?;
+    Ok(used.iter().filter_map(|used| used.number).collect())
 }
 
 fn name_of(device: &Path) -> String {

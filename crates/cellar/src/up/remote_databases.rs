@@ -22,8 +22,8 @@ use cellar_fileserver::{Cps, FileServer, Locations, Protection, ProtectionError}
 use cellar_rpc::{CallError, Runtime, Security};
 use cellar_wire::AbortCode;
 use cellar_wire::ids::ViceId;
-use cellar_wire::package::Procedure;
-use cellar_wire::{osddb, pr, vl};
+use cellar_wire::package::{Package, Procedure};
+use cellar_wire::{pr, vl};
 
 use crate::cell_directory::Identity;
 use crate::failure::{Failure, Outcome};
@@ -97,9 +97,13 @@ impl RemoteDatabases {
         server.register(runtime, connections, &[address]);
     }
 
-    /// Calls the OSD database: the first of its servers that answers. Blocks; used at the start,
-    /// before anything is served.
-    pub(super) fn ask_osds<P: Procedure>(&self, asked: P) -> Result<P::Reply, AbortCode> {
+    /// Calls a service of the location servers: the first server that answers. Blocks; used at the
+    /// start, before anything is served.
+    pub(super) fn ask_now<P: Procedure>(
+        &self,
+        package: &'static Package,
+        asked: &P,
+    ) -> Result<P::Reply, AbortCode> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
@@ -108,11 +112,13 @@ impl RemoteDatabases {
             let mut last = AbortCode::RX_CALL_DEAD;
             for peer in self.cell.location_servers() {
                 let pool = self.client.servers();
-                let connection = pool.connection(&self.cell.name, peer, &osddb::PACKAGE);
-                match connection.call(&asked).await {
+                let connection = pool.connection(&self.cell.name, peer, package);
+                match connection.call(asked).await {
                     Ok(reply) => return Ok(reply),
                     Err(CallError::Aborted(code)) => last = code,
-                    Err(cause) => tracing::warn!(%peer, %cause, "an OSD database does not answer"),
+                    Err(cause) => {
+                        tracing::warn!(%peer, %cause, "a database server does not answer")
+                    }
                 }
             }
             Err(last)

@@ -24,6 +24,7 @@ use super::{Options, bootstrap, osds, partitions, pieces, wall_clock};
 use crate::cell_directory::{CellDirectory, Identity, Used};
 use crate::failure::{Failure, Outcome};
 use crate::metrics::Pages;
+use crate::serve::Role;
 
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
@@ -45,13 +46,12 @@ pub(super) struct Running {
     runtime: Runtime,
     /// Dropped after all others: that writes the last copy of the databases.
     databases: Databases,
-    fileserver: FileServer,
     parts: Parts,
     socket: Listener,
 }
 
 impl Roles {
-    /// Opens the databases and the partitions; makes missing ones.
+    /// Opens the databases, the partitions and the devices that run here; makes missing ones.
     pub(super) fn open(
         directory: &CellDirectory,
         identity: &Identity,
@@ -72,15 +72,33 @@ impl Roles {
         let keys = osds::keys(&trust.authority, &directory.server_etc())?;
         let mut config = osds::config(&trust.authority, keys.clone());
         options.scrubbing.set(&mut config);
-        let osds = osds::open(
-            directory.path(),
-            identity,
-            config,
-            options.durability,
-            &options.damaged,
-            options.osds,
-            &databases,
-        )?;
+        let roles = &options.roles;
+        let osds = match roles.is_empty() || roles.contains(&Role::Osds) {
+            true => osds::open(
+                directory.path(),
+                identity,
+                config,
+                options.durability,
+                &options.damaged,
+                // The role alone asks for a device.
+                options.osds.max(roles.contains(&Role::Osds).into()),
+                &databases,
+            )?,
+            false => {
+                osds::warn_of_idle(directory.path())?;
+                None
+            }
+        };
+        let partitions = match identity.part.has_fileserver() {
+            true => partitions::open(
+                directory,
+                identity,
+                &options.new,
+                options.durability,
+                &options.damaged,
+            )?,
+            false => Vec::new(),
+        };
         Ok(Self {
             databases,
             osds,
@@ -88,13 +106,7 @@ impl Roles {
             transaction_idle: Duration::from_secs(options.transaction_idle),
             keeping: options.keeping,
             trust,
-            partitions: partitions::open(
-                directory,
-                identity,
-                &options.new,
-                options.durability,
-                &options.damaged,
-            )?,
+            partitions,
             runtime,
         })
     }
@@ -111,25 +123,29 @@ impl Roles {
         pieces::used(directory, partitions, self.databases.id())
     }
 
-    /// Makes the missing ones of the cell's first volumes, on the first partition. A file server
-    /// that has joined a cell starts without volumes.
+    /// Makes the missing ones of a new cell's first volumes, on the first partition.
     pub(super) fn first_volumes(&self, identity: &Identity) -> Outcome {
         match (&self.databases, self.partitions.first()) {
-            (Databases::Here(own), Some((id, partition))) => {
-                bootstrap::first_volumes(own, (*id, partition), identity)
+            (Databases::Here(_), Some((id, partition))) => {
+                bootstrap::first_volumes(&self.databases, (*id, partition), identity)
             }
             _ => Ok(()),
         }
     }
 
-    /// Opens the ports and the administrator's socket, and registers the server's address.
-    /// With `probing`, the partitions' disks are probed for the metrics.
-    pub(super) fn start(
-        self,
-        directory: &CellDirectory,
-        identity: &Identity,
-        probing: bool,
-    ) -> Outcome<Running> {
+    /// Makes the missing ones of `root.afs` and `root.cell` for a cell that began with databases
+    /// alone.
+    pub(super) fn missing_volumes(&self, identity: &Identity) -> Outcome {
+        let Some((id, partition)) = self.partitions.first() else {
+            return Err(Failure::usage(
+                "--first-volumes makes volumes on a file server: give it to one",
+            ));
+        };
+        bootstrap::missing_volumes(&self.databases, (*id, partition), identity)
+    }
+
+    /// The file server with the partitions, before it answers.
+    fn file_server(&self, directory: &CellDirectory, identity: &Identity) -> FileServer {
         let mut config = FileConfig::new(bootstrap::uuid(identity), Arc::new(wall_clock));
         config.callback_state = Some(directory.callback_state());
         config.authority = Some(self.trust.authority.clone());
@@ -142,16 +158,29 @@ impl Roles {
         for (id, partition) in &self.partitions {
             fileserver.add_partition(*id, partition.clone());
         }
-        let services = Services::new(&self, &fileserver, directory, identity)?;
+        fileserver
+    }
+
+    /// Opens the ports and the administrator's socket, and registers the server's address.
+    /// With `probing`, the partitions' disks are probed for the metrics.
+    pub(super) fn start(
+        self,
+        directory: &CellDirectory,
+        identity: &Identity,
+        probing: bool,
+    ) -> Outcome<Running> {
+        let fileserver = identity.part.has_fileserver();
+        let fileserver = fileserver.then(|| self.file_server(directory, identity));
+        let services = Services::new(&self, fileserver.as_ref(), directory, identity)?;
         let answering = services
-            .open(&self.runtime, &fileserver, identity)
+            .open(&self.runtime, identity)
             .and_then(|ports| {
                 let disks = self.partitions.iter();
                 let disks = disks.map(|(id, _)| (*id, directory.partition(*id)));
                 let probes = probing.then(|| Probes::start(disks.collect()));
                 let parts = Parts {
                     probes: probes.transpose()?.map(Arc::new),
-                    fileserver: Some(fileserver.clone()),
+                    fileserver: fileserver.clone(),
                     partitions: self.partitions.clone(),
                     authority: self.trust.authority.clone(),
                     audit: self.trust.audit.clone(),
@@ -163,23 +192,25 @@ impl Roles {
                 Ok((socket, parts))
             })
             .and_then(|open| {
-                let registered = self
-                    .databases
-                    .register(&self.runtime, &fileserver, identity);
-                registered.map(|()| open)
+                if let Some(fileserver) = &fileserver {
+                    self.databases
+                        .register(&self.runtime, fileserver, identity)?;
+                }
+                Ok(open)
             });
         match answering {
             Ok((socket, parts)) => Ok(Running {
                 runtime: self.runtime,
                 databases: self.databases,
-                fileserver,
                 parts,
                 socket,
             }),
             Err(failure) => {
                 // Callback state was taken from its file; it is saved again.
                 self.runtime.shutdown();
-                fileserver.stop();
+                if let Some(fileserver) = fileserver {
+                    fileserver.stop();
+                }
                 Err(failure)
             }
         }
@@ -188,36 +219,39 @@ impl Roles {
 
 /// The services for the ports.
 struct Services {
-    files: Arc<dyn Service>,
-    file_objects: Arc<dyn Service>,
-    volumes: Arc<dyn Service>,
+    /// The services of the file server, if it is in this process.
+    files: Option<FileServices>,
     bozo: Arc<dyn Service>,
     osds: Option<(OsdServer, Arc<dyn Service>)>,
     keys: Arc<CapabilityKeys>,
     /// The services of the databases, if they are in this process.
     databases: Option<DatabaseServices>,
-    /// The file server's background work on objects.
-    upkeep: Upkeep,
     /// The security class that every port accepts beside anonymous calls.
     rxkad: Arc<dyn ServerSecurity>,
+}
+
+/// The services of a file server.
+struct FileServices {
+    server: FileServer,
+    files: Arc<dyn Service>,
+    objects: Arc<dyn Service>,
+    volumes: Arc<dyn Service>,
+    /// The background work on objects.
+    upkeep: Upkeep,
 }
 
 impl Services {
     fn new(
         roles: &Roles,
-        fileserver: &FileServer,
+        fileserver: Option<&FileServer>,
         directory: &CellDirectory,
         identity: &Identity,
     ) -> Outcome<Self> {
         let ports = &identity.cell.ports;
         // The words of OpenAFS's overseer for a file server with its volume server. Monitors search
         // for them.
-        let mut instances = vec![Instance::of_kind(
-            "fs",
-            "fs",
-            "file server running",
-            ports.fileserver,
-        )];
+        let file_instance = Instance::of_kind("fs", "fs", "file server running", ports.fileserver);
+        let mut instances: Vec<_> = fileserver.map(|_| file_instance).into_iter().collect();
         let databases = match &roles.databases {
             Databases::Here(own) => {
                 instances.push(Instance::new("ptserver", "", ports.protection));
@@ -236,13 +270,18 @@ impl Services {
         let key_file = directory.server_etc().join("KeyFileExt");
         let overseer = Overseer::new(cell, instances, now, trusted, audit.clone(), key_file);
         let (runtime, trust) = (&roles.runtime, &roles.trust);
+        let files = fileserver.map(|fileserver| {
+            let servers = roles.databases.cell_servers(runtime, identity, trust)?;
+            Ok::<_, Failure>(FileServices {
+                server: fileserver.clone(),
+                files: fileserver.file_service(),
+                objects: fileserver.object_service(),
+                volumes: fileserver.volume_service(),
+                upkeep: roles.keeping.upkeep(servers),
+            })
+        });
         Ok(Self {
-            upkeep: roles
-                .keeping
-                .upkeep(roles.databases.cell_servers(runtime, identity, trust)?),
-            files: fileserver.file_service(),
-            file_objects: fileserver.object_service(),
-            volumes: fileserver.volume_service(),
+            files: files.transpose()?,
             bozo: Arc::new(overseer.with_log("AuditLog", directory.audit_log())),
             keys: roles.keys.clone(),
             osds: osds.map(|server| (server.clone(), server.service())),
@@ -253,12 +292,7 @@ impl Services {
 
     /// Opens the ports. The file server's port is the last: a client that finds it finds all the
     /// others.
-    fn open(
-        &self,
-        runtime: &Runtime,
-        fileserver: &FileServer,
-        identity: &Identity,
-    ) -> Outcome<Vec<(&'static str, Port)>> {
+    fn open(&self, runtime: &Runtime, identity: &Identity) -> Outcome<Vec<(&'static str, Port)>> {
         let ports = &identity.cell.ports;
         let mut plan = Vec::new();
         if let Some(own) = &self.databases {
@@ -270,15 +304,20 @@ impl Services {
         if let Some((_, service)) = &self.osds {
             plan.push(("objects", osds::port(ports), vec![service]));
         }
-        plan.push(("volumes", ports.volume, vec![&self.volumes]));
+        if let Some(files) = &self.files {
+            plan.push(("volumes", ports.volume, vec![&files.volumes]));
+        }
         plan.push(("overseer", ports.overseer, vec![&self.bozo]));
-        let files = vec![&self.files, &self.file_objects];
-        plan.push(("files", ports.fileserver, files));
+        if let Some(files) = &self.files {
+            let services = vec![&files.files, &files.objects];
+            plan.push(("files", ports.fileserver, services));
+        }
         let mut opened = Vec::new();
         for (name, number, services) in plan {
             let address = SocketAddr::new(identity.bind, number);
-            if number == ports.fileserver {
-                fileserver.expect_objects();
+            let files = self.files.as_ref();
+            if let Some(files) = files.filter(|_| name == "files") {
+                files.server.expect_objects();
             }
             let mut config = PortConfig::new(address);
             config.services = services.into_iter().cloned().collect();
@@ -286,13 +325,13 @@ impl Services {
             let port = runtime
                 .open(config)
                 .map_err(|cause| Failure::of_port(&cause, address))?;
-            if number == ports.volume {
-                fileserver.serves_volumes_at(&port);
+            if let Some(files) = files.filter(|_| name == "volumes") {
+                files.server.serves_volumes_at(&port);
             }
-            if number == ports.fileserver {
-                fileserver.start(runtime, &port);
-                osds::use_objects(fileserver, runtime, &port, identity, &self.keys);
-                fileserver.keep_objects(runtime, self.upkeep.clone());
+            if let Some(files) = files.filter(|_| name == "files") {
+                files.server.start(runtime, &port);
+                osds::use_objects(&files.server, runtime, &port, identity, &self.keys);
+                files.server.keep_objects(runtime, files.upkeep.clone());
             }
             if let Some((server, _)) = self.osds.as_ref().filter(|_| name == "objects") {
                 server.start(runtime, &port);
@@ -309,13 +348,10 @@ impl Services {
         directory: &CellDirectory,
         statistics: Arc<dyn Service>,
     ) -> Outcome<Listener> {
-        let mut all = vec![
-            &self.files,
-            &self.file_objects,
-            &self.volumes,
-            &self.bozo,
-            &statistics,
-        ];
+        let mut all = vec![&self.bozo, &statistics];
+        if let Some(files) = &self.files {
+            all.extend([&files.files, &files.objects, &files.volumes]);
+        }
         if let Some(own) = &self.databases {
             all.extend([&own.vl, &own.pr, &own.osddb]);
         }
@@ -347,7 +383,9 @@ impl Running {
     pub(super) fn stop(self) -> Outcome {
         drop(self.socket);
         self.runtime.shutdown();
-        self.fileserver.stop();
+        if let Some(fileserver) = &self.parts.fileserver {
+            fileserver.stop();
+        }
         if let Some(osds) = &self.parts.osds {
             osds.stop().map_err(|cause| {
                 Failure::new(format!(

@@ -12,7 +12,7 @@ use cellar_auth::audit::Audit;
 use cellar_auth::{Authority, Enctype, SecretKey};
 
 use super::pieces::{self, New};
-use crate::cell_directory::{CellDirectory, Identity, Part};
+use crate::cell_directory::{CellDirectory, Identity};
 use crate::failure::{Failure, Outcome};
 
 /// The version of a new cell's first key.
@@ -33,13 +33,13 @@ impl Trust {
             |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", etc.display()));
         cellar_private::directory(&etc).map_err(|cause| at(&cause))?;
         // In a file server that has joined, the directory belongs to the cell and is only read.
-        if identity.part == Part::Whole {
+        if identity.part.has_databases() {
             directory.write_server_etc(identity)?;
         }
         let name = identity.cell.name.as_str();
         let authority = Authority::open(&etc, name).map_err(|cause| at(&cause))?;
         let without_key = authority.keys().list().is_empty();
-        if without_key && identity.part == Part::Fileserver {
+        if without_key && !identity.part.has_databases() {
             return Err(at(&format!(
                 "no key of cell {name} here: copy KeyFileExt or rxkad.keytab from another of its servers"
             )));

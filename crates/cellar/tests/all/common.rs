@@ -19,7 +19,9 @@ pub(crate) const SECOND: &str = "127.0.0.2";
 pub(crate) struct Cell {
     pub(crate) home: tempfile::TempDir,
     pub(crate) port: u16,
-    /// The options of `cellar up`.
+    /// `up` or `serve`.
+    command: &'static str,
+    /// The options of the command.
     options: Vec<String>,
     server: Option<Child>,
     /// The output of its last start.
@@ -94,6 +96,14 @@ impl Cell {
         cell
     }
 
+    /// Makes and starts a server with these words of `serve`.
+    pub(crate) fn serving(port: u16, words: &[&str]) -> Self {
+        let mut cell = Self::prepared(port, words);
+        cell.command = "serve";
+        cell.first_start();
+        cell
+    }
+
     /// Makes and starts a server at these ports with these options of `up`.
     pub(crate) fn with_options(port: u16, options: &[&str]) -> Self {
         let mut cell = Self::prepared(port, options);
@@ -126,6 +136,7 @@ impl Cell {
         Self {
             home: tempfile::tempdir().expect("a temporary directory"),
             port,
+            command: "up",
             options: options.iter().map(|word| (*word).to_owned()).collect(),
             server: None,
             banner: String::new(),
@@ -151,7 +162,7 @@ impl Cell {
     /// Starts the server and waits until it reports that the cell is up.
     pub(crate) fn start(&mut self) {
         let mut server = Command::new(env!("CARGO_BIN_EXE_cellar"))
-            .args(["up", "--dir"])
+            .args([self.command, "--dir"])
             .arg(self.directory())
             .args(&self.options)
             .args(["--fileserver-port", &self.port.to_string()])

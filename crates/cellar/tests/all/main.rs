@@ -20,5 +20,6 @@ mod objects_upkeep;
 mod objects_volumes;
 mod osd;
 mod refill;
+mod serve;
 mod service_manager;
 mod vos;
