@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! DIR/cell.json        name, server UUID, address, ports, roles here; written with a new cell
+//! DIR/last-start.toml  options for later starts
 //! DIR/lock             held (flock) by the running server
 //! DIR/admin.sock       the local administrator's socket, while the server runs
 //! DIR/db/              the cell databases, if they are here

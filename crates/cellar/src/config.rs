@@ -131,19 +131,6 @@ fn value_in(matches: &ArgMatches, id: &str, is_switch: bool) -> Value {
         return matches.get_flag(id).into();
     }
     let words = matches.get_raw(id).into_iter().flatten();
-    let words: Vec<_> = words
-        .map(|word| {
-            let word = word.to_string_lossy();
-            // A number with a sign or zeros in front is a word.
-            match word.parse::<u64>() {
-                Ok(number) if number.to_string() == word => number.into(),
-                _ => Value::from(word),
-            }
-        })
-        .collect();
-    match <[Value; 1]>::try_from(words) {
-        Ok([word]) => word,
-        Err(words) if words.is_empty() => Value::Null,
-        Err(words) => words.into(),
-    }
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    settings::json_of(&words)
 }

@@ -1,9 +1,11 @@
-//! The command line of a daemon: its own words behind those of a configuration file.
+//! The command line of a daemon: its own words behind those of the last start and of a
+//! configuration file.
 //!
 //! | source | overrides |
 //! | --- | --- |
 //! | command line | all others |
-//! | configuration file | environment and defaults |
+//! | configuration file | the last start, environment and defaults |
+//! | last start ([`crate::last_start`]) | environment and defaults |
 //!
 //! `cellar serve` reads `/etc/cellar/cellar.toml` if no file is named and that one exists. `cellar
 //! up` reads it only if it runs the cell in `/var/lib/cellar`; otherwise the file of the machine's
@@ -18,6 +20,7 @@ use clap::{ArgMatches, Command};
 use crate::cell_directory;
 use crate::default_directory;
 use crate::failure::Outcome;
+use crate::last_start::LastStart;
 use crate::settings::Settings;
 
 /// The configuration file of the servers that this machine runs as a service.
@@ -28,6 +31,7 @@ pub(crate) const CONFIG: &str = "/etc/cellar/cellar.toml";
 pub(crate) enum Daemon {
     Up,
     Serve,
+    OsdServe,
 }
 
 impl Daemon {
@@ -35,17 +39,18 @@ impl Daemon {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Up => "up",
-            Self::Serve => "serve",
+            Self::Serve | Self::OsdServe => "serve",
         }
     }
 }
 
-/// The words to put in front of those of the command line. `given` is the parsed command line.
+/// The words to put in front of those of the command line, and the options to keep for later
+/// starts. `given` is the parsed command line.
 pub(crate) fn words(
     daemon: Daemon,
     command: &Command,
     given: &ArgMatches,
-) -> Outcome<Vec<OsString>> {
+) -> Outcome<(Vec<OsString>, LastStart)> {
     // Not every daemon has every option.
     let has = |id: &str| {
         command
@@ -53,7 +58,10 @@ pub(crate) fn words(
             .any(|argument| argument.get_id() == id)
     };
     let on_line = |id: &str| has(id) && given.value_source(id) == Some(ValueSource::CommandLine);
-    let path = |id: &str| given.get_one::<PathBuf>(id).cloned();
+    let path = |id: &str| {
+        let path = has(id).then(|| given.get_one::<PathBuf>(id));
+        path.flatten().cloned()
+    };
     let named = path("config").map(|file| Settings::load(&file));
     let mut settings = named.transpose()?;
     if settings.is_none() && daemon == Daemon::Serve {
@@ -81,7 +89,20 @@ pub(crate) fn words(
                 }
                 is_system.then(|| found.path().to_owned())
             }
+            Daemon::OsdServe => None,
         };
+    }
+    let place = directory.as_deref();
+    let mut last = LastStart::load(place.unwrap_or(Path::new(cell_directory::DEFAULT)))?;
+    let forgotten = given.get_many::<String>("forget").into_iter().flatten();
+    last.forget(&forgotten.cloned().collect::<Vec<_>>())?;
+    if !on_line("config")
+        && has("config")
+        && let Some(file) = last.config()
+    {
+        let advice = "the last start used this file; --forget config drops it";
+        let named = Settings::load(&file).map_err(|failure| failure.but(advice))?;
+        settings = Some(named);
     }
     let mut except: Vec<&str> = command
         .get_arguments()
@@ -92,16 +113,20 @@ pub(crate) fn words(
         except.push("roles");
     }
     except.push("dir");
-    let mut words = match &settings {
-        Some(settings) => settings.words(command, &except)?,
-        None => Vec::new(),
-    };
+    if let Some(settings) = &settings {
+        last.leave_to(settings);
+    }
+    let mut words = last.words(command, &except)?;
+    if let Some(settings) = &settings {
+        words.extend(settings.words(command, &except)?);
+    }
+    last.give(command, given);
     if let Some(directory) = directory.filter(|_| !on_line("dir")) {
         let mut word = OsString::from("--dir=");
         word.push(directory);
         words.push(word);
     }
-    Ok(words)
+    Ok((words, last))
 }
 
 /// The settings of a file, if it exists.
@@ -134,13 +159,14 @@ mod tests {
             .arg(path("dir"))
             .arg(list("roles"))
             .arg(list("id"))
+            .arg(list("forget"))
             .arg(Arg::new("osds").long("osds"))
     }
 
     fn words_for(line: &[&str]) -> Vec<String> {
         let line = std::iter::once(&"serve").chain(line);
         let given = command().try_get_matches_from(line).expect("line");
-        let words = words(Daemon::Serve, &command(), &given).expect("words");
+        let (words, _last) = words(Daemon::Serve, &command(), &given).expect("words");
         let words = words.into_iter();
         words
             .map(|word| word.into_string().expect("text"))

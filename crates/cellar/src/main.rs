@@ -19,6 +19,7 @@ mod failure;
 mod files;
 mod identity;
 mod key;
+mod last_start;
 mod login;
 mod metrics;
 mod mount;
@@ -301,12 +302,18 @@ fn with_settings(cli: Cli, given: &ArgMatches) -> Outcome<Cli> {
     let Some(given) = given.subcommand_matches(daemon.word()) else {
         return Ok(cli);
     };
-    let words = daemon::words(daemon, &command_of(daemon), given)?;
+    let (words, last_start) = daemon::words(daemon, &command_of(daemon), given)?;
     let mut line: Vec<_> = std::env::args_os().collect();
     let command = line.iter().position(|word| word == daemon.word());
     let behind = command.map_or(line.len(), |at| at + 1);
     line.splice(behind..behind, words);
-    Ok(parsed(&Cli::command().get_matches_from(line)))
+    let mut cli = parsed(&Cli::command().get_matches_from(line));
+    match &mut cli.command {
+        Command::Up(options) => options.last_start = last_start,
+        Command::Serve(options) => options.daemon.last_start = last_start,
+        _ => {}
+    }
+    Ok(cli)
 }
 
 /// Raises the limit of open descriptors to the most that the system allows. The usual 1,024 are

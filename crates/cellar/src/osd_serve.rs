@@ -7,6 +7,7 @@
 //! 2. The server's heartbeats tell the databases its address.
 //! 3. A signal ends it: first the port is closed, then the devices.
 
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,10 +17,12 @@ use cellar_auth::audit::Audit;
 use cellar_client::Ports;
 use cellar_osd::OsdServer;
 use cellar_rpc::{PortConfig, Runtime, RuntimeConfig};
-use clap::Parser;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use crate::cell_directory::CellDirectory;
+use crate::daemon::{self, Daemon};
 use crate::failure::{Failure, Outcome};
+use crate::last_start::LastStart;
 use crate::service_manager::Announced;
 use crate::stop_signals::StopSignals;
 use crate::up::parts::Parts;
@@ -76,6 +79,12 @@ pub(crate) struct Options {
     /// Number of network threads. Default: one for each processor.
     #[arg(long, value_name = "N")]
     pub(crate) shards: Option<usize>,
+    /// Drop this option of the last start, so that its default is in force again; 'all' drops all.
+    #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
+    pub(crate) forget: Vec<String>,
+    /// The options of the last start, and those of this one.
+    #[arg(skip)]
+    pub(crate) last_start: LastStart,
 }
 
 /// Returns whether the arguments of `cellar osd` ask for a server.
@@ -85,14 +94,23 @@ pub(crate) fn is_server_command(words: &[String]) -> bool {
 
 /// Runs the server; the first word is `serve`.
 pub(crate) fn run(words: &[String]) -> Outcome {
-    match Options::try_parse_from(words) {
-        Ok(options) => serve(options),
-        Err(error) => error.exit(),
-    }
+    let command = Options::command();
+    let parsed = |words: &[OsString]| {
+        let parsed = command.clone().try_get_matches_from(words);
+        parsed.unwrap_or_else(|error| error.exit())
+    };
+    let mut line: Vec<OsString> = words.iter().map(OsString::from).collect();
+    let (kept, last_start) = daemon::words(Daemon::OsdServe, &command, &parsed(&line))?;
+    line.splice(1..1, kept);
+    let options = Options::from_arg_matches(&parsed(&line)).unwrap_or_else(|error| error.exit());
+    serve(Options {
+        last_start,
+        ..options
+    })
 }
 
 /// Runs the server.
-pub(crate) fn serve(options: Options) -> Outcome {
+pub(crate) fn serve(mut options: Options) -> Outcome {
     let bind = options.bind.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
     let address = match bind.is_unspecified() {
         true => decide::own_address()?,
@@ -114,6 +132,7 @@ pub(crate) fn serve(options: Options) -> Outcome {
             options.dir.display()
         )));
     }
+    options.last_start.report();
     let metrics = options.metrics.listen()?;
     let directory = CellDirectory::new(&options.dir);
     let at =
@@ -185,6 +204,7 @@ pub(crate) fn serve(options: Options) -> Outcome {
     let metrics = metrics
         .map(|place| place.serve(Arc::new(parts)))
         .transpose()?;
+    options.last_start.save(&directory)?;
     let signals = StopSignals::listen()?;
     println!(
         "Object storage of cell {}: devices {:?} on {socket} (UDP)",

@@ -24,10 +24,11 @@ use toml::de::{DeTable, DeValue};
 use crate::failure::{Failure, Outcome};
 
 /// Options for one start. A file that had them would repeat them at each start.
-const ONE_START: [&str; 10] = [
+const ONE_START: [&str; 11] = [
     "config",
     "drop-damaged-journal",
     "first-volumes",
+    "forget",
     "help",
     "join",
     "new-cell",
@@ -41,7 +42,7 @@ const ONE_START: [&str; 10] = [
 const SIMILARITY_MIN: f64 = 0.8;
 
 /// The settings of a file.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Settings {
     path: PathBuf,
     /// In the order of the file.
@@ -49,14 +50,14 @@ pub(crate) struct Settings {
 }
 
 /// One key.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Setting {
     key: String,
     value: Value,
     line: usize,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Value {
     Switch(bool),
     /// Words, each for one use of the option.
@@ -74,7 +75,11 @@ impl Settings {
         Self::parse(path, &text)
     }
 
-    fn parse(path: &Path, text: &str) -> Outcome<Self> {
+    /// Parses the text of a file; `path` is for messages.
+    ///
+    /// # Errors
+    /// The text is no TOML, or has sections; with the line.
+    pub(crate) fn parse(path: &Path, text: &str) -> Outcome<Self> {
         let line = |at: usize| {
             let before = text.get(..at).unwrap_or(text);
             before.matches('\n').count() + 1
@@ -121,6 +126,64 @@ impl Settings {
         settings.map(|setting| (&*setting.key, setting.line))
     }
 
+    /// Whether there is such a key.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.line_of(key).is_some()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.settings.is_empty()
+    }
+
+    /// The settings whose keys `keep` selects.
+    pub(crate) fn only(&self, keep: impl Fn(&str) -> bool) -> Self {
+        let kept = self.settings.iter().filter(|setting| keep(&setting.key));
+        Self {
+            path: self.path.clone(),
+            settings: kept.cloned().collect(),
+        }
+    }
+
+    /// Removes a key. Returns whether it was there.
+    pub(crate) fn remove(&mut self, key: &str) -> bool {
+        let before = self.len();
+        self.settings.retain(|setting| setting.key != key);
+        self.len() < before
+    }
+
+    /// Turns a switch on.
+    pub(crate) fn set_switch(&mut self, key: &str) {
+        self.set(key, Value::Switch(true));
+    }
+
+    /// Sets the words of a key.
+    pub(crate) fn set_words(&mut self, key: &str, words: Vec<String>) {
+        self.set(key, Value::Words(words));
+    }
+
+    fn set(&mut self, key: &str, value: Value) {
+        self.remove(key);
+        self.settings.push(Setting {
+            key: key.to_owned(),
+            value,
+            line: 0,
+        });
+    }
+
+    /// The settings as lines of a file, in the order of the keys.
+    pub(crate) fn to_toml(&self) -> String {
+        let mut settings: Vec<_> = self.settings.iter().collect();
+        settings.sort_by_key(|setting| &setting.key);
+        let line = |setting: &&Setting| {
+            let value = match &setting.value {
+                Value::Switch(on) => (*on).into(),
+                Value::Words(words) => json_of(words),
+            };
+            format!("{} = {value}\n", setting.key)
+        };
+        settings.iter().map(line).collect()
+    }
+
     /// The words of a key.
     pub(crate) fn words_of(&self, key: &str) -> &[String] {
         let mut settings = self.settings.iter();
@@ -159,13 +222,32 @@ impl Settings {
 pub(crate) fn keys(command: &Command) -> impl Iterator<Item = &clap::Arg> {
     command.get_arguments().filter(|argument| {
         let long = argument.get_long();
-        long.is_some_and(|long| !ONE_START.contains(&long)) && !argument.is_hide_set()
+        long.is_some_and(|long| !is_for_one_start(long)) && !argument.is_hide_set()
     })
+}
+
+/// Whether an option acts at one start only.
+pub(crate) fn is_for_one_start(key: &str) -> bool {
+    ONE_START.contains(&key)
+}
+
+/// Words in the form of the file: null for none, a list for more than one.
+pub(crate) fn json_of<S: AsRef<str>>(words: &[S]) -> serde_json::Value {
+    let json = |word: &S| match word.as_ref().parse::<u64>() {
+        // A number with a sign or zeros in front is a word.
+        Ok(number) if number.to_string() == word.as_ref() => number.into(),
+        _ => serde_json::Value::from(word.as_ref()),
+    };
+    match words {
+        [] => serde_json::Value::Null,
+        [word] => json(word),
+        words => words.iter().map(json).collect(),
+    }
 }
 
 impl Setting {
     fn words(&self, command: &Command) -> Result<Vec<OsString>, String> {
-        if ONE_START.contains(&&*self.key) {
+        if is_for_one_start(&self.key) {
             return Err("this option is for one start: give it on the command line".to_owned());
         }
         let mut keys = keys(command);
@@ -303,6 +385,20 @@ mod tests {
         assert_eq!(some.expect("words").len(), 2);
         assert_eq!(settings.words_of("sysname"), ["a", "b"]);
         assert_eq!(settings.words_of("bind"), ["192.0.2.1"]);
+    }
+
+    #[test]
+    fn changed_settings_are_a_file_again() {
+        let text = "osds = 2\nbind = \"192.0.2.1\"\nsysname = [\"a\", \"b\"]\n";
+        let mut settings = Settings::parse(Path::new("c.toml"), text).expect("settings");
+        settings.set_switch("open-statistics");
+        settings.set_words("osds", vec!["03".to_owned()]);
+        assert!(settings.remove("bind") && !settings.remove("bind"));
+        let printed = settings.to_toml();
+        let expected = "open-statistics = true\nosds = \"03\"\nsysname = [\"a\",\"b\"]\n";
+        assert_eq!(printed, expected);
+        let again = Settings::parse(Path::new("c.toml"), &printed).expect("settings");
+        assert_eq!(again.only(|key| key != "osds").len(), 2);
     }
 
     #[test]

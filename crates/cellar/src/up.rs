@@ -45,6 +45,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::cell_directory::{Identity, Part};
 use crate::default_directory;
 use crate::failure::{Failure, Outcome};
+use crate::last_start::LastStart;
 use crate::osd_serve;
 use crate::serve::{self, Role};
 use crate::service_manager::Announced;
@@ -80,6 +81,12 @@ pub(crate) struct Options {
         hide_possible_values = true
     )]
     pub(crate) roles: Vec<Role>,
+    /// Drop this option of the last start, so that its default is in force again; 'all' drops all.
+    #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
+    forget: Vec<String>,
+    /// The options of the last start, and those of this one.
+    #[arg(skip)]
+    pub(crate) last_start: LastStart,
     /// A new directory needs roles.
     #[arg(skip)]
     pub(crate) must_name_roles: bool,
@@ -164,6 +171,8 @@ impl Options {
             scrubbing: self.scrubbing,
             metrics: self.metrics,
             shards: self.shards,
+            forget: self.forget,
+            last_start: self.last_start,
         }
     }
 }
@@ -195,7 +204,7 @@ pub(crate) fn wall_clock() -> Duration {
         .unwrap_or_default()
 }
 
-pub(crate) fn run(options: Options) -> Outcome {
+pub(crate) fn run(mut options: Options) -> Outcome {
     let start = Instant::now();
     let directory = default_directory::named_or_default(options.dir.as_deref())?;
     if serve::is_devices_alone(&options, &directory) {
@@ -208,6 +217,7 @@ pub(crate) fn run(options: Options) -> Outcome {
         // A refusal leaves nothing behind.
         decide::decide(&options, None)?;
     }
+    options.last_start.report();
     let metrics = options.metrics.listen()?;
     cellar_private::passage(directory.path()).map_err(|cause| {
         Failure::new(format!(
@@ -265,6 +275,7 @@ pub(crate) fn run(options: Options) -> Outcome {
     if known.as_ref() != Some(&identity) {
         directory.write_identity(&identity)?;
     }
+    options.last_start.save(&directory)?;
     // The reader of standard output may be gone; the cell serves in any case.
     let banner = banner::text(
         &directory,

@@ -33,6 +33,7 @@ pub(crate) fn contents(directory: &CellDirectory) -> Outcome {
         directory.server_etc(),
         directory.audit_log(),
         super::osds::used_file(directory.path()),
+        crate::last_start::file(directory.path()),
     ];
     for path in private {
         // Opening a log refuses a link.

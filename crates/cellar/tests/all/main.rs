@@ -11,6 +11,7 @@ mod hostile;
 mod interrupted;
 mod join;
 mod kerberos;
+mod last_start;
 mod missing;
 mod objects;
 mod objects_away;
