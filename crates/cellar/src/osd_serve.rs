@@ -26,7 +26,7 @@ use crate::last_start::LastStart;
 use crate::service_manager::Announced;
 use crate::stop_signals::StopSignals;
 use crate::up::parts::Parts;
-use crate::up::{banner, damaged, decide, durability, join, lock, narrow, osds, upkeep};
+use crate::up::{banner, damaged, decide, durability, join, lock, narrow, osds, ports, upkeep};
 
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
@@ -119,9 +119,12 @@ pub(crate) fn serve(mut options: Options) -> Outcome {
     let base = options
         .fileserver_port
         .unwrap_or(Ports::default().fileserver);
-    let ports = Ports::based_at(base)
+    let numbers = Ports::based_at(base)
         .ok_or_else(|| Failure::usage(format!("{base}: choose a port from 1 to 65528")))?;
-    let socket = SocketAddr::new(bind, options.osd_port.unwrap_or_else(|| osds::port(&ports)));
+    let socket = SocketAddr::new(
+        bind,
+        options.osd_port.unwrap_or_else(|| osds::port(&numbers)),
+    );
     let mut ids = options.ids.clone();
     if ids.is_empty() {
         ids = osds::used_numbers(&options.dir)?;
@@ -135,6 +138,10 @@ pub(crate) fn serve(mut options: Options) -> Outcome {
     options.last_start.report();
     let metrics = options.metrics.listen()?;
     let directory = CellDirectory::new(&options.dir);
+    if !directory.path().exists() {
+        // A refusal leaves nothing behind.
+        ports::check(socket)?;
+    }
     let at =
         |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", options.dir.display()));
     cellar_private::directory(directory.path()).map_err(|cause| at(&cause))?;
@@ -142,11 +149,12 @@ pub(crate) fn serve(mut options: Options) -> Outcome {
     let _lock = lock::take(&directory.lock_file())?;
     narrow::contents(&directory)?;
     options.damaged.check(directory.path())?;
+    ports::check(socket)?;
     let etc = directory.server_etc();
     if let Some(from) = &options.join {
         join::copy(from, &etc)?;
     }
-    let cell = join::cell_of(&etc, ports)?;
+    let cell = join::cell_of(&etc, numbers)?;
     if let Some(wanted) = options
         .cell
         .as_deref()

@@ -29,6 +29,7 @@ pub(crate) mod osds;
 mod partitions;
 pub(crate) mod parts;
 mod pieces;
+pub(crate) mod ports;
 mod probe;
 mod protection;
 mod remote_databases;
@@ -42,7 +43,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::cell_directory::{Identity, Part};
+use crate::cell_directory::{CellDirectory, Identity, Part};
 use crate::default_directory;
 use crate::failure::{Failure, Outcome};
 use crate::last_start::LastStart;
@@ -204,6 +205,14 @@ pub(crate) fn wall_clock() -> Duration {
         .unwrap_or_default()
 }
 
+/// Whether devices are served, as a role or because the directory has some.
+fn runs_devices(options: &Options, directory: &CellDirectory) -> Outcome<bool> {
+    match &options.roles[..] {
+        [] => Ok(options.osds > 0 || osds::are_in(directory.path())?),
+        roles => Ok(roles.contains(&Role::Osds)),
+    }
+}
+
 pub(crate) fn run(mut options: Options) -> Outcome {
     let start = Instant::now();
     let directory = default_directory::named_or_default(options.dir.as_deref())?;
@@ -215,7 +224,8 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     }
     if !directory.path().exists() {
         // A refusal leaves nothing behind.
-        decide::decide(&options, None)?;
+        let identity = decide::decide(&options, None)?;
+        ports::check_all(&identity, runs_devices(&options, &directory)?)?;
     }
     options.last_start.report();
     let metrics = options.metrics.listen()?;
@@ -231,6 +241,7 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     options.damaged.check(directory.path())?;
     let known = directory.identity()?;
     let mut identity = decide::decide(&options, known.as_ref())?;
+    ports::check_all(&identity, runs_devices(&options, &directory)?)?;
     if known.is_none() {
         // Existing volumes are left as they are.
         identity.complete = pieces::take_over(&directory, &options.new)?;

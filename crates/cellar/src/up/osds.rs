@@ -227,6 +227,11 @@ pub(crate) fn open(
     Ok(Some(OsdServer::new(config, devices)))
 }
 
+/// Whether the directory has devices.
+pub(super) fn are_in(directory: &Path) -> Outcome<bool> {
+    Ok(directory.exists() && (!find(directory)?.is_empty() || !used(directory)?.is_empty()))
+}
+
 /// Says that devices are not served, if the directory has some.
 pub(super) fn warn_of_idle(directory: &Path) -> Outcome {
     let devices: Vec<_> = find(directory)?.iter().map(|place| place.index).collect();

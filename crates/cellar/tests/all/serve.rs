@@ -170,3 +170,45 @@ fn roles_that_cannot_start_say_why() {
     refused(&["databases", "--join", "/nonexistent"], "--join");
     refused(&["disks"], "invalid value 'disks'");
 }
+
+#[test]
+fn a_busy_port_leaves_no_half_made_cell() {
+    let ports = Ports::reserve();
+    let home = tempfile::tempdir().expect("directory");
+    let (place, empty) = (home.path().join("cell"), home.path().join("empty"));
+    std::fs::create_dir(&empty).expect("directory");
+    let base = ports.first.to_string();
+    let refused = |directory: &Path, words: &[&str], busy: u16| {
+        let _other = UdpSocket::bind(("127.0.0.1", ports.first + busy)).expect("port");
+        let line = ["--fileserver-port", &*base, "--dir", path(directory)];
+        let failure = run(None, words.iter().chain(&line)).failure("start");
+        let said = format!("127.0.0.1:{}", ports.first + busy);
+        assert!(failure.contains(&said), "{words:?}: {failure}");
+        assert!(
+            failure.contains("another program uses this port"),
+            "{failure}"
+        );
+    };
+    for (words, busy) in [
+        (&["up"][..], 0),
+        (&["up"], 3),
+        (&["up", "--osds", "1"], 6),
+        (&["serve", "databases"], 7),
+        (&["serve", "osds", "--id", "2"], 6),
+    ] {
+        refused(&place, words, busy);
+        assert!(!place.exists(), "{words:?}");
+        refused(&empty, words, busy);
+        let mut left = std::fs::read_dir(&empty).expect("directory");
+        let left = left.find(|entry| {
+            entry
+                .as_ref()
+                .is_ok_and(|entry| entry.file_name() != "lock")
+        });
+        assert!(left.is_none(), "{words:?}: {left:?}");
+    }
+    // A port of a role that does not run here may be busy.
+    let _file_server = UdpSocket::bind(("127.0.0.1", ports.first)).expect("port");
+    let cell = Cell::serving(ports.first, &["databases"]);
+    assert!(cell.banner.contains("were created"), "{}", cell.banner);
+}
