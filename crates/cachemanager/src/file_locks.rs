@@ -22,8 +22,8 @@
 //!    the server keeps the write lock until the last lock of this machine is released.
 //! 5. Bytes that were written under a lock are stored before the lock is released. If other clients
 //!    may store other ranges at the same time, a store truncates nothing behind it (`store.rs`).
-//! 6. A program that waits for a lock asks again every [`ASK_TIME`], and at once when a lock is
-//!    released on this machine.
+//! 6. A program that waits for a lock asks again at an interval (`wait.rs`), and at once when
+//!    programs of this machine release one.
 //!
 //! Source: FS/CM specification, locks; `AFS_LOCKWAIT`.
 
@@ -52,17 +52,16 @@ use cellar_client::error::Result;
 
 pub(crate) mod lock_table;
 mod range_locks;
+mod wait;
 
 use lock_table::{Lock, LockKind, LockOwner, ServerLock, ServerLockKind};
 use range_locks::RangeLocks;
+use wait::interrupted;
 
 /// The interval at which locks are extended.
 pub(crate) const EXTEND_TIME: Duration = Duration::from_secs(60);
 /// The least time between two rounds of extensions, whatever servers say.
 pub(crate) const RECLAIM_TIME: Duration = Duration::from_millis(250);
-/// The interval at which a program that waits for a lock asks again.
-const ASK_TIME: Duration = Duration::from_millis(500);
-const EINTR: i32 = 4;
 const EAGAIN: i32 = 11;
 pub(crate) const ENOLCK: i32 = 37;
 
@@ -121,7 +120,21 @@ impl FileLocks {
     /// # Errors
     /// `EAGAIN`: another owner's lock conflicts; `ENOLCK`: there are too many; the server's error.
     pub async fn set_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>, lock: Lock) -> Result<()> {
-        let set = self.try_lock(user, vnode, lock).await;
+        self.set_lock_if(user, vnode, lock, || true).await
+    }
+
+    /// Like [`FileLocks::set_lock`]. Asks `is_wanted` once, when the server has granted the lock.
+    ///
+    /// # Errors
+    /// As [`FileLocks::set_lock`]; `EINTR`: the lock is no longer wanted, and was released.
+    async fn set_lock_if(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        lock: Lock,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Result<()> {
+        let set = self.try_lock(user, vnode, lock, is_wanted).await;
         if let Err(error) = &set
             && errno(error) == EAGAIN
             && vnode.locks.is_upgrade(&lock)
@@ -145,47 +158,27 @@ impl FileLocks {
         self.env.audience.notified(vnode).await;
     }
 
-    async fn try_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>, lock: Lock) -> Result<()> {
+    async fn try_lock(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        lock: Lock,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Result<()> {
         let mut server = vnode.locks.server.lock().await;
         if vnode.locks.conflict_with(&lock).is_some() {
             return Err(conflict(vnode));
         }
         self.hold_at_server(user, vnode, &mut server, &lock).await?;
+        if !is_wanted() {
+            self.release_unused(vnode, &mut server).await;
+            return Err(interrupted());
+        }
         if !vnode.locks.put(lock) {
             return Err(refused("a lock", AbortCode::from_errno(ENOLCK)));
         }
         self.locked.lock().insert(vnode.key(), vnode.clone());
         Ok(())
-    }
-
-    /// Sets a lock as soon as no other lock conflicts. The wait ends when `gave_up` is done, except
-    /// during a call to the server: its answer may be the lock.
-    ///
-    /// # Errors
-    /// As [`FileLocks::set_lock`]; `EINTR`: the program gave up.
-    pub async fn wait_for_lock(
-        &self,
-        user: &Arc<User>,
-        vnode: &Arc<Vnode>,
-        lock: Lock,
-        gave_up: impl Future<Output = ()>,
-    ) -> Result<()> {
-        let mut gave_up = std::pin::pin!(gave_up);
-        loop {
-            let mut freed = std::pin::pin!(vnode.locks.freed.notified());
-            freed.as_mut().enable();
-            match self.set_lock(user, vnode, lock).await {
-                Err(error) if errno(&error) == EAGAIN => {}
-                other => return other,
-            }
-            tokio::select! {
-                biased;
-                () = &mut gave_up => {
-                    return Err(refused("waiting for a lock", AbortCode::from_errno(EINTR)));
-                }
-                _ = tokio::time::timeout(ASK_TIME, freed) => {}
-            }
-        }
     }
 
     /// Returns a lock that conflicts with a wanted one, if any. If the server locks only whole

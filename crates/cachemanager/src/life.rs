@@ -10,7 +10,7 @@
 //! | `Present`, `SillyRenamed`, `Gone` | a program removes the last name | `Removed` |
 //! | `Present` | the server answers that there is no such vnode | `Gone` |
 //! | `Gone`, `Removed` | the server answers with a status | `Present` |
-//! | `Removed`, a directory | the server answers a question from before the removal | `Removed` |
+//! | `Removed`, a directory | the server answers a question from before the removal, or with fewer than two links | `Removed` |
 //!
 //! Every other event leaves the state as it is:
 //!
@@ -145,12 +145,13 @@ impl Life {
         }
     }
 
-    /// The server answered with a status. `is_old`: of a directory, to a question from before its
-    /// removal.
-    pub(crate) fn seen(&mut self, is_old: bool) {
+    /// The server answered with a status. `is_unlinked`: the status shows a directory that has no
+    /// name, or answers a question from before its removal. OpenAFS's servers keep the vnode of an
+    /// empty directory that a rename replaces, with one link.
+    pub(crate) fn seen(&mut self, is_unlinked: bool) {
         match self {
             Self::Gone => *self = Self::Present,
-            Self::Removed if !is_old => *self = Self::Present,
+            Self::Removed if !is_unlinked => *self = Self::Present,
             Self::Removed | Self::Present | Self::PendingCreate(_) | Self::SillyRenamed(_) => {}
         }
     }
@@ -162,9 +163,9 @@ mod tests {
 
     #[test]
     fn an_answer_brings_back_all_but_a_directory_removed_since() {
-        for (is_old, is_back) in [(false, true), (true, false)] {
+        for (is_unlinked, is_back) in [(false, true), (true, false)] {
             let mut life = Life::Removed;
-            life.seen(is_old);
+            life.seen(is_unlinked);
             assert_eq!(!life.is_gone(), is_back);
         }
         let mut life = Life::default();

@@ -44,6 +44,9 @@ use crate::write_back::store_state::{StoreState, StoreTurn};
 use cellar_client::mount_point::is_mount_point;
 use cellar_client::volume::Volume;
 
+/// The links of a directory that has a name: its name, and the entry `.` in it.
+const DIRECTORY_LINKS_MIN: u32 = 2;
+
 /// A vnode of one of the cells that the cache knows: the cell's number, and the fid.
 pub type Key = (u32, Fid);
 
@@ -299,7 +302,8 @@ impl Vnode {
             }
             state.status.replace(status);
             let from_before = promise.as_ref().is_some_and(|(_, asked)| is_broken(asked));
-            state.life.seen(self.is_directory() && from_before);
+            let is_unlinked = from_before || status.link_count < DIRECTORY_LINKS_MIN;
+            state.life.seen(self.is_directory() && is_unlinked);
         }
         state.status.set_rights(user, status.caller_access);
         if let Some((callback, asked)) = promise {

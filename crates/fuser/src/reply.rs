@@ -131,10 +131,7 @@ impl ReplyRaw {
     /// Reply to a request with the given error code and data. Must be called
     /// only once (the `ok` and `error` methods ensure this by consuming `self`)
     pub(crate) fn send_ll_mut(&mut self, response: &impl Response) {
-        assert!(self.sender.is_some());
-        let sender = self.sender.take().unwrap();
-        let res = response.with_iovec(self.unique, |iov| sender.send(iov));
-        match res {
+        match self.send(response) {
             // The kernel waits for it no more: the program that asked was killed.
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => {
                 debug!("FUSE reply is not wanted: {err}");
@@ -142,6 +139,11 @@ impl ReplyRaw {
             Err(err) => error!("Failed to send FUSE reply: {err}"),
             Ok(()) => {}
         }
+    }
+    fn send(&mut self, response: &impl Response) -> std::io::Result<()> {
+        assert!(self.sender.is_some());
+        let sender = self.sender.take().unwrap();
+        response.with_iovec(self.unique, |iov| sender.send(iov))
     }
     pub(crate) fn send_ll(mut self, response: &impl Response) {
         self.send_ll_mut(response);
@@ -155,12 +157,14 @@ impl ReplyRaw {
 
 impl Drop for ReplyRaw {
     fn drop(&mut self) {
-        if self.sender.is_some() {
-            warn!(
-                "Reply not sent for operation {}, replying with I/O error",
-                self.unique.0
-            );
-            self.send_ll_mut(&ll::ResponseErrno(ll::Errno::EIO));
+        if self.sender.is_none() {
+            return;
+        }
+        let unique = self.unique.0;
+        match self.send(&ll::ResponseErrno(ll::Errno::EIO)) {
+            Ok(()) => warn!("Reply not sent for operation {unique}, replied with I/O error"),
+            // The file system is unmounted, and work for its programs ends with it.
+            Err(err) => debug!("Operation {unique} has no reply, and none is wanted: {err}"),
         }
     }
 }

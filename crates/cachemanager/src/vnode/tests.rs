@@ -13,6 +13,15 @@ const USER: u32 = 1;
 
 /// A file of volume 5 without a known status.
 pub(crate) fn vnode() -> Vnode {
+    with_fid(Fid::new(5, 2, 1))
+}
+
+/// A directory of volume 5 without a known status.
+fn directory() -> Vnode {
+    with_fid(Fid::new(5, 3, 1))
+}
+
+fn with_fid(fid: Fid) -> Vnode {
     let volume = Volume {
         cell: CellName::new("test.cell").expect("name"),
         name: "volume".to_owned(),
@@ -20,7 +29,7 @@ pub(crate) fn vnode() -> Vnode {
         id: VolumeId(5),
     };
     let body = Body::in_memory(Arc::default());
-    Vnode::new((0, Fid::new(5, 2, 1)), Arc::new(volume), body)
+    Vnode::new((0, fid), Arc::new(volume), body)
 }
 
 fn status(version: u64, length: u64, mode: u32) -> AfsFetchStatus {
@@ -80,4 +89,25 @@ fn answers_to_our_own_changes_may_overtake_each_other() {
     let _nothing = vnode.apply_status(USER, &status(5, 20, 0o644), None);
     let _nothing = vnode.apply_status(USER, &status(4, 10, 0o600), None);
     assert_eq!(known(&vnode), (5, 20, 0o644, false));
+}
+
+#[test]
+fn a_replaced_directory_that_the_server_keeps_with_one_link_stays_removed() {
+    let vnode = directory();
+    let at = |links| AfsFetchStatus {
+        file_type: FileType::Directory,
+        link_count: links,
+        ..status(4, 2_048, 0o755)
+    };
+    let asked = StatusRequest::about(&vnode);
+    let _nothing = vnode.apply_status(USER, &at(2), promise(asked));
+    vnode.directory_removed();
+    // OpenAFS's servers answer so after a rename over an empty directory.
+    let asked = StatusRequest::about(&vnode);
+    let _nothing = vnode.apply_status(USER, &at(1), promise(asked));
+    assert_eq!(vnode.attributes().expect("known").status.link_count, 0);
+    // With two links it has a name again: a restored volume.
+    let asked = StatusRequest::about(&vnode);
+    let _nothing = vnode.apply_status(USER, &at(2), promise(asked));
+    assert_eq!(vnode.attributes().expect("known").status.link_count, 2);
 }

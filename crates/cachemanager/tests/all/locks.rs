@@ -385,3 +385,27 @@ async fn locks_in_one_volume_do_not_wait_for_those_in_another() {
     drop(extended);
     bench.end();
 }
+
+#[tokio::test]
+async fn a_signal_ends_a_wait_while_the_server_is_asked() {
+    use LockKind::{Read, Write};
+    let bench = Bench::start();
+    let [(a, file), (b, seen)] = bench.two_with_a_file(b"").await;
+    assert_eq!(a.lock(&file, 1, Read).await, 0);
+    let asked = bench.hold::<HoldRanges>();
+    let wait = a
+        .cache
+        .locks()
+        .wait_for_lock(&a.user, &file, lock(1, Write), held(&asked, 1));
+    assert_eq!(errno(&wait.await.expect_err("interrupted")), 4);
+    // The server grants the lock now. The program keeps the lock that it had before.
+    drop(asked);
+    // This call waits for the task that asked the server.
+    assert_eq!(a.lock(&file, 2, Read).await, 0);
+    assert_eq!(b.lock(&seen, 1, Read).await, 0);
+    assert_eq!(b.lock(&seen, 1, Write).await, 11);
+    a.unlock(&file, 1).await;
+    a.unlock(&file, 2).await;
+    assert_eq!(b.lock(&seen, 1, Write).await, 0);
+    bench.end();
+}
