@@ -2,9 +2,9 @@
 //!
 //! Each module corresponds to one suite of OpenAFS's commands: [`vos`] (volumes), [`pts`] (users
 //! and groups), [`fs`] (access lists, quotas, mount points), [`bos`] (the server processes of a
-//! machine), [`osd`] (object storage devices and policies). An operation calls the servers and
-//! returns a typed result. The result has the methods that print it as OpenAFS does. The commands
-//! and their JSON therefore come from one value.
+//! machine), [`osd`] (object storage devices and policies). [`status`] asks all servers of a cell.
+//! An operation calls the servers and returns a typed result. The result has the methods that print
+//! it as OpenAFS does. The commands and their JSON therefore come from one value.
 
 pub mod bos;
 pub mod date;
@@ -14,6 +14,7 @@ mod host_names;
 mod json;
 pub mod osd;
 pub mod pts;
+pub mod status;
 pub mod table;
 pub mod vos;
 mod words;

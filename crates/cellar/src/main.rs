@@ -35,6 +35,7 @@ mod service_manager;
 mod session;
 mod settings;
 mod statistics;
+mod status;
 mod stop_signals;
 mod suite;
 mod tokens;
@@ -141,6 +142,8 @@ enum Command {
         after_help = "Examples:\n  cellar osd help                 list the operations\n  cellar osd policy help          list the operations on policies\n  cellar osd list\n  cellar osd serve --help         run a device on a machine of its own"
     )]
     Osd(Words),
+    /// Show how a cell is: its servers, partitions, devices and volumes.
+    Status(status::Options),
     /// Show every counter of a running cell.
     Statistics(statistics::Options),
     /// Measure the throughput of Rx, against another cellar or OpenAFS's rxperf.
@@ -208,6 +211,7 @@ impl Command {
             Self::Fs(_) => return "fs".to_owned(),
             Self::Bos(_) => return "bos".to_owned(),
             Self::Osd(_) => return "osd".to_owned(),
+            Self::Status(_) => "status",
             Self::Statistics(_) => "statistics",
             Self::Rxperf(_) => "rxperf",
             Self::Bench(_) => "bench",
@@ -236,6 +240,7 @@ impl Command {
                 osd_serve::run(&words.words)
             }
             Self::Osd(words) => block_on(suite::osd::run(words.words)),
+            Self::Status(options) => block_on(status::run(options)),
             Self::Statistics(options) => block_on(statistics::run(options)),
             Self::Rxperf(options) => block_on(rxperf::run(options)),
             Self::Bench(options) => match options.what {

@@ -95,6 +95,24 @@ impl Volumes<'_> {
             attributes.flag = vl::VLOP_ALLOPERS;
         }
         let mut entries = Vec::new();
+        self.pages(attributes, |page| entries.extend(page)).await?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    /// Calls `each` with the entries of the VLDB, one page after the other.
+    ///
+    /// # Errors
+    /// The VLDB does not answer.
+    pub(crate) async fn each_page(&self, each: impl FnMut(Vec<Entry>)) -> Result<()> {
+        self.pages(vl::VldbListByAttributes::default(), each).await
+    }
+
+    async fn pages(
+        &self,
+        attributes: vl::VldbListByAttributes,
+        mut each: impl FnMut(Vec<Entry>),
+    ) -> Result<()> {
         let mut startindex = 0;
         for _ in 0..PAGES_MAX {
             let arguments = vl::ListAttributesN2 {
@@ -103,15 +121,14 @@ impl Volumes<'_> {
                 startindex,
             };
             let reply = self.vl(&arguments, "unable to list the VLDB").await?;
-            entries.extend(reply.blkentries.iter().map(entry_from_wire));
+            each(reply.blkentries.iter().map(entry_from_wire).collect());
             // -1 ends the list. An index that does not grow would never end it.
             if reply.nextindex <= startindex {
                 break;
             }
             startindex = reply.nextindex;
         }
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(entries)
+        Ok(())
     }
 
     /// The file servers in the VLDB.

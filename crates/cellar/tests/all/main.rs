@@ -23,4 +23,5 @@ mod osd;
 mod refill;
 mod serve;
 mod service_manager;
+mod status;
 mod vos;

@@ -1,0 +1,157 @@
+//! `cellar status`: the state of a cell, its JSON, and its exit status.
+
+use std::collections::BTreeSet;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::{Cell, SECOND, run};
+
+/// The status of a cell as JSON, with the exit status.
+fn status(cell: &Cell) -> (i32, Value) {
+    let answer = cell.run(["status", "--json"]);
+    let status = serde_json::from_str(&answer.out).expect(&answer.err);
+    (answer.status, status)
+}
+
+fn kinds(status: &Value) -> BTreeSet<&str> {
+    let findings = status["findings"].as_array().expect("findings");
+    let kinds = findings
+        .iter()
+        .filter_map(|finding| finding["kind"].as_str());
+    kinds.collect()
+}
+
+fn names(object: &Value) -> BTreeSet<&str> {
+    let members = object.as_object().expect("an object");
+    members.keys().map(String::as_str).collect()
+}
+
+#[test]
+fn a_healthy_cell_is_well_and_the_names_of_the_fields_are_stable() {
+    let cell = Cell::new();
+    let (code, status) = status(&cell);
+    assert_eq!((code, &status["verdict"]), (0, &"well".into()), "{status}");
+    assert_eq!(status["findings"], Value::Array(Vec::new()));
+    assert_eq!(status["not_known"], Value::Array(Vec::new()), "{status}");
+    assert_eq!(status["schema"], 1);
+    assert_eq!(status["cell"], "test.cell");
+    let all = [
+        "schema",
+        "cell",
+        "verdict",
+        "findings",
+        "not_known",
+        "database_servers",
+        "file_servers",
+        "devices",
+        "volumes",
+    ];
+    assert_eq!(names(&status), all.into());
+    let database = ["address", "location", "protection", "version"];
+    assert_eq!(names(&status["database_servers"][0]), database.into());
+    let server = &status["file_servers"][0];
+    let of_server = [
+        "uuid",
+        "addresses",
+        "answered",
+        "reachable",
+        "volume_server",
+        "version",
+        "started",
+        "uptime_seconds",
+        "partitions",
+        "repairs",
+    ];
+    assert_eq!(names(server), of_server.into());
+    let version = server["version"].as_str().expect("a version");
+    assert!(version.starts_with("Cellar "), "{version}");
+    assert!(server["uptime_seconds"].as_u64().expect("a time") < 3600);
+    let space = ["partition", "free_kib", "total_kib"];
+    assert_eq!(names(&server["partitions"][0]), space.into());
+    let volumes = [
+        "examined",
+        "busy",
+        "entries",
+        "locked",
+        "damaged",
+        "off_line",
+        "quota_full",
+        "outdated_sites",
+        "unreleased",
+    ];
+    assert_eq!(names(&status["volumes"]), volumes.into());
+    assert_eq!(status["volumes"]["examined"], 3);
+    let screen = cell.ok("status --noresolve");
+    assert!(
+        screen.starts_with("Cell test.cell: all is well\n"),
+        "{screen}"
+    );
+    assert!(screen.contains("/vicepa"), "{screen}");
+}
+
+#[test]
+fn what_needs_attention_is_found() {
+    let cell = Cell::new();
+    let mut second = cell.join();
+    cell.ok("vos create 127.0.0.1 a vol");
+    cell.ok("vos addsite 127.0.0.1 a vol");
+    cell.ok(&format!("vos addsite {SECOND} a vol"));
+    cell.ok("vos release vol");
+    cell.ok("vos create 127.0.0.1 a away");
+    cell.ok("vos create 127.0.0.1 a small");
+    assert_eq!(cell.run(["status"]).status, 0, "all sites are released");
+    cell.ok("vos offline 127.0.0.1 a away");
+    cell.ok("vos setfields small -maxquota 1");
+    let (code, found) = status(&cell);
+    assert_eq!((code, &found["verdict"]), (1, &"attention".into()));
+    let expected = ["volume-off-line", "quota-full"];
+    assert_eq!(kinds(&found), expected.into(), "{found}");
+    let off_line = &found["volumes"]["off_line"];
+    assert_eq!(off_line["count"], 1);
+    assert_eq!(off_line["listed"][0]["name"], "away");
+
+    // A server that has ended answers with ICMP; a silent one only costs its time.
+    assert_eq!(second.end("-INT"), Some(0));
+    cell.fails("vos release -f vol");
+    let silent = UdpSocket::bind((SECOND, cell.port)).expect("the port of the ended server");
+    let begun = Instant::now();
+    let (code, found) = status(&cell);
+    let took = begun.elapsed();
+    drop(silent);
+    assert_eq!(code, 1);
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    let expected = [
+        "volume-off-line",
+        "quota-full",
+        "file-server-down",
+        "site-outdated",
+    ];
+    assert_eq!(kinds(&found), expected.into(), "{found}");
+    let outdated = &found["volumes"]["outdated_sites"]["listed"][0];
+    assert_eq!(outdated["name"], "vol.readonly");
+    assert_eq!(outdated["server"], SECOND);
+    let screen = cell.run(["status", "--noresolve"]).out;
+    assert!(
+        screen.contains("the file server 127.0.0.2 does not answer"),
+        "{screen}"
+    );
+    assert!(screen.contains("volume away ("), "{screen}");
+}
+
+#[test]
+fn a_cell_without_databases_cannot_be_judged() {
+    let mut cell = Cell::new();
+    assert_eq!(cell.end("-INT"), Some(0));
+    let (code, found) = status(&cell);
+    assert_eq!((code, &found["verdict"]), (2, &"unknown".into()));
+    assert_eq!(kinds(&found), ["database-server-down"].into());
+    for wrong in [["status", "--bogus"], ["status", "--timeout=0"]] {
+        assert_eq!(run(None, wrong).status, 2, "{wrong:?}");
+    }
+    assert_eq!(
+        run(None, ["status", "--no-dns", "--cell", "no.cell"]).status,
+        2
+    );
+}
