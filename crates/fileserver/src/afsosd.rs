@@ -26,22 +26,22 @@ use cellar_wire::{AbortCode, Package, afsosd};
 use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::rxafs::common::status_and_access;
-use crate::server::Server;
 use crate::service::{CallResult, Handlers};
+use crate::services::FileServices;
 use crate::session::Session;
 use crate::session::Sessions;
 use crate::volumes::VolumeAccess;
 
 /// AFSOSD.
 pub(crate) struct ObjectService {
-    pub(crate) server: Arc<Server>,
+    pub(crate) services: Arc<FileServices>,
 }
 
 impl Handlers for ObjectService {
     const PACKAGE: &'static Package = &afsosd::PACKAGE;
 
-    fn server(&self) -> &Arc<Server> {
-        &self.server
+    fn sessions(&self) -> &Sessions {
+        &self.services.sessions
     }
 
     async fn dispatch(&self, opcode: u32, call: &mut IncomingCall) -> CallResult {
@@ -79,13 +79,13 @@ fn grantee(call: &IncomingCall, session: &Session) -> Grantee {
 
 /// A vnode to read or change, if `may` permits it for the caller's rights and the volume's owner.
 fn check_vnode_access(
-    server: &Server,
+    services: &FileServices,
     session: &Session,
     (fid, want): (Fid, VolumeAccess),
     may: impl FnOnce(&Identity, &VnodeStatus, Rights, ViceId) -> bool,
 ) -> Result<(Arc<Volume>, VnodeStatus), Refusal> {
-    let attached = server.volumes.of(fid, want)?;
-    let (status, _, access) = status_and_access(server, session, &attached, fid)?;
+    let attached = services.volumes.of(fid, want)?;
+    let (status, _, access) = status_and_access(services, session, &attached, fid)?;
     let volume = attached.volume;
     if may(session.identity(), &status, access.caller, volume.owner()) {
         Ok((volume, status))

@@ -39,13 +39,13 @@ pub(crate) use transaction::Transactions;
 
 use crate::abort_map::{Refusal, store_code};
 use crate::audit;
-use crate::server::Server;
 use crate::service::{self, Handlers};
+use crate::services::VolumeServices;
 use crate::session::Sessions;
 
 /// AFSVol.
 pub(crate) struct VolumeService {
-    pub(crate) server: Arc<Server>,
+    pub(crate) services: Arc<VolumeServices>,
 }
 
 /// The volume server never translates errors: an abort code is the whole answer.
@@ -55,8 +55,8 @@ impl Handlers for VolumeService {
     const PACKAGE: &'static Package = &afsvol::PACKAGE;
     const FOR_CLIENTS: bool = false;
 
-    fn server(&self) -> &Arc<Server> {
-        &self.server
+    fn sessions(&self) -> &Sessions {
+        &self.services.sessions
     }
 
     async fn dispatch(&self, opcode: u32, call: &mut IncomingCall) -> service::CallResult {
@@ -80,7 +80,7 @@ impl HandleStream<afsvol::SplitVolume, IncomingCall> for VolumeService {
         call: &mut IncomingCall,
         _: afsvol::SplitVolume,
     ) -> Result<afsvol::SplitVolumeReply, AbortCode> {
-        superuser(&self.server.sessions, call).map_err(|_| AbortCode::EPERM)?;
+        superuser(&self.services.sessions, call).map_err(|_| AbortCode::EPERM)?;
         Err(AbortCode::VOLSERBADOP)
     }
 }

@@ -14,11 +14,14 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::sync::Arc;
 
-use cellar_auth::audit::Record;
+use cellar_auth::audit::{Audit, Record};
 use cellar_rpc::IncomingCall;
+use cellar_wire::ids::AfsTime;
 
-use crate::server::Server;
+use crate::config::WallClock;
+use crate::session::Sessions;
 
 /// The details of an act.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -54,9 +57,16 @@ pub(crate) fn add_detail(key: &'static str, value: impl ToString) {
     });
 }
 
-impl Server {
+/// Writes acts to the log.
+pub(crate) struct Acts {
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) clock: WallClock,
+    pub(crate) audit: Audit,
+}
+
+impl Acts {
     /// Writes an act to the log.
-    pub(crate) fn record_act(
+    pub(crate) fn record(
         &self,
         call: &IncomingCall,
         procedure: &'static str,
@@ -64,11 +74,17 @@ impl Server {
         code: i32,
     ) {
         let who = self.sessions.identify(call.caller());
-        let mut record = Record::new(self.now(), procedure, &who, call.address(), code);
+        let mut record = Record::new(
+            AfsTime::after_1970((self.clock)()),
+            procedure,
+            &who,
+            call.address(),
+            code,
+        );
         for (key, value) in details {
             record = record.with(key, value);
         }
-        self.config.audit.record(record);
+        self.audit.record(record);
     }
 }
 

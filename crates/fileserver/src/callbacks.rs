@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cellar_volume::VnodeStatus;
 use cellar_wire::ids::{AfsTime, Fid};
@@ -33,6 +34,8 @@ pub(crate) struct Callbacks {
     /// Directories that hosts use exclusively.
     pub(crate) leases: Arc<Leases>,
     pub(crate) locks: LockTable,
+    /// The duration of a lease.
+    pub(crate) lease_term: Duration,
     clock: WallClock,
     /// The file in which the state is saved over a clean restart.
     saved: Option<PathBuf>,
@@ -80,6 +83,7 @@ impl Callbacks {
             table,
             contacts,
             locks: LockTable::default(),
+            lease_term: config.lease,
             clock: config.clock.clone(),
             saved: config.callback_state.clone(),
             making_room: AtomicBool::new(false),

@@ -1,5 +1,6 @@
 //! All counters of a file server at one moment, for metrics and for calls that return statistics.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use cellar_fileobjects::ObjectFigures;
 use cellar_wire::afsosd::Repairing;
 
 use crate::host::HostCounts;
-use crate::server::Server;
+use crate::services::{FileServices, VolumeServices};
 use crate::statistics::{Direction, OperationFigures, TransferFigures};
 
 /// A snapshot of a file server's counters.
@@ -120,9 +121,19 @@ pub struct ContactFigures {
 /// A host that called within this many seconds is active.
 const ACTIVE_SECS: u32 = 15 * 60;
 
-impl Figures {
-    pub(crate) fn collect(server: &Server) -> Self {
-        let now = server.wall();
+/// The services whose counters make up the figures.
+pub(crate) struct Counters {
+    pub(crate) files: Arc<FileServices>,
+    pub(crate) volumes: Arc<VolumeServices>,
+    /// When the server started.
+    pub(crate) started: Duration,
+}
+
+impl Counters {
+    /// A snapshot of every counter.
+    pub(crate) fn figures(&self) -> Figures {
+        let server = &self.files;
+        let now = server.sessions.wall();
         let (files, bytes) = server.callbacks.table.files_and_bytes();
         let (breaks, contacts) = (
             &server.callbacks.breaker.counters,
@@ -138,9 +149,9 @@ impl Figures {
             store.cache_misses += counters.cache_misses;
             store.commits += counters.commits;
         }
-        Self {
+        Figures {
             now,
-            started: server.started,
+            started: self.started,
             operations: server.statistics.operations(),
             fetched: server.statistics.transfers(Direction::Fetch),
             stored: server.statistics.transfers(Direction::Store),
@@ -183,10 +194,12 @@ impl Figures {
             repairs: server.objects.repair_status(),
             locks: server.callbacks.locks.held(),
             leases: server.callbacks.leases.count(),
-            transactions: server.transactions.count(),
+            transactions: self.volumes.transactions.count(),
         }
     }
+}
 
+impl Figures {
     /// Calls of a procedure, by name; 0 for an unknown one.
     #[must_use]
     pub fn calls(&self, procedure: &str) -> u64 {

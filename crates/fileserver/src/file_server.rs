@@ -10,6 +10,7 @@ use cellar_wire::ids::{PartitionId, VolumeId};
 
 use crate::afsosd::ObjectService;
 use crate::afsvol::VolumeService;
+use crate::audit::Acts;
 use crate::config::Config;
 use crate::figures::Figures;
 use crate::locations::Locations;
@@ -17,7 +18,7 @@ use crate::protection::Protection;
 use crate::register;
 use crate::rxafs::FileService;
 use crate::server::Server;
-use crate::service::Answering;
+use crate::service::{Answering, Handlers};
 
 /// A file server with its volume server: one process owns its partitions. Cheap to clone.
 ///
@@ -56,25 +57,36 @@ impl FileServer {
     /// RXAFS, for the file server's port (7000).
     #[must_use]
     pub fn file_service(&self) -> Arc<dyn Service> {
-        Arc::new(Answering::new(FileService {
-            server: self.0.clone(),
+        Arc::new(self.answering(FileService {
+            services: self.0.for_files.clone(),
+            locations: self.0.locations.clone(),
+            counters: self.0.counters(),
         }))
     }
 
     /// AFSOSD, for the same port as the file service.
     #[must_use]
     pub fn object_service(&self) -> Arc<dyn Service> {
-        Arc::new(Answering::new(ObjectService {
-            server: self.0.clone(),
+        Arc::new(self.answering(ObjectService {
+            services: self.0.for_files.clone(),
         }))
     }
 
     /// AFSVol, for the volume server's port (7005) and the local administrator's socket.
     #[must_use]
     pub fn volume_service(&self) -> Arc<dyn Service> {
-        Arc::new(Answering::new(VolumeService {
-            server: self.0.clone(),
+        Arc::new(self.answering(VolumeService {
+            services: self.0.for_volumes.clone(),
         }))
+    }
+
+    fn answering<H: Handlers>(&self, handlers: H) -> Answering<H> {
+        let acts = Acts {
+            sessions: self.0.sessions.clone(),
+            clock: self.0.config.clock.clone(),
+            audit: self.0.config.audit.clone(),
+        };
+        Answering::new(handlers, acts)
     }
 
     /// Starts the background work on `runtime`. `port` is the port of the file service; the server
@@ -84,9 +96,9 @@ impl FileServer {
         self.0.networks.add(&[port.local_address()]);
         let server = self.0.clone();
         runtime.spawn(0, || async move { server.run_housekeeping().await });
-        let server = self.0.clone();
-        runtime.spawn(0, || async move {
-            server.remove_unfinished_volumes_later().await
+        let (volumes, started) = (self.0.for_volumes.clone(), self.0.started);
+        runtime.spawn(0, move || async move {
+            volumes.remove_unfinished_volumes_later(started).await
         });
     }
 
@@ -112,7 +124,7 @@ impl FileServer {
         let addresses = register::registrable(addresses);
         runtime.spawn(0, || async move {
             register::register(&server.config.uuid, &servers, &addresses, || {
-                server.is_stopping()
+                server.stopping.has_begun()
             })
             .await;
         });
@@ -151,7 +163,8 @@ impl FileServer {
     /// Removes volumes whose creation an earlier run of the server did not finish and no
     /// transaction continues. The server itself does this ten minutes after its start.
     pub async fn remove_unfinished_volumes(&self) {
-        self.0.remove_unfinished_volumes().await;
+        let (volumes, started) = (&self.0.for_volumes, self.0.started);
+        volumes.remove_unfinished_volumes(started).await;
     }
 
     /// Breaks the promises for everything in a volume that was replaced or removed. Waits until the
@@ -168,7 +181,7 @@ impl FileServer {
     /// A snapshot of every counter.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        Figures::collect(&self.0)
+        self.0.counters().figures()
     }
 
     /// Ends the background work and saves callback state, if the configuration names a file for it.

@@ -37,6 +37,7 @@ mod register;
 mod rxafs;
 mod server;
 mod service;
+mod services;
 mod session;
 mod statistics;
 mod status;

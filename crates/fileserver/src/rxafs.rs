@@ -42,31 +42,40 @@ use cellar_wire::serve::CallHandler;
 use cellar_wire::{AbortCode, Package, rxafs};
 
 use crate::abort_map::Refusal;
-use crate::server::Server;
+use crate::figures::Counters;
+use crate::locations::KnownLocations;
 use crate::service::{CallResult, Handlers};
+use crate::services::FileServices;
+use crate::session::Sessions;
 
 /// RXAFS.
 pub(crate) struct FileService {
-    pub(crate) server: Arc<Server>,
+    pub(crate) services: Arc<FileServices>,
+    /// Answers GetVolumeInfo.
+    pub(crate) locations: Arc<KnownLocations>,
+    /// Answers GetStatistics and GetXStats.
+    pub(crate) counters: Counters,
 }
 
 impl Handlers for FileService {
     const PACKAGE: &'static Package = &rxafs::PACKAGE;
 
-    fn server(&self) -> &Arc<Server> {
-        &self.server
+    fn sessions(&self) -> &Sessions {
+        &self.services.sessions
     }
 
     async fn dispatch(&self, opcode: u32, call: &mut IncomingCall) -> CallResult {
         rxafs::serve(self, opcode, call).await
     }
 
-    fn ended(server: &Server, procedure: Option<usize>, outcome: &CallResult, took: Duration) {
+    fn ended(&self, procedure: Option<usize>, outcome: &CallResult, took: Duration) {
         if let Some(index) = procedure {
-            server.statistics.operation(index, outcome.is_err(), took);
+            self.services
+                .statistics
+                .operation(index, outcome.is_err(), took);
         }
         if let Err(refusal) = outcome {
-            server.statistics.refused(refusal.kind());
+            self.services.statistics.refused(refusal.kind());
         }
     }
 }

@@ -1,6 +1,7 @@
-//! The state that all calls share, and the work at regular intervals.
+//! The state of a file server, and the work at regular intervals.
 //!
-//! It has a few services, and a handler takes those that it uses:
+//! It consists of a few services, and the handlers of a package take those that they use
+//! ([`crate::services`]):
 //!
 //! | service | state |
 //! | --- | --- |
@@ -8,13 +9,12 @@
 //! | [`Callbacks`] | client machines: hosts, promises, leases of directories, locks |
 //! | [`Volumes`] | partitions and volumes, and their states for clients |
 //! | [`Objects`] | files whose bytes are in objects |
-//! | [`Statistics`] | counters |
+//! | `Statistics` | counters |
 //!
-//! The rest belongs to AFSVol (transactions, scrubs) and to single calls. The services of the ports
-//! hold this state, and it does not know them: `file_server.rs` brings both together.
+//! The services of the ports hold this state, and it does not know them: `file_server.rs` brings
+//! both together.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cellar_fileobjects::Objects;
@@ -23,29 +23,30 @@ use cellar_wire::ids::AfsTime;
 use crate::afsvol::{Scrubs, Transactions};
 use crate::callbacks::Callbacks;
 use crate::config::Config;
+use crate::figures::Counters;
 use crate::limits::{HOUSEKEEPING_INTERVAL, SWEEP_INTERVAL, TRANSACTION_SWEEP_INTERVAL};
 use crate::locations::{KnownLocations, ListedSites};
 use crate::network::Networks;
 use crate::protection::Protection;
+use crate::services::{FileServices, Stopping, VolumeServices};
 use crate::session::Sessions;
 use crate::statistics::Statistics;
 use crate::volumes::Volumes;
 
-/// The state that all calls share.
+/// The state of a file server.
 pub(crate) struct Server {
     pub(crate) config: Config,
-    pub(crate) sessions: Sessions,
+    pub(crate) sessions: Arc<Sessions>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) volumes: Arc<Volumes>,
     pub(crate) objects: Arc<Objects>,
-    pub(crate) statistics: Statistics,
-    pub(crate) transactions: Transactions,
-    pub(crate) scrubs: Scrubs,
+    pub(crate) for_files: Arc<FileServices>,
+    pub(crate) for_volumes: Arc<VolumeServices>,
     pub(crate) locations: Arc<KnownLocations>,
     pub(crate) networks: Arc<Networks>,
     /// When the server started.
     pub(crate) started: Duration,
-    stopping: AtomicBool,
+    pub(crate) stopping: Stopping,
 }
 
 impl Server {
@@ -66,27 +67,58 @@ impl Server {
             volumes.clone(),
             sites,
         ));
+        let sessions = Sessions::new(&config, protection, networks.clone(), callbacks.clone());
+        let sessions = Arc::new(sessions);
+        let stopping = Stopping::default();
+        let for_files = FileServices {
+            sessions: sessions.clone(),
+            callbacks: callbacks.clone(),
+            volumes: volumes.clone(),
+            objects: objects.clone(),
+            statistics: Statistics::new(),
+        };
+        let for_volumes = VolumeServices {
+            sessions: sessions.clone(),
+            callbacks: callbacks.clone(),
+            volumes: volumes.clone(),
+            objects: objects.clone(),
+            transactions: Transactions::default(),
+            scrubs: Scrubs::default(),
+            networks: networks.clone(),
+            authority: config.authority.clone(),
+            clock: config.clock.clone(),
+            transaction_idle: config.transaction_idle,
+            stopping: stopping.clone(),
+        };
         Self {
-            sessions: Sessions::new(&config, protection, networks.clone(), callbacks.clone()),
+            sessions,
             callbacks,
             volumes,
             objects,
-            statistics: Statistics::new(),
-            transactions: Transactions::default(),
-            scrubs: Scrubs::default(),
+            for_files: Arc::new(for_files),
+            for_volumes: Arc::new(for_volumes),
             locations,
             networks,
             started: (config.clock)(),
-            stopping: AtomicBool::new(false),
+            stopping,
             config,
         }
     }
 
     /// Ends the background work, and saves the callback state.
     pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
+        self.stopping.begin();
         self.objects.stop();
         self.callbacks.save();
+    }
+
+    /// The counters of all services.
+    pub(crate) fn counters(&self) -> Counters {
+        Counters {
+            files: self.for_files.clone(),
+            volumes: self.for_volumes.clone(),
+            started: self.started,
+        }
     }
 
     /// The current time of the wall clock.
@@ -94,18 +126,9 @@ impl Server {
         (self.config.clock)()
     }
 
-    /// The current time in the seconds of the wire.
-    pub(crate) fn now(&self) -> AfsTime {
-        AfsTime(self.now_secs())
-    }
-
     /// The current time in seconds since 1970.
     pub(crate) fn now_secs(&self) -> u32 {
         AfsTime::after_1970(self.wall()).0
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
     }
 
     pub(crate) async fn run_housekeeping(self: Arc<Self>) {
@@ -119,10 +142,10 @@ impl Server {
                     self.callbacks.sweep();
                     self.objects.sweep();
                 }
-                _ = transactions.tick() => self.expire_transactions(self.now_secs()),
+                _ = transactions.tick() => self.for_volumes.expire_transactions(),
                 _ = rounds.tick() => self.callbacks.contacts.tidy(self.now_secs()).await,
             }
-            if self.is_stopping() {
+            if self.stopping.has_begun() {
                 return;
             }
         }

@@ -4,7 +4,6 @@
 //! A service is a [`Handlers`]: a package, with a [`cellar_wire::serve::Handle`] for each
 //! procedure.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_rpc::{IncomingCall, LocalBoxFuture, Service, ServiceOptions};
@@ -13,8 +12,8 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::abort_map::Refusal;
-use crate::audit;
-use crate::server::Server;
+use crate::audit::{self, Acts};
+use crate::session::Sessions;
 
 /// How a call ended.
 pub(crate) type CallResult = Result<(), Refusal>;
@@ -24,8 +23,8 @@ pub(crate) trait Handlers: Send + Sync + 'static {
     /// The package.
     const PACKAGE: &'static Package;
 
-    /// The server to which it belongs.
-    fn server(&self) -> &Arc<Server>;
+    /// The callers.
+    fn sessions(&self) -> &Sessions;
 
     /// Answers one call with `serve` of the package. Returns the reason if the call is refused.
     async fn dispatch(&self, opcode: u32, call: &mut IncomingCall) -> CallResult;
@@ -44,38 +43,41 @@ pub(crate) trait Handlers: Send + Sync + 'static {
 
     /// Called at the end of a call, with its duration. `procedure` is its index in the package;
     /// `None` for an unknown opcode.
-    fn ended(_server: &Server, _procedure: Option<usize>, _outcome: &CallResult, _took: Duration) {}
+    fn ended(&self, _procedure: Option<usize>, _outcome: &CallResult, _took: Duration) {}
 
     /// Whether errors travel to the caller as universal errno codes.
-    fn understands_uae(server: &Server, call: &IncomingCall) -> bool {
-        Self::FOR_CLIENTS && server.sessions.understands_uae(call)
+    fn understands_uae(&self, call: &IncomingCall) -> bool {
+        Self::FOR_CLIENTS && self.sessions().understands_uae(call)
     }
 }
 
 /// A package as a service of this server.
-pub(crate) struct Answering<H>(H);
+pub(crate) struct Answering<H> {
+    handlers: H,
+    acts: Acts,
+}
 
 impl<H: Handlers> Answering<H> {
-    pub(crate) fn new(handlers: H) -> Self {
-        Self(handlers)
+    pub(crate) fn new(handlers: H, acts: Acts) -> Self {
+        Self { handlers, acts }
     }
 
     async fn answer(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
-        let server = self.0.server();
+        let handlers = &self.handlers;
         let opcode = match call.opcode().await {
             Ok(opcode) => opcode,
             Err(code) => {
-                H::ended(server, None, &Err(Refusal::Call(code)), Duration::ZERO);
+                handlers.ended(None, &Err(Refusal::Call(code)), Duration::ZERO);
                 return Err(code);
             }
         };
         let procedure = H::PACKAGE.procedure(opcode);
         let begun = Instant::now();
-        let (outcome, act) = audit::observe(self.0.dispatch(opcode, call)).await;
+        let (outcome, act) = audit::observe(handlers.dispatch(opcode, call)).await;
         let index = procedure.map(|procedure| procedure.index);
-        H::ended(server, index, &outcome, begun.elapsed());
+        handlers.ended(index, &outcome, begun.elapsed());
         let answer = outcome.map_err(|refusal| {
-            let code = refusal.code(H::understands_uae(server, call));
+            let code = refusal.code(handlers.understands_uae(call));
             debug!(
                 host = %call.peer().address,
                 package = H::PACKAGE.name,
@@ -88,7 +90,7 @@ impl<H: Handlers> Answering<H> {
         });
         if let (Some(act), Some(procedure)) = (act, procedure) {
             let code = answer.as_ref().err().map_or(0, |code| code.0);
-            server.record_act(call, procedure.name, act, code);
+            self.acts.record(call, procedure.name, act, code);
         }
         answer
     }

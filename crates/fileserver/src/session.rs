@@ -21,6 +21,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use cellar_auth::{Authority, Identity as Authenticated, Principal};
 use cellar_rpc::{Caller, IncomingCall};
@@ -241,8 +242,13 @@ impl Sessions {
     }
 
     /// The current time in seconds since 1970.
+    /// The current time of the wall clock.
+    pub(crate) fn wall(&self) -> Duration {
+        (self.clock)()
+    }
+
     fn now_secs(&self) -> u32 {
-        AfsTime::after_1970((self.clock)()).0
+        AfsTime::after_1970(self.wall()).0
     }
 
     /// The number under which the groups of callers are valid. It changes with FlushCPS and with

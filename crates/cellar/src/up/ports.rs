@@ -1,8 +1,8 @@
 //! The UDP ports of a start, checked before anything is made on the disk.
 //!
-//! A cell that is made and cannot serve is in the way of the next attempt. The check binds each port
-//! and frees it again. The servers bind them for good later, so a program that starts in between
-//! still makes the start fail.
+//! A cell that is made and cannot serve is in the way of the next attempt. The check binds each
+//! port and frees it again. The servers bind them for good later, so a program that starts in
+//! between still makes the start fail.
 
 use std::net::{SocketAddr, UdpSocket};
 

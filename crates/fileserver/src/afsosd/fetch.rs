@@ -19,20 +19,21 @@ impl Handle<BeginFetch, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: BeginFetch,
     ) -> Result<BeginFetchReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         // The reply covers the whole version, so the requested range does not matter.
         let BeginFetch { fid, .. } = arguments;
-        let session = server.sessions.session(call).await?;
-        if !server.objects.is_used() {
+        let session = services.sessions.session(call).await?;
+        if !services.objects.is_used() {
             return Err(NOT_IN_OBJECTS);
         }
         let (layout, status, callback, sync, durable) = {
-            let (server, session) = (server.clone(), session.clone());
-            run(&server.callbacks.clone(), move || {
-                let attached = server.volumes.of(fid, VolumeAccess::Read)?;
+            let (services, session) = (services.clone(), session.clone());
+            run(&services.callbacks.clone(), move || {
+                let attached = services.volumes.of(fid, VolumeAccess::Read)?;
                 let volume = &attached.volume;
                 let read = || {
-                    let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
+                    let (status, _, access) =
+                        status_and_access(&services, &session, &attached, fid)?;
                     let identity = session.identity();
                     if !identity.may_fetch_data(&status, access.caller, volume.owner()) {
                         return Err(Refusal::NoRight);
@@ -40,17 +41,20 @@ impl Handle<BeginFetch, IncomingCall> for ObjectService {
                     loop {
                         let (status, layout) = volume.status_and_layout(fid)?;
                         let layout = layout.ok_or(NOT_IN_OBJECTS)?;
-                        if !server.objects.lend(fid, &layout) {
+                        if !services.objects.lend(fid, &layout) {
                             return Err(NOT_IN_OBJECTS);
                         }
                         // The layout is unchanged, so a later removal of versions sees this reader.
                         if volume.layout(fid)?.as_ref() == Some(&layout) {
-                            return Ok((layout, server.callbacks.show(&session, &status, access)));
+                            return Ok((
+                                layout,
+                                services.callbacks.show(&session, &status, access),
+                            ));
                         }
                     }
                 };
                 let ((layout, status), callback) =
-                    with_promise(&server.callbacks, &session, volume, fid, false, read)?;
+                    with_promise(&services.callbacks, &session, volume, fid, false, read)?;
                 volume.count_read(session.origin());
                 let durable = volume.last_change(fid.vnode);
                 Ok((layout, status, callback, vol_sync(volume), durable))
@@ -59,7 +63,9 @@ impl Handle<BeginFetch, IncomingCall> for ObjectService {
         };
         durable.await?;
         let grantee = grantee(call, &session);
-        let access = server.objects.grant(fid, &layout, Grant::read(), grantee)?;
+        let access = services
+            .objects
+            .grant(fid, &layout, Grant::read(), grantee)?;
         Ok(BeginFetchReply {
             status,
             callback,

@@ -18,23 +18,23 @@ impl Handle<GetPieces, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: GetPieces,
     ) -> Result<GetPiecesReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let GetPieces { fid } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         let (status, layout) = {
-            let (server, session) = (server.clone(), session.clone());
-            run(&server.callbacks.clone(), move || {
+            let (services, session) = (services.clone(), session.clone());
+            run(&services.callbacks.clone(), move || {
                 let may = |identity: &Identity, status: &_, rights, owner| {
                     identity.administrator || identity.may_fetch_data(status, rights, owner)
                 };
                 let (volume, _) =
-                    check_vnode_access(&server, &session, (fid, VolumeAccess::Read), may)?;
+                    check_vnode_access(&services, &session, (fid, VolumeAccess::Read), may)?;
                 Ok(volume.status_and_layout(fid)?)
             })
             .await?
         };
         let devices = match &layout {
-            Some(layout) => server.objects.devices_of(layout),
+            Some(layout) => services.objects.devices_of(layout),
             None => List::default(),
         };
         Ok(GetPiecesReply {

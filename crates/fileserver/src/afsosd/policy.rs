@@ -24,15 +24,15 @@ impl Handle<GetPolicy, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: GetPolicy,
     ) -> Result<GetPolicyReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let GetPolicy { fid } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         let (directory, volume) = {
-            let (server, session) = (server.clone(), session.clone());
-            run(&server.callbacks.clone(), move || {
+            let (services, session) = (services.clone(), session.clone());
+            run(&services.callbacks.clone(), move || {
                 let may = Identity::may_fetch_status;
                 let (volume, status) =
-                    check_vnode_access(&server, &session, (fid, VolumeAccess::Read), may)?;
+                    check_vnode_access(&services, &session, (fid, VolumeAccess::Read), may)?;
                 let dir = match status.kind {
                     FileType::Directory => fid,
                     _ => Fid {
@@ -55,18 +55,18 @@ impl Handle<SetPolicy, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: SetPolicy,
     ) -> Result<SetPolicyReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let SetPolicy { fid, policy } = arguments;
-        let session = server.sessions.session(call).await?;
-        check_policy(&server.objects, policy)?;
+        let session = services.sessions.session(call).await?;
+        check_policy(&services.objects, policy)?;
         let work = {
-            let (server, session) = (server.clone(), session.clone());
+            let (services, session) = (services.clone(), session.clone());
             move || {
                 let may = |identity: &Identity, _: &_, rights, owner| {
                     identity.may_store_acl(rights, owner)
                 };
                 let (volume, status) =
-                    check_vnode_access(&server, &session, (fid, VolumeAccess::Change), may)?;
+                    check_vnode_access(&services, &session, (fid, VolumeAccess::Change), may)?;
                 if status.kind != FileType::Directory {
                     return Err(Refusal::Store(Error::NotDirectory));
                 }
@@ -75,7 +75,7 @@ impl Handle<SetPolicy, IncomingCall> for ObjectService {
                 Ok((Changed { outcome, durable }, Touched::changed([fid])))
             }
         };
-        change(&server.callbacks, &session, work).await?;
+        change(&services.callbacks, &session, work).await?;
         Ok(SetPolicyReply {})
     }
 }
@@ -86,20 +86,20 @@ impl Handle<SetVolumePolicy, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: SetVolumePolicy,
     ) -> Result<SetVolumePolicyReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let SetVolumePolicy { fid, policy } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         audit::mark_act();
         audit::add_detail("volume", fid.volume);
         audit::add_detail("policy", policy);
         if !session.identity().administrator {
             return Err(Refusal::NotAdministrator);
         }
-        check_policy(&server.objects, policy)?;
+        check_policy(&services.objects, policy)?;
         let durable = {
-            let (server, session) = (server.clone(), session.clone());
-            run(&server.callbacks.clone(), move || {
-                let attached = server.volumes.of(fid, VolumeAccess::Change)?;
+            let (services, session) = (services.clone(), session.clone());
+            run(&services.callbacks.clone(), move || {
+                let attached = services.volumes.of(fid, VolumeAccess::Change)?;
                 let set = attached
                     .volume
                     .update_info(session.now, |info| info.policy = policy)?;

@@ -25,16 +25,16 @@ impl Handle<ListReferences, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: ListReferences,
     ) -> Result<ListReferencesReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let ListReferences {
             volume,
             after,
             limit,
         } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         let limit = (limit as usize).clamp(1, REFERENCES_MOST);
         let found = {
-            let objects = server.objects.clone();
+            let objects = services.objects.clone();
             blocking(move || objects.references(VolumeId(volume), after.vnode, limit)).await
         };
         let (found, more) = found?;
@@ -73,12 +73,12 @@ impl Handle<ListOnDevice, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: ListOnDevice,
     ) -> Result<ListOnDeviceReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let ListOnDevice { osd, after, limit } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         let limit = (limit as usize).clamp(1, ANSWER_MAX);
         let found = {
-            let objects = server.objects.clone();
+            let objects = services.objects.clone();
             blocking(move || objects.on_device(osd, after, limit)).await
         };
         let (files, more) = found?;

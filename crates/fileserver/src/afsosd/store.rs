@@ -23,7 +23,7 @@ use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::STORE_SLACK_BLOCKS;
 use crate::rxafs::common::{commit_objects, run, status_and_access, when_loaded};
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::{Attached, VolumeAccess};
@@ -35,9 +35,9 @@ struct PermittedStore {
     access: Access,
 }
 
-fn check(server: &Server, session: &Session, fid: Fid) -> Result<PermittedStore, Refusal> {
-    let attached = server.volumes.of(fid, VolumeAccess::Change)?;
-    let (status, _, access) = status_and_access(server, session, &attached, fid)?;
+fn check(services: &FileServices, session: &Session, fid: Fid) -> Result<PermittedStore, Refusal> {
+    let attached = services.volumes.of(fid, VolumeAccess::Change)?;
+    let (status, _, access) = status_and_access(services, session, &attached, fid)?;
     if status.kind != FileType::File {
         return Err(Refusal::Store(Error::IsDirectory));
     }
@@ -75,7 +75,7 @@ impl Handle<BeginStore, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: BeginStore,
     ) -> Result<BeginStoreReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let BeginStore {
             fid,
             position,
@@ -84,13 +84,13 @@ impl Handle<BeginStore, IncomingCall> for ObjectService {
             shape,
         } = arguments;
         let end = end_of(position, length)?.max(end_of(file_length, 0)?);
-        let session = server.sessions.session(call).await?;
-        check_used(&server.objects)?;
+        let session = services.sessions.session(call).await?;
+        check_used(&services.objects)?;
         let shape = shape.first().copied();
         {
-            let (server, session) = (server.clone(), session.clone());
-            run(&server.callbacks.clone(), move || {
-                let allowed = check(&server, &session, fid)?;
+            let (services, session) = (services.clone(), session.clone());
+            run(&services.callbacks.clone(), move || {
+                let allowed = check(&services, &session, fid)?;
                 let identity = session.identity();
                 let chooses = allowed.access.caller.contains(Rights::ADMINISTER);
                 if shape.is_some() && !chooses && !identity.administrator {
@@ -100,18 +100,18 @@ impl Handle<BeginStore, IncomingCall> for ObjectService {
             })
             .await?;
         }
-        let store_lock = server.objects.lock_for_direct(fid).await;
+        let store_lock = services.objects.lock_for_direct(fid).await;
         let store_lock = store_lock.ok_or(Refusal::Code(AbortCode::EBUSY))?;
         let look = async || {
-            let (server, session) = (server.clone(), session.clone());
+            let (services, session) = (services.clone(), session.clone());
             blocking(move || {
-                let allowed = check(&server, &session, fid)?;
+                let allowed = check(&services, &session, fid)?;
                 let volume = &allowed.attached.volume;
                 let (status, old) = volume.status_and_layout(fid)?;
                 let length = end.max(status.length);
                 check_quota(volume, &status, length)?;
                 let place = storage_decision(
-                    &server.objects,
+                    &services.objects,
                     &session,
                     volume,
                     &status,
@@ -125,11 +125,11 @@ impl Handle<BeginStore, IncomingCall> for ObjectService {
             })
             .await
         };
-        let (allowed, old, serial, place) = when_loaded(&server.objects, look).await?;
+        let (allowed, old, serial, place) = when_loaded(&services.objects, look).await?;
         let StorageDecision::Objects(wanted) = place else {
             return Err(NOT_IN_OBJECTS);
         };
-        let status = server
+        let status = services
             .callbacks
             .show(&session, &allowed.status, allowed.access);
         let request = DirectRequest {
@@ -141,12 +141,12 @@ impl Handle<BeginStore, IncomingCall> for ObjectService {
             end,
             user: session.id(),
         };
-        let begun = server.objects.begin_direct(request, store_lock).await?;
+        let begun = services.objects.begin_direct(request, store_lock).await?;
         let begun = begun.ok_or(NOT_IN_OBJECTS)?;
         let store = begun.number;
         let grant = Grant::store(&begun.next, begun.length);
         let grantee = grantee(call, &session);
-        let access = server.objects.grant(fid, &begun.next, grant, grantee)?;
+        let access = services.objects.grant(fid, &begun.next, grant, grantee)?;
         Ok(BeginStoreReply {
             store,
             status,
@@ -195,7 +195,7 @@ impl Handle<ExtendStore, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: ExtendStore,
     ) -> Result<ExtendStoreReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let ExtendStore {
             fid,
             store,
@@ -203,17 +203,17 @@ impl Handle<ExtendStore, IncomingCall> for ObjectService {
             length,
         } = arguments;
         let end = end_of(position, length)?;
-        let session = server.sessions.session(call).await?;
-        check_used(&server.objects)?;
+        let session = services.sessions.session(call).await?;
+        check_used(&services.objects)?;
         {
-            let (server, session) = (server.clone(), session.clone());
-            run(&server.callbacks.clone(), move || {
-                let allowed = check(&server, &session, fid)?;
+            let (services, session) = (services.clone(), session.clone());
+            run(&services.callbacks.clone(), move || {
+                let allowed = check(&services, &session, fid)?;
                 check_quota(&allowed.attached.volume, &allowed.status, end)
             })
             .await?;
         }
-        let objects = &server.objects;
+        let objects = &services.objects;
         let extended = objects.extend_direct(store, fid, session.id(), end)?;
         let grant = Grant::store(&extended.next, extended.length);
         let access = objects.grant(fid, &extended.next, grant, grantee(call, &session))?;
@@ -227,7 +227,7 @@ impl Handle<EndStore, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: EndStore,
     ) -> Result<EndStoreReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let EndStore {
             fid,
             store,
@@ -235,17 +235,17 @@ impl Handle<EndStore, IncomingCall> for ObjectService {
             modified,
             failed,
         } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         // Checked before the store leaves the table. A caller that may no longer end it can still
         // abort it.
         let allowed = {
-            let (server, session) = (server.clone(), session.clone());
-            run(&server.callbacks.clone(), move || {
-                check(&server, &session, fid)
+            let (services, session) = (services.clone(), session.clone());
+            run(&services.callbacks.clone(), move || {
+                check(&services, &session, fid)
             })
             .await?
         };
-        let objects = &server.objects;
+        let objects = &services.objects;
         let ended = objects.end_direct(store, fid, session.id(), length, &failed)?;
         let spec = StoreSpec {
             attributes: SetStatus {
@@ -257,10 +257,10 @@ impl Handle<EndStore, IncomingCall> for ObjectService {
             ..StoreSpec::at(0)
         };
         let stored = Arc::new(ended);
-        let committed = commit_objects(&server.callbacks, &session, stored.clone(), spec).await?;
+        let committed = commit_objects(&services.callbacks, &session, stored.clone(), spec).await?;
         let status = committed.ok_or(Refusal::Code(AbortCode::ESTALE))?;
         Ok(EndStoreReply {
-            status: server.callbacks.show(&session, &status, allowed.access),
+            status: services.callbacks.show(&session, &status, allowed.access),
             sync: vol_sync(stored.volume()),
         })
     }
@@ -272,10 +272,10 @@ impl Handle<AbortStore, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: AbortStore,
     ) -> Result<AbortStoreReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let AbortStore { fid, store } = arguments;
-        let session = server.sessions.session(call).await?;
-        server.objects.abort_direct(store, fid, session.id())?;
+        let session = services.sessions.session(call).await?;
+        services.objects.abort_direct(store, fid, session.id())?;
         Ok(AbortStoreReply {})
     }
 }

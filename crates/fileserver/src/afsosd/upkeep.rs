@@ -22,9 +22,9 @@ impl Handle<RepairStatus, IncomingCall> for ObjectService {
         _: &IncomingCall,
         _: RepairStatus,
     ) -> Result<RepairStatusReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
 
-        let status = server.objects.repair_status();
+        let status = services.objects.repair_status();
         Ok(RepairStatusReply { status })
     }
 }
@@ -35,20 +35,23 @@ impl Handle<MoveObject, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: MoveObject,
     ) -> Result<MoveObjectReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let MoveObject { fid, place, osd } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         let placed = {
-            let server = server.clone();
+            let services = services.clone();
             blocking(move || {
-                let found = server.volumes.find(fid.volume)?.ok_or(Refusal::NoVolume)?;
+                let found = services
+                    .volumes
+                    .find(fid.volume)?
+                    .ok_or(Refusal::NoVolume)?;
                 let layout = found.1.volume.layout(fid)?.ok_or(NOT_IN_OBJECTS)?;
                 let placed = layout.objects.get(place as usize).copied();
                 placed.ok_or(Refusal::Invalid)
             })
             .await?
         };
-        let osd = server.objects.move_object(fid, &placed, osd).await?;
+        let osd = services.objects.move_object(fid, &placed, osd).await?;
         Ok(MoveObjectReply { osd })
     }
 }
@@ -59,11 +62,11 @@ impl Handle<HaveVolumes, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: HaveVolumes,
     ) -> Result<HaveVolumesReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let HaveVolumes { volumes } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         let here = {
-            let objects = server.objects.clone();
+            let objects = services.objects.clone();
             let volumes: Vec<VolumeId> = volumes.iter().map(|id| VolumeId(*id)).collect();
             blocking(move || objects.have(&volumes)).await?
         };
@@ -78,15 +81,15 @@ impl Handle<CollectGarbage, IncomingCall> for ObjectService {
         call: &IncomingCall,
         arguments: CollectGarbage,
     ) -> Result<CollectGarbageReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let CollectGarbage {
             volume,
             after,
             grace,
             flags,
         } = arguments;
-        superuser(&server.sessions, call)?;
-        let collected = server
+        superuser(&services.sessions, call)?;
+        let collected = services
             .objects
             .collect_garbage(
                 VolumeId(volume),

@@ -24,7 +24,7 @@ use super::transaction::{Beginning, InUse, special_of};
 use super::{code, in_memory, on_disk, superuser};
 use crate::audit;
 use crate::callback::Pending;
-use crate::server::Server;
+use crate::services::VolumeServices;
 use crate::volumes::Special;
 
 impl Handle<DeleteVolume, IncomingCall> for VolumeService {
@@ -33,11 +33,11 @@ impl Handle<DeleteVolume, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: DeleteVolume,
     ) -> Result<DeleteVolumeReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let DeleteVolume { trans } = arguments;
-        superuser(&server.sessions, call)?;
-        let used = InUse::enter(server, trans, "DeleteVolume")?;
-        delete(server, used.partition(), used.id(), Some(used)).await?;
+        superuser(&services.sessions, call)?;
+        let used = InUse::enter(services, trans, "DeleteVolume")?;
+        delete(services, used.partition(), used.id(), Some(used)).await?;
         Ok(DeleteVolumeReply {})
     }
 }
@@ -48,16 +48,16 @@ impl Handle<NukeVolume, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: NukeVolume,
     ) -> Result<NukeVolumeReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let NukeVolume { partition, volume } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         audit::add_detail("volume", volume);
         audit::add_detail("partition", partition);
-        let (place, _) = partition_of(&server.volumes, partition)?;
-        if server.transactions.is_busy(place, volume) {
+        let (place, _) = partition_of(&services.volumes, partition)?;
+        if services.transactions.is_busy(place, volume) {
             return Err(AbortCode::VOLSERVOLBUSY);
         }
-        delete(server, place, volume, None).await?;
+        delete(services, place, volume, None).await?;
         Ok(NukeVolumeReply {})
     }
 }
@@ -65,34 +65,34 @@ impl Handle<NukeVolume, IncomingCall> for VolumeService {
 /// Deletes a volume, and breaks all promises for it. If this happens in a transaction, the
 /// transaction notes the deletion.
 async fn delete(
-    server: &Arc<Server>,
+    services: &Arc<VolumeServices>,
     place: PartitionId,
     volume: VolumeId,
     used: Option<InUse>,
 ) -> Result<(), AbortCode> {
     let (pending, durable) = {
-        let (server, used) = (server.clone(), used.clone());
+        let (services, used) = (services.clone(), used.clone());
         on_disk(move || {
-            let found = server.volumes.find_on(place, volume).map_err(code)?;
+            let found = services.volumes.find_on(place, volume).map_err(code)?;
             let attached = found.ok_or(AbortCode::VNOVOL)?;
             let deleted = attached.partition.delete_volume(volume).map_err(code)?;
             if let Some(used) = used {
                 used.set_deleted();
             }
-            server.volumes.forget(volume);
+            services.volumes.forget(volume);
             // Locks and promises are by id. Another copy on this server does not need them.
-            server.callbacks.locks.forget_volume(volume);
-            let pending = server
+            services.callbacks.locks.forget_volume(volume);
+            let pending = services
                 .callbacks
                 .breaker
-                .collect_volume(volume, server.now_secs());
+                .collect_volume(volume, services.now_secs());
             Ok((pending, deleted.durable))
         })
         .await?
     };
     durable.await.map_err(code)?;
     info!(%volume, partition = %place, "volume deleted");
-    server.callbacks.breaker.wait_for_delivery(pending).await;
+    services.callbacks.breaker.wait_for_delivery(pending).await;
     Ok(())
 }
 
@@ -102,27 +102,27 @@ impl Handle<SetFlags, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: SetFlags,
     ) -> Result<SetFlagsReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let SetFlags { trans, flags } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         audit::add_detail("flags", format_args!("{flags:#x}"));
-        let used = InUse::enter(server, trans, "SetFlags")?;
+        let used = InUse::enter(services, trans, "SetFlags")?;
         // As for the flags of TransCreate, the strongest one counts.
         if special_of(used.attach_flags()) == Some(Special::ReadOnly) {
             return Err(AbortCode::EROFS);
         }
         let destroy = flags & VT_DELETE_ON_SALVAGE != 0;
         let in_service = flags & VT_OUT_OF_SERVICE == 0;
-        edit(server, used.clone(), move |info| {
+        edit(services, used.clone(), move |info| {
             info.destroy_me = destroy;
             // A volume that is to be destroyed is never shown to clients.
             info.in_service = in_service && !destroy;
         })
         .await?;
         if in_service && !destroy {
-            server.volumes.clear_moved(used.id());
+            services.volumes.clear_moved(used.id());
         }
-        server.volumes.forget(used.id());
+        services.volumes.forget(used.id());
         used.set_flags(flags as u8);
         Ok(SetFlagsReply {})
     }
@@ -134,17 +134,17 @@ impl Handle<SetInfo, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: SetInfo,
     ) -> Result<SetInfoReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let SetInfo { trans, info: new } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         // A field of -1 leaves the value unchanged.
         let word = |word: i32| (word != -1).then_some(word as u32);
         let date = |date: AfsTime| (date.0 != u32::MAX).then_some(date);
         if new.max_quota < -1 {
             return Err(AbortCode::EINVAL);
         }
-        let used = InUse::enter(server, trans, "SetStatus")?;
-        edit(server, used, move |info| {
+        let used = InUse::enter(services, trans, "SetStatus")?;
+        edit(services, used, move |info| {
             info.max_quota = word(new.max_quota).unwrap_or(info.max_quota);
             info.day_use = word(new.day_use).unwrap_or(info.day_use);
             info.created = date(new.creation_date).unwrap_or(info.created);
@@ -162,11 +162,11 @@ impl Handle<SetDate, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: SetDate,
     ) -> Result<SetDateReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let SetDate { trans, new_date } = arguments;
-        superuser(&server.sessions, call)?;
-        let used = InUse::enter(server, trans, "SetDate")?;
-        edit(server, used, move |info| {
+        superuser(&services.sessions, call)?;
+        let used = InUse::enter(services, trans, "SetDate")?;
+        edit(services, used, move |info| {
             info.created = AfsTime(new_date as u32)
         })
         .await?;
@@ -181,7 +181,7 @@ impl Handle<SetIdsTypes, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: SetIdsTypes,
     ) -> Result<SetIdsTypesReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let SetIdsTypes {
             trans,
             name,
@@ -190,13 +190,13 @@ impl Handle<SetIdsTypes, IncomingCall> for VolumeService {
             clone,
             backup,
         } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         let name = volume_name(&name)?;
         audit::add_detail("name", &name);
         let kind = kind_of(volume_type).ok_or(AbortCode::EINVAL)?;
-        let used = InUse::enter(server, trans, "SetIdsTypes")?;
+        let used = InUse::enter(services, trans, "SetIdsTypes")?;
         let pending = {
-            let server = server.clone();
+            let services = services.clone();
             on_disk(move || {
                 let attached = used.volume()?;
                 let before = attached.volume.info();
@@ -213,15 +213,15 @@ impl Handle<SetIdsTypes, IncomingCall> for VolumeService {
                     return Ok(Pending::default());
                 }
                 // The access of clients to the volume has changed.
-                server.volumes.forget(used.id());
-                Ok(server
+                services.volumes.forget(used.id());
+                Ok(services
                     .callbacks
                     .breaker
-                    .collect_volume(used.id(), server.now_secs()))
+                    .collect_volume(used.id(), services.now_secs()))
             })
             .await?
         };
-        server.callbacks.breaker.wait_for_delivery(pending).await;
+        services.callbacks.breaker.wait_for_delivery(pending).await;
         Ok(SetIdsTypesReply {})
     }
 }
@@ -234,31 +234,31 @@ impl Handle<ConvertROtoRWvolume, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: ConvertROtoRWvolume,
     ) -> Result<ConvertROtoRWvolumeReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let ConvertROtoRWvolume { partition, volume } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         audit::add_detail("volume", volume);
         audit::add_detail("partition", partition);
-        let (place, partition) = partition_of(&server.volumes, partition)?;
+        let (place, partition) = partition_of(&services.volumes, partition)?;
         let pending = {
-            let server = server.clone();
+            let services = services.clone();
             on_disk(move || {
                 let found = partition.volume(volume).map_err(code)?;
                 let read_write = found.ok_or(AbortCode::ENODEV)?.info().parent;
                 let used = InUse::begin(
-                    &server,
+                    &services,
                     Beginning {
                         volume,
                         partition: place,
                         attach_flags: 0,
-                        now: server.now_secs(),
+                        now: services.now_secs(),
                         procedure: "ConvertROtoRW",
                     },
                 )?;
                 let converted =
-                    check_elsewhere(&server.volumes, place, read_write).and_then(|()| {
+                    check_elsewhere(&services.volumes, place, read_write).and_then(|()| {
                         partition
-                            .convert_to_rw(volume, server.objects.version_now())?
+                            .convert_to_rw(volume, services.objects.version_now())?
                             .wait()
                     });
                 used.end();
@@ -270,17 +270,17 @@ impl Handle<ConvertROtoRWvolume, IncomingCall> for VolumeService {
                     }
                 })?;
                 info!(%volume, into = %converted.id(), partition = %place, "volume converted");
-                server.volumes.forget(volume);
-                server.volumes.forget(converted.id());
-                server.volumes.clear_moved(converted.id());
-                Ok(server
+                services.volumes.forget(volume);
+                services.volumes.forget(converted.id());
+                services.volumes.clear_moved(converted.id());
+                Ok(services
                     .callbacks
                     .breaker
-                    .collect_volume(volume, server.now_secs()))
+                    .collect_volume(volume, services.now_secs()))
             })
             .await?
         };
-        server.callbacks.breaker.wait_for_delivery(pending).await;
+        services.callbacks.breaker.wait_for_delivery(pending).await;
         Ok(ConvertROtoRWvolumeReply {})
     }
 }
@@ -293,12 +293,12 @@ impl Handle<SetForwarding, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: SetForwarding,
     ) -> Result<SetForwardingReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let SetForwarding { trans, new_site } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         audit::add_detail("server", std::net::Ipv4Addr::from(new_site));
-        let used = InUse::enter(server, trans, "SetForwarding")?;
-        server.volumes.set_moved(used.id(), new_site);
+        let used = InUse::enter(services, trans, "SetForwarding")?;
+        services.volumes.set_moved(used.id(), new_site);
         Ok(SetForwardingReply {})
     }
 }
@@ -310,9 +310,9 @@ impl Handle<SignalRestore, IncomingCall> for VolumeService {
         call: &IncomingCall,
         _: SignalRestore,
     ) -> Result<SignalRestoreReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
 
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         Ok(SignalRestoreReply {})
     }
 }
@@ -320,11 +320,11 @@ impl Handle<SignalRestore, IncomingCall> for VolumeService {
 /// Changes the header of a transaction's volume, durably. The date of the last change of the
 /// contents stays, unless the change sets it.
 async fn edit(
-    server: &Arc<Server>,
+    services: &Arc<VolumeServices>,
     used: InUse,
     change: impl Fn(&mut VolumeInfo) + Send + 'static,
 ) -> Result<(), AbortCode> {
-    let now = server.now();
+    let now = services.now();
     let changed = in_memory(move || {
         let Some(attached) = used.find()? else {
             return Ok(None);

@@ -16,18 +16,18 @@ use super::delta_out::{Base, DeltaSource, plan};
 use super::dump::freeze;
 use super::stream::{Sink, pass};
 use super::transaction::InUse;
-use crate::server::Server;
+use crate::services::VolumeServices;
 
 /// Copies the volume of a transaction. Until SetFlags(0), the copy is out of service and marked to
 /// be destroyed.
 pub(super) fn copy(
-    server: &Arc<Server>,
+    services: &Arc<VolumeServices>,
     source: &InUse,
     partition: &Partition,
     new: VolumeId,
     name: &str,
 ) -> Result<(), AbortCode> {
-    let now: AfsTime = server.now();
+    let now: AfsTime = services.now();
     let frozen = freeze(source)?;
     let info = frozen.info();
     let spec = VolumeSpec {
@@ -52,9 +52,9 @@ pub(super) fn copy(
         let mut from = DeltaSource::new(
             &frozen,
             Since::Everything,
-            Some(Lender::new(&server.objects)),
+            Some(Lender::new(&services.objects)),
         )?;
-        let mut to = DeltaSink::new(server, partition, new, cookie, head)?.locally();
+        let mut to = DeltaSink::new(services, partition, new, cookie, head)?.locally();
         match pass(&mut from, &mut to, usize::MAX) {
             Ok(_) => to.finish(),
             Err(code) => {

@@ -18,7 +18,7 @@ use super::status::kind_of;
 use super::transaction::{Beginning, InUse};
 use super::{code, on_disk, superuser};
 use crate::audit;
-use crate::server::Server;
+use crate::services::VolumeServices;
 use crate::volumes::Volumes;
 use crate::volumes::{Attached, Special};
 
@@ -36,7 +36,7 @@ impl Handle<CreateVolume, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: CreateVolume,
     ) -> Result<CreateVolumeReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let CreateVolume {
             partition,
             name,
@@ -44,7 +44,7 @@ impl Handle<CreateVolume, IncomingCall> for VolumeService {
             parent,
             volume,
         } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         audit::add_detail("volume", volume);
         audit::add_detail("partition", partition);
         let name = volume_name(&name)?;
@@ -63,8 +63,8 @@ impl Handle<CreateVolume, IncomingCall> for VolumeService {
             root: !(parent == volume && kind == VolumeKind::ReadWrite),
             parent: if parent.0 == 0 { volume } else { parent },
         };
-        let server = server.clone();
-        let trans = on_disk(move || create(&server, partition, wanted)).await?;
+        let services = services.clone();
+        let trans = on_disk(move || create(&services, partition, wanted)).await?;
         Ok(CreateVolumeReply { volume, trans })
     }
 }
@@ -78,11 +78,15 @@ struct NewVolume {
     root: bool,
 }
 
-fn create(server: &Arc<Server>, place: PartitionId, wanted: NewVolume) -> Result<i32, AbortCode> {
+fn create(
+    services: &Arc<VolumeServices>,
+    place: PartitionId,
+    wanted: NewVolume,
+) -> Result<i32, AbortCode> {
     let volume = wanted.volume;
-    let now = server.now();
+    let now = services.now();
     let begun = InUse::begin(
-        server,
+        services,
         Beginning {
             volume,
             partition: place,
@@ -92,10 +96,10 @@ fn create(server: &Arc<Server>, place: PartitionId, wanted: NewVolume) -> Result
         },
     )?;
     let special = Some(Special::Secret);
-    server.volumes.set_special(place, volume, special);
-    match make(server, place, wanted, now) {
+    services.volumes.set_special(place, volume, special);
+    match make(services, place, wanted, now) {
         Ok(()) => {
-            server.volumes.clear_moved(volume);
+            services.volumes.clear_moved(volume);
             info!(%volume, partition = %place, "volume created");
             Ok(begun.number())
         }
@@ -125,7 +129,7 @@ pub(super) fn check_elsewhere(
 }
 
 fn make(
-    server: &Server,
+    services: &VolumeServices,
     place: PartitionId,
     wanted: NewVolume,
     now: AfsTime,
@@ -133,9 +137,9 @@ fn make(
     // For a move between partitions of this server, the caller creates a volume that a restore will
     // fill.
     if wanted.root || wanted.parent != wanted.volume {
-        check_elsewhere(&server.volumes, place, wanted.volume)?;
+        check_elsewhere(&services.volumes, place, wanted.volume)?;
     }
-    let partition = server.volumes.partition(place);
+    let partition = services.volumes.partition(place);
     let partition = partition.ok_or(Error::Invalid("there is no such partition"))?;
     let spec = VolumeSpec {
         kind: wanted.kind,
@@ -168,7 +172,7 @@ impl Handle<Clone, IncomingCall> for VolumeService {
     /// Creates a clone beside its volume. Until SetFlags(0), it is out of service and marked to be
     /// destroyed.
     async fn handle(&self, call: &IncomingCall, arguments: Clone) -> Result<CloneReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let Clone {
             trans,
             purge_volume,
@@ -176,7 +180,7 @@ impl Handle<Clone, IncomingCall> for VolumeService {
             new_name,
             new_volume,
         } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         audit::add_detail("clone", new_volume);
         let name = volume_name(&new_name)?;
         audit::add_detail("name", &name);
@@ -184,41 +188,41 @@ impl Handle<Clone, IncomingCall> for VolumeService {
         if new_volume.0 == 0 {
             return Err(AbortCode::EINVAL);
         }
-        let source = InUse::enter(server, trans, "Clone")?;
+        let source = InUse::enter(services, trans, "Clone")?;
         let pending = {
-            let server = server.clone();
+            let services = services.clone();
             on_disk(move || {
-                let reserved = reserve(&server, &source, new_volume, "Clone")?;
-                let outcome = clone(&server, &source, purge_volume, new_volume, name, kind);
+                let reserved = reserve(&services, &source, new_volume, "Clone")?;
+                let outcome = clone(&services, &source, purge_volume, new_volume, name, kind);
                 reserved.end();
                 outcome?;
-                server.volumes.forget(new_volume);
-                Ok(server
+                services.volumes.forget(new_volume);
+                Ok(services
                     .callbacks
                     .breaker
-                    .collect_volume(new_volume, server.now_secs()))
+                    .collect_volume(new_volume, services.now_secs()))
             })
             .await?
         };
-        server.callbacks.breaker.wait_for_delivery(pending).await;
+        services.callbacks.breaker.wait_for_delivery(pending).await;
         Ok(CloneReply { new_volume })
     }
 }
 
 /// Reserves the id of a clone while the clone is made.
 fn reserve(
-    server: &Arc<Server>,
+    services: &Arc<VolumeServices>,
     source: &InUse,
     volume: VolumeId,
     procedure: &'static str,
 ) -> Result<InUse, AbortCode> {
     InUse::begin(
-        server,
+        services,
         Beginning {
             volume,
             partition: source.partition(),
             attach_flags: 0,
-            now: server.now_secs(),
+            now: services.now_secs(),
             procedure,
         },
     )
@@ -235,7 +239,7 @@ fn cloneable(source: &InUse) -> Result<(Attached, VolumeInfo), AbortCode> {
 }
 
 fn clone(
-    server: &Arc<Server>,
+    services: &Arc<VolumeServices>,
     source: &InUse,
     purged: VolumeId,
     new: VolumeId,
@@ -255,7 +259,7 @@ fn clone(
         }
         if purged != new {
             let purge = partition.delete_volume(purged).map_err(code)?;
-            server.volumes.forget(purged);
+            services.volumes.forget(purged);
             purge.wait().map_err(code)?;
         }
     }
@@ -263,18 +267,20 @@ fn clone(
         if partition.volume(new).map_err(code)?.is_some() {
             return Err(AbortCode::VVOLEXISTS);
         }
-        check_elsewhere(&server.volumes, source.partition(), new).map_err(|error| match error {
-            Error::VolumeExists(_) => AbortCode::EXDEV,
-            error => code(error),
-        })?;
+        check_elsewhere(&services.volumes, source.partition(), new).map_err(
+            |error| match error {
+                Error::VolumeExists(_) => AbortCode::EXDEV,
+                error => code(error),
+            },
+        )?;
     }
     if kind == VolumeKind::ReadWrite {
-        return copy(server, source, partition, new, &name);
+        return copy(services, source, partition, new, &name);
     }
     let spec = SnapshotSpec {
         in_service: false,
         destroy_me: true,
-        ..SnapshotSpec::new(source.id(), new, name, kind, server.now())
+        ..SnapshotSpec::new(source.id(), new, name, kind, services.now())
     };
     let made = partition.snapshot(&spec).and_then(|made| made.wait());
     made.map(drop).map_err(code)
@@ -287,35 +293,39 @@ impl Handle<ReClone, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: ReClone,
     ) -> Result<ReCloneReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let ReClone { trans, clone } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         audit::add_detail("clone", clone);
-        let source = InUse::enter(server, trans, "ReClone")?;
+        let source = InUse::enter(services, trans, "ReClone")?;
         let pending = {
-            let server = server.clone();
+            let services = services.clone();
             on_disk(move || {
-                let reserved = reserve(&server, &source, clone, "ReClone")?;
-                let outcome = replace_clone(&server, &source, clone);
+                let reserved = reserve(&services, &source, clone, "ReClone")?;
+                let outcome = replace_clone(&services, &source, clone);
                 reserved.end();
                 outcome?;
-                server.volumes.forget(clone);
-                Ok(server
+                services.volumes.forget(clone);
+                Ok(services
                     .callbacks
                     .breaker
-                    .collect_volume(clone, server.now_secs()))
+                    .collect_volume(clone, services.now_secs()))
             })
             .await?
         };
-        server.callbacks.breaker.wait_for_delivery(pending).await;
+        services.callbacks.breaker.wait_for_delivery(pending).await;
         Ok(ReCloneReply {})
     }
 }
 
-fn replace_clone(server: &Server, source: &InUse, clone: VolumeId) -> Result<(), AbortCode> {
+fn replace_clone(
+    services: &VolumeServices,
+    source: &InUse,
+    clone: VolumeId,
+) -> Result<(), AbortCode> {
     let (attached, info) = cloneable(source)?;
     let Some(old) = attached.partition.volume(clone).map_err(code)? else {
-        let elsewhere = server.volumes.find(clone).map_err(code)?.is_some();
+        let elsewhere = services.volumes.find(clone).map_err(code)?.is_some();
         return Err(if elsewhere {
             AbortCode::EXDEV
         } else {
@@ -331,7 +341,7 @@ fn replace_clone(server: &Server, source: &InUse, clone: VolumeId) -> Result<(),
     }
     // The clone existed before; it is on line again at once.
     let name = name_of_clone(&info.name, old.kind);
-    let spec = SnapshotSpec::new(source.id(), clone, name, old.kind, server.now());
+    let spec = SnapshotSpec::new(source.id(), clone, name, old.kind, services.now());
     let made = attached.partition.snapshot(&spec);
     made.and_then(|made| made.wait()).map(drop).map_err(code)
 }

@@ -25,7 +25,7 @@ use super::stream::{Sink, Stream};
 use super::transaction::InUse;
 use super::{CallResult, in_memory, on_disk, superuser};
 use crate::audit;
-use crate::server::Server;
+use crate::services::VolumeServices;
 
 impl Handle<GetCapabilities, IncomingCall> for VolumeService {
     async fn handle(
@@ -46,9 +46,9 @@ impl Handle<GetObjectCell, IncomingCall> for VolumeService {
         _: &IncomingCall,
         _: GetObjectCell,
     ) -> Result<GetObjectCellReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
 
-        let cell = server.objects.cell();
+        let cell = services.objects.cell();
         Ok(GetObjectCellReply { cell })
     }
 }
@@ -59,10 +59,10 @@ impl Handle<GetState, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: GetState,
     ) -> Result<GetStateReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let GetState { trans } = arguments;
-        superuser(&server.sessions, call)?;
-        let used = InUse::enter(server, trans, "GetState")?;
+        superuser(&services.sessions, call)?;
+        let used = InUse::enter(services, trans, "GetState")?;
         let state = state_of(&used).await?;
         Ok(GetStateReply {
             version: DELTA_VERSION,
@@ -88,22 +88,22 @@ impl HandleStream<RestoreDelta, IncomingCall> for VolumeService {
         call: &mut IncomingCall,
         arguments: RestoreDelta,
     ) -> Result<RestoreDeltaReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let RestoreDelta {
             trans,
             cookie,
             head,
         } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         audit::add_detail("name", String::from_utf8_lossy(cookie.name.as_bytes()));
         if head.version != DELTA_VERSION {
             return Err(AbortCode::RXGEN_OPCODE);
         }
-        let used = InUse::enter(server, trans, "RestoreDelta")?;
-        let stream = Stream::new(server, used.progress());
-        let sink = DeltaSink::begin(server, &used, cookie, head).await?;
+        let used = InUse::enter(services, trans, "RestoreDelta")?;
+        let stream = Stream::new(services, used.progress());
+        let sink = DeltaSink::begin(services, &used, cookie, head).await?;
         let sink = stream.receive(call, sink).await?;
-        finish(server, used, move || sink.finish()).await?;
+        finish(services, used, move || sink.finish()).await?;
         Ok(RestoreDeltaReply {})
     }
 }
@@ -137,15 +137,15 @@ struct ContentPosition {
 impl DeltaSink {
     /// [`DeltaSink::new`], for the volume of a transaction.
     pub(super) async fn begin(
-        server: &Arc<Server>,
+        services: &Arc<VolumeServices>,
         used: &InUse,
         cookie: RestoreCookie,
         head: DeltaHead,
     ) -> Result<Self, AbortCode> {
-        let (server, used) = (server.clone(), used.clone());
+        let (services, used) = (services.clone(), used.clone());
         on_disk(move || {
             let partition = used.volume()?.partition;
-            Self::new(&server, &partition, used.id(), cookie, head)
+            Self::new(&services, &partition, used.id(), cookie, head)
         })
         .await
     }
@@ -159,7 +159,7 @@ impl DeltaSink {
 
     /// Begins to bring a volume to the state of a delta with this head.
     pub(super) fn new(
-        server: &Arc<Server>,
+        services: &Arc<VolumeServices>,
         partition: &Partition,
         volume: VolumeId,
         cookie: RestoreCookie,
@@ -178,7 +178,7 @@ impl DeltaSink {
             head,
             reader: Reader::new(),
             body: None,
-            borrower: Borrower::new(&server.objects),
+            borrower: Borrower::new(&services.objects),
             is_local: false,
             origin: None,
             is_borrowed: false,

@@ -32,7 +32,7 @@ use super::{CallResult, on_disk, superuser};
 use crate::abort_map::{dump_code, store_code};
 use crate::audit;
 use crate::limits::VOLUME_STREAM_PIECE_BYTES;
-use crate::server::Server;
+use crate::services::VolumeServices;
 
 /// Contents up to this length are gathered with the records around them. Longer ones are sent
 /// separately.
@@ -46,10 +46,10 @@ impl HandleStream<Dump, IncomingCall> for VolumeService {
         call: &mut IncomingCall,
         arguments: Dump,
     ) -> Result<DumpReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let Dump { trans, from_date } = arguments;
-        superuser(&server.sessions, call)?;
-        send(server, call, trans, from_date, 0).await?;
+        superuser(&services.sessions, call)?;
+        send(services, call, trans, from_date, 0).await?;
         Ok(DumpReply {})
     }
 }
@@ -60,20 +60,20 @@ impl HandleStream<DumpV2, IncomingCall> for VolumeService {
         call: &mut IncomingCall,
         arguments: DumpV2,
     ) -> Result<DumpV2Reply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let DumpV2 {
             trans,
             from_date,
             flags,
         } = arguments;
-        superuser(&server.sessions, call)?;
-        send(server, call, trans, from_date, flags).await?;
+        superuser(&services.sessions, call)?;
+        send(services, call, trans, from_date, flags).await?;
         Ok(DumpV2Reply {})
     }
 }
 
 async fn send(
-    server: &Arc<Server>,
+    services: &Arc<VolumeServices>,
     call: &mut IncomingCall,
     trans: i32,
     from_date: i32,
@@ -81,9 +81,9 @@ async fn send(
 ) -> CallResult {
     audit::add_detail("from", from_date as u32);
     let every_directory = flags & DUMP_OMIT_DIRS == 0;
-    let lender = (flags & DUMP_OSD_METADATA != 0).then(|| Lender::new(&server.objects));
-    let used = InUse::enter(server, trans, "Dump")?;
-    let stream = Stream::new(server, used.progress());
+    let lender = (flags & DUMP_OSD_METADATA != 0).then(|| Lender::new(&services.objects));
+    let used = InUse::enter(services, trans, "Dump")?;
+    let stream = Stream::new(services, used.progress());
     let source = {
         let used = used.clone();
         let from = AfsTime(from_date as u32);
@@ -323,10 +323,10 @@ impl Handle<GetSize, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: GetSize,
     ) -> Result<GetSizeReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let GetSize { trans, from_date } = arguments;
-        superuser(&server.sessions, call)?;
-        let used = InUse::enter(server, trans, "GetSize")?;
+        superuser(&services.sessions, call)?;
+        let used = InUse::enter(services, trans, "GetSize")?;
         let from = AfsTime(from_date as u32);
         let dump_size = on_disk(move || size(&freeze(&used)?, from)).await?;
         Ok(GetSizeReply {

@@ -49,7 +49,7 @@ use super::transaction::InUse;
 use super::{on_disk, superuser};
 use crate::audit;
 use crate::limits::VOLUME_QUESTION_PATIENCE;
-use crate::server::Server;
+use crate::services::VolumeServices;
 
 impl Handle<Forward, IncomingCall> for VolumeService {
     async fn handle(
@@ -57,7 +57,7 @@ impl Handle<Forward, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: Forward,
     ) -> Result<ForwardReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let Forward {
             from_trans,
             from_date,
@@ -65,10 +65,10 @@ impl Handle<Forward, IncomingCall> for VolumeService {
             dest_trans,
             cookie,
         } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         audit::add_detail("to", address(&destination));
-        let used = InUse::enter(server, from_trans, "Forward")?;
-        let outgoing = Outgoing::new(server, call, &used, from_date, cookie).await?;
+        let used = InUse::enter(services, from_trans, "Forward")?;
+        let outgoing = Outgoing::new(services, call, &used, from_date, cookie).await?;
         let replica = Replica {
             trans: dest_trans,
             server: destination,
@@ -84,7 +84,7 @@ impl Handle<ForwardMultiple, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: ForwardMultiple,
     ) -> Result<ForwardMultipleReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let ForwardMultiple {
             from_trans,
             from_date,
@@ -92,9 +92,9 @@ impl Handle<ForwardMultiple, IncomingCall> for VolumeService {
             cookie,
             ..
         } = arguments;
-        superuser(&server.sessions, call)?;
-        let used = InUse::enter(server, from_trans, "ForwardMulti")?;
-        let outgoing = Outgoing::new(server, call, &used, from_date, cookie).await?;
+        superuser(&services.sessions, call)?;
+        let used = InUse::enter(services, from_trans, "ForwardMulti")?;
+        let outgoing = Outgoing::new(services, call, &used, from_date, cookie).await?;
         let mut sending = JoinSet::new();
         for (index, &replica) in destinations.iter().enumerate() {
             let outgoing = outgoing.clone();
@@ -124,7 +124,7 @@ fn address(server: &DestServer) -> SocketAddr {
 /// A moment of a volume that is being sent.
 #[derive(Clone)]
 struct Outgoing {
-    server: Arc<Server>,
+    services: Arc<VolumeServices>,
     /// Keeps the transaction open.
     used: InUse,
     frozen: Frozen,
@@ -152,22 +152,22 @@ enum DestinationState {
 
 impl Outgoing {
     async fn new(
-        server: &Arc<Server>,
+        services: &Arc<VolumeServices>,
         call: &IncomingCall,
         used: &InUse,
         from_date: i32,
         cookie: RestoreCookie,
     ) -> Result<Self, AbortCode> {
-        let port = call.port().or_else(|| server.callbacks.contacts.port());
+        let port = call.port().or_else(|| services.callbacks.contacts.port());
         let port = port.ok_or(AbortCode::RX_CALL_DEAD)?.clone();
-        let security = security(server, call)?;
-        let stream = Stream::new(server, used.progress());
+        let security = security(services, call)?;
+        let stream = Stream::new(services, used.progress());
         let frozen = {
             let used = used.clone();
             on_disk(move || freeze(&used)).await?
         };
         Ok(Self {
-            server: server.clone(),
+            services: services.clone(),
             used: used.clone(),
             frozen,
             from: AfsTime(from_date as u32),
@@ -193,8 +193,8 @@ impl Outgoing {
     }
 
     fn destination(&self, peer: SocketAddr, trans: i32) -> Result<Destination, AbortCode> {
-        if self.server.networks.is_volume_server(peer) {
-            let used = InUse::enter_unaudited(&self.server, trans, "RestoreDelta")?;
+        if self.services.networks.is_volume_server(peer) {
+            let used = InUse::enter_unaudited(&self.services, trans, "RestoreDelta")?;
             return Ok(Destination::Here(used));
         }
         let service = afsvol::PACKAGE.service_id;
@@ -260,7 +260,7 @@ impl Outgoing {
 
     /// Whether a Cellar server reads the same objects as this one.
     async fn is_of_the_cell(&self, connection: &Connection) -> Result<bool, AbortCode> {
-        let own = self.server.objects.cell();
+        let own = self.services.objects.cell();
         if own.as_bytes().is_empty() {
             return Ok(false);
         }
@@ -286,7 +286,7 @@ impl Outgoing {
         lends: bool,
     ) -> Result<bool, AbortCode> {
         let frozen = self.frozen.clone();
-        let lender = lends.then(|| Lender::new(&self.server.objects));
+        let lender = lends.then(|| Lender::new(&self.services.objects));
         let planned = on_disk(move || {
             let Some((head, since)) = plan(&frozen, base)? else {
                 return Ok(None);
@@ -299,10 +299,10 @@ impl Outgoing {
         let cookie = self.cookie.clone();
         match to {
             Destination::Here(used) => {
-                let sink = DeltaSink::begin(&self.server, used, cookie, head).await?;
+                let sink = DeltaSink::begin(&self.services, used, cookie, head).await?;
                 let sink = sink.locally();
                 let sink = self.stream.pass(source, sink, &used.progress()).await?;
-                finish(&self.server, used.clone(), move || sink.finish()).await?;
+                finish(&self.services, used.clone(), move || sink.finish()).await?;
             }
             Destination::There(connection, trans) => {
                 let trans = *trans;
@@ -340,8 +340,8 @@ async fn destination_state(
 }
 
 /// The security of calls to other servers: as a holder of the cell's key.
-fn security(server: &Server, call: &IncomingCall) -> Result<Security, AbortCode> {
-    let Some(authority) = &server.config.authority else {
+fn security(services: &VolumeServices, call: &IncomingCall) -> Result<Security, AbortCode> {
+    let Some(authority) = &services.authority else {
         return Ok(Security::null());
     };
     let level = match call.caller() {

@@ -19,7 +19,7 @@ use cellar_wire::{AbortCode, List};
 use super::VolumeService;
 use super::status::kind_number;
 use super::{code, in_memory, on_disk};
-use crate::server::Server;
+use crate::services::VolumeServices;
 use crate::volumes::Volumes;
 
 /// Volumes requested from the store at a time.
@@ -31,9 +31,9 @@ impl Handle<ListVolumes, IncomingCall> for VolumeService {
         _: &IncomingCall,
         arguments: ListVolumes,
     ) -> Result<ListVolumesReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let ListVolumes { partition, flags } = arguments;
-        let entries = every(server, partition, flags).await?;
+        let entries = every(services, partition, flags).await?;
         Ok(ListVolumesReply {
             entries: List::from_iter_cut(entries),
         })
@@ -46,9 +46,9 @@ impl Handle<XListVolumes, IncomingCall> for VolumeService {
         _: &IncomingCall,
         arguments: XListVolumes,
     ) -> Result<XListVolumesReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let XListVolumes { partition, flags } = arguments;
-        let entries = every(server, partition, flags).await?;
+        let entries = every(services, partition, flags).await?;
         Ok(XListVolumesReply {
             entries: List::from_iter_cut(entries),
         })
@@ -61,9 +61,9 @@ impl Handle<ListOneVolume, IncomingCall> for VolumeService {
         _: &IncomingCall,
         arguments: ListOneVolume,
     ) -> Result<ListOneVolumeReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let ListOneVolume { partition, volume } = arguments;
-        let entry = entry_of(server, partition, volume).await?;
+        let entry = entry_of(services, partition, volume).await?;
         Ok(ListOneVolumeReply {
             entries: List::from_iter_cut([entry]),
         })
@@ -76,9 +76,9 @@ impl Handle<XListOneVolume, IncomingCall> for VolumeService {
         _: &IncomingCall,
         arguments: XListOneVolume,
     ) -> Result<XListOneVolumeReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let XListOneVolume { partition, volume } = arguments;
-        let entry = entry_of(server, partition, volume).await?;
+        let entry = entry_of(services, partition, volume).await?;
         Ok(XListOneVolumeReply {
             entries: List::from_iter_cut([entry]),
         })
@@ -107,17 +107,17 @@ pub(super) fn partition_of(
 
 /// All volumes of a partition. With `flags` 0, only the ids.
 async fn every<E: Entry>(
-    server: &Arc<Server>,
+    services: &Arc<VolumeServices>,
     partition: i32,
     flags: i32,
 ) -> Result<Vec<E>, AbortCode> {
-    let (place, partition) = partition_of(&server.volumes, partition)?;
-    let server = server.clone();
+    let (place, partition) = partition_of(&services.volumes, partition)?;
+    let services = services.clone();
     on_disk(move || {
         let describe = |info: &VolumeInfo| {
             if flags == 0 {
                 Some(E::only(VolumeName::default(), info.id, 0))
-            } else if server.transactions.is_busy(place, info.id) {
+            } else if services.transactions.is_busy(place, info.id) {
                 Some(E::only(VolumeName::default(), info.id, STATUS_BUSY))
             } else if info.destroy_me {
                 None
@@ -139,17 +139,17 @@ async fn every<E: Entry>(
 }
 
 async fn entry_of<E: Entry>(
-    server: &Arc<Server>,
+    services: &Arc<VolumeServices>,
     partition: i32,
     volume: VolumeId,
 ) -> Result<E, AbortCode> {
-    let (place, partition) = partition_of(&server.volumes, partition)?;
+    let (place, partition) = partition_of(&services.volumes, partition)?;
     let found = in_memory(move || {
         let found = partition.volume(volume)?;
         Ok(found.map(|volume| volume.info()))
     });
     let info = found.await?.ok_or(AbortCode::ENODEV)?;
-    if server.transactions.is_busy(place, volume) {
+    if services.transactions.is_busy(place, volume) {
         return Ok(E::only(VolumeName::default(), volume, STATUS_BUSY));
     }
     if info.destroy_me {

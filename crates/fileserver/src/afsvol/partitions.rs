@@ -26,10 +26,10 @@ impl Handle<ListPartitions, IncomingCall> for VolumeService {
         _: &IncomingCall,
         _: ListPartitions,
     ) -> Result<ListPartitionsReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
 
         let mut partitions = [-1; OLD_PARTITIONS];
-        for (id, _) in server.volumes.partitions() {
+        for (id, _) in services.volumes.partitions() {
             let number = id.number();
             if let Some(slot) = usize::try_from(number)
                 .ok()
@@ -48,9 +48,9 @@ impl Handle<XListPartitions, IncomingCall> for VolumeService {
         _: &IncomingCall,
         _: XListPartitions,
     ) -> Result<XListPartitionsReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
 
-        let numbers = server
+        let numbers = services
             .volumes
             .partitions()
             .into_iter()
@@ -67,9 +67,9 @@ impl Handle<PartitionInfo, IncomingCall> for VolumeService {
         _: &IncomingCall,
         arguments: PartitionInfo,
     ) -> Result<PartitionInfoReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let PartitionInfo { name } = arguments;
-        let (id, usage) = usage(&server.volumes, &name).await?;
+        let (id, usage) = usage(&services.volumes, &name).await?;
         let blocks = |count: u64| i32::try_from(count).unwrap_or(i32::MAX);
         let text = id.to_string();
         Ok(PartitionInfoReply {
@@ -92,9 +92,9 @@ impl Handle<PartitionInfo64, IncomingCall> for VolumeService {
         _: &IncomingCall,
         arguments: PartitionInfo64,
     ) -> Result<PartitionInfo64Reply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let PartitionInfo64 { name } = arguments;
-        let (id, usage) = usage(&server.volumes, &name).await?;
+        let (id, usage) = usage(&services.volumes, &name).await?;
         let blocks = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         let text = id.to_string();
         Ok(PartitionInfo64Reply {

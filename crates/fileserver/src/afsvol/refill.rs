@@ -31,7 +31,7 @@ impl HandleStream<Refill, IncomingCall> for VolumeService {
         call: &mut IncomingCall,
         arguments: Refill,
     ) -> Result<RefillReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let Refill {
             partition,
             fid,
@@ -39,10 +39,10 @@ impl HandleStream<Refill, IncomingCall> for VolumeService {
             data_version,
             places,
         } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         audit::add_detail("partition", partition);
         audit::add_detail("fid", fid);
-        let (_, partition) = partition_of(&server.volumes, partition)?;
+        let (_, partition) = partition_of(&services.volumes, partition)?;
         let (sender, chunks) = mpsc::channel(QUEUE);
         let work = cellar_rpc::blocking(move || {
             let volume = partition.volume(fid.volume).map_err(code)?;

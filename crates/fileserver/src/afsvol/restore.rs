@@ -33,7 +33,7 @@ use super::transaction::InUse;
 use super::{CallResult, on_disk, superuser};
 use crate::abort_map::restore_code;
 use crate::audit;
-use crate::server::Server;
+use crate::services::VolumeServices;
 
 impl HandleStream<Restore, IncomingCall> for VolumeService {
     async fn handle_stream(
@@ -41,47 +41,47 @@ impl HandleStream<Restore, IncomingCall> for VolumeService {
         call: &mut IncomingCall,
         arguments: Restore,
     ) -> Result<RestoreReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let Restore { trans, cookie, .. } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         audit::add_detail("name", String::from_utf8_lossy(cookie.name.as_bytes()));
-        let used = InUse::enter(server, trans, "Restore")?;
-        let stream = Stream::new(server, used.progress());
+        let used = InUse::enter(services, trans, "Restore")?;
+        let stream = Stream::new(services, used.progress());
         let sink = {
             let used = used.clone();
-            let server = server.clone();
-            on_disk(move || DumpSink::new(&server, &used, cookie)).await?
+            let services = services.clone();
+            on_disk(move || DumpSink::new(&services, &used, cookie)).await?
         };
         let sink = stream.receive(call, sink).await?;
-        finish(server, used, move || sink.finish()).await?;
+        finish(services, used, move || sink.finish()).await?;
         Ok(RestoreReply {})
     }
 }
 
 /// Makes the restored contents those of the volume, and breaks all promises for it.
 pub(super) async fn finish(
-    server: &Arc<Server>,
+    services: &Arc<VolumeServices>,
     used: InUse,
     commit: impl FnOnce() -> CallResult + Send + 'static,
 ) -> CallResult {
     let volume = used.id();
     let pending = {
-        let server = server.clone();
+        let services = services.clone();
         on_disk(move || {
             // The transaction stays open until the work is done, even if the caller hangs up.
             let used = used;
             commit()?;
             used.restored()?;
             info!(%volume, partition = %used.partition(), "volume restored");
-            server.volumes.forget(volume);
-            Ok(server
+            services.volumes.forget(volume);
+            Ok(services
                 .callbacks
                 .breaker
-                .collect_volume(volume, server.now_secs()))
+                .collect_volume(volume, services.now_secs()))
         })
         .await?
     };
-    server.callbacks.breaker.wait_for_delivery(pending).await;
+    services.callbacks.breaker.wait_for_delivery(pending).await;
     Ok(())
 }
 
@@ -189,13 +189,17 @@ struct DumpSink {
 }
 
 impl DumpSink {
-    fn new(server: &Arc<Server>, used: &InUse, cookie: RestoreCookie) -> Result<Self, AbortCode> {
+    fn new(
+        services: &Arc<VolumeServices>,
+        used: &InUse,
+        cookie: RestoreCookie,
+    ) -> Result<Self, AbortCode> {
         let partition = used.volume()?.partition;
         Ok(Self {
             target: RestoreTarget::begin(&partition, used.id(), RestoreMode::Incremental, cookie)?,
             reader: Reader::new(),
             header: None,
-            borrower: Borrower::new(&server.objects),
+            borrower: Borrower::new(&services.objects),
             has_layouts: false,
         })
     }

@@ -26,7 +26,7 @@ use super::VolumeService;
 use super::list::partition_of;
 use super::{code, superuser};
 use crate::audit;
-use crate::server::Server;
+use crate::services::VolumeServices;
 
 /// Records of progress that wait to be sent.
 const QUEUE: usize = 4;
@@ -37,17 +37,17 @@ pub(crate) struct Scrubs(Mutex<HashSet<PartitionId>>);
 
 /// Marks a partition as being scrubbed while it exists.
 struct Scrubbing {
-    server: Arc<Server>,
+    services: Arc<VolumeServices>,
     place: PartitionId,
 }
 
 impl Scrubbing {
-    fn begin(server: &Arc<Server>, place: PartitionId) -> Result<Self, AbortCode> {
-        if !server.scrubs.0.lock().insert(place) {
+    fn begin(services: &Arc<VolumeServices>, place: PartitionId) -> Result<Self, AbortCode> {
+        if !services.scrubs.0.lock().insert(place) {
             return Err(AbortCode::VOLSERVOLBUSY);
         }
         Ok(Self {
-            server: server.clone(),
+            services: services.clone(),
             place,
         })
     }
@@ -55,7 +55,7 @@ impl Scrubbing {
 
 impl Drop for Scrubbing {
     fn drop(&mut self) {
-        self.server.scrubs.0.lock().remove(&self.place);
+        self.services.scrubs.0.lock().remove(&self.place);
     }
 }
 
@@ -65,20 +65,20 @@ impl HandleStream<Scrub, IncomingCall> for VolumeService {
         call: &mut IncomingCall,
         arguments: Scrub,
     ) -> Result<ScrubReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let Scrub {
             partition,
             volume,
             rate_kib,
         } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         audit::add_detail("partition", partition);
         audit::add_detail("volume", volume);
-        let (place, partition) = partition_of(&server.volumes, partition)?;
-        let scrubbing = Scrubbing::begin(server, place)?;
+        let (place, partition) = partition_of(&services.volumes, partition)?;
+        let scrubbing = Scrubbing::begin(services, place)?;
         let rate = u64::from(rate_kib) * 1024;
         let (sender, mut progress) = mpsc::channel(QUEUE);
-        let stopping = server.clone();
+        let stopping = services.stopping.clone();
         let work = cellar_rpc::blocking(move || {
             let _scrubbing = scrubbing;
             let mut tell = |sent: &cellar_volume::ScrubProgress| {
@@ -86,7 +86,7 @@ impl HandleStream<Scrub, IncomingCall> for VolumeService {
                     sender.try_send(*sent),
                     Err(mpsc::error::TrySendError::Closed(_))
                 );
-                if gone || stopping.is_stopping() {
+                if gone || stopping.has_begun() {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())

@@ -18,7 +18,7 @@ use super::VolumeService;
 use super::transaction::{Beginning, InUse, Transaction, special_of};
 use super::{in_memory, on_disk, superuser};
 use crate::audit;
-use crate::server::Server;
+use crate::services::VolumeServices;
 
 impl Handle<TransCreate, IncomingCall> for VolumeService {
     async fn handle(
@@ -26,13 +26,13 @@ impl Handle<TransCreate, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: TransCreate,
     ) -> Result<TransCreateReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let TransCreate {
             volume,
             partition,
             flags,
         } = arguments;
-        superuser(&server.sessions, call)?;
+        superuser(&services.sessions, call)?;
         audit::add_detail("volume", volume);
         audit::add_detail("partition", partition);
         let special = special_of(flags).ok_or(AbortCode::EINVAL)?;
@@ -41,13 +41,13 @@ impl Handle<TransCreate, IncomingCall> for VolumeService {
             volume,
             partition,
             attach_flags: flags,
-            now: server.now_secs(),
+            now: services.now_secs(),
             procedure: "TransCreate",
         };
         let trans = {
-            let server = server.clone();
+            let services = services.clone();
             on_disk(move || {
-                let begun = InUse::begin(&server, beginning)?;
+                let begun = InUse::begin(&services, beginning)?;
                 match begun.attach(special) {
                     Ok(()) => Ok(begun.number()),
                     Err(code) => {
@@ -68,13 +68,13 @@ impl Handle<EndTrans, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: EndTrans,
     ) -> Result<EndTransReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let EndTrans { trans } = arguments;
-        superuser(&server.sessions, call)?;
-        if let Ok(transaction) = server.transactions.for_reading(trans) {
+        superuser(&services.sessions, call)?;
+        if let Ok(transaction) = services.transactions.for_reading(trans) {
             audit::add_detail("volume", transaction.volume);
         }
-        server.end_transaction(trans)?;
+        services.end_transaction(trans)?;
         Ok(EndTransReply { rcode: 0 })
     }
 }
@@ -82,14 +82,14 @@ impl Handle<EndTrans, IncomingCall> for VolumeService {
 /// A transaction for a call that only reads. The call counts as use of it if the caller is a
 /// superuser.
 fn open_for_reading(
-    server: &Arc<Server>,
+    services: &Arc<VolumeServices>,
     call: &IncomingCall,
     number: i32,
     procedure: &'static str,
 ) -> Result<(Transaction, Option<InUse>), AbortCode> {
-    let transaction = server.transactions.for_reading(number)?;
-    let superuser = server.sessions.identify(call.caller()).is_superuser();
-    let used = superuser.then(|| InUse::enter(server, number, procedure));
+    let transaction = services.transactions.for_reading(number)?;
+    let superuser = services.sessions.identify(call.caller()).is_superuser();
+    let used = superuser.then(|| InUse::enter(services, number, procedure));
     Ok((transaction, used.transpose()?))
 }
 
@@ -99,9 +99,9 @@ impl Handle<GetFlags, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: GetFlags,
     ) -> Result<GetFlagsReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let GetFlags { trans } = arguments;
-        let (transaction, _used) = open_for_reading(server, call, trans, "GetFlags")?;
+        let (transaction, _used) = open_for_reading(services, call, trans, "GetFlags")?;
         Ok(GetFlagsReply {
             flags: transaction.volume_flags.into(),
         })
@@ -114,9 +114,9 @@ impl Handle<GetName, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: GetName,
     ) -> Result<GetNameReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let GetName { trans } = arguments;
-        let info = info_in(server, call, trans, "GetName").await?;
+        let info = info_in(services, call, trans, "GetName").await?;
         let name = AfsString::new(info.name.into_bytes()).map_err(|_| AbortCode::E2BIG)?;
         Ok(GetNameReply { name })
     }
@@ -128,9 +128,9 @@ impl Handle<GetStatus, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: GetStatus,
     ) -> Result<GetStatusReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let GetStatus { trans } = arguments;
-        let info = info_in(server, call, trans, "GetStatus").await?;
+        let info = info_in(services, call, trans, "GetStatus").await?;
         Ok(GetStatusReply {
             status: status(&info),
         })
@@ -138,18 +138,18 @@ impl Handle<GetStatus, IncomingCall> for VolumeService {
 }
 
 async fn info_in(
-    server: &Arc<Server>,
+    services: &Arc<VolumeServices>,
     call: &IncomingCall,
     number: i32,
     procedure: &'static str,
 ) -> Result<VolumeInfo, AbortCode> {
-    let (transaction, _used) = open_for_reading(server, call, number, procedure)?;
-    let server = server.clone();
+    let (transaction, _used) = open_for_reading(services, call, number, procedure)?;
+    let services = services.clone();
     let found = in_memory(move || {
         let Transaction {
             partition, volume, ..
         } = transaction;
-        let found = server.volumes.find_on(partition, volume)?;
+        let found = services.volumes.find_on(partition, volume)?;
         Ok(found.map(|attached| attached.volume.info()))
     });
     found.await?.ok_or(AbortCode::ENOENT)
@@ -195,9 +195,9 @@ pub(super) fn kind_of(number: i32) -> Option<VolumeKind> {
 
 impl Handle<Monitor, IncomingCall> for VolumeService {
     async fn handle(&self, _: &IncomingCall, _: Monitor) -> Result<MonitorReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
 
-        let entries = server.transactions.all();
+        let entries = services.transactions.all();
         let entries = entries
             .into_iter()
             .map(|(number, open)| shown(number, &open));

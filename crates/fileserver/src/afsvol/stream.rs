@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::progress::Progress;
 use crate::limits::{VOLUME_STREAM_PATIENCE, VOLUME_STREAM_PIECE_BYTES};
-use crate::server::Server;
+use crate::services::VolumeServices;
 
 /// Bytes passed between two volumes of this server before the thread is released: some milliseconds
 /// of work.
@@ -76,14 +76,14 @@ impl Writing for OutgoingCall {
 /// A stream of a call in a transaction, with its clock and its progress.
 #[derive(Clone)]
 pub(super) struct Stream {
-    server: Arc<Server>,
+    services: Arc<VolumeServices>,
     progress: Arc<Progress>,
 }
 
 impl Stream {
-    pub(super) fn new(server: &Arc<Server>, progress: Arc<Progress>) -> Self {
+    pub(super) fn new(services: &Arc<VolumeServices>, progress: Arc<Progress>) -> Self {
         Self {
-            server: server.clone(),
+            services: services.clone(),
             progress,
         }
     }
@@ -103,11 +103,11 @@ impl Stream {
                     let (written, made) =
                         tokio::join!(self.within_patience(to.write(bytes)), make(source));
                     written?;
-                    self.progress.sent(len, self.server.now_secs());
+                    self.progress.sent(len, self.services.now_secs());
                     made
                 }
                 Next::Objects(file) => {
-                    objects = Some(ObjectBytes::begin(&self.server.objects, file)?);
+                    objects = Some(ObjectBytes::begin(&self.services.objects, file)?);
                     make(source).await
                 }
                 Next::More => {
@@ -138,7 +138,7 @@ impl Stream {
             (source, sink, passed) = blocking(turn).await;
             let failed = match passed {
                 Ok(passed) => {
-                    let now = self.server.now_secs();
+                    let now = self.services.now_secs();
                     self.progress.sent(passed.bytes, now);
                     to.received(passed.bytes, now);
                     if passed.ended {
@@ -200,7 +200,8 @@ impl Stream {
             let Some(bytes) = self.within_patience(call.read_chunk()).await? else {
                 return Ok((piece.freeze(), true));
             };
-            self.progress.received(bytes.len(), self.server.now_secs());
+            self.progress
+                .received(bytes.len(), self.services.now_secs());
             if piece.is_empty() {
                 if bytes.len() >= VOLUME_STREAM_PIECE_BYTES {
                     return Ok((bytes, false));

@@ -28,7 +28,7 @@ use super::code;
 use super::progress::Progress;
 use crate::audit;
 use crate::limits::VOLUME_TRANSACTIONS;
-use crate::server::Server;
+use crate::services::VolumeServices;
 use crate::volumes::{Attached, Special};
 
 /// A volume transaction.
@@ -236,7 +236,7 @@ impl Transactions {
 pub(super) struct InUse(Arc<TransactionUse>);
 
 struct TransactionUse {
-    server: Arc<Server>,
+    services: Arc<VolumeServices>,
     number: i32,
     volume: VolumeId,
     partition: PartitionId,
@@ -245,10 +245,13 @@ struct TransactionUse {
 
 impl InUse {
     /// Begins a transaction in which the call runs.
-    pub(super) fn begin(server: &Arc<Server>, beginning: Beginning) -> Result<Self, AbortCode> {
-        let number = server.transactions.begin(beginning)?;
+    pub(super) fn begin(
+        services: &Arc<VolumeServices>,
+        beginning: Beginning,
+    ) -> Result<Self, AbortCode> {
+        let number = services.transactions.begin(beginning)?;
         Ok(Self(Arc::new(TransactionUse {
-            server: server.clone(),
+            services: services.clone(),
             number,
             volume: beginning.volume,
             partition: beginning.partition,
@@ -258,11 +261,11 @@ impl InUse {
 
     /// Runs the call in an existing transaction. ENOENT for an unknown number.
     pub(super) fn enter(
-        server: &Arc<Server>,
+        services: &Arc<VolumeServices>,
         number: i32,
         procedure: &'static str,
     ) -> Result<Self, AbortCode> {
-        let entered = Self::enter_unaudited(server, number, procedure)?;
+        let entered = Self::enter_unaudited(services, number, procedure)?;
         audit::add_detail("volume", entered.id());
         Ok(entered)
     }
@@ -270,14 +273,14 @@ impl InUse {
     /// The same for a second transaction of a call, which is not audited as the subject of the
     /// call.
     pub(super) fn enter_unaudited(
-        server: &Arc<Server>,
+        services: &Arc<VolumeServices>,
         number: i32,
         procedure: &'static str,
     ) -> Result<Self, AbortCode> {
-        let now = server.now_secs();
-        let transaction = server.transactions.enter(number, now, procedure)?;
+        let now = services.now_secs();
+        let transaction = services.transactions.enter(number, now, procedure)?;
         Ok(Self(Arc::new(TransactionUse {
-            server: server.clone(),
+            services: services.clone(),
             number,
             volume: transaction.volume,
             partition: transaction.partition,
@@ -305,12 +308,12 @@ impl InUse {
     /// The volume, if it exists.
     pub(super) fn find(&self) -> cellar_volume::Result<Option<Attached>> {
         let TransactionUse {
-            server,
+            services,
             volume,
             partition,
             ..
         } = &*self.0;
-        server.volumes.find_on(*partition, *volume)
+        services.volumes.find_on(*partition, *volume)
     }
 
     /// The volume.
@@ -323,14 +326,16 @@ impl InUse {
     /// now on contains all changes that were acknowledged to clients.
     pub(super) fn attach(&self, special: Special) -> Result<(), AbortCode> {
         let volume = self.volume()?.volume;
-        let TransactionUse { server, number, .. } = &*self.0;
+        let TransactionUse {
+            services, number, ..
+        } = &*self.0;
         let special = Some(special);
-        server
+        services
             .volumes
             .set_special(self.partition(), self.id(), special);
         if volume.is_writable() {
             volume.refuse_changes(true);
-            server
+            services
                 .transactions
                 .edit(*number, |open| open.held = Some(volume));
         }
@@ -341,8 +346,10 @@ impl InUse {
     /// no changes.
     pub(super) fn restored(&self) -> Result<(), AbortCode> {
         let volume = self.volume()?.volume;
-        let TransactionUse { server, number, .. } = &*self.0;
-        server.transactions.edit(*number, |open| {
+        let TransactionUse {
+            services, number, ..
+        } = &*self.0;
+        services.transactions.edit(*number, |open| {
             if let Some(held) = &mut open.held {
                 *held = volume;
             }
@@ -353,10 +360,12 @@ impl InUse {
     /// Registers the call as one that transfers data. `vos status` shows its progress, together
     /// with that of the others.
     pub(super) fn progress(&self) -> Arc<Progress> {
-        let TransactionUse { server, number, .. } = &*self.0;
-        let begun = || Arc::new(Progress::new(server.now_secs()));
+        let TransactionUse {
+            services, number, ..
+        } = &*self.0;
+        let begun = || Arc::new(Progress::new(services.now_secs()));
         let mut shared = None;
-        server.transactions.edit(*number, |open| {
+        services.transactions.edit(*number, |open| {
             shared = Some(open.progress.get_or_insert_with(begun).clone());
         });
         shared.unwrap_or_else(begun)
@@ -364,37 +373,43 @@ impl InUse {
 
     /// Sets the `VT_*` flags, as SetFlags requires.
     pub(super) fn set_flags(&self, flags: u8) {
-        let TransactionUse { server, number, .. } = &*self.0;
-        server
+        let TransactionUse {
+            services, number, ..
+        } = &*self.0;
+        services
             .transactions
             .edit(*number, |open| open.volume_flags = flags);
     }
 
     /// Notes that the volume was deleted.
     pub(super) fn set_deleted(&self) {
-        let TransactionUse { server, number, .. } = &*self.0;
-        server
+        let TransactionUse {
+            services, number, ..
+        } = &*self.0;
+        services
             .transactions
             .edit(*number, |open| open.volume_flags |= VT_DELETED as u8);
     }
 
     /// Ends the transaction with this call: it failed to begin, or was only for the call.
     pub(super) fn end(self) {
-        let TransactionUse { server, number, .. } = &*self.0;
-        let _running = server.transactions.end(*number);
+        let TransactionUse {
+            services, number, ..
+        } = &*self.0;
+        let _running = services.transactions.end(*number);
     }
 }
 
 impl Drop for TransactionUse {
     fn drop(&mut self) {
-        let now = self.server.now_secs();
-        if let Some(transaction) = self.server.transactions.leave(self.number, now) {
-            self.server.close_transaction(self.number, &transaction);
+        let now = self.services.now_secs();
+        if let Some(transaction) = self.services.transactions.leave(self.number, now) {
+            self.services.close_transaction(self.number, &transaction);
         }
     }
 }
 
-impl Server {
+impl VolumeServices {
     /// Ends a transaction at its owner's request.
     pub(super) fn end_transaction(&self, number: i32) -> Result<(), AbortCode> {
         if let Some(transaction) = self.transactions.end(number)? {
@@ -417,19 +432,19 @@ impl Server {
     }
 
     /// Ends transactions that are no longer used.
-    pub(crate) fn expire_transactions(self: &Arc<Self>, now: u32) {
+    pub(crate) fn expire_transactions(self: &Arc<Self>) {
         for (number, transaction) in self
             .transactions
-            .end_idle(now, self.config.transaction_idle)
+            .end_idle(self.now_secs(), self.transaction_idle)
         {
-            let server = self.clone();
+            let services = self.clone();
             tokio::spawn(cellar_rpc::blocking(move || {
                 let volume = transaction.volume;
                 warn!(transaction = number, %volume, "volume transaction timed out");
-                if let Err(code) = server.remove_unfinished(&transaction) {
+                if let Err(code) = services.remove_unfinished(&transaction) {
                     warn!(transaction = number, %volume, %code, "unfinished volume not removed");
                 }
-                server.close_transaction(number, &transaction);
+                services.close_transaction(number, &transaction);
             }));
         }
     }

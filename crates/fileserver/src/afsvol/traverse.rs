@@ -25,10 +25,10 @@ impl Handle<Traverse, IncomingCall> for VolumeService {
         call: &IncomingCall,
         arguments: Traverse,
     ) -> Result<TraverseReply, AbortCode> {
-        let server = &self.server;
+        let services = &self.services;
         let Traverse { partition, volume } = arguments;
-        superuser(&server.sessions, call)?;
-        let (_, partition) = partition_of(&server.volumes, partition)?;
+        superuser(&services.sessions, call)?;
+        let (_, partition) = partition_of(&services.volumes, partition)?;
         let usage = on_disk(move || {
             let volume = partition.volume(volume).map_err(code)?;
             let volume = volume.ok_or(AbortCode::VNOVOL)?;

@@ -13,29 +13,30 @@ use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
 use tracing::{info, warn};
 
 use crate::limits::VOLUME_TRANSACTION_IDLE;
-use crate::server::Server;
+use crate::services::VolumeServices;
 
 /// Volumes examined between two pauses.
 const PAGE: usize = 256;
 /// A pause.
 const PAUSE: Duration = Duration::from_millis(20);
 
-impl Server {
-    /// Removes unfinished volumes of earlier runs of this server, after a while.
-    pub(crate) async fn remove_unfinished_volumes_later(self: Arc<Self>) {
+impl VolumeServices {
+    /// Removes unfinished volumes of earlier runs of this server, after a while. This run began at
+    /// `started`.
+    pub(crate) async fn remove_unfinished_volumes_later(self: Arc<Self>, started: Duration) {
         tokio::time::sleep(VOLUME_TRANSACTION_IDLE).await;
-        self.remove_unfinished_volumes().await;
+        self.remove_unfinished_volumes(started).await;
     }
 
-    /// Removes unfinished volumes of earlier runs of this server.
-    pub(crate) async fn remove_unfinished_volumes(self: &Arc<Self>) {
-        let started = AfsTime::after_1970(self.started);
+    /// Removes unfinished volumes of runs of this server that began before `started`.
+    pub(crate) async fn remove_unfinished_volumes(self: &Arc<Self>, started: Duration) {
+        let started = AfsTime::after_1970(started);
         for (place, partition) in self.volumes.partitions() {
             let mut after = None;
-            while !self.is_stopping() {
-                let (server, partition) = (self.clone(), partition.clone());
+            while !self.stopping.has_begun() {
+                let (services, partition) = (self.clone(), partition.clone());
                 let page = cellar_rpc::blocking(move || {
-                    server.remove_unfinished_of(place, &partition, after, started)
+                    services.remove_unfinished_of(place, &partition, after, started)
                 });
                 match page.await {
                     Ok(Some(last)) => after = Some(last),

@@ -18,7 +18,7 @@ use super::FileService;
 use super::common::run;
 use super::fetch_status::status_of;
 use crate::abort_map::Refusal;
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 
 type StatusReply = (AfsFetchStatus, Callback, VolSync);
@@ -29,14 +29,14 @@ impl Handle<BulkStatus, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: BulkStatus,
     ) -> Result<BulkStatusReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let BulkStatus { fids } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         if fids.is_empty() {
             return Err(Refusal::Invalid);
         }
         let mut results = Results::new(fids.len());
-        for found in statuses(server, &session, &fids).await {
+        for found in statuses(services, &session, &fids).await {
             results.add(found?);
         }
         let Results {
@@ -58,20 +58,20 @@ impl Handle<InlineBulkStatus, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: InlineBulkStatus,
     ) -> Result<InlineBulkStatusReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let InlineBulkStatus { fids } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         if fids.is_empty() {
             return Err(Refusal::Invalid);
         }
         let host = session.client.host.as_ref();
         let understands_uae = host.is_some_and(|host| host.understands_uae());
         let mut results = Results::new(fids.len());
-        for found in statuses(server, &session, &fids).await {
+        for found in statuses(services, &session, &fids).await {
             match found {
                 Ok(found) => results.add(found),
                 Err(refusal) => {
-                    server.statistics.refused(refusal.kind());
+                    services.statistics.refused(refusal.kind());
                     results
                         .statuses
                         .push(AfsFetchStatus::failed(refusal.code(understands_uae)));
@@ -96,23 +96,23 @@ impl Handle<InlineBulkStatus, IncomingCall> for FileService {
 /// disk, and all after it, are read on a thread that may wait. So there is one hop, for any number
 /// of fids.
 async fn statuses(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     fids: &Fids,
 ) -> Vec<Result<StatusReply, Refusal>> {
     let mut looked = Vec::with_capacity(fids.len());
     for (index, &fid) in fids.iter().enumerate() {
         let answer = {
-            let _inside = server.callbacks.leases.enter();
-            nonblocking(|| Ok(status_of(server, session, fid, true)))
+            let _inside = services.callbacks.leases.enter();
+            nonblocking(|| Ok(status_of(services, session, fid, true)))
         };
         match answer {
             Ok(Err(Refusal::Store(Error::WouldBlock))) | Err(_) => {
-                let (server, session) = (server.clone(), session.clone());
+                let (services, session) = (services.clone(), session.clone());
                 let rest: Vec<Fid> = fids[index..].to_vec();
                 let work = move || {
-                    let _inside = server.callbacks.leases.enter();
-                    let status = |fid: Fid| status_of(&server, &session, fid, true);
+                    let _inside = services.callbacks.leases.enter();
+                    let status = |fid: Fid| status_of(&services, &session, fid, true);
                     rest.into_iter().map(status).collect::<Vec<_>>()
                 };
                 looked.extend(cellar_rpc::blocking(work).await);
@@ -124,8 +124,8 @@ async fn statuses(
     let mut found = Vec::with_capacity(looked.len());
     for (mut answer, &fid) in looked.into_iter().zip(fids) {
         if let Err(Refusal::Leased(..)) = answer {
-            let (inner, session) = (server.clone(), session.clone());
-            answer = run(&server.callbacks, move || {
+            let (inner, session) = (services.clone(), session.clone());
+            answer = run(&services.callbacks, move || {
                 status_of(&inner, &session, fid, true)
             })
             .await;

@@ -10,7 +10,7 @@ use cellar_wire::ids::Fid;
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::callbacks::{Callbacks, Touched};
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 use crate::volumes::Attached;
 
@@ -169,15 +169,15 @@ pub(crate) async fn when_loaded<T>(
 /// as an access of the volume. OpenAFS also counts the directory whose list governs a file; here a
 /// call counts each vnode that it names.
 pub(crate) fn status_and_access(
-    server: &Server,
+    services: &FileServices,
     session: &Session,
     attached: &Attached,
     fid: Fid,
 ) -> Result<(VnodeStatus, Arc<AccessList>, Access), Refusal> {
-    server.callbacks.leases.check(fid, session.host_slot())?;
+    services.callbacks.leases.check(fid, session.host_slot())?;
     let (status, list) = attached.volume.status_and_acl(fid)?;
     attached.volume.count_access();
-    server.statistics.count_lookup(status.kind);
+    services.statistics.count_lookup(status.kind);
     let access = session.identity().access(&list);
     Ok((status, list, access))
 }
@@ -204,12 +204,12 @@ pub(crate) fn check_named(
 
 /// Status and rights of a fid that must be a directory.
 pub(crate) fn dir_status_and_access(
-    server: &Server,
+    services: &FileServices,
     session: &Session,
     attached: &Attached,
     fid: Fid,
 ) -> Result<(VnodeStatus, Access), Refusal> {
-    let (status, _, access) = status_and_access(server, session, attached, fid)?;
+    let (status, _, access) = status_and_access(services, session, attached, fid)?;
     if status.kind != cellar_volume::FileType::Directory {
         return Err(Refusal::Store(Error::NotDirectory));
     }

@@ -21,7 +21,7 @@ use super::store_status::mode_of_new;
 use crate::abort_map::Refusal;
 use crate::access::{Access, Identity};
 use crate::callbacks::Touched;
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::{Attached, VolumeAccess};
@@ -32,14 +32,14 @@ impl Handle<CreateFile, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: CreateFile,
     ) -> Result<CreateFileReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let CreateFile {
             dir_fid,
             name,
             in_status,
         } = arguments;
-        let session = server.sessions.session(call).await?;
-        let new = create(server, &session, dir_fid, name, in_status, false).await?;
+        let session = services.sessions.session(call).await?;
+        let new = create(services, &session, dir_fid, name, in_status, false).await?;
         Ok(CreateFileReply {
             fid: new.fid,
             status: new.status,
@@ -56,14 +56,14 @@ impl Handle<MakeDir, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: MakeDir,
     ) -> Result<MakeDirReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let MakeDir {
             dir_fid,
             name,
             in_status,
         } = arguments;
-        let session = server.sessions.session(call).await?;
-        let new = create(server, &session, dir_fid, name, in_status, true).await?;
+        let session = services.sessions.session(call).await?;
+        let new = create(services, &session, dir_fid, name, in_status, true).await?;
         Ok(MakeDirReply {
             fid: new.fid,
             status: new.status,
@@ -83,7 +83,7 @@ struct New {
 }
 
 async fn create(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     dir: Fid,
     name: AfsName,
@@ -91,7 +91,7 @@ async fn create(
     directory: bool,
 ) -> Result<New, Refusal> {
     let work = {
-        let (server, session) = (server.clone(), session.clone());
+        let (services, session) = (services.clone(), session.clone());
         move || {
             let name = new_name(&name)?;
             let Maker {
@@ -99,7 +99,7 @@ async fn create(
                 dir: before,
                 access,
                 new,
-            } = may_insert(&server, &session, dir, &in_status)?;
+            } = may_insert(&services, &session, dir, &in_status)?;
             check_free(name)?;
             let volume = &attached.volume;
             let Changed { outcome, durable } = if directory {
@@ -107,7 +107,7 @@ async fn create(
             } else {
                 let made = volume.create_file(dir, name, &new, session.context())?;
                 let fid = made.outcome.status.fid;
-                server.objects.note_created(volume, dir, fid, name);
+                services.objects.note_created(volume, dir, fid, name);
                 made
             };
             count_new(&session, volume, &before);
@@ -115,8 +115,8 @@ async fn create(
             Ok((Changed { outcome, durable }, Touched::changed([dir])))
         }
     };
-    let (created, dir_access) = change(&server.callbacks, session, work).await?;
-    describe(server, session, &created, dir_access)
+    let (created, dir_access) = change(&services.callbacks, session, work).await?;
+    describe(services, session, &created, dir_access)
 }
 
 /// A caller that may create an entry in a directory.
@@ -137,13 +137,13 @@ pub(super) fn count_new(session: &Session, volume: &Volume, dir_before: &VnodeSt
 
 /// Whether the caller may create an entry in a directory, and the initial attributes of the entry.
 pub(super) fn may_insert(
-    server: &Server,
+    services: &FileServices,
     session: &Session,
     dir: Fid,
     in_status: &AfsStoreStatus,
 ) -> Result<Maker, Refusal> {
-    let attached = server.volumes.of(dir, VolumeAccess::Change)?;
-    let (status, access) = dir_status_and_access(server, session, &attached, dir)?;
+    let attached = services.volumes.of(dir, VolumeAccess::Change)?;
+    let (status, access) = dir_status_and_access(services, session, &attached, dir)?;
     if !access.caller.contains(Rights::INSERT) {
         return Err(Refusal::NoRight);
     }
@@ -169,18 +169,18 @@ pub(super) fn new_vnode(identity: &Identity, in_status: &AfsStoreStatus) -> NewV
 
 /// The reply fields for a new vnode.
 fn describe(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     created: &Created,
     dir_access: Access,
 ) -> Result<New, Refusal> {
     let fid = created.status.fid;
-    let attached = server.volumes.changed(fid)?;
-    let (status, callback) = shown_new(server, session, &attached, &created.status, dir_access);
+    let attached = services.volumes.changed(fid)?;
+    let (status, callback) = shown_new(services, session, &attached, &created.status, dir_access);
     Ok(New {
         fid,
         status,
-        dir_status: server.callbacks.show(session, &created.dir, dir_access),
+        dir_status: services.callbacks.show(session, &created.dir, dir_access),
         callback,
         sync: vol_sync(&attached.volume),
     })
@@ -189,7 +189,7 @@ fn describe(
 /// The new vnode as the caller sees it. The promise is given for a status that is read afterwards,
 /// because another client may have found and changed the file by then.
 pub(super) fn shown_new(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     attached: &Attached,
     made: &VnodeStatus,
@@ -197,12 +197,12 @@ pub(super) fn shown_new(
 ) -> (AfsFetchStatus, Callback) {
     let (volume, fid) = (&attached.volume, made.fid);
     let fresh = || {
-        let (status, _, access) = status_and_access(server, session, attached, fid)?;
-        Ok(server.callbacks.show(session, &status, access))
+        let (status, _, access) = status_and_access(services, session, attached, fid)?;
+        Ok(services.callbacks.show(session, &status, access))
     };
     let promised = cellar_volume::nonblocking(|| {
         Ok(with_promise(
-            &server.callbacks,
+            &services.callbacks,
             session,
             volume,
             fid,
@@ -213,6 +213,9 @@ pub(super) fn shown_new(
     match promised {
         Ok(Ok(promised)) => promised,
         // Already removed, changed, or not in memory: the created status, without a promise.
-        _ => (server.callbacks.show(session, made, dir_access), NO_PROMISE),
+        _ => (
+            services.callbacks.show(session, made, dir_access),
+            NO_PROMISE,
+        ),
     }
 }

@@ -22,14 +22,15 @@ impl Handle<FetchACL, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: FetchACL,
     ) -> Result<FetchACLReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let FetchACL { fid } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         let work = {
-            let (server, session) = (server.clone(), session.clone());
+            let (services, session) = (services.clone(), session.clone());
             move || {
-                let attached = server.volumes.of(fid, VolumeAccess::Read)?;
-                let (status, list, access) = status_and_access(&server, &session, &attached, fid)?;
+                let attached = services.volumes.of(fid, VolumeAccess::Read)?;
+                let (status, list, access) =
+                    status_and_access(&services, &session, &attached, fid)?;
                 let owner = attached.volume.owner();
                 if !session
                     .identity()
@@ -39,13 +40,13 @@ impl Handle<FetchACL, IncomingCall> for FileService {
                 }
                 let sync = vol_sync(&attached.volume);
                 let durable = attached.volume.last_change(status.access_list_fid().vnode);
-                let status = server.callbacks.show(&session, &status, access);
+                let status = services.callbacks.show(&session, &status, access);
                 Ok((list, status, sync, durable))
             }
         };
-        let (list, status, sync, durable) = run(&server.callbacks, work).await?;
+        let (list, status, sync, durable) = run(&services.callbacks, work).await?;
         durable.await?;
-        let text = as_text(&server.sessions, &list).await?;
+        let text = as_text(&services.sessions, &list).await?;
         let access_list = AfsOpaque::new(text).map_err(|_| Refusal::ListTooLong)?;
         Ok(FetchACLReply {
             access_list,

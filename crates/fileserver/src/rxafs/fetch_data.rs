@@ -27,7 +27,7 @@ use super::common::{run, status_and_access};
 use super::promise::with_promise;
 use crate::abort_map::Refusal;
 use crate::limits::FETCH_PIECE_BYTES;
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 use crate::statistics::Direction;
 use crate::status::vol_sync;
@@ -81,18 +81,18 @@ impl HandleStream<FetchData, IncomingCall> for FileService {
         call: &mut IncomingCall,
         arguments: FetchData,
     ) -> Result<FetchDataReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let FetchData {
             fid,
             position,
             length,
         } = arguments;
         let range = range(position.into(), length.into())?;
-        let session = server.sessions.session(call).await?;
-        let fetch = open(server, &session, fid, range).await?;
+        let session = services.sessions.session(call).await?;
+        let fetch = open(services, &session, fid, range).await?;
         let length = u32::try_from(fetch.source.length()).map_err(|_| Refusal::TooBig)?;
         call.reply(&length);
-        let (status, callback, sync) = send(server, call, fetch).await?;
+        let (status, callback, sync) = send(services, call, fetch).await?;
         Ok(FetchDataReply {
             status,
             callback,
@@ -107,17 +107,17 @@ impl HandleStream<FetchData64, IncomingCall> for FileService {
         call: &mut IncomingCall,
         arguments: FetchData64,
     ) -> Result<FetchData64Reply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let FetchData64 {
             fid,
             position,
             length,
         } = arguments;
         let range = range(position, length)?;
-        let session = server.sessions.session(call).await?;
-        let fetch = open(server, &session, fid, range).await?;
+        let session = services.sessions.session(call).await?;
+        let fetch = open(services, &session, fid, range).await?;
         call.reply(&fetch.source.length());
-        let (status, callback, sync) = send(server, call, fetch).await?;
+        let (status, callback, sync) = send(services, call, fetch).await?;
         Ok(FetchData64Reply {
             status,
             callback,
@@ -137,32 +137,32 @@ fn range(position: i64, length: i64) -> Result<(u64, u64), Refusal> {
 }
 
 async fn open(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     fid: Fid,
     (position, length): (u64, u64),
 ) -> Result<Fetch, Refusal> {
     let asked = (position, length);
-    let (here, session) = (server.clone(), session.clone());
-    let (opened, rest, durable) = run(&server.callbacks.clone(), move || {
-        let server = &here;
-        let attached = server.volumes.of(fid, VolumeAccess::Read)?;
+    let (here, session) = (services.clone(), session.clone());
+    let (opened, rest, durable) = run(&services.callbacks.clone(), move || {
+        let services = &here;
+        let attached = services.volumes.of(fid, VolumeAccess::Read)?;
         let volume = &attached.volume;
         let read = || {
-            let (status, _, access) = status_and_access(server, &session, &attached, fid)?;
+            let (status, _, access) = status_and_access(services, &session, &attached, fid)?;
             if !session
                 .identity()
                 .may_fetch_data(&status, access.caller, volume.owner())
             {
                 return Err(Refusal::NoRight);
             }
-            let opened = open_file(&server.objects, volume, fid, position, length)?;
+            let opened = open_file(&services.objects, volume, fid, position, length)?;
             // The status of the version that is read, which may be newer than the one that was
             // checked.
-            let status = server.callbacks.show(&session, opened.status(), access);
+            let status = services.callbacks.show(&session, opened.status(), access);
             Ok((opened, status))
         };
-        let opened = with_promise(&server.callbacks, &session, volume, fid, false, read);
+        let opened = with_promise(&services.callbacks, &session, volume, fid, false, read);
         if matches!(opened, Ok(_) | Err(Refusal::NoRight)) {
             volume.count_read(session.origin());
         }
@@ -176,7 +176,7 @@ async fn open(
         Opened::Here(reader) => Source::Here(reader),
         Opened::Objects(found, read_guard) => {
             let (status, layout) = *found;
-            let fetching = Fetching::begin(&server.objects, &status, &layout, asked, read_guard);
+            let fetching = Fetching::begin(&services.objects, &status, &layout, asked, read_guard);
             Source::Objects(Box::new(fetching.await?))
         }
     };
@@ -216,7 +216,7 @@ fn open_file(
 
 /// Sends the bytes after the data that the reply already holds.
 async fn send(
-    server: &Server,
+    services: &FileServices,
     call: &mut IncomingCall,
     fetch: Fetch,
 ) -> Result<(AfsFetchStatus, Callback, VolSync), Refusal> {
@@ -229,7 +229,7 @@ async fn send(
     let mut reader = match source {
         Source::Here(reader) => reader,
         Source::Objects(fetching) => {
-            send_objects(server, call, *fetching).await?;
+            send_objects(services, call, *fetching).await?;
             return Ok((status, callback, sync));
         }
     };
@@ -265,7 +265,7 @@ async fn send(
             break Err(Refusal::Call(code));
         }
     };
-    server
+    services
         .statistics
         .transfer(Direction::Fetch, sent, outcome.is_ok(), begun.elapsed());
     outcome.map(|()| (status, callback, sync))
@@ -273,7 +273,7 @@ async fn send(
 
 /// Sends bytes from objects.
 async fn send_objects(
-    server: &Server,
+    services: &FileServices,
     call: &mut IncomingCall,
     mut fetching: Fetching,
 ) -> Result<(), Refusal> {
@@ -294,7 +294,7 @@ async fn send_objects(
             Err(failure) => break Err(failure.into()),
         }
     };
-    server
+    services
         .statistics
         .transfer(Direction::Fetch, sent, outcome.is_ok(), begun.elapsed());
     outcome

@@ -12,7 +12,7 @@ use super::FileService;
 use super::common::{run, status_and_access};
 use super::promise::with_promise;
 use crate::abort_map::Refusal;
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
@@ -23,14 +23,14 @@ impl Handle<FetchStatus, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: FetchStatus,
     ) -> Result<FetchStatusReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let FetchStatus { fid } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         let work = {
-            let server = server.clone();
-            move || status_of(&server, &session, fid, false)
+            let services = services.clone();
+            move || status_of(&services, &session, fid, false)
         };
-        let (status, callback, sync, durable) = run(&server.callbacks, work).await?;
+        let (status, callback, sync, durable) = run(&services.callbacks, work).await?;
         durable.await?;
         Ok(FetchStatusReply {
             status,
@@ -43,23 +43,23 @@ impl Handle<FetchStatus, IncomingCall> for FileService {
 /// The status of one fid with a promise, which may be sent when the ticket is ready. `bulk` says
 /// that it is one of many.
 pub(super) fn status_of(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     fid: Fid,
     bulk: bool,
 ) -> Result<(AfsFetchStatus, Callback, VolSync, Ticket), Refusal> {
-    let attached = server.volumes.of(fid, VolumeAccess::Read)?;
+    let attached = services.volumes.of(fid, VolumeAccess::Read)?;
     let volume = &attached.volume;
     let read = || {
-        let (status, _, access) = status_and_access(server, session, &attached, fid)?;
+        let (status, _, access) = status_and_access(services, session, &attached, fid)?;
         let identity = session.identity();
         if identity.may_fetch_status(&status, access.caller, volume.owner()) {
-            Ok(server.callbacks.show(session, &status, access))
+            Ok(services.callbacks.show(session, &status, access))
         } else {
             Err(Refusal::NoRight)
         }
     };
-    let (status, callback) = with_promise(&server.callbacks, session, volume, fid, bulk, read)?;
+    let (status, callback) = with_promise(&services.callbacks, session, volume, fid, bulk, read)?;
     let durable = volume.last_change(fid.vnode);
     Ok((status, callback, vol_sync(volume), durable))
 }

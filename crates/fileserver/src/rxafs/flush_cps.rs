@@ -14,14 +14,14 @@ use crate::audit;
 
 impl Handle<FlushCPS, IncomingCall> for FileService {
     async fn handle(&self, call: &IncomingCall, _: FlushCPS) -> Result<FlushCPSReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
 
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         audit::mark_act();
         if !session.identity().administrator {
             return Err(Refusal::NotAdministrator);
         }
-        server.sessions.flush_cps();
+        services.sessions.flush_cps();
         Ok(FlushCPSReply {
             spare2: 0,
             spare3: 0,

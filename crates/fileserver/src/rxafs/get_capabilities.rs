@@ -16,9 +16,9 @@ impl Handle<GetCapabilities, IncomingCall> for FileService {
         call: &IncomingCall,
         _: GetCapabilities,
     ) -> Result<GetCapabilitiesReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
 
-        server.sessions.note_call(call);
+        services.sessions.note_call(call);
         let word = ERROR_TRANSLATION | FILES_64_BIT | WRITE_LOCK_ACL;
         Ok(GetCapabilitiesReply {
             capabilities: Capabilities::from_iter_cut([word]),

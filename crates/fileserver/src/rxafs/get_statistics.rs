@@ -23,14 +23,14 @@ impl Handle<GetStatistics, IncomingCall> for FileService {
         call: &IncomingCall,
         _: GetStatistics,
     ) -> Result<GetStatisticsReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
 
-        server.sessions.note_call(call);
+        services.sessions.note_call(call);
         let disks = {
-            let server = server.clone();
-            run_apart(move || disks(&server.volumes)).await?
+            let services = services.clone();
+            run_apart(move || disks(&services.volumes)).await?
         };
-        let figures = Figures::collect(server);
+        let figures = self.counters.figures();
         let sums = Sums::of(&figures);
         // Old counters are 32 bits and wrap.
         Ok(GetStatisticsReply {
@@ -63,13 +63,13 @@ impl Handle<GetStatistics64, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: GetStatistics64,
     ) -> Result<GetStatistics64Reply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let GetStatistics64 { version } = arguments;
-        server.sessions.note_call(call);
+        services.sessions.note_call(call);
         if usize::try_from(version) != Ok(STATISTICS64_LEN) {
             return Err(Refusal::Invalid);
         }
-        let figures = Figures::collect(server);
+        let figures = self.counters.figures();
         let sums = Sums::of(&figures);
         let (hosts, active) = (figures.hosts.hosts as u64, figures.hosts.active as u64);
         let words: [u64; STATISTICS64_LEN] = [

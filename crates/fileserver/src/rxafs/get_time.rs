@@ -9,10 +9,10 @@ use crate::abort_map::Refusal;
 
 impl Handle<GetTime, IncomingCall> for FileService {
     async fn handle(&self, call: &IncomingCall, _: GetTime) -> Result<GetTimeReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
 
-        server.sessions.note_call(call);
-        let now = server.wall();
+        services.sessions.note_call(call);
+        let now = services.sessions.wall();
         Ok(GetTimeReply {
             seconds: now.as_secs() as u32,
             microseconds: now.subsec_micros(),

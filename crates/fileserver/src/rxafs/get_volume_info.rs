@@ -24,13 +24,13 @@ impl Handle<GetVolumeInfo, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: GetVolumeInfo,
     ) -> Result<GetVolumeInfoReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let GetVolumeInfo { volume_name } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         let name = text(volume_name.as_bytes())?;
         let asked = VolumeNameArgument::try_from(name);
         let asked = asked.map_err(|_| Refusal::Code(cellar_wire::AbortCode::VL_BADNAME))?;
-        let entry = server.locations.entry(&asked, session.now.0).await;
+        let entry = self.locations.entry(&asked, session.now.0).await;
         let entry = entry.map_err(Refusal::Code)?;
         let info = volume_info(name, &entry).ok_or(Refusal::Invalid)?;
         Ok(GetVolumeInfoReply { info })

@@ -18,13 +18,13 @@ impl Handle<GetVolumeStatus, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: GetVolumeStatus,
     ) -> Result<GetVolumeStatusReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let GetVolumeStatus { volume } = arguments;
-        let _session = server.sessions.session(call).await?;
+        let _session = services.sessions.session(call).await?;
         let work = {
-            let server = server.clone();
+            let services = services.clone();
             move || {
-                let attached = server.volumes.of(Fid::root(volume), VolumeAccess::Read)?;
+                let attached = services.volumes.of(Fid::root(volume), VolumeAccess::Read)?;
                 // A volume without root directory has no status.
                 attached.volume.status(attached.volume.root())?;
                 Ok((attached.volume.info(), attached.partition.usage()?))

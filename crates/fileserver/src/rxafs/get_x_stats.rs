@@ -37,9 +37,9 @@ impl Handle<XStatsVersion, IncomingCall> for FileService {
         call: &IncomingCall,
         _: XStatsVersion,
     ) -> Result<XStatsVersionReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
 
-        server.sessions.note_call(call);
+        services.sessions.note_call(call);
         Ok(XStatsVersionReply {
             version: XSTAT_VERSION,
         })
@@ -52,18 +52,18 @@ impl Handle<GetXStats, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: GetXStats,
     ) -> Result<GetXStatsReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let GetXStats {
             client_version: _,
             collection,
         } = arguments;
-        server.sessions.note_call(call);
-        let figures = Figures::collect(server);
+        services.sessions.note_call(call);
+        let figures = self.counters.figures();
         let words = match collection {
             CALL_INFO => Vec::new(),
-            PERF_INFO => performance(&server.callbacks, call, &figures).await,
+            PERF_INFO => performance(&services.callbacks, call, &figures).await,
             FULL_PERF_INFO => full(
-                performance(&server.callbacks, call, &figures).await,
+                performance(&services.callbacks, call, &figures).await,
                 &figures,
             ),
             CALLBACK_STATISTICS => callbacks(&figures),

@@ -17,15 +17,15 @@ impl Handle<GiveUpCallBacks, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: GiveUpCallBacks,
     ) -> Result<GiveUpCallBacksReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let GiveUpCallBacks { fids, callbacks } = arguments;
         if fids.len() < callbacks.len() {
             return Err(Refusal::Invalid);
         }
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         if let Some(host) = session.host_slot() {
             for &fid in &fids {
-                server.callbacks.table.give_up(fid, host);
+                services.callbacks.table.give_up(fid, host);
             }
         }
         Ok(GiveUpCallBacksReply {})
@@ -40,15 +40,15 @@ impl Handle<GiveUpAllCallBacks, IncomingCall> for FileService {
         call: &IncomingCall,
         _: GiveUpAllCallBacks,
     ) -> Result<GiveUpAllCallBacksReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
 
         let client = call.connection_data::<ClientRecord>();
         let host = match client.and_then(|client| client.host.clone()) {
             Some(host) => Some(host),
-            None => server.callbacks.hosts.find(call.peer().address),
+            None => services.callbacks.hosts.find(call.peer().address),
         };
         if let Some(host) = host {
-            let given_up = server.callbacks.contacts.give_up_all(&host);
+            let given_up = services.callbacks.contacts.give_up_all(&host);
             tracing::debug!(host = %call.peer().address, given_up, "client gave up all callbacks");
         }
         Ok(GiveUpAllCallBacksReply {})

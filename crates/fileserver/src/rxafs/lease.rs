@@ -31,25 +31,25 @@ impl Handle<ReserveVnodes, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: ReserveVnodes,
     ) -> Result<ReserveVnodesReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let ReserveVnodes {
             dir_fid,
             files,
             directories,
         } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         let (files, directories) = (files.min(RESERVE_MAX), directories.min(RESERVE_MAX));
         let work = {
-            let (server, session) = (server.clone(), session.clone());
+            let (services, session) = (services.clone(), session.clone());
             move || {
-                let volume = may_make_in(&server.volumes, &session, dir_fid)?.volume;
+                let volume = may_make_in(&services.volumes, &session, dir_fid)?.volume;
                 let holder = session.holder();
                 let Changed { outcome, durable } = volume.reserve(holder, files, directories)?;
                 let outcome = (outcome, vol_sync(&volume));
                 Ok((Changed { outcome, durable }, Touched::default()))
             }
         };
-        let (numbers, sync) = change(&server.callbacks, &session, work).await?;
+        let (numbers, sync) = change(&services.callbacks, &session, work).await?;
         Ok(ReserveVnodesReply {
             first_file: numbers.first_file,
             files: numbers.files,
@@ -67,48 +67,48 @@ impl Handle<LeaseDirectory, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: LeaseDirectory,
     ) -> Result<LeaseDirectoryReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let LeaseDirectory { dir_fid } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         {
-            let (server, session) = (server.clone(), session.clone());
-            run(&server.callbacks.clone(), move || {
-                may_make_in(&server.volumes, &session, dir_fid).map(drop)
+            let (services, session) = (services.clone(), session.clone());
+            run(&services.callbacks.clone(), move || {
+                may_make_in(&services.volumes, &session, dir_fid).map(drop)
             })
             .await?;
         }
         // A host that cannot be called back cannot receive a recall.
         let host = session.promise_to().ok_or(IN_USE)?;
-        let term = server.config.lease;
-        let granting = match server.callbacks.leases.request(dir_fid, host, term) {
+        let term = services.callbacks.lease_term;
+        let granting = match services.callbacks.leases.request(dir_fid, host, term) {
             LeaseOutcome::Refused => return Err(IN_USE),
             LeaseOutcome::Renewed => None,
             LeaseOutcome::Begun(number) => {
-                let granting = Granting::new(&server.callbacks.leases, dir_fid, number);
-                if !server.callbacks.leases.alone().await {
+                let granting = Granting::new(&services.callbacks.leases, dir_fid, number);
+                if !services.callbacks.leases.alone().await {
                     return Err(IN_USE);
                 }
                 // Earlier promises of other hosts are broken now. While the lease is in the table,
                 // no other host gets a promise.
                 let touched = Touched::changed([dir_fid]);
-                let others = server
+                let others = services
                     .callbacks
                     .collect(&touched, Some(host), session.now.0);
-                server.callbacks.breaker.wait_for_delivery(others).await;
+                services.callbacks.breaker.wait_for_delivery(others).await;
                 Some(granting)
             }
         };
         let (status, callback, sync, durable) = {
-            let (server, session) = (server.clone(), session.clone());
-            run(&server.callbacks.clone(), move || {
-                status_of(&server, &session, dir_fid, false)
+            let (services, session) = (services.clone(), session.clone());
+            run(&services.callbacks.clone(), move || {
+                status_of(&services, &session, dir_fid, false)
             })
             .await?
         };
         durable.await?;
         let kept = match granting {
             Some(granting) => callback.expires_in_secs > 0 && granting.grant(host, term),
-            None => server.callbacks.leases.extend(dir_fid, host, term),
+            None => services.callbacks.leases.extend(dir_fid, host, term),
         };
         if !kept {
             return Err(IN_USE);
@@ -128,12 +128,12 @@ impl Handle<ReturnDirectories, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: ReturnDirectories,
     ) -> Result<ReturnDirectoriesReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let ReturnDirectories { fids } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         if let Some(host) = session.host_slot() {
             for &fid in &fids {
-                server.callbacks.leases.end(fid, host);
+                services.callbacks.leases.end(fid, host);
             }
         }
         Ok(ReturnDirectoriesReply {})

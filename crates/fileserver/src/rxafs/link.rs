@@ -17,19 +17,19 @@ use crate::volumes::check_fid;
 
 impl Handle<Link, IncomingCall> for FileService {
     async fn handle(&self, call: &IncomingCall, arguments: Link) -> Result<LinkReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let Link {
             dir_fid,
             name,
             existing_fid,
         } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         let work = {
-            let (server, session) = (server.clone(), session.clone());
+            let (services, session) = (services.clone(), session.clone());
             move || {
                 let name = new_name(&name)?;
                 check_fid(existing_fid)?;
-                let attached = server.volumes.of(dir_fid, VolumeAccess::Change)?;
+                let attached = services.volumes.of(dir_fid, VolumeAccess::Change)?;
                 if dir_fid.volume != existing_fid.volume {
                     return Err(Refusal::Store(Error::CrossDevice));
                 }
@@ -37,7 +37,7 @@ impl Handle<Link, IncomingCall> for FileService {
                     return Err(Refusal::Store(Error::IsDirectory));
                 }
                 let (before, access) =
-                    dir_status_and_access(&server, &session, &attached, dir_fid)?;
+                    dir_status_and_access(&services, &session, &attached, dir_fid)?;
                 if !access.caller.contains(Rights::INSERT) {
                     return Err(Refusal::NoRight);
                 }
@@ -53,10 +53,10 @@ impl Handle<Link, IncomingCall> for FileService {
                 ))
             }
         };
-        let (linked, access, sync) = change(&server.callbacks, &session, work).await?;
+        let (linked, access, sync) = change(&services.callbacks, &session, work).await?;
         Ok(LinkReply {
-            status: server.callbacks.show(&session, &linked.status, access),
-            dir_status: server.callbacks.show(&session, &linked.dir, access),
+            status: services.callbacks.show(&session, &linked.status, access),
+            dir_status: services.callbacks.show(&session, &linked.dir, access),
             sync,
         })
     }

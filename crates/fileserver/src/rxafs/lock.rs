@@ -24,7 +24,7 @@ use crate::abort_map::Refusal;
 use crate::callback::Pending;
 use crate::callbacks::Callbacks;
 use crate::lock::{LockError, LockType, Owner};
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
@@ -35,10 +35,10 @@ impl Handle<SetLock, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: SetLock,
     ) -> Result<SetLockReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let SetLock { fid, lock_type } = arguments;
-        let session = server.sessions.session(call).await?;
-        let sync = set(server, &session, fid, lock_type).await?;
+        let session = services.sessions.session(call).await?;
+        let sync = set(services, &session, fid, lock_type).await?;
         Ok(SetLockReply { sync })
     }
 }
@@ -49,10 +49,10 @@ impl Handle<OldSetLock, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: OldSetLock,
     ) -> Result<OldSetLockReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let OldSetLock { fid, lock_type, .. } = arguments;
-        let session = server.sessions.session(call).await?;
-        set(server, &session, fid, lock_type).await?;
+        let session = services.sessions.session(call).await?;
+        set(services, &session, fid, lock_type).await?;
         Ok(OldSetLockReply {})
     }
 }
@@ -63,10 +63,10 @@ impl Handle<ExtendLock, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: ExtendLock,
     ) -> Result<ExtendLockReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let ExtendLock { fid } = arguments;
-        let session = server.sessions.session(call).await?;
-        let sync = extend(server, &session, fid).await?;
+        let session = services.sessions.session(call).await?;
+        let sync = extend(services, &session, fid).await?;
         Ok(ExtendLockReply { sync })
     }
 }
@@ -77,10 +77,10 @@ impl Handle<OldExtendLock, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: OldExtendLock,
     ) -> Result<OldExtendLockReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let OldExtendLock { fid, .. } = arguments;
-        let session = server.sessions.session(call).await?;
-        extend(server, &session, fid).await?;
+        let session = services.sessions.session(call).await?;
+        extend(services, &session, fid).await?;
         Ok(OldExtendLockReply {})
     }
 }
@@ -91,10 +91,10 @@ impl Handle<ReleaseLock, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: ReleaseLock,
     ) -> Result<ReleaseLockReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let ReleaseLock { fid } = arguments;
-        let session = server.sessions.session(call).await?;
-        let sync = release(server, &session, fid).await?;
+        let session = services.sessions.session(call).await?;
+        let sync = release(services, &session, fid).await?;
         Ok(ReleaseLockReply { sync })
     }
 }
@@ -105,26 +105,26 @@ impl Handle<OldReleaseLock, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: OldReleaseLock,
     ) -> Result<OldReleaseLockReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let OldReleaseLock { fid, .. } = arguments;
-        let session = server.sessions.session(call).await?;
-        release(server, &session, fid).await?;
+        let session = services.sessions.session(call).await?;
+        release(services, &session, fid).await?;
         Ok(OldReleaseLockReply {})
     }
 }
 
 async fn set(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     fid: Fid,
     lock_type: i32,
 ) -> Result<VolSync, Refusal> {
     let kind = LockType::from_wire(lock_type).ok_or(Refusal::Invalid)?;
     let write = kind == LockType::Write;
-    let (server, session) = (server.clone(), session.clone());
-    run(&server.callbacks.clone(), move || {
-        let attached = server.volumes.of(fid, VolumeAccess::Read)?;
-        let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
+    let (services, session) = (services.clone(), session.clone());
+    run(&services.callbacks.clone(), move || {
+        let attached = services.volumes.of(fid, VolumeAccess::Read)?;
+        let (status, _, access) = status_and_access(&services, &session, &attached, fid)?;
         if !session.identity().may_lock(&status, access.caller, write) {
             return Err(Refusal::NoRight);
         }
@@ -135,7 +135,7 @@ async fn set(
                 Ok(vol_sync(&attached.volume))
             };
         }
-        match server.callbacks.locks.set(fid, kind, session.now.0) {
+        match services.callbacks.locks.set(fid, kind, session.now.0) {
             Ok(()) => Ok(vol_sync(&attached.volume)),
             Err(error) => Err(refusal(error)),
         }
@@ -143,13 +143,17 @@ async fn set(
     .await
 }
 
-async fn extend(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<VolSync, Refusal> {
-    let (server, session) = (server.clone(), session.clone());
-    run(&server.callbacks.clone(), move || {
-        let attached = server.volumes.of(fid, VolumeAccess::Read)?;
+async fn extend(
+    services: &Arc<FileServices>,
+    session: &Session,
+    fid: Fid,
+) -> Result<VolSync, Refusal> {
+    let (services, session) = (services.clone(), session.clone());
+    run(&services.callbacks.clone(), move || {
+        let attached = services.volumes.of(fid, VolumeAccess::Read)?;
         attached.volume.status(fid)?;
         if attached.volume.is_writable() {
-            server
+            services
                 .callbacks
                 .locks
                 .extend(fid, session.now.0)
@@ -166,39 +170,39 @@ impl Handle<HoldRanges, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: HoldRanges,
     ) -> Result<HoldRangesReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let HoldRanges {
             fid,
             owner,
             serial,
             ranges,
         } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         let ranges = HeldRanges::in_order(ranges).ok_or(Refusal::Invalid)?;
-        let sync = hold(server, &session, fid, (owner, serial), ranges).await?;
+        let sync = hold(services, &session, fid, (owner, serial), ranges).await?;
         Ok(HoldRangesReply { sync })
     }
 }
 
 async fn hold(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     fid: Fid,
     who: (Owner, u64),
     ranges: HeldRanges,
 ) -> Result<VolSync, Refusal> {
     let (sync, pending) = {
-        let (server, session) = (server.clone(), session.clone());
-        run(&server.callbacks.clone(), move || {
-            let attached = server.volumes.of(fid, VolumeAccess::Read)?;
+        let (services, session) = (services.clone(), session.clone());
+        run(&services.callbacks.clone(), move || {
+            let attached = services.volumes.of(fid, VolumeAccess::Read)?;
             let now = session.now.0;
-            let had = server.callbacks.locks.held_by(fid, who.0, now);
+            let had = services.callbacks.locks.held_by(fid, who.0, now);
             let mut more = ranges.ranges().iter().filter(|range| !had.has(**range));
             if let Some(alone) = more
                 .next()
                 .map(|first| first.alone || more.any(|range| range.alone))
             {
-                let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
+                let (status, _, access) = status_and_access(&services, &session, &attached, fid)?;
                 if !session.identity().may_lock(&status, access.caller, alone) {
                     return Err(Refusal::NoRight);
                 }
@@ -209,13 +213,13 @@ async fn hold(
                 attached.volume.status(fid)?;
             }
             let free = attached.volume.is_writable()
-                && server
+                && services
                     .callbacks
                     .locks
                     .hold(fid, who, session.machine(), &ranges, now)
                     .map_err(refusal)?;
             Ok(freed(
-                &server.callbacks,
+                &services.callbacks,
                 &session,
                 &attached.volume,
                 fid,
@@ -224,7 +228,7 @@ async fn hold(
         })
         .await?
     };
-    server.callbacks.breaker.wait_for_delivery(pending).await;
+    services.callbacks.breaker.wait_for_delivery(pending).await;
     Ok(sync)
 }
 
@@ -234,36 +238,36 @@ impl Handle<TestRange, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: TestRange,
     ) -> Result<TestRangeReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let TestRange { fid, owner, range } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         if range.first > range.last {
             return Err(Refusal::Invalid);
         }
-        let (found, sync) = test(server, &session, fid, owner, range).await?;
+        let (found, sync) = test(services, &session, fid, owner, range).await?;
         let found = List::from_iter_cut(found);
         Ok(TestRangeReply { found, sync })
     }
 }
 
 async fn test(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     fid: Fid,
     owner: Owner,
     range: LockRange,
 ) -> Result<(Option<LockRange>, VolSync), Refusal> {
-    let (server, session) = (server.clone(), session.clone());
-    run(&server.callbacks.clone(), move || {
-        let attached = server.volumes.of(fid, VolumeAccess::Read)?;
-        let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
+    let (services, session) = (services.clone(), session.clone());
+    run(&services.callbacks.clone(), move || {
+        let attached = services.volumes.of(fid, VolumeAccess::Read)?;
+        let (status, _, access) = status_and_access(&services, &session, &attached, fid)?;
         if !session
             .identity()
             .may_fetch_status(&status, access.caller, attached.volume.owner())
         {
             return Err(Refusal::NoRight);
         }
-        let found = server
+        let found = services
             .callbacks
             .locks
             .test(fid, owner, range, session.now.0);
@@ -283,16 +287,20 @@ fn refusal(error: LockError) -> Refusal {
 
 /// When the last lock is released, clients that wait for it are notified as by a change, so that
 /// they retry.
-async fn release(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<VolSync, Refusal> {
+async fn release(
+    services: &Arc<FileServices>,
+    session: &Session,
+    fid: Fid,
+) -> Result<VolSync, Refusal> {
     let (sync, pending) = {
-        let (server, session) = (server.clone(), session.clone());
-        run(&server.callbacks.clone(), move || {
-            let attached = server.volumes.of(fid, VolumeAccess::Read)?;
+        let (services, session) = (services.clone(), session.clone());
+        run(&services.callbacks.clone(), move || {
+            let attached = services.volumes.of(fid, VolumeAccess::Read)?;
             attached.volume.status(fid)?;
-            let free =
-                attached.volume.is_writable() && server.callbacks.locks.release(fid, session.now.0);
+            let free = attached.volume.is_writable()
+                && services.callbacks.locks.release(fid, session.now.0);
             Ok(freed(
-                &server.callbacks,
+                &services.callbacks,
                 &session,
                 &attached.volume,
                 fid,
@@ -301,7 +309,7 @@ async fn release(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<Vo
         })
         .await?
     };
-    server.callbacks.breaker.wait_for_delivery(pending).await;
+    services.callbacks.breaker.wait_for_delivery(pending).await;
     Ok(sync)
 }
 

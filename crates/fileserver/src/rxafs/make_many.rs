@@ -45,7 +45,7 @@ use crate::callback::Pending;
 use crate::callbacks::Touched;
 use crate::host::HostSlot;
 use crate::limits::{MAKE_AT_ONCE, MAKE_CHANGE_BYTES, STORE_SLACK_BLOCKS};
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 use crate::statistics::Direction;
 use crate::volumes::check_fid;
@@ -57,14 +57,14 @@ impl HandleStream<MakeMany, IncomingCall> for FileService {
         call: &mut IncomingCall,
         arguments: MakeMany,
     ) -> Result<MakeManyReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let MakeMany { volume, creates } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         let total = check(&creates)?;
         let bodies = bodies(call, &creates, total).await?;
         let aside = creates.len() > MAKE_AT_ONCE || total > MAKE_CHANGE_BYTES / 4;
         let job = Arc::new(Job {
-            server: server.clone(),
+            services: services.clone(),
             session,
             volume,
             state: Mutex::new(State::of(creates.len())),
@@ -73,13 +73,13 @@ impl HandleStream<MakeMany, IncomingCall> for FileService {
             begun: Instant::now(),
         });
         let begins = job.clone();
-        run(&server.callbacks, move || begins.begin()).await?;
+        run(&services.callbacks, move || begins.begin()).await?;
         let makes = job.clone();
-        run_on(&server.callbacks, move || makes.go_on(), aside).await?;
+        run_on(&services.callbacks, move || makes.go_on(), aside).await?;
         job.wait_for_commit_and_breaks().await?;
         job.store_bytes().await?;
         let tells = job.clone();
-        let (reply, durable) = run(&server.callbacks, move || tells.reply()).await?;
+        let (reply, durable) = run(&services.callbacks, move || tells.reply()).await?;
         for ticket in durable {
             ticket.await?;
         }
@@ -130,7 +130,7 @@ async fn bodies(
 
 /// One call.
 struct Job {
-    server: Arc<Server>,
+    services: Arc<FileServices>,
     session: Session,
     volume: VolumeId,
     creates: CreateRequests,
@@ -197,7 +197,7 @@ fn is_of_call(refusal: &Refusal) -> bool {
 impl Job {
     fn attached(&self) -> Result<Attached, Refusal> {
         let root = Fid::root(self.volume);
-        self.server.volumes.of(root, VolumeAccess::Change)
+        self.services.volumes.of(root, VolumeAccess::Change)
     }
 
     fn dir_of(&self, create: &CreateRequest) -> Fid {
@@ -234,7 +234,7 @@ impl Job {
         self.attached()?;
         let caller = self.session.host_slot();
         let mut dirs = self.dirs().into_iter();
-        dirs.try_for_each(|dir| self.server.callbacks.leases.check(dir, caller))
+        dirs.try_for_each(|dir| self.services.callbacks.leases.check(dir, caller))
     }
 
     /// Creates the remaining entries.
@@ -272,7 +272,7 @@ impl Job {
 
     fn dir_for_insert(&self, attached: &Attached, dir: Fid) -> Result<ParentDirectory, Refusal> {
         check_fid(dir)?;
-        let (before, access) = dir_status_and_access(&self.server, &self.session, attached, dir)?;
+        let (before, access) = dir_status_and_access(&self.services, &self.session, attached, dir)?;
         if !access.caller.contains(Rights::INSERT) {
             return Err(Refusal::NoRight);
         }
@@ -317,7 +317,7 @@ impl Job {
                 let host = self.session.host_slot();
                 state
                     .pending
-                    .join(self.server.callbacks.collect(&touched, host, now));
+                    .join(self.services.callbacks.collect(&touched, host, now));
                 state.tickets.push(durable);
                 for (index, status) in indices.into_iter().zip(outcome.made) {
                     let made = self.count(attached, place, index, status, later);
@@ -327,7 +327,7 @@ impl Job {
             }
             Err(error) => {
                 for (fid, host) in born {
-                    self.server.callbacks.leases.end(fid, host);
+                    self.services.callbacks.leases.end(fid, host);
                 }
                 if let [index] = indices[..] {
                     return self.refused(attached, state, place, index, error);
@@ -344,7 +344,7 @@ impl Job {
 
     /// Whether the bytes are stored after the creation, because they may have to become objects.
     fn bytes_later(&self, attached: &Attached) -> bool {
-        self.server.objects.is_expected() && attached.volume.policy() != 0
+        self.services.objects.is_expected() && attached.volume.policy() != 0
     }
 
     /// Records why an entry was not created, or that it exists already.
@@ -448,8 +448,8 @@ impl Job {
             vnode: make.vnode,
             uniquifier: make.uniquifier,
         });
-        let term = self.server.config.lease;
-        fids.filter(|fid| self.server.callbacks.leases.grant_new(*fid, host, term))
+        let term = self.services.callbacks.lease_term;
+        fids.filter(|fid| self.services.callbacks.leases.grant_new(*fid, host, term))
             .map(|fid| (fid, host))
             .collect()
     }
@@ -463,23 +463,23 @@ impl Job {
         status: VnodeStatus,
         later: bool,
     ) -> Done {
-        let (server, session, volume) = (&self.server, &self.session, &attached.volume);
+        let (services, session, volume) = (&self.services, &self.session, &attached.volume);
         let create = &self.creates[index];
         count_new(session, volume, &place.before);
         volume.count_access();
-        server
+        services
             .statistics
             .count_lookup(cellar_volume::FileType::Directory);
         if create.kind == FileType::File {
             let name = create.name.as_bytes();
-            server
+            services
                 .objects
                 .note_created(volume, place.dir, status.fid, name);
         }
         let has_bytes = create.length > 0;
         if has_bytes && !later {
             volume.count_access();
-            server
+            services
                 .statistics
                 .count_lookup(cellar_volume::FileType::File);
             volume.count_change(session.origin(), &status, session.context());
@@ -494,7 +494,7 @@ impl Job {
 
     fn count_bytes(&self, create: &CreateRequest, whole: bool) {
         let (bytes, took): (u64, Duration) = (create.length.into(), self.begun.elapsed());
-        let statistics = &self.server.statistics;
+        let statistics = &self.services.statistics;
         statistics.transfer(Direction::Store, bytes, whole, took);
     }
 
@@ -512,7 +512,7 @@ impl Job {
             Ok::<_, Refusal>(())
         };
         let ((), durable) = tokio::join!(
-            self.server.callbacks.breaker.wait_for_delivery(pending),
+            self.services.callbacks.breaker.wait_for_delivery(pending),
             durable
         );
         durable
@@ -532,9 +532,9 @@ impl Job {
         for (index, done) in lacking {
             let create = &self.creates[index];
             let data: Arc<[Bytes]> = self.bodies[index].clone().into();
-            let (server, session) = (&self.server, &self.session);
+            let (services, session) = (&self.services, &self.session);
             let time = create.in_status.client_mod_time;
-            let stored = store_gathered(server, session, done.status.fid, time, data).await;
+            let stored = store_gathered(services, session, done.status.fid, time, data).await;
             self.count_bytes(create, stored.is_ok());
             let outcome = match stored {
                 Ok(status) => Ok(Done { status, ..done }),
@@ -554,12 +554,12 @@ impl Job {
     /// Removes a file whose bytes could not be stored. If that fails too, a repeated call finds the
     /// file empty.
     async fn undo_create(&self, index: usize) {
-        let (server, session) = (self.server.clone(), self.session.clone());
+        let (services, session) = (self.services.clone(), self.session.clone());
         let create = &self.creates[index];
         let (dir, fid) = (self.dir_of(create), self.fid_of(create));
         let name = create.name.clone();
         let work = move || {
-            let volume = server.volumes.of(dir, VolumeAccess::Change)?.volume;
+            let volume = services.volumes.of(dir, VolumeAccess::Change)?.volume;
             if volume.lookup(dir, name.as_bytes())? != fid {
                 return Err(Refusal::Store(Error::NotFound));
             }
@@ -570,7 +570,7 @@ impl Job {
             };
             Ok((removed, touched))
         };
-        if let Err(refusal) = change(&self.server.callbacks, &self.session, work).await {
+        if let Err(refusal) = change(&self.services.callbacks, &self.session, work).await {
             tracing::warn!(%fid, ?refusal, "a file without its bytes remains");
         }
     }

@@ -17,7 +17,7 @@ use super::common::{change, check_named, dir_status_and_access};
 use super::names::{check_possible, old_name};
 use crate::abort_map::Refusal;
 use crate::callbacks::Touched;
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::VolumeAccess;
@@ -28,10 +28,10 @@ impl Handle<RemoveFile, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: RemoveFile,
     ) -> Result<RemoveFileReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let RemoveFile { dir_fid, name } = arguments;
-        let session = server.sessions.session(call).await?;
-        let (dir_status, sync) = remove(server, &session, dir_fid, name, false).await?;
+        let session = services.sessions.session(call).await?;
+        let (dir_status, sync) = remove(services, &session, dir_fid, name, false).await?;
         Ok(RemoveFileReply { dir_status, sync })
     }
 }
@@ -42,34 +42,34 @@ impl Handle<RemoveDir, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: RemoveDir,
     ) -> Result<RemoveDirReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let RemoveDir { dir_fid, name } = arguments;
-        let session = server.sessions.session(call).await?;
-        let (dir_status, sync) = remove(server, &session, dir_fid, name, true).await?;
+        let session = services.sessions.session(call).await?;
+        let (dir_status, sync) = remove(services, &session, dir_fid, name, true).await?;
         Ok(RemoveDirReply { dir_status, sync })
     }
 }
 
 async fn remove(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     dir: Fid,
     name: AfsName,
     directory: bool,
 ) -> Result<(AfsFetchStatus, VolSync), Refusal> {
     let work = {
-        let (server, session) = (server.clone(), session.clone());
+        let (services, session) = (services.clone(), session.clone());
         move || {
             let name = old_name(&name)?;
-            let attached = server.volumes.of(dir, VolumeAccess::Change)?;
-            let (before, access) = dir_status_and_access(&server, &session, &attached, dir)?;
+            let attached = services.volumes.of(dir, VolumeAccess::Change)?;
+            let (before, access) = dir_status_and_access(&services, &session, &attached, dir)?;
             if !access.caller.contains(Rights::DELETE) {
                 return Err(Refusal::NoRight);
             }
             check_possible(name)?;
             let volume = &attached.volume;
             if directory {
-                check_named(&server.callbacks, &session, volume, dir, name)?;
+                check_named(&services.callbacks, &session, volume, dir, name)?;
             }
             let Changed { outcome, durable } = if directory {
                 volume.remove_dir(dir, name, session.context())?
@@ -85,11 +85,11 @@ async fn remove(
             Ok((Changed { outcome, durable }, touched))
         }
     };
-    let (dir_status, access, sync, objects) = change(&server.callbacks, session, work).await?;
+    let (dir_status, access, sync, objects) = change(&services.callbacks, session, work).await?;
     if let Some((volume, fid, objects)) = objects {
-        server.objects.forget(&volume, fid, objects);
+        services.objects.forget(&volume, fid, objects);
     }
-    Ok((server.callbacks.show(session, &dir_status, access), sync))
+    Ok((services.callbacks.show(session, &dir_status, access), sync))
 }
 
 /// A file with remaining names has a new status. A file without names is deleted.

@@ -22,16 +22,16 @@ use crate::volumes::check_fid;
 
 impl Handle<Rename, IncomingCall> for FileService {
     async fn handle(&self, call: &IncomingCall, arguments: Rename) -> Result<RenameReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let Rename {
             old_dir_fid,
             old_name: old,
             new_dir_fid,
             new_name: new,
         } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         let work = {
-            let (server, session) = (server.clone(), session.clone());
+            let (services, session) = (services.clone(), session.clone());
             move || {
                 let (old, new) = (old_name(&old)?, new_name(&new)?);
                 let special = |name: &[u8]| matches!(name, b"" | b"." | b"..");
@@ -39,14 +39,14 @@ impl Handle<Rename, IncomingCall> for FileService {
                     return Err(Refusal::Invalid);
                 }
                 check_fid(new_dir_fid)?;
-                let attached = server.volumes.of(old_dir_fid, VolumeAccess::Change)?;
+                let attached = services.volumes.of(old_dir_fid, VolumeAccess::Change)?;
                 if old_dir_fid.volume != new_dir_fid.volume {
                     return Err(Refusal::Store(Error::CrossDevice));
                 }
                 let (old_before, old_access) =
-                    dir_status_and_access(&server, &session, &attached, old_dir_fid)?;
+                    dir_status_and_access(&services, &session, &attached, old_dir_fid)?;
                 let (new_before, new_access) =
-                    dir_status_and_access(&server, &session, &attached, new_dir_fid)?;
+                    dir_status_and_access(&services, &session, &attached, new_dir_fid)?;
                 let allowed = old_access.caller.contains(Rights::DELETE)
                     && new_access.caller.contains(Rights::INSERT);
                 if !allowed {
@@ -54,8 +54,8 @@ impl Handle<Rename, IncomingCall> for FileService {
                 }
                 check_possible(old)?;
                 let volume = &attached.volume;
-                check_named(&server.callbacks, &session, volume, old_dir_fid, old)?;
-                check_named(&server.callbacks, &session, volume, new_dir_fid, new)?;
+                check_named(&services.callbacks, &session, volume, old_dir_fid, old)?;
+                check_named(&services.callbacks, &session, volume, new_dir_fid, new)?;
                 let may_replace = new_access.caller.contains(Rights::DELETE);
                 match volume.lookup(new_dir_fid, new) {
                     Ok(_) if !may_replace => return Err(Refusal::NoRight),
@@ -73,7 +73,7 @@ impl Handle<Rename, IncomingCall> for FileService {
                     Err(Error::Exists) if !may_replace => return Err(Refusal::NoRight),
                     other => other?,
                 };
-                server.objects.note_renamed(outcome.moved.fid);
+                services.objects.note_renamed(outcome.moved.fid);
                 let (origin, by) = (session.origin(), session.context());
                 volume.count_change(origin, &old_before, by);
                 if new_dir_fid == old_dir_fid {
@@ -89,15 +89,17 @@ impl Handle<Rename, IncomingCall> for FileService {
             }
         };
         let (renamed, old_access, new_access, volume) =
-            change(&server.callbacks, &session, work).await?;
+            change(&services.callbacks, &session, work).await?;
         if let (Some(status), Some(objects)) = (&renamed.replaced, &renamed.objects) {
-            server.objects.forget(&volume, status.fid, objects.clone());
+            services
+                .objects
+                .forget(&volume, status.fid, objects.clone());
         }
         Ok(RenameReply {
-            old_dir_status: server
+            old_dir_status: services
                 .callbacks
                 .show(&session, &renamed.old_dir, old_access),
-            new_dir_status: server
+            new_dir_status: services
                 .callbacks
                 .show(&session, &renamed.new_dir, new_access),
             sync: vol_sync(&volume),

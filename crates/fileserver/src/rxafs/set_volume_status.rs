@@ -24,7 +24,7 @@ impl Handle<SetVolumeStatus, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: SetVolumeStatus,
     ) -> Result<SetVolumeStatusReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let SetVolumeStatus {
             volume,
             status,
@@ -32,7 +32,7 @@ impl Handle<SetVolumeStatus, IncomingCall> for FileService {
             message_of_the_day,
             ..
         } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         audit::mark_act();
         audit::add_detail("volume", volume);
         for (what, quota) in [
@@ -44,9 +44,11 @@ impl Handle<SetVolumeStatus, IncomingCall> for FileService {
             }
         }
         let work = {
-            let (server, session) = (server.clone(), session.clone());
+            let (services, session) = (services.clone(), session.clone());
             move || {
-                let attached = server.volumes.of(Fid::root(volume), VolumeAccess::Change)?;
+                let attached = services
+                    .volumes
+                    .of(Fid::root(volume), VolumeAccess::Change)?;
                 if !session.identity().administrator {
                     return Err(Refusal::NoRight);
                 }
@@ -74,7 +76,7 @@ impl Handle<SetVolumeStatus, IncomingCall> for FileService {
                 ))
             }
         };
-        change(&server.callbacks, &session, work).await?;
+        change(&services.callbacks, &session, work).await?;
         Ok(SetVolumeStatusReply {})
     }
 }

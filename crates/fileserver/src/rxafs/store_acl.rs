@@ -18,7 +18,7 @@ use super::common::{change, run, status_and_access};
 use crate::abort_map::Refusal;
 use crate::audit;
 use crate::callbacks::Touched;
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 use crate::session::Sessions;
 use crate::status::vol_sync;
@@ -31,10 +31,10 @@ impl Handle<StoreACL, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: StoreACL,
     ) -> Result<StoreACLReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let StoreACL { fid, access_list } = arguments;
-        let session = server.sessions.session(call).await?;
-        let (status, sync) = store(server, &session, fid, access_list).await?;
+        let session = services.sessions.session(call).await?;
+        let (status, sync) = store(services, &session, fid, access_list).await?;
         Ok(StoreACLReply { status, sync })
     }
 }
@@ -45,16 +45,16 @@ impl Handle<OldStoreACL, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: OldStoreACL,
     ) -> Result<OldStoreACLReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let OldStoreACL { fid, access_list } = arguments;
-        let session = server.sessions.session(call).await?;
-        let (status, sync) = store(server, &session, fid, access_list).await?;
+        let session = services.sessions.session(call).await?;
+        let (status, sync) = store(services, &session, fid, access_list).await?;
         Ok(OldStoreACLReply { status, sync })
     }
 }
 
 async fn store(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     fid: Fid,
     text: AfsOpaque,
@@ -67,18 +67,18 @@ async fn store(
     }
     // Check the rights first: a caller that may not change the list learns nothing about names.
     {
-        let (server, session) = (server.clone(), session.clone());
-        run(&server.callbacks.clone(), move || {
-            may_store(&server, &session, fid)
+        let (services, session) = (services.clone(), session.clone());
+        run(&services.callbacks.clone(), move || {
+            may_store(&services, &session, fid)
         })
         .await?;
     }
-    let list = parse(&server.sessions, &text).await?;
+    let list = parse(&services.sessions, &text).await?;
     let work = {
-        let (server, session) = (server.clone(), session.clone());
+        let (services, session) = (services.clone(), session.clone());
         move || {
-            may_store(&server, &session, fid)?;
-            let attached = server.volumes.of(fid, VolumeAccess::Change)?;
+            may_store(&services, &session, fid)?;
+            let attached = services.volumes.of(fid, VolumeAccess::Change)?;
             let Changed { outcome, durable } =
                 attached
                     .volume
@@ -89,13 +89,13 @@ async fn store(
             Ok((Changed { outcome, durable }, Touched::changed([fid])))
         }
     };
-    let (status, access, sync) = change(&server.callbacks, session, work).await?;
-    Ok((server.callbacks.show(session, &status, access), sync))
+    let (status, access, sync) = change(&services.callbacks, session, work).await?;
+    Ok((services.callbacks.show(session, &status, access), sync))
 }
 
-fn may_store(server: &Server, session: &Session, fid: Fid) -> Result<(), Refusal> {
-    let attached = server.volumes.of(fid, VolumeAccess::Change)?;
-    let (status, _, access) = status_and_access(server, session, &attached, fid)?;
+fn may_store(services: &FileServices, session: &Session, fid: Fid) -> Result<(), Refusal> {
+    let attached = services.volumes.of(fid, VolumeAccess::Change)?;
+    let (status, _, access) = status_and_access(services, session, &attached, fid)?;
     if status.kind != FileType::Directory {
         return Err(Refusal::Store(Error::NotDirectory));
     }

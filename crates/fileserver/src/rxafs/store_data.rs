@@ -35,7 +35,7 @@ use super::FileService;
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::STORE_ATTEMPTS;
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 use crate::statistics::Direction;
 use crate::status::vol_sync;
@@ -58,7 +58,7 @@ impl HandleStream<StoreData, IncomingCall> for FileService {
         call: &mut IncomingCall,
         arguments: StoreData,
     ) -> Result<StoreDataReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let StoreData {
             fid,
             in_status,
@@ -76,7 +76,7 @@ impl HandleStream<StoreData, IncomingCall> for FileService {
         if asked.end()? > LARGEST_32 || asked.file_length > LARGEST_32 {
             return Err(Refusal::TooBig);
         }
-        let (status, sync) = store(server, call, asked).await?;
+        let (status, sync) = store(services, call, asked).await?;
         Ok(StoreDataReply { status, sync })
     }
 }
@@ -87,7 +87,7 @@ impl HandleStream<StoreData64, IncomingCall> for FileService {
         call: &mut IncomingCall,
         arguments: StoreData64,
     ) -> Result<StoreData64Reply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let StoreData64 {
             fid,
             in_status,
@@ -103,7 +103,7 @@ impl HandleStream<StoreData64, IncomingCall> for FileService {
             file_length,
         };
         asked.end()?;
-        let (status, sync) = store(server, call, asked).await?;
+        let (status, sync) = store(services, call, asked).await?;
         Ok(StoreData64Reply { status, sync })
     }
 }
@@ -133,29 +133,29 @@ impl StoreRequest {
 }
 
 async fn store(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     call: &mut IncomingCall,
     asked: StoreRequest,
 ) -> Result<(AfsFetchStatus, VolSync), Refusal> {
-    let session = server.sessions.session(call).await?;
+    let session = services.sessions.session(call).await?;
     let begun = Instant::now();
     let mut left = asked.length;
     let outcome = if asked.length <= SMALL_STORE {
-        small(server, call, &session, asked, &mut left).await
+        small(services, call, &session, asked, &mut left).await
     } else {
-        Box::pin(large(server, call, &session, asked, &mut left)).await
+        Box::pin(large(services, call, &session, asked, &mut left)).await
     };
     trace(&asked, left, &outcome, begun);
     let whole = outcome.is_ok();
-    server
+    services
         .statistics
         .transfer(Direction::Store, asked.length, whole, begun.elapsed());
     let (status, access) = outcome?;
     let sync = {
-        let attached = server.volumes.changed(asked.fid)?;
+        let attached = services.volumes.changed(asked.fid)?;
         vol_sync(&attached.volume)
     };
-    Ok((server.callbacks.show(&session, &status, access), sync))
+    Ok((services.callbacks.show(&session, &status, access), sync))
 }
 
 /// Stores bytes into a file that was in objects, or on the way there, a moment ago. Another store
@@ -165,18 +165,18 @@ async fn store(
 /// [`Refusal::Busy`]: the bytes are needed again and are gone, or other stores came in between
 /// [`STORE_ATTEMPTS`] times.
 async fn in_either_place(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     asked: StoreRequest,
     mut bytes: StoreBytes<'_>,
 ) -> Result<(VnodeStatus, Access), Refusal> {
     for _ in 0..STORE_ATTEMPTS {
-        match into_objects(server, session, asked, &mut bytes).await? {
+        match into_objects(services, session, asked, &mut bytes).await? {
             ObjectStore::Done(status, access) => return Ok((status, access)),
             ObjectStore::Overtaken => continue,
             ObjectStore::Here => {}
         }
-        match from_source(server, session, asked, &mut bytes).await? {
+        match from_source(services, session, asked, &mut bytes).await? {
             LocalStore::Done(status, access) => return Ok((status, access)),
             LocalStore::InObjects(Some(pushed)) => bytes = StoreBytes::Pushed(Some(pushed)),
             LocalStore::InObjects(None) => {}
@@ -215,7 +215,7 @@ fn trace(
 /// Stores all bytes of a file that the caller has just created. The file then has the time `time`,
 /// or now.
 pub(super) async fn store_gathered(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     fid: Fid,
     time: Option<AfsTime>,
@@ -232,7 +232,7 @@ pub(super) async fn store_gathered(
         length,
         file_length: length,
     };
-    let (status, _) = gathered(server, session, asked, data).await?;
+    let (status, _) = gathered(services, session, asked, data).await?;
     Ok(status)
 }
 

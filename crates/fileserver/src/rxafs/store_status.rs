@@ -26,15 +26,15 @@ impl Handle<StoreStatus, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: StoreStatus,
     ) -> Result<StoreStatusReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let StoreStatus { fid, in_status } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         note_privilege(session.identity(), fid, &in_status);
         let work = {
-            let (server, session) = (server.clone(), session.clone());
+            let (services, session) = (services.clone(), session.clone());
             move || {
-                let attached = server.volumes.of(fid, VolumeAccess::Change)?;
-                let (status, _, access) = status_and_access(&server, &session, &attached, fid)?;
+                let attached = services.volumes.of(fid, VolumeAccess::Change)?;
+                let (status, _, access) = status_and_access(&services, &session, &attached, fid)?;
                 let identity = session.identity();
                 let set = allowed_attributes(identity, &status, access.caller, &in_status)?;
                 if !identity.may_store_status(&status, access.caller) && !identity.administrator {
@@ -50,9 +50,9 @@ impl Handle<StoreStatus, IncomingCall> for FileService {
                 Ok((Changed { outcome, durable }, Touched::changed([fid])))
             }
         };
-        let (status, access, sync) = change(&server.callbacks, &session, work).await?;
+        let (status, access, sync) = change(&services.callbacks, &session, work).await?;
         Ok(StoreStatusReply {
-            status: server.callbacks.show(&session, &status, access),
+            status: services.callbacks.show(&session, &status, access),
             sync,
         })
     }

@@ -25,16 +25,16 @@ impl Handle<Symlink, IncomingCall> for FileService {
         call: &IncomingCall,
         arguments: Symlink,
     ) -> Result<SymlinkReply, Refusal> {
-        let server = &self.server;
+        let services = &self.services;
         let Symlink {
             dir_fid,
             name,
             link_contents,
             in_status,
         } = arguments;
-        let session = server.sessions.session(call).await?;
+        let session = services.sessions.session(call).await?;
         let work = {
-            let (server, session) = (server.clone(), session.clone());
+            let (services, session) = (services.clone(), session.clone());
             move || {
                 let name = new_name(&name)?;
                 let target = text(link_contents.as_bytes())?;
@@ -46,7 +46,7 @@ impl Handle<Symlink, IncomingCall> for FileService {
                     dir,
                     access,
                     new,
-                } = may_insert(&server, &session, dir_fid, &in_status)?;
+                } = may_insert(&services, &session, dir_fid, &in_status)?;
                 check_free(name)?;
                 may_link(&session, access, &new)?;
                 let volume = &attached.volume;
@@ -57,11 +57,11 @@ impl Handle<Symlink, IncomingCall> for FileService {
                 Ok((Changed { outcome, durable }, Touched::changed([dir_fid])))
             }
         };
-        let (created, access, sync) = change(&server.callbacks, &session, work).await?;
+        let (created, access, sync) = change(&services.callbacks, &session, work).await?;
         Ok(SymlinkReply {
             fid: created.status.fid,
-            status: server.callbacks.show(&session, &created.status, access),
-            dir_status: server.callbacks.show(&session, &created.dir, access),
+            status: services.callbacks.show(&session, &created.status, access),
+            dir_status: services.callbacks.show(&session, &created.dir, access),
             sync,
         })
     }

@@ -21,7 +21,7 @@ use crate::volumes::check_fid;
 impl Job {
     /// The reply, and the tickets that must be ready before it is sent.
     pub(super) fn reply(&self) -> Result<(MakeManyReply, Vec<Ticket>), Refusal> {
-        let attached = self.server.volumes.changed(Fid::root(self.volume))?;
+        let attached = self.services.volumes.changed(Fid::root(self.volume))?;
         let mut durable = Vec::new();
         let mut directories = Vec::new();
         for dir in self.dirs() {
@@ -42,8 +42,8 @@ impl Job {
     }
 
     fn show(&self, attached: &Attached, done: &Done) -> CreateResult {
-        let (server, session) = (&self.server, &self.session);
-        let (status, callback) = shown_new(server, session, attached, &done.status, done.access);
+        let (services, session) = (&self.services, &self.session);
+        let (status, callback) = shown_new(services, session, attached, &done.status, done.access);
         let fid = done.status.fid;
         let lease_secs = if fid.vnode.is_directory() {
             self.lease_secs(fid)
@@ -59,7 +59,7 @@ impl Job {
     }
 
     fn show_refused(&self, refusal: &Refusal) -> CreateResult {
-        self.server.statistics.refused(refusal.kind());
+        self.services.statistics.refused(refusal.kind());
         let code = self.code(refusal);
         CreateResult {
             code,
@@ -70,12 +70,12 @@ impl Job {
     }
 
     fn show_dir(&self, attached: &Attached, dir: Fid) -> Result<ChangedDirectory, Refusal> {
-        let (server, session) = (&self.server, &self.session);
+        let (services, session) = (&self.services, &self.session);
         let looked =
-            check_fid(dir).and_then(|()| dir_status_and_access(server, session, attached, dir));
+            check_fid(dir).and_then(|()| dir_status_and_access(services, session, attached, dir));
         let (status, lease_secs) = match looked {
             Ok((status, access)) => {
-                let shown = server.callbacks.show(session, &status, access);
+                let shown = services.callbacks.show(session, &status, access);
                 (shown, self.lease_secs(dir))
             }
             Err(refusal @ (Refusal::Leased(..) | Refusal::Store(Error::WouldBlock))) => {
@@ -94,9 +94,9 @@ impl Job {
     /// The time for which the lease of a directory is extended from now on, in seconds; 0 if the
     /// caller does not have it.
     fn lease_secs(&self, dir: Fid) -> u32 {
-        let term = self.server.config.lease;
+        let term = self.services.callbacks.lease_term;
         let host = self.session.host_slot();
-        match host.is_some_and(|host| self.server.callbacks.leases.extend(dir, host, term)) {
+        match host.is_some_and(|host| self.services.callbacks.leases.extend(dir, host, term)) {
             true => term.as_secs() as u32,
             false => 0,
         }

@@ -11,7 +11,7 @@ use super::source::StoreBytes;
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::rxafs::common::{commit_objects, run};
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 
 /// The end of an attempt to store into objects.
@@ -26,15 +26,15 @@ pub(super) enum ObjectStore {
 
 /// A store into a file that is in objects, or goes there.
 pub(super) async fn into_objects(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     asked: StoreRequest,
     bytes: &mut StoreBytes<'_>,
 ) -> Result<ObjectStore, Refusal> {
     restart(bytes)?;
     let (allowed, place) = {
-        let (inner, session) = (server.clone(), session.clone());
-        run(&server.callbacks, move || {
+        let (inner, session) = (services.clone(), session.clone());
+        run(&services.callbacks, move || {
             let allowed = check(&inner, &session, &asked)?;
             let place = allowed.place(&inner.objects, &session, &asked)?;
             Ok((allowed, place))
@@ -45,14 +45,14 @@ pub(super) async fn into_objects(
         return Ok(ObjectStore::Here);
     };
     let (volume, spec) = (&allowed.attached.volume, &allowed.spec);
-    let (objects, whole) = (&server.objects, (spec, asked.length));
+    let (objects, whole) = (&services.objects, (spec, asked.length));
     let written = objects.write(volume, asked.fid, &wanted, whole, bytes);
     let stored = match written.await? {
         WriteOutcome::Written(stored) => Arc::new(*stored),
         WriteOutcome::NoDevices => return Ok(ObjectStore::Here),
         WriteOutcome::Overtaken => return Ok(ObjectStore::Overtaken),
     };
-    let committed = commit_objects(&server.callbacks, session, stored, *spec).await?;
+    let committed = commit_objects(&services.callbacks, session, stored, *spec).await?;
     Ok(match committed {
         Some(status) => ObjectStore::Done(status, allowed.access),
         None => ObjectStore::Overtaken,

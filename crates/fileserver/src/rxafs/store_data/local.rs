@@ -23,12 +23,12 @@ use crate::callbacks::Callbacks;
 use crate::callbacks::Touched;
 use crate::limits::{OBJECT_BEGIN_BYTES, STORE_PIECE_BYTES};
 use crate::rxafs::common::{finish, run, when_loaded};
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 
 /// A store of few bytes, which are gathered first.
 pub(super) async fn small(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     call: &mut IncomingCall,
     session: &Session,
     asked: StoreRequest,
@@ -40,16 +40,16 @@ pub(super) async fn small(
             // All bytes have arrived: the check below is enough.
             Poll::Ready(data) => data?,
             Poll::Pending => {
-                let (server, session) = (server.clone(), session.clone());
-                run(&server.callbacks.clone(), move || {
-                    check(&server, &session, &asked).map(|_| ())
+                let (services, session) = (services.clone(), session.clone());
+                run(&services.callbacks.clone(), move || {
+                    check(&services, &session, &asked).map(|_| ())
                 })
                 .await?;
                 gathered.await?
             }
         }
     };
-    gathered(server, session, asked, data.into()).await
+    gathered(services, session, asked, data.into()).await
 }
 
 /// The end of an attempt to store on this server. `B`: the bytes, if the attempt had taken them.
@@ -67,29 +67,29 @@ enum Commit<B> {
 
 /// A store whose bytes are all present.
 pub(super) async fn gathered(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     asked: StoreRequest,
     data: Arc<[Bytes]>,
 ) -> Result<(VnodeStatus, Access), Refusal> {
-    match at_once(server, session, asked, data.clone()).await? {
+    match at_once(services, session, asked, data.clone()).await? {
         LocalStore::Done(status, access) => Ok((status, access)),
         LocalStore::InObjects(()) => {
             let bytes = StoreBytes::Present(data, 0);
-            Box::pin(in_either_place(server, session, asked, bytes)).await
+            Box::pin(in_either_place(services, session, asked, bytes)).await
         }
     }
 }
 
 /// A store on this server whose bytes are all present, in one step.
 async fn at_once(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     asked: StoreRequest,
     data: Arc<[Bytes]>,
 ) -> Result<LocalStore<()>, Refusal> {
     let attempt = async || {
-        let (inner, session, data) = (server.clone(), session.clone(), data.clone());
+        let (inner, session, data) = (services.clone(), session.clone(), data.clone());
         let work = move || {
             // Checked again: rights may have changed while the bytes arrived.
             let allowed = check(&inner, &session, &asked)?;
@@ -104,23 +104,23 @@ async fn at_once(
             };
             Ok(changed_here(&inner.callbacks, &session, changed, allowed))
         };
-        run(&server.callbacks, work).await
+        run(&services.callbacks, work).await
     };
-    let commit = when_loaded(&server.objects, attempt).await?;
-    finish_here(server, commit).await
+    let commit = when_loaded(&services.objects, attempt).await?;
+    finish_here(services, commit).await
 }
 
 /// A store of many bytes, which go to the volume in pieces.
 pub(super) async fn large(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     call: &mut IncomingCall,
     session: &Session,
     asked: StoreRequest,
     left: &mut u64,
 ) -> Result<(VnodeStatus, Access), Refusal> {
     let begin = async || {
-        let (inner, session) = (server.clone(), session.clone());
-        run(&server.callbacks, move || {
+        let (inner, session) = (services.clone(), session.clone());
+        run(&services.callbacks, move || {
             let allowed = check(&inner, &session, &asked)?;
             if let StorageDecision::Objects(_) = allowed.place(&inner.objects, &session, &asked)? {
                 return Ok(None);
@@ -129,13 +129,13 @@ pub(super) async fn large(
         })
         .await
     };
-    let begun = when_loaded(&server.objects, begin).await?;
+    let begun = when_loaded(&services.objects, begin).await?;
     let Some((mut store, allowed)) = begun else {
         // The first bytes are gathered before the lock, so that a slow client does not block other
         // stores. A fast client does not wait for the end of its bytes either.
         let begun = gather(call, left, OBJECT_BEGIN_BYTES).await?;
         let bytes = StoreBytes::Arriving(Arriving::new(call, left, begun));
-        return Box::pin(in_either_place(server, session, asked, bytes)).await;
+        return Box::pin(in_either_place(services, session, asked, bytes)).await;
     };
     loop {
         let pieces = gather(call, left, STORE_PIECE_BYTES as u64).await?;
@@ -143,11 +143,11 @@ pub(super) async fn large(
             store = blocking(move || push(store, pieces)).await?;
             continue;
         }
-        return match commit(server, session, store, pieces, allowed).await? {
+        return match commit(services, session, store, pieces, allowed).await? {
             LocalStore::Done(status, access) => Ok((status, access)),
             LocalStore::InObjects(pushed) => {
                 let bytes = StoreBytes::Pushed(Some(pushed));
-                Box::pin(in_either_place(server, session, asked, bytes)).await
+                Box::pin(in_either_place(services, session, asked, bytes)).await
             }
         };
     }
@@ -156,15 +156,15 @@ pub(super) async fn large(
 /// A store on this server of the bytes from a source. Devices do not take the file, or it has moved
 /// back here.
 pub(super) async fn from_source(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     asked: StoreRequest,
     bytes: &mut StoreBytes<'_>,
 ) -> Result<LocalStore<Option<PushedBytes>>, Refusal> {
     restart(bytes)?;
     let begun = {
-        let (inner, session) = (server.clone(), session.clone());
-        run(&server.callbacks, move || {
+        let (inner, session) = (services.clone(), session.clone());
+        run(&services.callbacks, move || {
             let allowed = check(&inner, &session, &asked)?;
             begin(&inner, asked, allowed)
         })
@@ -177,7 +177,7 @@ pub(super) async fn from_source(
         let piece = bytes.next().await?.ok_or(Refusal::StoppedSending)?;
         store = blocking(move || push(store, vec![piece])).await?;
     }
-    let committed = commit(server, session, store, Vec::new(), allowed).await?;
+    let committed = commit(services, session, store, Vec::new(), allowed).await?;
     Ok(match committed {
         LocalStore::Done(status, access) => LocalStore::Done(status, access),
         LocalStore::InObjects(pushed) => LocalStore::InObjects(Some(pushed)),
@@ -186,14 +186,14 @@ pub(super) async fn from_source(
 
 /// Begins a permitted store on this server. `None` for a file in objects.
 fn begin(
-    server: &Server,
+    services: &FileServices,
     asked: StoreRequest,
     allowed: PermittedStore,
 ) -> Result<Option<(Store, PermittedStore)>, Refusal> {
     let volume = &allowed.attached.volume;
     let store = volume.begin_store(asked.fid, &allowed.spec, asked.length)?;
     if store.is_none() {
-        check_reachable(&server.objects, asked.fid)?;
+        check_reachable(&services.objects, asked.fid)?;
     }
     Ok(store.map(|store| (store, allowed)))
 }
@@ -215,29 +215,32 @@ fn push(mut store: Store, pieces: Vec<Bytes>) -> Result<Store, Refusal> {
 
 /// The last pieces, the change, and the collection of the promises that it breaks, in one step.
 async fn commit(
-    server: &Arc<Server>,
+    services: &Arc<FileServices>,
     session: &Session,
     store: Store,
     pieces: Vec<Bytes>,
     allowed: PermittedStore,
 ) -> Result<LocalStore<PushedBytes>, Refusal> {
     let commit = {
-        let (server, session) = (server.clone(), session.clone());
+        let (services, session) = (services.clone(), session.clone());
         blocking(move || {
             let outcome = push(store, pieces)?.commit(session.context())?;
             match outcome {
-                StoreOutcome::Stored(changed) => {
-                    Ok::<_, Refusal>(changed_here(&server.callbacks, &session, changed, allowed))
-                }
+                StoreOutcome::Stored(changed) => Ok::<_, Refusal>(changed_here(
+                    &services.callbacks,
+                    &session,
+                    changed,
+                    allowed,
+                )),
                 StoreOutcome::InObjects(pushed) => {
-                    check_reachable(&server.objects, allowed.fid())?;
+                    check_reachable(&services.objects, allowed.fid())?;
                     Ok(Commit::InObjects(pushed))
                 }
             }
         })
         .await?
     };
-    finish_here(server, commit).await
+    finish_here(services, commit).await
 }
 
 /// Counts a store that this server has applied, and collects the promises that it breaks.
@@ -254,11 +257,14 @@ fn changed_here<B>(
 }
 
 /// Waits until an applied store is durable and all hosts were notified.
-async fn finish_here<B>(server: &Server, commit: Commit<B>) -> Result<LocalStore<B>, Refusal> {
+async fn finish_here<B>(
+    services: &FileServices,
+    commit: Commit<B>,
+) -> Result<LocalStore<B>, Refusal> {
     match commit {
         Commit::Done(changed, pending, allowed) => {
-            let status = finish(&server.callbacks, changed, pending).await?;
-            schedule_object_removal(&server.objects, &allowed);
+            let status = finish(&services.callbacks, changed, pending).await?;
+            schedule_object_removal(&services.objects, &allowed);
             Ok(LocalStore::Done(status, allowed.access))
         }
         Commit::InObjects(bytes) => Ok(LocalStore::InObjects(bytes)),

@@ -14,7 +14,7 @@ use crate::access::Access;
 use crate::limits::STORE_SLACK_BLOCKS;
 use crate::rxafs::common::status_and_access;
 use crate::rxafs::store_status::allowed_attributes;
-use crate::server::Server;
+use crate::services::FileServices;
 use crate::session::Session;
 use crate::volumes::{Attached, VolumeAccess};
 
@@ -57,12 +57,12 @@ impl PermittedStore {
 
 /// Whether the caller may store, and with which attributes.
 pub(super) fn check(
-    server: &Server,
+    services: &FileServices,
     session: &Session,
     asked: &StoreRequest,
 ) -> Result<PermittedStore, Refusal> {
-    let attached = server.volumes.of(asked.fid, VolumeAccess::Change)?;
-    let (status, _, access) = status_and_access(server, session, &attached, asked.fid)?;
+    let attached = services.volumes.of(asked.fid, VolumeAccess::Change)?;
+    let (status, _, access) = status_and_access(services, session, &attached, asked.fid)?;
     if status.kind != FileType::File {
         return Err(Refusal::Store(Error::IsDirectory));
     }
