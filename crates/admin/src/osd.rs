@@ -13,7 +13,7 @@ mod upkeep;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use cellar_client::{Cell, Client};
-use cellar_rpc::Connection;
+use cellar_rpc::{CallError, Connection};
 use cellar_wire::object::device_only;
 use cellar_wire::osddb::{
     CreateOsd, ListOsds, OSD_DRAINING, OSD_OBSOLETE, OsdEntry, OsdListed, SetOsd,
@@ -232,6 +232,22 @@ fn pick(osds: Vec<OsdListed>, name_or_id: &str) -> Result<OsdListed> {
             "there is no device {name_or_id}; 'cellar osd list -obsolete' shows all"
         ))
     })
+}
+
+/// A refusal by the server of a device.
+fn refused_by_server(entry: &OsdEntry, what: impl Into<String>, cause: CallError) -> Error {
+    if cause.code() != AbortCode::ENODEV {
+        return Error::refused(what, cause);
+    }
+    let id = entry.id;
+    let reason = match entry.flags & OSD_OBSOLETE {
+        0 => "start it with the directory of the device".to_owned(),
+        _ => format!("the device was removed; 'cellar osd set {id} -obsolete off' puts it back"),
+    };
+    Error::Usage(format!(
+        "{}: the server does not serve device {id}: {reason}",
+        what.into()
+    ))
 }
 
 /// Turns the error codes of the database into sentences.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cellar_volume::objects::{ObjectScrub, ObjectStore};
 use cellar_wire::osd::Space;
-use cellar_wire::osddb::OsdState;
+use cellar_wire::osddb::{OSD_OBSOLETE, OSD_SOFT_DELETE, OsdState};
 use parking_lot::Mutex;
 
 use crate::refusal::Refusal;
@@ -18,6 +18,8 @@ pub(crate) struct Device {
     pub(crate) store: ObjectStore,
     /// Whether removals are soft: the cell's database says so, or has not answered yet.
     pub(crate) soft_delete: AtomicBool,
+    /// Whether the cell's database has the device as removed. It is not served then.
+    removed: AtomicBool,
     pub(crate) scrub: Mutex<ScrubState>,
 }
 
@@ -34,12 +36,36 @@ impl Device {
             id,
             store,
             soft_delete: AtomicBool::new(soft_delete),
+            removed: AtomicBool::new(false),
             scrub: Mutex::default(),
         }
     }
 
     pub(crate) fn deletes_softly(&self) -> bool {
         self.soft_delete.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
+    }
+
+    /// Applies the flags of its entry in the cell's database.
+    pub(crate) fn apply_flags(&self, flags: u32) {
+        let is = |flag| flags & flag != 0;
+        self.soft_delete
+            .store(is(OSD_SOFT_DELETE), Ordering::Relaxed);
+        let removed = is(OSD_OBSOLETE);
+        if self.removed.swap(removed, Ordering::Relaxed) != removed {
+            match removed {
+                true => tracing::warn!(
+                    device = self.id,
+                    "the device was removed from the cell and is not served; 'cellar osd set {} -obsolete off' puts \
+                     it back, or start without it and delete its directory",
+                    self.id
+                ),
+                false => tracing::info!(device = self.id, "the device is in the cell again"),
+            }
+        }
     }
 
     /// Returns its space: nothing is free on a device that accepts no more changes. Queries the

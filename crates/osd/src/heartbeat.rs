@@ -10,7 +10,7 @@ use std::sync::Arc;
 use cellar_auth::Level;
 use cellar_auth::capability::address_words;
 use cellar_rpc::{CallOptions, Connection, Security};
-use cellar_wire::osddb::{self, GetOsd, Heartbeat, OSD_SOFT_DELETE, OsdName};
+use cellar_wire::osddb::{self, GetOsd, Heartbeat, OsdName};
 use cellar_wire::{AbortCode, List};
 
 use crate::limits::{HEARTBEAT_INTERVAL, HEARTBEAT_PATIENCE};
@@ -101,7 +101,7 @@ impl Server {
             };
             let reply = connection.call_with(&asked, options).await;
             let entry = reply.map_err(|failure| failure.code())?.osd.entry;
-            self.set_soft_delete(device.id, entry.flags & OSD_SOFT_DELETE != 0);
+            device.apply_flags(entry.flags);
         }
         *known = Some(revision);
         Ok(())

@@ -1,7 +1,5 @@
 //! The calls that carry no data.
 
-use std::sync::atomic::Ordering;
-
 use cellar_auth::capability::Act;
 use cellar_rpc::IncomingCall;
 use cellar_volume::objects::ObjectReader;
@@ -255,15 +253,6 @@ impl Handle<ScrubStatus, IncomingCall> for OsdService {
             total: report.total,
             damaged: List::from_iter_cut(damaged),
         })
-    }
-}
-
-impl Server {
-    /// Applies a change of a device's entry in the cell's database.
-    pub(crate) fn set_soft_delete(&self, id: u32, soft: bool) {
-        if let Some(device) = self.device(id) {
-            device.soft_delete.store(soft, Ordering::Relaxed);
-        }
     }
 }
 

@@ -200,8 +200,10 @@ impl Server {
         (self.config.clock)().as_secs()
     }
 
+    /// A device that is served.
     pub(crate) fn device(&self, id: u32) -> Option<Arc<Device>> {
         let found = self.devices.binary_search_by_key(&id, |device| device.id);
-        found.ok().map(|place| self.devices[place].clone())
+        let device = &self.devices[found.ok()?];
+        (!device.is_removed()).then(|| device.clone())
     }
 }

@@ -13,7 +13,7 @@ use cellar_wire::osd::{Examine, GetStatistics, LIST_REMOVED, ListObjects, NAMED_
 use cellar_wire::{AbortCode, Procedure, afsosd};
 use serde::Serialize;
 
-use super::Osds;
+use super::{Osds, refused_by_server};
 use crate::date::ctime_or_never;
 use crate::error::{Error, Result, is_unknown_there};
 use crate::table::short_size;
@@ -224,7 +224,7 @@ impl Osds<'_> {
             let page = connection
                 .call(&page)
                 .await
-                .map_err(|cause| Error::refused(&what, cause))?;
+                .map_err(|cause| refused_by_server(&listed.entry, &what, cause))?;
             for info in &page.objects {
                 if !each(ObjectView::of(info)) {
                     return Ok(());
@@ -286,7 +286,9 @@ impl Osds<'_> {
         let (_, listed) = self.find(name_or_id).await?;
         let what = format!("cannot get the counters of device {}", listed.entry.id);
         let reply = self.server(&listed.entry)?.call(&GetStatistics {}).await;
-        let figures = reply.map_err(|cause| Error::refused(what, cause))?.figures;
+        let figures = reply
+            .map_err(|cause| refused_by_server(&listed.entry, what, cause))?
+            .figures;
         let figures = figures.iter();
         Ok(figures
             .map(|figure| (figure.name.to_string(), figure.value))

@@ -9,8 +9,8 @@ use cellar_wire::osd::{
 use cellar_wire::{AbortCode, List};
 use serde::Serialize;
 
-use super::Osds;
 use super::contents::{object_name, parse_object};
+use super::{Osds, refused_by_server};
 use crate::error::{Error, Result};
 
 /// Checksums of a version of an object, computed from its bytes on the device.
@@ -117,7 +117,9 @@ impl Osds<'_> {
             };
             let what = "cannot bring objects back";
             let reply = connection.call(&asked).await;
-            restored += reply.map_err(|cause| Error::refused(what, cause))?.restored;
+            restored += reply
+                .map_err(|cause| refused_by_server(&listed.entry, what, cause))?
+                .restored;
         }
         Ok(restored)
     }
@@ -135,7 +137,9 @@ impl Osds<'_> {
         };
         let what = format!("cannot purge device {}", listed.entry.id);
         let reply = self.server(&listed.entry)?.call(&asked).await;
-        Ok(reply.map_err(|cause| Error::refused(what, cause))?.purged)
+        Ok(reply
+            .map_err(|cause| refused_by_server(&listed.entry, what, cause))?
+            .purged)
     }
 
     /// Starts a scrub: the device verifies all its data in the background, at up to `rate_kib` KiB
@@ -151,7 +155,7 @@ impl Osds<'_> {
         };
         let what = format!("cannot scrub device {}", listed.entry.id);
         let reply = self.server(&listed.entry)?.call(&asked).await;
-        reply.map_err(|cause| Error::refused(what, cause))?;
+        reply.map_err(|cause| refused_by_server(&listed.entry, what, cause))?;
         Ok(())
     }
 
@@ -166,7 +170,7 @@ impl Osds<'_> {
         };
         let what = format!("cannot ask device {} for its scrub", listed.entry.id);
         let reply = self.server(&listed.entry)?.call(&asked).await;
-        let reply = reply.map_err(|cause| Error::refused(what, cause))?;
+        let reply = reply.map_err(|cause| refused_by_server(&listed.entry, what, cause))?;
         Ok(ScrubView {
             running: reply.running,
             bytes: reply.bytes,

@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::common::Cell;
 use crate::common::devices::{
-    TOP, comes_back, devices_are, devices_of, local, objects_of, objects_on, ready,
+    TOP, comes_back, devices_are, devices_of, local, objects_of, objects_on, ready, seen_on,
 };
 use cellar_until::until_blocking;
 use serde_json::{Value, json};
@@ -80,6 +80,34 @@ fn one_process_serves_several_devices() {
         cell.run(line.split(' ')).status == 0
     });
     comes_back(&cell, "file", &bytes);
+}
+
+#[test]
+fn a_removed_device_is_not_served_until_it_is_put_back() {
+    let cell = Cell::with(&[]);
+    let port = cell.port + 11;
+    for id in [7, 9] {
+        cell.ok(&format!(
+            "osd create disk{id} 127.0.0.1 -id {id} -port {port}"
+        ));
+    }
+    let server = Server::start(&cell, "7,9", port);
+    devices_are(&cell, 2, "up");
+    let refused = || {
+        let answer = cell.run(["osd", "objects", "7"]);
+        answer.status == 1 && answer.err.contains("does not serve device 7")
+    };
+    assert!(seen_on(&cell, 7).is_some());
+    cell.ok("osd remove 7");
+    until_blocking("the removed device is refused", refused);
+    assert!(objects_on(&cell, 9).is_empty(), "the other is served");
+    // A restart with the directory of the removed device does not serve it either.
+    drop(server);
+    let _again = Server::start(&cell, "7,9", port);
+    until_blocking("the other is served", || seen_on(&cell, 9).is_some());
+    until_blocking("the removed device is refused", refused);
+    cell.ok("osd set 7 -obsolete off");
+    until_blocking("it is served again", || seen_on(&cell, 7).is_some());
 }
 
 #[test]
