@@ -26,7 +26,7 @@ use crate::last_start::LastStart;
 use crate::service_manager::Announced;
 use crate::stop_signals::StopSignals;
 use crate::up::parts::Parts;
-use crate::up::{banner, damaged, decide, durability, join, lock, narrow, osds, ports, upkeep};
+use crate::up::{addresses, banner, damaged, durability, join, lock, narrow, osds, ports, upkeep};
 
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
@@ -112,10 +112,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
 /// Runs the server.
 pub(crate) fn serve(mut options: Options) -> Outcome {
     let bind = options.bind.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    let address = match bind.is_unspecified() {
-        true => decide::own_address()?,
-        false => bind,
-    };
+    let addresses = addresses::registered(&CellDirectory::new(&options.dir).server_etc(), bind)?;
     let base = options
         .fileserver_port
         .unwrap_or(Ports::default().fileserver);
@@ -183,7 +180,7 @@ pub(crate) fn serve(mut options: Options) -> Outcome {
     let mut config = osds::config(&authority, keys);
     options.scrubbing.set(&mut config);
     config.databases = cell.location_servers().collect();
-    config.addresses = vec![address];
+    config.addresses = addresses;
     let server = OsdServer::new(config, devices);
     let mut threads = RuntimeConfig {
         name: "cellar-osd".to_owned(),

@@ -13,13 +13,14 @@
 //! 6. A signal ends it: the ports close, callback state is saved, then partitions and databases are
 //!    closed. A second signal ends it at once, which loses nothing that was acknowledged.
 
+pub(crate) mod addresses;
 pub(crate) mod banner;
 mod bootstrap;
 mod bozo;
 mod copies;
 pub(crate) mod damaged;
 mod databases;
-pub(crate) mod decide;
+mod decide;
 mod family;
 pub(crate) mod join;
 pub(crate) mod lock;
@@ -224,7 +225,7 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     }
     if !directory.path().exists() {
         // A refusal leaves nothing behind.
-        let identity = decide::decide(&options, None)?;
+        let (identity, _) = decide::decide(&options, None, &directory.server_etc())?;
         ports::check_all(&identity, runs_devices(&options, &directory)?)?;
     }
     options.last_start.report();
@@ -240,7 +241,8 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     narrow::contents(&directory)?;
     options.damaged.check(directory.path())?;
     let known = directory.identity()?;
-    let mut identity = decide::decide(&options, known.as_ref())?;
+    let (mut identity, addresses) =
+        decide::decide(&options, known.as_ref(), &directory.server_etc())?;
     ports::check_all(&identity, runs_devices(&options, &directory)?)?;
     if known.is_none() {
         // Existing volumes are left as they are.
@@ -258,7 +260,7 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     if known.is_none() || is_new {
         directory.write_identity(&identity)?;
     }
-    let roles = roles::Roles::open(&directory, &identity, &options)?;
+    let roles = roles::Roles::open(&directory, &identity, addresses, &options)?;
     let used = Some(roles.used(&directory));
     if identity.used != used {
         // Written before data is stored in the pieces. The rest of the identity is written only

@@ -12,6 +12,7 @@ use cellar_volume::{Context, Error as StoreError, NewVnode, Partition, Volume, V
 use cellar_wire::acl::{AccessList, AclEntry, Rights};
 use cellar_wire::ids::{AfsTime, AfsUuid, PartitionId, ViceId, VolumeId};
 use cellar_wire::{AbortCode, List, vl};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::databases::Databases;
@@ -32,8 +33,9 @@ pub(super) fn missing_volumes(
     databases: &Databases,
     (at, partition): (PartitionId, &Partition),
     identity: &Identity,
+    addresses: &[IpAddr],
 ) -> Outcome {
-    register(databases, identity)?;
+    register(databases, identity, addresses)?;
     let look = Rights::READ | Rights::LOOKUP;
     let volume = |name| {
         if find(partition, name).map_err(Failure::new)?.is_none() && is_listed(databases, name)? {
@@ -57,8 +59,9 @@ pub(super) fn first_volumes(
     databases: &Databases,
     (at, partition): (PartitionId, &Partition),
     identity: &Identity,
+    addresses: &[IpAddr],
 ) -> Outcome {
-    register(databases, identity)?;
+    register(databases, identity, addresses)?;
     let look = Rights::READ | Rights::LOOKUP;
     let volume = |name, quota, rights| {
         let (volume, id) = volume(databases, partition, name, quota, rights)?;
@@ -80,12 +83,20 @@ fn mount_cell(root_afs: &Volume, identity: &Identity) -> Outcome {
     mount(root_afs, &format!(".{cell}"), "%root.cell.")
 }
 
-/// Registers the file server's UUID and address.
-pub(super) fn register(databases: &Databases, identity: &Identity) -> Outcome {
+/// Registers the file server's UUID and addresses.
+pub(super) fn register(
+    databases: &Databases,
+    identity: &Identity,
+    addresses: &[IpAddr],
+) -> Outcome {
+    let addresses = addresses.iter().filter_map(|address| match address {
+        IpAddr::V4(ip) => Some(u32::from(*ip)),
+        IpAddr::V6(_) => None,
+    });
     let arguments = vl::RegisterAddrs {
         uuid: uuid(identity),
         spare1: 0,
-        addrs: List::from_iter_cut(identity.v4_address()),
+        addrs: List::from_iter_cut(addresses),
     };
     let registered = databases.ask_locations(arguments);
     registered.map(|_| ()).map_err(|code| {

@@ -1,5 +1,6 @@
 //! The databases of the cell for the roles of this process: in this process, or on other machines.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use cellar_celldb::{DatabaseId, Embedded, Error as DatabaseError};
@@ -105,18 +106,19 @@ impl Databases {
         }
     }
 
-    /// Registers the file server's UUID and address. If the databases are elsewhere, this continues
+    /// Registers the file server's UUID and addresses. If the databases are elsewhere, this goes on
     /// in the background until one of their servers accepts. Files are served meanwhile.
     pub(super) fn register(
         &self,
         runtime: &Runtime,
         fileserver: &FileServer,
         identity: &Identity,
+        addresses: &[IpAddr],
     ) -> Outcome {
         match self {
-            Self::Here(_) => bootstrap::register(self, identity),
+            Self::Here(_) => bootstrap::register(self, identity, addresses),
             Self::RemoteDatabases(elsewhere) => {
-                elsewhere.register(runtime, fileserver, identity);
+                elsewhere.register(runtime, fileserver, identity, addresses);
                 Ok(())
             }
         }

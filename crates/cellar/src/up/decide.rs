@@ -1,11 +1,11 @@
 //! The identity of a cell at a start: the known one, changed by the command line.
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use cellar_client::{Cell, CellName, Ports};
 
-use super::{Options, join};
+use super::{Options, addresses, join};
 use crate::cell_directory::{self, Identity, Part};
 use crate::failure::{Failure, Outcome};
 use crate::serve::{self, Role};
@@ -13,8 +13,13 @@ use crate::serve::{self, Role};
 /// The name of a new cell if none is given.
 const DEFAULT_CELL: &str = "demo.cell";
 
-/// The identity of the cell: the known one, changed by the command line.
-pub(super) fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
+/// The identity of the cell: the known one, changed by the command line. Also the addresses that
+/// are registered, with the one of the identity in front.
+pub(super) fn decide(
+    options: &Options,
+    known: Option<&Identity>,
+    server_etc: &Path,
+) -> Outcome<(Identity, Vec<IpAddr>)> {
     let default = Path::new(cell_directory::DEFAULT);
     let place = options.dir.as_deref().unwrap_or(default);
     let part = part(options, known, place)?;
@@ -68,17 +73,14 @@ pub(super) fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Ide
     let bind = options
         .bind
         .unwrap_or_else(|| known.map_or(loopback, |known| known.bind));
-    let address = if bind.is_unspecified() {
-        own_address()?
-    } else {
-        bind
-    };
+    let addresses = addresses::registered(server_etc, bind)?;
+    let address = addresses.first().copied().unwrap_or(bind);
     if !address.is_ipv4() {
         return Err(Failure::usage(format!(
             "{address}: AFS databases list servers by IPv4 addresses; bind one of those"
         )));
     }
-    Ok(Identity {
+    let identity = Identity {
         cell: Cell {
             name,
             database_servers: database_servers(address),
@@ -95,7 +97,8 @@ pub(super) fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Ide
         owner: given_or_last(&options.owner, known.map(|known| &known.owner)),
         complete: known.is_some_and(|known| known.complete),
         used: known.and_then(|known| known.used.clone()),
-    })
+    };
+    Ok((identity, addresses))
 }
 
 /// The part of the cell that runs from now on. Databases may get a file server beside them.
@@ -142,22 +145,6 @@ fn given_or_last(now: &Option<String>, last: Option<&String>) -> String {
     now.as_ref().or(last).cloned().unwrap_or_default()
 }
 
-/// The address by which other machines see this one: the source address of packets to them.
-pub(crate) fn own_address() -> Outcome<IpAddr> {
-    let ask = || -> std::io::Result<IpAddr> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        // A documentation address. It is routed like any other, and connect(2) sends nothing.
-        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 7000))?;
-        Ok(socket.local_addr()?.ip())
-    };
-    ask().map_err(|cause| {
-        Failure::new(format!(
-            "cannot find the address by which clients reach this machine, since it has no route ({cause}); \
-             name one with --bind ADDRESS"
-        ))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use clap::{Args as _, FromArgMatches as _};
@@ -174,9 +161,13 @@ mod tests {
         Options::from_arg_matches(&matches).expect("options")
     }
 
+    fn decided(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
+        decide(options, known, Path::new("/nonexistent")).map(|(identity, _)| identity)
+    }
+
     #[test]
     fn a_new_cell_is_this_machines_own() {
-        let identity = decide(&options(), None).expect("identity");
+        let identity = decided(&options(), None).expect("identity");
         assert_eq!(identity.cell.name.as_str(), DEFAULT_CELL);
         assert_eq!(
             identity.cell.database_servers,
@@ -188,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_known_cell_keeps_what_it_has() {
-        let known = decide(
+        let known = decided(
             &Options {
                 cell: Some("a.org".to_owned()),
                 bind: Some(IpAddr::from([192, 0, 2, 1])),
@@ -198,7 +189,7 @@ mod tests {
             None,
         )
         .expect("first");
-        let again = decide(&options(), Some(&known)).expect("again");
+        let again = decided(&options(), Some(&known)).expect("again");
         assert_eq!(again, known);
         let moved = Options {
             bind: Some(IpAddr::from([192, 0, 2, 2])),
@@ -206,13 +197,13 @@ mod tests {
             owner: Some("physics".to_owned()),
             ..options()
         };
-        let moved = decide(&moved, Some(&known)).expect("moved");
+        let moved = decided(&moved, Some(&known)).expect("moved");
         assert_eq!((&*moved.location, &*moved.owner), ("hq/r1", "physics"));
         let without_owner = Options {
             owner: Some(String::new()),
             ..options()
         };
-        let without_owner = decide(&without_owner, Some(&moved)).expect("without owner");
+        let without_owner = decided(&without_owner, Some(&moved)).expect("without owner");
         assert_eq!(
             (&*without_owner.location, &*without_owner.owner),
             ("hq/r1", "")
@@ -223,7 +214,7 @@ mod tests {
             cell: Some("b.org".to_owned()),
             ..options()
         };
-        assert!(decide(&renamed, Some(&known)).is_err());
+        assert!(decided(&renamed, Some(&known)).is_err());
     }
 
     #[test]
@@ -237,23 +228,23 @@ mod tests {
             bind: Some(IpAddr::from([192, 0, 2, 9])),
             ..options()
         };
-        let joined = decide(&join(), None).expect("joined");
+        let joined = decided(&join(), None).expect("joined");
         assert_eq!(joined.part, Part::Fileserver);
         assert_eq!(joined.cell.name.as_str(), "a.org");
         assert_eq!(joined.cell.database_servers, [IpAddr::from([192, 0, 2, 1])]);
         assert_eq!(joined.address, IpAddr::from([192, 0, 2, 9]));
-        assert_eq!(decide(&options(), Some(&joined)).expect("again"), joined);
-        assert_eq!(decide(&join(), Some(&joined)).expect("repeated"), joined);
+        assert_eq!(decided(&options(), Some(&joined)).expect("again"), joined);
+        assert_eq!(decided(&join(), Some(&joined)).expect("repeated"), joined);
         let other = Options {
             cell: Some("b.org".to_owned()),
             ..join()
         };
-        assert!(decide(&other, None).is_err());
+        assert!(decided(&other, None).is_err());
         let whole = Options {
             cell: Some("a.org".to_owned()),
             ..options()
         };
-        let whole = decide(&whole, None).expect("whole");
-        assert!(decide(&join(), Some(&whole)).is_err());
+        let whole = decided(&whole, None).expect("whole");
+        assert!(decided(&join(), Some(&whole)).is_err());
     }
 }

@@ -85,7 +85,13 @@ impl RemoteDatabases {
     }
 
     /// Registers the file server in the background.
-    pub(super) fn register(&self, runtime: &Runtime, server: &FileServer, identity: &Identity) {
+    pub(super) fn register(
+        &self,
+        runtime: &Runtime,
+        server: &FileServer,
+        identity: &Identity,
+        addresses: &[IpAddr],
+    ) {
         let servers = self.cell.location_servers();
         let connections = servers
             .map(|peer| {
@@ -93,8 +99,9 @@ impl RemoteDatabases {
                 pool.connection(&self.cell.name, peer, &vl::PACKAGE)
             })
             .collect();
-        let address = SocketAddr::new(identity.address, identity.cell.ports.fileserver);
-        server.register(runtime, connections, &[address]);
+        let port = identity.cell.ports.fileserver;
+        let addresses = addresses.iter().map(|own| SocketAddr::new(*own, port));
+        server.register(runtime, connections, &addresses.collect::<Vec<_>>());
     }
 
     /// Calls a service of the location servers: the first server that answers. Blocks; used at the

@@ -1,6 +1,6 @@
 //! The roles of a cell in one process: the parts, and the order in which they start and stop.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ pub(super) struct Roles {
     keys: Arc<CapabilityKeys>,
     transaction_idle: Duration,
     keeping: FileServerUpkeep,
+    /// The addresses that are registered.
+    addresses: Vec<IpAddr>,
     runtime: Runtime,
 }
 
@@ -55,6 +57,7 @@ impl Roles {
     pub(super) fn open(
         directory: &CellDirectory,
         identity: &Identity,
+        addresses: Vec<IpAddr>,
         options: &Options,
     ) -> Outcome<Self> {
         let trust = Trust::open(directory, identity, &options.new)?;
@@ -72,6 +75,7 @@ impl Roles {
         let keys = osds::keys(&trust.authority, &directory.server_etc())?;
         let mut config = osds::config(&trust.authority, keys.clone());
         options.scrubbing.set(&mut config);
+        config.addresses.clone_from(&addresses);
         let roles = &options.roles;
         let osds = match roles.is_empty() || roles.contains(&Role::Osds) {
             true => osds::open(
@@ -107,6 +111,7 @@ impl Roles {
             keeping: options.keeping,
             trust,
             partitions,
+            addresses,
             runtime,
         })
     }
@@ -126,9 +131,12 @@ impl Roles {
     /// Makes the missing ones of a new cell's first volumes, on the first partition.
     pub(super) fn first_volumes(&self, identity: &Identity) -> Outcome {
         match (&self.databases, self.partitions.first()) {
-            (Databases::Here(_), Some((id, partition))) => {
-                bootstrap::first_volumes(&self.databases, (*id, partition), identity)
-            }
+            (Databases::Here(_), Some((id, partition))) => bootstrap::first_volumes(
+                &self.databases,
+                (*id, partition),
+                identity,
+                &self.addresses,
+            ),
             _ => Ok(()),
         }
     }
@@ -141,7 +149,7 @@ impl Roles {
                 "--first-volumes makes volumes on a file server: give it to one",
             ));
         };
-        bootstrap::missing_volumes(&self.databases, (*id, partition), identity)
+        bootstrap::missing_volumes(&self.databases, (*id, partition), identity, &self.addresses)
     }
 
     /// The file server with the partitions, before it answers.
@@ -153,8 +161,9 @@ impl Roles {
         config.transaction_idle = self.transaction_idle;
         let fileserver = FileServer::new(config, self.databases.protection());
         fileserver.use_locations(self.databases.locations());
-        let own = SocketAddr::new(identity.address, identity.cell.ports.fileserver);
-        fileserver.has_addresses(&[own]);
+        let addresses = self.addresses.iter();
+        let own = addresses.map(|own| SocketAddr::new(*own, identity.cell.ports.fileserver));
+        fileserver.has_addresses(&own.collect::<Vec<_>>());
         for (id, partition) in &self.partitions {
             fileserver.add_partition(*id, partition.clone());
         }
@@ -193,8 +202,12 @@ impl Roles {
             })
             .and_then(|open| {
                 if let Some(fileserver) = &fileserver {
-                    self.databases
-                        .register(&self.runtime, fileserver, identity)?;
+                    self.databases.register(
+                        &self.runtime,
+                        fileserver,
+                        identity,
+                        &self.addresses,
+                    )?;
                 }
                 Ok(open)
             });

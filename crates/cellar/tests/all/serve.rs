@@ -212,3 +212,43 @@ fn a_busy_port_leaves_no_half_made_cell() {
     let cell = Cell::serving(ports.first, &["databases"]);
     assert!(cell.banner.contains("were created"), "{}", cell.banner);
 }
+
+#[test]
+fn net_info_names_the_addresses_that_are_registered() {
+    let cell = Cell::new();
+    let addresses = |count: usize| {
+        let mut lines = Vec::new();
+        until_blocking("registered", || {
+            let all = cell.ok("vos listaddrs -noresolve");
+            lines = all
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>();
+            lines.sort();
+            lines.len() == count
+        });
+        lines
+    };
+    let etc = etc(&cell);
+    let words = ["--join", &*etc, "--bind", SECOND];
+    let mut second = Cell::with_options(cell.port, &words);
+    assert_eq!(addresses(2), ["127.0.0.1", SECOND]);
+    assert_eq!(second.end("-TERM"), Some(0));
+    // A server behind NAT. An address that only its machine can reach is not registered then.
+    let files = second.directory().join("server-etc");
+    let net_info = format!("f 203.0.113.5\nF 203.0.113.6 outside\n{SECOND}\n192.0.2.77\n");
+    std::fs::write(files.join("NetInfo"), net_info).expect("file");
+    second.start();
+    assert_eq!(addresses(3), ["127.0.0.1", "203.0.113.5", "203.0.113.6"]);
+    assert_eq!(second.end("-TERM"), Some(0));
+    std::fs::write(files.join("NetRestrict"), "203.0.113.4/31\n").expect("file");
+    second.start();
+    assert_eq!(addresses(2), ["127.0.0.1", "203.0.113.6"]);
+    assert_eq!(second.end("-TERM"), Some(0));
+    std::fs::write(files.join("NetRestrict"), "0/0\n").expect("file");
+    let failure = run(None, ["up", "--dir", path(&second.directory())]).failure("up");
+    assert!(
+        failure.contains("leave none of this server's addresses"),
+        "{failure}"
+    );
+}
