@@ -233,13 +233,8 @@ impl FileLocks {
         if !vnode.locks.has(owner) {
             return;
         }
-        if let Err(error) = self.write_back.store(vnode, false).await {
-            tracing::info!(fid = %vnode.fid(), %error, "not stored before the lock was released");
-        }
-        let mut server = vnode.locks.server.lock().await;
-        vnode.locks.take(owner, first, last);
-        self.release_unused(vnode, &mut server).await;
-        vnode.locks.freed.notify_waiters();
+        let take = || vnode.locks.take(owner, first, last);
+        self.store_and_release(vnode, take).await;
     }
 
     /// Releases all locks that were set through an open file, at its last close.
@@ -252,11 +247,18 @@ impl FileLocks {
         if !vnode.locks.held.lock().iter().any(&which) {
             return;
         }
+        let take = || vnode.locks.held.lock().retain(|lock| !which(lock));
+        self.store_and_release(vnode, take).await;
+    }
+
+    /// Rule 5: stores the bytes, takes the locks out, and releases those of the server that no
+    /// program needs any more.
+    async fn store_and_release(&self, vnode: &Arc<Vnode>, take: impl FnOnce()) {
         if let Err(error) = self.write_back.store(vnode, false).await {
             tracing::info!(fid = %vnode.fid(), %error, "not stored before the lock was released");
         }
         let mut server = vnode.locks.server.lock().await;
-        vnode.locks.held.lock().retain(|lock| !which(lock));
+        take();
         self.release_unused(vnode, &mut server).await;
         vnode.locks.freed.notify_waiters();
     }

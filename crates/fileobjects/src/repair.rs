@@ -82,13 +82,7 @@ impl Objects {
         placed: &Placed,
         osd: u32,
     ) -> Result<u32, Failure> {
-        let broken = DamagedObject {
-            volume: fid.volume,
-            vnode: fid.vnode,
-            uniquifier: fid.uniquifier,
-            osd: placed.osd,
-            serial: placed.serial,
-        };
+        let broken = DamagedObject::of(fid, placed);
         let objects = self.clone();
         let broken = blocking(move || objects.by_head(broken)).await;
         let begun = self.repairs.begin(&broken).ok_or(Failure::Busy)?;
@@ -107,13 +101,7 @@ impl Objects {
         let Some(placed) = layout.objects.get(place) else {
             return;
         };
-        let broken = DamagedObject {
-            volume: fid.volume,
-            vnode: fid.vnode,
-            uniquifier: fid.uniquifier,
-            osd: placed.osd,
-            serial: placed.serial,
-        };
+        let broken = DamagedObject::of(fid, placed);
         let bytes = cellar_objects::arithmetic::length_at(&layout.shape, place, length);
         self.repairs.add(broken, bytes);
     }

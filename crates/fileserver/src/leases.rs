@@ -7,7 +7,8 @@
 //!
 //! 1. Every call that looks at a directory checks here first ([`Leases::check`], by
 //!    `rxafs::common::look`). If another host has the lease, the call recalls it
-//!    ([`Server::recall`]), waits for its end without occupying a thread, and starts again.
+//!    ([`Callbacks::recall`](crate::callbacks::Callbacks::recall)), waits for its end without
+//!    occupying a thread, and starts again.
 //! 2. The check and the promise or change that follows are one piece of work, which begins with
 //!    [`Leases::enter`]. A grant first enters the lease into the table, and then waits for all work
 //!    that had begun before ([`gate`]). So each piece of work either ends before the holder gets

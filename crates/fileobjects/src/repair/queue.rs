@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cellar_wire::afsosd::Repairing;
-use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 use cellar_wire::object::{Layout, ObjectId, Placed};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -29,6 +29,17 @@ pub(crate) struct DamagedObject {
 }
 
 impl DamagedObject {
+    /// The object of a file at a place of its layout.
+    pub(crate) fn of(fid: Fid, placed: &Placed) -> Self {
+        Self {
+            volume: fid.volume,
+            vnode: fid.vnode,
+            uniquifier: fid.uniquifier,
+            osd: placed.osd,
+            serial: placed.serial,
+        }
+    }
+
     fn file(&self) -> (VolumeId, VnodeId) {
         (self.volume, self.vnode)
     }

@@ -9,7 +9,7 @@ use cellar_objects::Condition;
 use cellar_objects::repair::Pace;
 use cellar_rpc::blocking;
 use cellar_volume::{Holder, Partition, Volume};
-use cellar_wire::ids::VolumeId;
+use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::object::ObjectId;
 use cellar_wire::osd::ScrubStatus;
 use cellar_wire::osddb::{OSD_DRAINING, OSD_OBSOLETE};
@@ -288,13 +288,7 @@ impl Objects {
                 let first = seen.and_then(|seen| first_of(partition, &seen));
                 first.unwrap_or(fid.volume)
             });
-            let broken = DamagedObject {
-                volume,
-                vnode: fid.vnode,
-                uniquifier: fid.uniquifier,
-                osd: placed.osd,
-                serial: placed.serial,
-            };
+            let broken = DamagedObject::of(Fid { volume, ..*fid }, placed);
             let bytes = cellar_objects::arithmetic::length_at(&layout.shape, place, *length);
             self.repairs.add(broken, bytes);
             entered += 1;

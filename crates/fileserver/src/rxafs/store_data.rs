@@ -11,7 +11,7 @@
 //!    its place meanwhile, the store begins again in the other place with the same bytes
 //!    ([`in_either_place`], [`source`]).
 //! 5. Applying the store and collecting the promises that it breaks are one step
-//!    ([`super::common::collect`]).
+//!    ([`Callbacks::collect`](crate::callbacks::Callbacks::collect)).
 
 use std::sync::Arc;
 
