@@ -12,6 +12,13 @@ use std::time::Duration;
 /// The time limit of one reverse lookup.
 const LOOKUP_TIME: Duration = Duration::from_secs(2);
 
+/// The name of an address in the DNS or in /etc/hosts. Blocks.
+pub fn reverse_name(address: IpAddr) -> Option<String> {
+    let name = dns_lookup::lookup_addr(&address).ok()?;
+    // Without a name the system returns the address.
+    (name.parse() != Ok(address)).then_some(name)
+}
+
 /// A cache of names, filled by [`HostNames::learn`].
 #[derive(Debug, Default)]
 pub struct HostNames {

@@ -20,4 +20,4 @@ pub mod vos;
 mod words;
 
 pub use error::{Error, Result};
-pub use host_names::HostNames;
+pub use host_names::{HostNames, reverse_name};

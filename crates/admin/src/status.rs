@@ -22,6 +22,7 @@ use cellar_wire::ids::{PartitionId, VolumeId};
 use futures_util::future::join3;
 use serde::Serialize;
 
+pub use judge::CLOCK_SECONDS_MAX;
 pub use version::version_of;
 pub use volumes::VolumesStatus;
 
@@ -42,6 +43,8 @@ pub struct Limits {
     pub answer: Duration,
     /// The longest time for the lists of volumes of a server, and for the list of the VLDB.
     pub listing: Duration,
+    /// Whether the volumes are examined.
+    pub volumes: bool,
 }
 
 /// The judgement on a cell.
@@ -66,6 +69,8 @@ pub enum FindingKind {
     FileServerDown,
     /// A volume server does not answer.
     VolumeServerDown,
+    /// The clock of a server differs from this machine's by more than ten seconds.
+    Clock,
     /// A partition has little room.
     PartitionFull,
     /// A device does not answer.
@@ -129,6 +134,8 @@ pub struct FileServer {
     pub started: Option<u64>,
     /// Seconds since its last start.
     pub uptime_seconds: Option<u64>,
+    /// Its clock less that of this machine, in seconds.
+    pub clock_offset_seconds: Option<i64>,
     /// Its partitions.
     pub partitions: Option<Vec<PartitionSpace>>,
     /// Its repair queue; `None` for a server without object storage.
@@ -239,7 +246,12 @@ impl CellStatus {
             let volumes = Volumes::new(client, cell);
             let osds = Osds::new(client, cell);
             let (entries, servers, devices) = join3(
-                volumes::entries(volumes, limits),
+                async {
+                    match limits.volumes {
+                        true => volumes::entries(volumes, limits).await,
+                        false => volumes::Entries::default(),
+                    }
+                },
                 servers::ask(client, cell, limits),
                 tokio::time::timeout(limits.listing, osds.list()),
             )

@@ -11,6 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 
 mod cell_directory;
+mod check;
 mod config;
 mod daemon;
 mod db;
@@ -144,6 +145,8 @@ enum Command {
     Osd(Words),
     /// Show how a cell is: its servers, partitions, devices and volumes.
     Status(status::Options),
+    /// Check this machine as a server or client of a cell, and say how to mend it.
+    Check(check::Options),
     /// Show every counter of a running cell.
     Statistics(statistics::Options),
     /// Measure the throughput of Rx, against another cellar or OpenAFS's rxperf.
@@ -212,6 +215,7 @@ impl Command {
             Self::Bos(_) => return "bos".to_owned(),
             Self::Osd(_) => return "osd".to_owned(),
             Self::Status(_) => "status",
+            Self::Check(_) => "check",
             Self::Statistics(_) => "statistics",
             Self::Rxperf(_) => "rxperf",
             Self::Bench(_) => "bench",
@@ -241,6 +245,7 @@ impl Command {
             }
             Self::Osd(words) => block_on(suite::osd::run(words.words)),
             Self::Status(options) => block_on(status::run(options)),
+            Self::Check(options) => block_on(check::run(options)),
             Self::Statistics(options) => block_on(statistics::run(options)),
             Self::Rxperf(options) => block_on(rxperf::run(options)),
             Self::Bench(options) => match options.what {

@@ -65,6 +65,7 @@ pub(crate) async fn run(options: Options) -> Outcome {
     let limits = Limits {
         answer: options.timeout,
         listing: options.listing_time,
+        volumes: true,
     };
     let status = CellStatus::collect(&session.client, &session.cell, limits).await;
     // A silent server would delay the goodbye, and no file server was asked for a promise.

@@ -27,7 +27,7 @@ pub(crate) mod lock;
 mod metrics;
 pub(crate) mod narrow;
 pub(crate) mod osds;
-mod partitions;
+pub(crate) mod partitions;
 pub(crate) mod parts;
 mod pieces;
 pub(crate) mod ports;

@@ -269,6 +269,56 @@ pub async fn kinit_with_keytab(
     run("kinit", command, KDC_TIME).await.map(drop)
 }
 
+/// The answer of a realm's KDC about a principal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KdcAnswer {
+    /// A KDC answers and has the principal.
+    Known,
+    /// A KDC answers and does not have the principal.
+    Unknown,
+    /// No KDC was found or answers, for this reason.
+    Silent(String),
+}
+
+/// Asks the KDC of a principal's realm whether it has the principal. `kinit` finds the KDC, as for
+/// users. No key and no password is sent.
+///
+/// # Errors
+/// `kinit` does not run, or gives another reason than those above.
+pub async fn ask_kdc(
+    principal: &KerberosPrincipal,
+    patience: Duration,
+) -> Result<KdcAnswer, Error> {
+    // A cache in memory ends with the program.
+    let mut command = program("kinit", &CacheName::named("MEMORY:check"));
+    command.arg(principal.to_string());
+    match run("kinit", command, patience).await {
+        Ok(_) => Ok(KdcAnswer::Known),
+        Err(Error::TimedOut(_)) => Ok(KdcAnswer::Silent("it takes too long".to_owned())),
+        Err(Error::Refused { message, .. }) => Ok(kdc_answer(&message)),
+        Err(other) => Err(other),
+    }
+}
+
+/// The meaning of the message of a `kinit` that cannot read a password.
+fn kdc_answer(message: &str) -> KdcAnswer {
+    let says = |words: &str| message.contains(words);
+    if says("not found in Kerberos database") {
+        return KdcAnswer::Unknown;
+    }
+    let silent = [
+        "Cannot contact any KDC",
+        "Cannot find KDC",
+        "Cannot resolve",
+    ];
+    if silent.iter().any(|words| says(words)) {
+        let reason = message.lines().next_back().unwrap_or_default();
+        return KdcAnswer::Silent(reason.trim_start_matches("kinit: ").to_owned());
+    }
+    // It asked for a password, or refuses the principal as a client.
+    KdcAnswer::Known
+}
+
 /// Renews the ticket-granting ticket of the cache. This removes all other tickets.
 ///
 /// # Errors

@@ -8,6 +8,10 @@ use crate::table::short_size;
 /// rules of monitoring/alerts.yml use the same share.
 const FULL_PERCENT: u128 = 90;
 
+/// The largest difference of clocks, in seconds, that needs no attention. Kerberos refuses tickets
+/// from 300 s on.
+pub const CLOCK_SECONDS_MAX: u64 = 10;
+
 impl CellStatus {
     /// Fills the findings, the unknown facts and the verdict.
     pub(super) fn judge(&mut self) {
@@ -58,6 +62,12 @@ impl CellStatus {
             if !server.volume_server {
                 let text = format!("the volume server {name} does not answer");
                 add(FindingKind::VolumeServerDown, name.clone(), text);
+            }
+            if let Some(offset) = server.clock_offset_seconds
+                && offset.unsigned_abs() > CLOCK_SECONDS_MAX
+            {
+                let text = format!("the clock of {name} differs from this machine's by {offset} s");
+                add(FindingKind::Clock, name.clone(), text);
             }
             for space in server.partitions.iter().flatten() {
                 let (total, free) = (space.total_kib.max(0), space.free_kib.max(0));

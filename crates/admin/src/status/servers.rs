@@ -1,6 +1,7 @@
 //! Questions to the file servers of a cell, and to the volume servers beside them.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use cellar_client::{Cell, Client};
 use cellar_rpc::{CallError, CallOptions, Connection};
@@ -78,6 +79,7 @@ async fn ask_one(
         version: None,
         started: None,
         uptime_seconds: None,
+        clock_offset_seconds: None,
         partitions: None,
         repairs: None,
     };
@@ -93,6 +95,7 @@ async fn ask_one(
         if let Some([now, started]) = times {
             server.started = Some(started);
             server.uptime_seconds = Some(now.saturating_sub(started));
+            server.clock_offset_seconds = now.checked_signed_diff(own_time());
         }
         break;
     }
@@ -119,6 +122,12 @@ async fn ask_one(
     server.version = version;
     server.repairs = repairs;
     (server, found)
+}
+
+/// This machine's time in seconds since 1970.
+fn own_time() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
 }
 
 /// The time of a file server and that of its start, if it answers at an address and reports them.
@@ -196,6 +205,9 @@ async fn partitions(server: &VolumeServer<'_>) -> (Option<Vec<PartitionSpace>>, 
             let line = format!("room of {id} of {}: no answer", server.address);
             found.not_known.push(line);
         }
+    }
+    if !server.limits.volumes {
+        return (Some(spaces.into_iter().flatten().collect()), found);
     }
     for examined in join_all(ids.iter().map(|id| examine(server, *id))).await {
         found.append(examined);

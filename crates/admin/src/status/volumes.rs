@@ -70,6 +70,7 @@ pub(super) struct Found {
 }
 
 /// The entries of the VLDB that need attention.
+#[derive(Default)]
 pub(super) struct Entries {
     read: u64,
     locked: u64,
@@ -247,12 +248,7 @@ async fn list(
 
 /// Reads the entries of the VLDB, as far as the time permits.
 pub(super) async fn entries(volumes: Volumes<'_>, limits: Limits) -> Entries {
-    let mut entries = Entries {
-        read: 0,
-        locked: 0,
-        not_released: Counted::default(),
-        incomplete: None,
-    };
+    let mut entries = Entries::default();
     let read = volumes.each_page(|page| {
         for entry in page {
             entries.read += 1;

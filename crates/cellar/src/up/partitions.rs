@@ -55,7 +55,7 @@ fn at(directory: &CellDirectory, id: PartitionId, cause: &dyn std::fmt::Display)
     ))
 }
 
-pub(super) fn find(directory: &CellDirectory) -> Outcome<Vec<PartitionId>> {
+pub(crate) fn find(directory: &CellDirectory) -> Outcome<Vec<PartitionId>> {
     let path = directory.path();
     let unreadable = |cause: std::io::Error| Failure::new(format!("{}: {cause}", path.display()));
     let mut found = Vec::new();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 mod cell;
+mod check;
 mod commands;
 mod common;
 mod config;

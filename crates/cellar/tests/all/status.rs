@@ -61,6 +61,7 @@ fn a_healthy_cell_is_well_and_the_names_of_the_fields_are_stable() {
         "version",
         "started",
         "uptime_seconds",
+        "clock_offset_seconds",
         "partitions",
         "repairs",
     ];
