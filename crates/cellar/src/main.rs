@@ -344,6 +344,8 @@ fn start_log(cli: &Cli) {
         Command::Up(_) | Command::Serve(_) => "info",
         Command::Osd(words) if osd_serve::is_server_command(&words.words) => "info",
         Command::Rxperf(_) | Command::Bench(_) => "warn",
+        // One line for each lost and regained server.
+        Command::Mount(_) => "warn,cellar_client::reach=info,cellar_rpc::socket=error",
         // Every user except root has small socket buffers; a warning would tell the user nothing.
         _ => "warn,cellar_rpc::socket=error",
     };

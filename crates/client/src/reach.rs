@@ -119,9 +119,14 @@ impl Reach {
             let State { away, down, .. } = &mut *state;
             away.retain(|peer, _| down.contains_key(peer));
         }
+        let is_new = !state.away.contains_key(&peer);
         let since = state.away.entry(peer).or_insert(now);
         if !goes_on {
             *since = now;
+        }
+        drop(state);
+        if is_new {
+            tracing::info!(server = %peer, "a server does not answer");
         }
     }
 
@@ -134,13 +139,21 @@ impl Reach {
             }
             let now = Instant::now();
             bounded(&mut state.last_answers, peer).insert_entry(now);
-            let returns = !state.away.is_empty() && state.away.remove(&peer).is_some();
-            if returns {
+            let away = match state.away.is_empty() {
+                true => None,
+                false => state.away.remove(&peer),
+            };
+            if away.is_some() {
                 bounded(&mut state.returned, peer).insert_entry(now);
             }
-            returns
+            away.map(|since| now.duration_since(since))
         };
-        if returns && let Some(back) = self.back.get() {
+        if let Some(away) = returns {
+            tracing::info!(server = %peer, ?away, "a server answers again");
+        }
+        if returns.is_some()
+            && let Some(back) = self.back.get()
+        {
             back(peer);
         }
     }

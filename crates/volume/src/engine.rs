@@ -77,6 +77,8 @@ const FILES_NUMBERED_MAX: u32 = 16;
 /// The open table.
 pub(crate) struct Engine {
     disk: Arc<dyn Disk>,
+    /// The span in which the store was opened. It names the store in the log.
+    span: tracing::Span,
     options: Options,
     pub(crate) space: Arc<Space>,
     levels: RwLock<Arc<Levels>>,
@@ -244,6 +246,7 @@ impl Engine {
                 base: Arc::new(view),
             })),
             disk,
+            span: tracing::Span::current(),
             options,
             space,
             work: Condvar::new(),
@@ -367,7 +370,7 @@ impl Engine {
     pub(crate) fn stop(&self, reason: String) {
         let mut stored = self.stop_reason.lock();
         if stored.is_none() {
-            tracing::error!(%reason, "the partition takes no more writes");
+            tracing::error!(parent: &self.span, %reason, "the partition takes no more writes");
             *stored = Some(reason);
         }
         self.stopped.store(true, Ordering::Release);

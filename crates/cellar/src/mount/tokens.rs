@@ -193,10 +193,12 @@ impl Tokens {
         let tickets = self.tickets(&found.cache).await;
         found.ends = next_end(&tickets, now());
         found.at_home = self.has_home(&tickets);
+        let mut expired = false;
         if let Some(last) = last.filter(|last| last.ends.is_some_and(|ends| ends <= now())) {
             found.passed += 1;
             // The ticket expired; the user did not discard it.
-            if last.at_home && !found.at_home {
+            expired = last.at_home && !found.at_home;
+            if expired {
                 found.served = None;
             }
         }
@@ -206,6 +208,10 @@ impl Tokens {
             found.ends = next_end(&tickets, now());
             found.at_home = self.has_home(&tickets);
             (found.cache, found.stamp) = (cache, stamp);
+        }
+        if expired && !found.at_home {
+            let user = tickets.first().map(|ticket| ticket.client.to_string());
+            tracing::warn!(uid, user, cell = %self.home, "the token of a user has expired");
         }
         Some(found)
     }

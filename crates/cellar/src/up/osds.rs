@@ -258,7 +258,8 @@ pub(crate) fn store(
         drop_damaged_journal: damaged.is_dropped(path),
         ..StoreOptions::default()
     };
-    let store = ObjectStore::open(disk, options);
+    let span = tracing::error_span!("device", path = %path.display());
+    let store = span.in_scope(|| ObjectStore::open(disk, options));
     let store = store.map_err(|cause| failure("device", path, &cause))?;
     damaged.note(path, store.opening());
     Ok(store)

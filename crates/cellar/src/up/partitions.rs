@@ -40,7 +40,8 @@ pub(super) fn open(
             drop_damaged_journal: damaged.is_dropped(&path),
             ..StoreOptions::default()
         };
-        let partition = Partition::open(disk, store);
+        let span = tracing::error_span!("partition", path = %path.display());
+        let partition = span.in_scope(|| Partition::open(disk, store));
         let partition = partition.map_err(|cause| failure("partition", &path, &cause))?;
         damaged.note(&path, partition.opening());
         opened.push((id, partition));

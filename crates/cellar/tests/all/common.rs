@@ -159,8 +159,18 @@ impl Cell {
         self.home.path().join(name)
     }
 
+    /// The log of the server, of all its starts. A failed test prints it.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.local("log")).unwrap_or_default()
+    }
+
     /// Starts the server and waits until it reports that the cell is up.
     pub(crate) fn start(&mut self) {
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.local("log"))
+            .expect("a log");
         let mut server = Command::new(env!("CARGO_BIN_EXE_cellar"))
             .args([self.command, "--dir"])
             .arg(self.directory())
@@ -168,6 +178,7 @@ impl Cell {
             .args(["--fileserver-port", &self.port.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .expect("the program starts");
         let lines = BufReader::new(server.stdout.take().expect("its output")).lines();
@@ -260,6 +271,9 @@ fn threads_of(pid: u32) -> String {
 
 impl Drop for Cell {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the log of the server:\n{}", self.log());
+        }
         if let Some(mut server) = self.server.take() {
             // It may have ended by itself, as the test has checked.
             let _ended = server.kill();

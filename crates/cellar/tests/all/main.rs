@@ -13,6 +13,7 @@ mod interrupted;
 mod join;
 mod kerberos;
 mod last_start;
+mod log;
 mod missing;
 mod objects;
 mod objects_away;

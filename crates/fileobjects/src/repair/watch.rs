@@ -23,6 +23,26 @@ use super::super::{LOCAL_DISK, Storage};
 use super::queue::{DamagedObject, Outcome};
 use super::rebuild::RepairPlacement;
 
+/// Logs devices that fail and return, one line for each change. A device that has not answered
+/// since the start of the server is no change.
+#[derive(Default)]
+struct DeviceChanges {
+    up: HashSet<u32>,
+    lost: HashSet<u32>,
+}
+
+impl DeviceChanges {
+    fn note(&mut self, osd: u32, name: &str, is_dead: bool) {
+        if is_dead && self.up.remove(&osd) {
+            self.lost.insert(osd);
+            warn!(osd, name, "a device is down");
+        }
+        if !is_dead && self.up.insert(osd) && self.lost.remove(&osd) {
+            info!(osd, name, "a device is up again");
+        }
+    }
+}
+
 impl Objects {
     /// Starts the repair tasks.
     pub(crate) fn start_repairs(self: &Arc<Self>, runtime: &cellar_rpc::Runtime, upkeep: &Upkeep) {
@@ -93,6 +113,7 @@ impl Objects {
     /// Tracks which devices are missing, and which are to be emptied.
     async fn watch_devices(self: Arc<Self>, upkeep: &Upkeep) {
         let mut away: HashMap<u32, Instant> = HashMap::new();
+        let mut changes = DeviceChanges::default();
         while !self.is_stopping() {
             if let Some(storage) = self.storage() {
                 let (mut down, mut gone) = (HashSet::new(), HashSet::new());
@@ -106,6 +127,7 @@ impl Objects {
                     if listed.entry.flags & (OSD_DRAINING | OSD_OBSOLETE) != 0 {
                         leaving.insert(id);
                     }
+                    changes.note(id, &listed.entry.name.to_string(), listed.dead);
                     if !listed.dead {
                         away.remove(&id);
                         continue;

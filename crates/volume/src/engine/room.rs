@@ -75,6 +75,8 @@ const PART_MIN: u64 = 32;
 #[derive(Debug)]
 pub(crate) struct Room {
     disk: Arc<dyn Disk>,
+    /// Names the store in the log.
+    span: tracing::Span,
     journal_bytes: u64,
     /// R in the formulas above.
     reserve: u64,
@@ -138,6 +140,7 @@ impl Room {
         let space = disk.space().map_err(|error| space_error(&error))?;
         Ok(Self {
             disk,
+            span: tracing::Span::current(),
             journal_bytes,
             reserve: reserve.min(space.total / 8),
             set_aside: AtomicU64::new(0),
@@ -296,7 +299,7 @@ impl Room {
     /// A flush found no room: gives up the reserve.
     pub(crate) fn overflowed(&self) {
         if !self.full.swap(true, Ordering::Relaxed) {
-            tracing::warn!("the partition is full: only removals are accepted");
+            tracing::warn!(parent: &self.span, "the partition is full: only removals are accepted");
         }
         self.allowance.store(0, Ordering::SeqCst);
         self.set_aside.store(0, Ordering::SeqCst);
@@ -307,7 +310,7 @@ impl Room {
     /// again.
     pub(crate) fn restore_reserve(self: &Arc<Self>) {
         if self.full.swap(false, Ordering::Relaxed) {
-            tracing::info!("the partition has room again");
+            tracing::info!(parent: &self.span, "the partition has room again");
         }
         let _ = self.set_reserve_aside();
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use cellar_wire::ids::VolumeId;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use parking_lot::{Mutex, RwLock};
 
 use crate::background::reap::Reaper;
@@ -42,8 +42,13 @@ pub(crate) struct Core {
 #[derive(Default)]
 pub(crate) struct Events {
     pub(crate) damaged: AtomicU64,
+    /// The volumes whose damage the log has, at most [`DAMAGED_LOGGED_MAX`].
+    damaged_logged: Mutex<HashSet<VolumeId>>,
     pub(crate) cell_misses: AtomicU64,
 }
+
+/// The most damaged volumes of a partition that get a line in the log, one each.
+const DAMAGED_LOGGED_MAX: usize = 1_000;
 
 /// The number of a volume group on a partition. It is never used twice, so the remains of a removed
 /// group are never taken for part of a new one.
@@ -144,7 +149,10 @@ impl Core {
         let found = self.find_volume(id);
         if let Err(error @ (Error::Partition(_) | Error::Format(_))) = &found {
             self.events.damaged.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(volume = %id, %error, "the volume's records are damaged");
+            let mut logged = self.events.damaged_logged.lock();
+            if logged.len() < DAMAGED_LOGGED_MAX && logged.insert(id) {
+                tracing::error!(volume = %id, %error, "a volume is off line: its records are damaged");
+            }
         }
         found
     }
