@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_big_goes_nowhere() {
+    fn too_large_packets_are_dropped() {
         let (mut line, now) = line(Path::default());
         assert!(line.take(now, 1472)[0].is_some());
         assert_eq!(line.take(now, 1473), [None; 2]);

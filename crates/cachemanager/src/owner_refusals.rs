@@ -45,7 +45,7 @@ mod tests {
     use cellar_client::mount_point::VolumeKind;
 
     #[test]
-    fn who_was_refused_another_owner_is_asked_about_again_soon() {
+    fn a_refused_change_of_owner_is_checked_again_soon() {
         let volume = |id| {
             Arc::new(Volume {
                 cell: CellName::new("test.cell").expect("name"),

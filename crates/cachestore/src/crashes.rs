@@ -406,7 +406,7 @@ fn killed_at_every_write_nothing_answered_is_lost() {
 }
 
 #[test]
-fn what_is_fetched_is_one_write_and_one_note() {
+fn a_fetch_is_one_write_and_one_index_entry() {
     let directory = tempfile::tempdir().expect("a directory");
     let bytes = Random(5).bytes(300_000);
     let server = Server {
@@ -521,7 +521,7 @@ fn synced_bytes_survive_a_crash_of_the_machine_and_others_are_put_aside() {
 }
 
 #[test]
-fn what_a_killed_process_left_survives_a_crash_of_the_machine_too() {
+fn remains_of_a_killed_process_survive_a_crash_of_the_machine() {
     let server = Server {
         version: 4,
         bytes: b"0123456789".to_vec(),

@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read_back() {
         let temporary = tempfile::tempdir().expect("tempdir");
         let directory = CellDirectory::new(temporary.path());
         assert_eq!(directory.identity().expect("none yet"), None);

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_mount_says_so() {
+    fn a_path_outside_a_mount_says_so() {
         assert!(Mounted::at(Path::new("/proc")).is_none());
         assert!(cell_of("/proc").is_none());
         let failure = Mounted::meant(Some("/proc")).expect_err("no mount");

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_and_what_follows_a_wait_make_no_rate() {
+    fn earlier_packets_and_those_after_a_wait_make_no_rate() {
         let progress = Progress::bytes(Some(8 * MANY));
         a_moment();
         progress.skip(MANY);

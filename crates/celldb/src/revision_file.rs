@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_noted_last_is_read_and_damage_says_nothing() {
+    fn the_last_entry_is_read_and_a_damaged_one_ignored() {
         let home = tempfile::tempdir().unwrap();
         let database = home.path().join("cell.redb");
         let id = DatabaseId::from_bytes([7; 16]);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read_back() {
         let (summary, rows) = rows(&text()).unwrap();
         assert_eq!((summary.revision, summary.rows()), (42, 3));
         let tables = [("pr.entry".to_owned(), 2), ("pr.member".to_owned(), 1)];

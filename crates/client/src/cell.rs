@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_write_we_read() {
+    fn our_own_files_are_read_back() {
         let cell = Cell {
             name: CellName::new("demo.cell").expect("name"),
             database_servers: vec![IpAddr::from([127, 0, 0, 1])],

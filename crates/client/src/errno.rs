@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_programs_are_told() {
+    fn errors_that_programs_get() {
         let file = |cause| {
             errno(&Error::Fileserver {
                 what: String::new(),

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_mount_point() {
+    fn texts_that_are_no_mount_points() {
         for text in [
             "",
             "#",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn which_volume_is_meant() {
+    fn the_volume_that_a_name_selects() {
         let both = Existing {
             read_write: true,
             read_only: true,

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_afs_has_no_place() {
+    fn files_outside_afs_have_no_location() {
         assert_eq!(place(Path::new("/proc/self")), None);
         assert_eq!(place(Path::new("/nonexistent")), None);
     }

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_addresses_has_a_bound() {
+    fn the_memory_of_addresses_is_bounded() {
         let reach = Reach::default();
         let address = |n: u32| SocketAddr::from((n.to_be_bytes(), 7000));
         for n in 0..2 * ADDRESSES_MAX as u32 {

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_or_young_stays() {
+    fn named_and_young_objects_stay() {
         assert_eq!(
             verdict(&[100, 200], 100, &[100, 200], 0),
             Verdict::Stays(false)

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_known_is_waited_for_then_busy_then_a_failure() {
+    async fn unknown_devices_cause_a_wait_then_busy_then_a_failure() {
         let lists = LoadedLists::default();
         assert!(lists.check().is_ok(), "a server without object storage");
         lists.expect();

@@ -195,7 +195,7 @@ mod tests {
     /// A log file that is appended to and read all the time. A device has at most 256 versions of
     /// an object.
     #[test]
-    fn who_reads_directly_does_not_keep_more_versions_than_a_device_has() {
+    fn direct_readers_pin_no_more_versions_than_a_device_has() {
         let open_reads = OpenReads::default();
         let fid = Fid::new(1, 2, 3);
         let read_guard = open_reads.begin(fid, &layout(1));

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_two_want_neither_gets_for_a_while() {
+    async fn a_directory_that_two_machines_want_is_not_leased_for_a_while() {
         let leases = Leases::default();
         assert!(granted(&leases, dir(1), A));
         assert_eq!(leases.request(dir(1), B, TERM), LeaseOutcome::Refused);

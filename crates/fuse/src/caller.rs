@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_by_a_signal() {
+    fn waits_that_a_signal_ends() {
         assert!(ends_by_signal(&stat(0x40_0104, 9)));
         assert!(ends_by_signal(&stat(4, 15)));
         // An exit by exit(1); a killed process that is not ending yet.
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kills() {
+    fn signals_that_kill() {
         let status = |thread, process| format!("SigPnd:\t{thread:016x}\nShdPnd:\t{process:016x}\n");
         assert!(kill_waits(&status(KILL, 0)) && kill_waits(&status(0, KILL | 1)));
         // SIGALRM, SIGCHLD.

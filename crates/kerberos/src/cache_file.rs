@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_account_puts_beside_a_copy_for_him_is_not_removed() {
+    fn files_of_another_account_beside_a_copy_are_not_removed() {
         let user = rustix::process::geteuid().as_raw();
         let file = PrivateFile::of(Some(user)).expect("a directory");
         let path = file.path();

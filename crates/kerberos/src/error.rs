@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn which_refusals_let_another_name_be_tried() {
+    fn refusals_after_which_another_name_is_tried() {
         let refused = |message: &str| Error::Refused {
             program: "kvno",
             message: message.to_owned(),

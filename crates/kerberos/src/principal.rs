@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read_back() {
         for text in [
             "alice@TEST.CELL",
             "afs/test.cell@TEST.CELL",

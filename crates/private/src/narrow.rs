@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_another_accounts_is_refused_untouched() {
+    fn files_of_another_account_are_refused_unchanged() {
         if !rustix::process::geteuid().is_root() {
             return; // Only root can give files away; the tests of a container run as root.
         }

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_lowers_it_and_a_single_packet_does_not() {
+    fn losses_lower_it_and_a_single_packet_does_not() {
         let mut share = Share::default();
         let mut call = Counted::default();
         let start = |share: &mut Share, ms, call: &mut _| share.start(at(ms), RTT, ANY, call);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_small_calls_do_not_want_is_for_the_large_ones() {
+    fn room_unused_by_small_calls_serves_large_ones() {
         let mut share = Share::default();
         let mut calls = [Counted::default(); 2];
         two(&mut share, 0, &mut calls, [500_000; 2], 180_000);

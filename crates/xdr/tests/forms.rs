@@ -98,7 +98,7 @@ fn a_bound_is_judged_before_anything_is_read() {
 }
 
 #[test]
-fn what_the_wire_cannot_carry_cannot_be_built() {
+fn values_that_the_wire_cannot_carry_cannot_be_built() {
     assert_eq!(
         AfsString::<2>::try_from("abc"),
         Err(TooLong { limit: 2, len: 3 })

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_no_more_is_dropped() {
+    fn a_removed_user_is_dropped() {
         let mut acl = Acl::parse(TEXT).expect("acl");
         assert!(!acl.clean(|_| None));
         acl.set("1234", Rights::READ, false);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense() {
+    fn senseless_values() {
         for bad in [
             &b""[..],
             b"1\n0\n",

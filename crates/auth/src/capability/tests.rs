@@ -76,7 +76,7 @@ fn write(base: u64, version: u64, begin: u64, end: u64) -> Act {
 }
 
 #[test]
-fn what_was_sealed_opens_with_the_same_key_in_the_same_cell_only() {
+fn a_capability_opens_with_its_key_in_its_cell_only() {
     let (_a, keys) = server("example.org", &[(3, 1), (4, 2)]);
     let (_b, same) = server("example.org", &[(4, 2)]);
     let (_c, other_cell) = server("example.com", &[(4, 2)]);

@@ -230,7 +230,7 @@ mod tests {
 
     /// Tickets from MIT's KDC, with the service keys and the output of `klist` for them.
     #[test]
-    fn what_a_kdc_made_is_opened() {
+    fn tickets_of_a_kdc_are_opened() {
         let text = include_str!("../../../../testdata/tickets/mit-krb5.txt");
         let bytes = |hex: &str| -> Vec<u8> {
             let digits = (0..hex.len()).step_by(2).map(|at| &hex[at..at + 2]);

@@ -102,7 +102,7 @@ mod tests {
     );
 
     #[test]
-    fn what_openafs_wrote_is_read_and_written_alike() {
+    fn files_of_openafs_are_read_and_written_alike() {
         let file = KeyFileExt::read(&ONE_KEY).unwrap();
         let [record] = &file.records[..] else {
             panic!("one key")

@@ -157,7 +157,7 @@ mod tests {
     );
 
     #[test]
-    fn what_mit_wrote_is_read_and_written_alike() {
+    fn files_of_mit_kerberos_are_read_and_written_alike() {
         let by_mit = include_bytes!("../../../../testdata/tickets/mit-krb5.keytab");
         let keytab = Keytab::read(by_mit).unwrap();
         let [entry] = &keytab.entries[..] else {

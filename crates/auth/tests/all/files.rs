@@ -250,7 +250,7 @@ fn names_in_the_protection_database() {
 }
 
 #[test]
-fn who_is_excluded_from_a_realm_of_ours_is_so_in_any_case() {
+fn a_principal_excluded_from_our_realm_is_always_excluded() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("krb.conf"), "AD.EXAMPLE.ORG\n").unwrap();
     let excluded = "root@AD.EXAMPLE.ORG\nAlice.admin@AD.EXAMPLE.ORG\n";

@@ -197,7 +197,7 @@ async fn a_new_directory_is_known_to_be_empty() {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_no_call() {
+async fn a_change_of_nothing_makes_no_call() {
     let bench = Bench::start();
     let client = fresh(&bench).await;
     let handle = client.create(&client.root, "file").await;

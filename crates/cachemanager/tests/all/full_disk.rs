@@ -53,7 +53,7 @@ async fn made(client: &bench::Client, name: &str, contents: &[u8]) {
 }
 
 #[tokio::test]
-async fn what_the_server_has_makes_room() {
+async fn stored_bytes_make_room() {
     let Some(disk) = Disk::of(8 << 20) else {
         return;
     };
@@ -87,7 +87,7 @@ async fn what_the_server_has_makes_room() {
 }
 
 #[tokio::test]
-async fn nobody_needs_the_cache_to_read() {
+async fn reads_work_without_the_cache() {
     let Some(disk) = Disk::of(8 << 20) else {
         return;
     };

@@ -34,7 +34,7 @@ async fn refused(bench: &Bench, a: &Client) -> Arc<Vnode> {
 }
 
 #[tokio::test]
-async fn what_was_refused_goes_with_a_directory_that_we_remove() {
+async fn refused_files_go_with_a_directory_that_we_remove() {
     let bench = Bench::start();
     let place = tempfile::tempdir().expect("directory");
     let a = bench.leasing(Some(place.path().to_owned())).await;
@@ -52,7 +52,7 @@ async fn what_was_refused_goes_with_a_directory_that_we_remove() {
 }
 
 #[tokio::test]
-async fn what_was_refused_is_put_aside_where_others_remove_its_directory() {
+async fn refused_files_are_put_aside_if_others_remove_the_directory() {
     let bench = Bench::start();
     let place = tempfile::tempdir().expect("directory");
     let a = bench.leasing(Some(place.path().to_owned())).await;

@@ -120,7 +120,7 @@ async fn files_are_made_with_their_bytes_by_one_call_each() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_close_does_not_wait_for_is_told_many_at_a_time() {
+async fn pending_creates_are_sent_many_at_a_time() {
     let bench = Bench::start();
     let a = with_lease(&bench).await;
     a.cache.management().set_store_behind(1 << 20);
@@ -161,7 +161,7 @@ async fn what_close_does_not_wait_for_is_told_many_at_a_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_looks_sees_what_was_made_before() {
+async fn a_lookup_sees_earlier_creates() {
     let bench = Bench::start();
     let a = with_lease(&bench).await;
     let b = bench.client().await;
@@ -220,7 +220,7 @@ async fn a_name_is_given_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_done_with_what_was_made_is_done_on_the_server() {
+async fn changes_of_a_local_create_reach_the_server() {
     let bench = Bench::start();
     let a = with_lease(&bench).await;
     let (cache, user, root) = (&a.cache, &a.user, &a.root);
@@ -314,7 +314,7 @@ async fn mode_and_time_go_with_the_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_large_is_made_and_then_stored() {
+async fn large_files_are_created_before_they_are_stored() {
     let bench = Bench::start();
     let a = with_lease(&bench).await;
     let bytes: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
@@ -382,7 +382,7 @@ async fn an_empty_file_that_is_refused_behind_close_is_listed() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_is_there_when_its_maker_is_answered() {
+async fn directories_and_links_exist_before_the_answer() {
     let bench = Bench::start();
     let a = with_lease(&bench).await;
     let (cache, user) = (&a.cache, &a.user);
@@ -425,7 +425,7 @@ async fn what_is_no_file_is_there_when_its_maker_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_who_waits_for_the_server() {
+async fn a_request_that_waits_for_the_server_delays_no_other() {
     let bench = Bench::start();
     let a = with_lease(&bench).await;
     a.cache.management().set_store_behind(1 << 20);
@@ -445,7 +445,7 @@ async fn nobody_waits_for_who_waits_for_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_server_was_told_of_survives_a_crash() {
+async fn pending_creates_survive_a_crash() {
     let bench = Bench::start();
     let place = tempfile::tempdir().expect("directory");
     {
@@ -546,7 +546,7 @@ fn killed_with_all(place: &Path, volume: u64) {
 }
 
 #[tokio::test]
-async fn what_an_older_version_has_not_told_is_stored_or_put_aside() {
+async fn pending_creates_of_an_older_version_are_stored_or_put_aside() {
     let bench = Bench::start();
     let place = tempfile::tempdir().expect("directory");
     let b = bench.client().await;
@@ -568,7 +568,7 @@ async fn what_an_older_version_has_not_told_is_stored_or_put_aside() {
 
 /// A mount is killed between the server's change and its answer: the server's version is ours.
 #[tokio::test]
-async fn what_was_made_with_its_bytes_before_a_crash_is_ours() {
+async fn a_create_with_bytes_before_a_crash_is_our_own() {
     let bench = Bench::start();
     let places = tempfile::tempdir().expect("directory");
     let (place, at_the_kill) = (places.path().join("a"), places.path().join("b"));
@@ -650,7 +650,7 @@ async fn numbers_that_the_server_has_forgotten_cost_nothing_but_others() {
 }
 
 #[tokio::test]
-async fn what_has_another_number_by_the_time_it_is_told_is_closed_linked_and_locked() {
+async fn a_renumbered_file_is_closed_linked_and_locked() {
     let bench = Bench::start();
     let a = with_lease(&bench).await;
     let (cache, user, root) = (&a.cache, &a.user, &a.root);

@@ -181,7 +181,7 @@ async fn locks_last_as_long_as_they_are_extended() {
 }
 
 #[tokio::test]
-async fn who_opens_a_file_while_it_is_closed_keeps_his_lock() {
+async fn an_open_during_a_close_keeps_its_lock() {
     use LockKind::Write;
     let bench = Bench::start();
     let [(a, file), (b, seen)] = bench.two_with_a_file(b"").await;
@@ -267,7 +267,7 @@ async fn ranges_keep_programs_of_two_machines_apart() {
 }
 
 #[tokio::test]
-async fn what_two_machines_write_into_their_ranges_is_all_there() {
+async fn writes_of_two_machines_into_their_ranges_all_survive() {
     use LockKind::Write;
     let bench = Bench::start();
     let [(a, file), (b, seen)] = bench.two_with_a_file(b"0123456789").await;
@@ -333,7 +333,7 @@ async fn ranges_last_as_long_as_they_are_extended() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_stored_before_its_range_was_given_back_cuts_nothing() {
+async fn a_late_store_after_its_range_was_released_truncates_nothing() {
     use LockKind::Write;
     let bench = Bench::start();
     let [(a, file), (b, seen)] = bench.two_with_a_file(b"0123456789").await;

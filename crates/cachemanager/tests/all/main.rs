@@ -33,7 +33,7 @@ use cellar_wire::rxafs;
 use bench::{Bench, NoticeCounter, Tokens};
 
 #[tokio::test]
-async fn what_one_closes_the_other_sees() {
+async fn a_close_on_one_machine_is_visible_on_the_other() {
     let bench = Bench::start();
     let [(a, file), (b, seen)] = bench.two_with_a_file(b"one").await;
     let notices = Arc::new(NoticeCounter::default());
@@ -223,7 +223,7 @@ async fn large_files_pass_through_a_small_cache() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_stored_stays() {
+async fn bytes_that_cannot_be_stored_stay_in_the_cache() {
     let bench = Bench::start();
     let a = bench.client().await;
     let file = a.make("file").await;
@@ -250,7 +250,7 @@ async fn what_cannot_be_stored_stays() {
 }
 
 #[tokio::test]
-async fn who_may_not_write_cuts_nothing() {
+async fn a_user_without_write_right_truncates_nothing() {
     let bench = Bench::start();
     let (_a, _file) = bench.one_with_a_file(b"kept").await;
     bench.allow(Rights::READ.union(Rights::LOOKUP));
@@ -368,7 +368,7 @@ async fn a_file_read_backwards_stays_within_the_cache() {
 }
 
 #[tokio::test]
-async fn who_has_a_file_open_is_told_when_its_promise_has_run_out() {
+async fn programs_with_an_open_file_get_a_notice_when_its_promise_ends() {
     let bench = Bench::start();
     let a = bench.client().await;
     let notices = Arc::new(NoticeCounter::default());
@@ -435,7 +435,7 @@ async fn a_cache_directory_outlives_its_process() {
 }
 
 #[tokio::test]
-async fn what_was_not_stored_before_a_crash_is_stored_after_it() {
+async fn dirty_bytes_from_before_a_crash_are_stored_after_it() {
     let bench = Bench::start();
     let directory = tempfile::tempdir().expect("a directory");
     let disk = || Some(directory.path().to_owned());
@@ -485,7 +485,7 @@ async fn what_was_not_stored_before_a_crash_is_stored_after_it() {
 }
 
 #[tokio::test]
-async fn what_was_not_stored_is_stored_as_who_wrote_it() {
+async fn dirty_bytes_are_stored_as_their_writer() {
     const USER: u32 = 1_000;
     let bench = Bench::start();
     let directory = tempfile::tempdir().expect("a directory");

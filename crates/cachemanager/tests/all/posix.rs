@@ -134,7 +134,7 @@ async fn a_name_that_goes_changes_the_file_s_time() {
 }
 
 #[tokio::test]
-async fn what_is_not_stored_yet_has_changed_already() {
+async fn dirty_bytes_count_as_a_change() {
     let bench = Bench::start();
     bench.set_clock(u64::from(NOW.0) - 100);
     let a = bench.client().await;
@@ -152,7 +152,7 @@ async fn what_is_not_stored_yet_has_changed_already() {
 }
 
 #[tokio::test]
-async fn what_is_appended_follows_what_another_client_stored() {
+async fn appended_bytes_follow_the_bytes_of_another_client() {
     let bench = Bench::start();
     let [(a, file), (b, seen)] = bench.two_with_a_file(b"0 ").await;
     let one = a.open(&file, Rights::WRITE).await;

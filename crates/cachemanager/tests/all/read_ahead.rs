@@ -229,7 +229,7 @@ async fn a_change_while_files_are_fetched_ahead_is_seen() {
 }
 
 #[tokio::test]
-async fn what_is_fetched_ahead_for_one_user_is_not_for_others() {
+async fn bytes_fetched_ahead_for_one_user_are_not_shown_to_others() {
     const USER: u32 = 1_000;
     let bench = Bench::start();
     let writer = bench.client().await;

@@ -103,7 +103,7 @@ async fn a_change_that_a_server_made_before_its_end_is_not_made_twice() {
 }
 
 #[tokio::test]
-async fn what_another_client_made_is_not_taken_for_ours() {
+async fn an_entry_of_another_client_is_not_taken_for_our_own() {
     let bench = Bench::start();
     let changes = Changes::new(&bench).await;
     let other = bench.client().await;

@@ -22,7 +22,7 @@ fn aside(directory: &std::path::Path) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn what_was_written_to_a_file_that_others_removed_is_put_aside_and_told() {
+async fn bytes_of_a_file_that_others_removed_are_put_aside_and_reported() {
     for with_directory in [false, true] {
         let bench = Bench::start();
         let parent = tempfile::tempdir().expect("directory");
@@ -60,7 +60,7 @@ async fn what_was_written_to_a_file_that_others_removed_is_put_aside_and_told() 
 }
 
 #[tokio::test]
-async fn of_what_we_remove_ourselves_nothing_is_put_aside() {
+async fn own_removals_put_nothing_aside() {
     let bench = Bench::start();
     let parent = tempfile::tempdir().expect("directory");
     let directory = parent.path().join("cache");

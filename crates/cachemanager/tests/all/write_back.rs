@@ -31,7 +31,7 @@ async fn close(handle: Handle) -> cellar_client::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_close_leaves_is_stored_soon() {
+async fn bytes_left_by_close_are_stored_soon() {
     let bench = Bench::start();
     let a = bench.client().await;
     a.cache.management().set_store_behind(64 * KIB);
@@ -141,7 +141,7 @@ async fn a_store_that_fails_behind_close_is_kept_and_told_by_the_next_close() {
 }
 
 #[tokio::test]
-async fn what_waits_of_a_file_with_another_name_is_stored_though_one_is_removed() {
+async fn dirty_bytes_of_a_file_with_another_name_are_stored_after_a_removal() {
     let bench = Bench::start();
     let (a, b) = (bench.client().await, bench.client().await);
     a.cache.management().set_store_behind(64 * KIB);

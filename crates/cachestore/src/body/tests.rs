@@ -75,7 +75,7 @@ fn a_rewritten_file_is_one_call() {
 }
 
 #[test]
-fn what_was_cut_and_extended_is_zero() {
+fn truncated_and_extended_bytes_are_zero() {
     let mut server = Server(b"0123456789".to_vec(), 3);
     let mut body = body(3, &server.0);
     body.set_length(4, NOW).expect("cut");
@@ -185,7 +185,7 @@ fn a_cut_of_what_was_cut_while_a_cut_was_stored_is_the_one_that_counts() {
 }
 
 #[test]
-fn what_others_stored_while_a_store_failed_is_met() {
+fn stores_of_others_during_a_failed_store_are_seen() {
     let mut body = body(3, b"0123456789");
     body.write(2, b"ab", NOW).expect("write");
     let piece = body.next_piece(STORE_BYTES).expect("a piece");
@@ -195,7 +195,7 @@ fn what_others_stored_while_a_store_failed_is_met() {
 }
 
 #[test]
-fn what_others_stored_behind_our_store_is_met_when_it_is_answered() {
+fn stores_of_others_behind_ours_are_seen_at_its_answer() {
     let mut body = body(3, b"0123456789");
     body.write(2, b"ab", NOW).expect("write");
     let piece = body.next_piece(STORE_BYTES).expect("a piece");
@@ -210,7 +210,7 @@ fn what_others_stored_behind_our_store_is_met_when_it_is_answered() {
 }
 
 #[test]
-fn what_the_server_has_not_is_zero() {
+fn bytes_that_the_server_lacks_are_zero() {
     let mut body = body(3, &[7; 100]);
     body.write(90, b"0123456789", NOW).expect("write");
     assert!(body.apply_status(&status(4, 50)));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_was_changed_elsewhere_is_not_overwritten() {
+fn changes_of_others_are_not_overwritten() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut server = Server {
         version: 4,
@@ -65,7 +65,7 @@ fn a_damaged_index_starts_empty_and_puts_aside() {
 
 /// A file that only records behind the damage mention.
 #[test]
-fn what_damage_hides_is_put_aside_too() {
+fn dirty_bytes_hidden_by_damage_are_put_aside() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = Server {
         version: 4,
@@ -116,7 +116,7 @@ fn synced_bytes_that_are_not_there_are_no_zeros() {
 }
 
 #[test]
-fn what_is_put_aside_later_replaces_nothing() {
+fn a_later_file_put_aside_replaces_none() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut server = Server {
         version: 4,
@@ -135,7 +135,7 @@ fn what_is_put_aside_later_replaces_nothing() {
 
 /// Another client stored once, and the bytes of our store in progress were there before.
 #[test]
-fn what_another_may_have_stored_is_fetched() {
+fn bytes_that_another_client_may_have_stored_are_fetched() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut server = Server {
         version: 4,
@@ -215,7 +215,7 @@ fn files_at_rest_go_first_used_least_first() {
 }
 
 #[test]
-fn what_is_lent_stays_what_it_was() {
+fn lent_bytes_do_not_change() {
     use std::os::unix::fs::FileExt;
     let directory = tempfile::tempdir().expect("a directory");
     let old = (0..100_000_u32).map(|i| i as u8).collect::<Vec<_>>();

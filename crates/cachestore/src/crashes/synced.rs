@@ -122,7 +122,7 @@ impl Disk<'_> {
 }
 
 #[test]
-fn what_was_synced_is_what_is_there_after_a_crash() {
+fn synced_bytes_are_there_after_a_crash() {
     let (mut kept, mut put_aside) = (0, 0);
     for seed in 0..500 {
         let mut random = Random(seed);

@@ -155,7 +155,7 @@ fn small_files_share_one_and_who_grows_leaves_it() {
 
 /// Between the rename and the hole there are both.
 #[test]
-fn where_there_is_a_file_of_its_own_the_slot_means_nothing() {
+fn a_separate_file_overrides_the_slot() {
     let directory = tempfile::tempdir().expect("a directory");
     let cache = index(directory.path());
     let number = one_left(&cache);
@@ -169,7 +169,7 @@ fn where_there_is_a_file_of_its_own_the_slot_means_nothing() {
 }
 
 #[test]
-fn what_was_never_answered_is_not_behind_what_was() {
+fn an_unanswered_change_is_not_hidden_by_an_answered_one() {
     let directory = tempfile::tempdir().expect("a directory");
     let cache = index(directory.path());
     let number = one_left(&cache);
@@ -211,7 +211,7 @@ fn syncs(change: impl FnOnce()) -> u64 {
 
 /// After a crash, the index may end at any record since its last sync.
 #[test]
-fn what_was_synced_once_leaves_its_slot_synced() {
+fn a_synced_file_leaves_its_slot_synced() {
     let directory = tempfile::tempdir().expect("a directory");
     let cache = index(directory.path());
     let mut small = body(&cache, 0, 100);
@@ -233,7 +233,7 @@ fn what_was_synced_once_leaves_its_slot_synced() {
 }
 
 #[test]
-fn what_was_synced_once_is_not_shorter_than_the_index_on_the_disk() {
+fn a_synced_file_is_not_shorter_than_the_index_says() {
     let directory = tempfile::tempdir().expect("a directory");
     let cache = index(directory.path());
     let mut small = body(&cache, 0, 0);
@@ -245,7 +245,7 @@ fn what_was_synced_once_is_not_shorter_than_the_index_on_the_disk() {
 }
 
 #[test]
-fn who_has_left_his_slot_does_not_go_on_in_it() {
+fn a_host_that_left_its_slot_does_not_continue_in_it() {
     let directory = tempfile::tempdir().expect("a directory");
     let cache = index(directory.path());
     let mut small = body(&cache, 0, 100);
@@ -283,7 +283,7 @@ fn who_has_left_his_slot_does_not_go_on_in_it() {
 }
 
 #[test]
-fn what_moves_while_it_is_synced_was_not_synced() {
+fn a_slot_moved_during_a_sync_is_not_synced() {
     let directory = tempfile::tempdir().expect("a directory");
     let cache = index(directory.path());
     let length = SLOT + 10;
@@ -302,9 +302,10 @@ fn what_moves_while_it_is_synced_was_not_synced() {
     assert!(unstored[0].torn);
 }
 
-/// As [`what_was_never_answered_is_not_behind_what_was`], of files whose mode waits to be stored.
+/// As [`an_unanswered_change_is_not_hidden_by_an_answered_one`], of files whose mode waits to be
+/// stored.
 #[test]
-fn what_was_never_answered_is_not_behind_attributes_either() {
+fn an_unanswered_change_is_not_hidden_by_attributes() {
     for length in [100, SLOT + 100] {
         let directory = tempfile::tempdir().expect("a directory");
         let cache = index(directory.path());
@@ -338,7 +339,7 @@ fn what_was_never_answered_is_not_behind_attributes_either() {
 
 /// Nor is what the server had there before.
 #[test]
-fn what_is_forgotten_beside_attributes_is_not_there_any_more() {
+fn a_name_forgotten_during_a_request_is_gone() {
     for killed in [false, true] {
         let directory = tempfile::tempdir().expect("a directory");
         let mut cache = index(directory.path());
@@ -365,7 +366,7 @@ fn what_is_forgotten_beside_attributes_is_not_there_any_more() {
 
 /// The disk is full in the midst of a write, of bytes that are being stored.
 #[test]
-fn what_is_half_written_is_not_taken_for_what_the_server_has() {
+fn a_half_written_range_is_not_taken_for_fetched_bytes() {
     for length in [60, SLOT + 60] {
         let directory = tempfile::tempdir().expect("a directory");
         let cache = index(directory.path());

@@ -386,7 +386,7 @@ async fn fill<'a>(
     let mut begin = 0;
     if copy.resume {
         let there = to.look(&copy.client, made).await?;
-        let begins = compare::where_to_go_on(&copy.client, from, &there);
+        let begins = compare::resume_position(&copy.client, from, &there);
         begin = copy.unless_stopped(begins).await?;
         if begin > 0 {
             let rest = from.open_by(&copy.client, begin..length, copy.streams);

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_is_copied_once_it_rests() {
+    fn changed_files_are_copied_when_they_rest() {
         let pace = Pace {
             look: Duration::from_millis(20),
             longest: Duration::from_secs(3600),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_rest_is_copied_all_the_same() {
+    fn files_in_constant_change_are_copied_in_the_end() {
         let pace = Pace {
             look: Duration::from_millis(20),
             longest: Duration::from_millis(60),

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_cell_is_refused() {
+    fn a_server_list_without_a_cell_is_refused() {
         for files in [
             &[][..],
             &[("ThisCell", "b.org\n")],

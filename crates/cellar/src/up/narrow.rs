@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_older_release_left_open_is_closed() {
+    fn directories_that_an_older_release_left_open_are_closed() {
         let home = tempfile::tempdir().expect("tempdir");
         let cell = CellDirectory::new(home.path());
         let open = |path: &Path, mode| {

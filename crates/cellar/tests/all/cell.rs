@@ -343,7 +343,7 @@ fn mistakes_are_said_before_they_do_harm() {
 }
 
 #[test]
-fn what_anybody_can_have_put_there_is_not_used() {
+fn files_in_a_place_open_to_all_are_not_used() {
     let home = tempfile::tempdir().expect("a temporary directory");
     let bait = home.path().join("cell-data");
     fs::create_dir(&bait).expect("directory");

@@ -130,7 +130,7 @@ fn volumes_are_removed_and_zapped_where_they_are() {
 }
 
 #[test]
-fn what_cannot_be_moved_cloned_or_released_says_why() {
+fn a_refused_move_clone_or_release_says_why() {
     let cell = Cell::with_partitions(&["vicepa", "vicepb"]);
     cell.ok("vos create 127.0.0.1 a vol");
     cell.ok("vos backup vol");

@@ -293,7 +293,7 @@ fn ctrl_c_in_the_middle_of_a_release_leaves_sites_whole() {
 
 /// It waits in the middle of a write to a pipe that is not read.
 #[test]
-fn what_waits_for_its_reader_ends_when_it_is_told_to() {
+fn a_call_that_waits_for_its_reader_ends_at_a_request() {
     let cell = Cell::new();
     let large = cell.local("large");
     fs::write(&large, contents(1 << 20, 1)).expect("a file");

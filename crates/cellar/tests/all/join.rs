@@ -32,7 +32,7 @@ fn a_file_server_joins_serves_and_comes_back() {
 }
 
 #[test]
-fn what_cannot_join_says_why() {
+fn a_refused_join_says_why() {
     let cell = Cell::new();
     let directory = cell.local("other");
     let directory = directory.to_str().expect("path");

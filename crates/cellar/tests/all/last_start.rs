@@ -68,7 +68,7 @@ fn a_cell_keeps_its_options() {
 }
 
 #[test]
-fn what_a_start_cannot_use_is_named() {
+fn a_start_names_each_unusable_option() {
     let mut cell = Cell::with(&["--scrub-rate", "3"]);
     assert_eq!(cell.end("-TERM"), Some(0));
     let file = cell.directory().join("last-start.toml");

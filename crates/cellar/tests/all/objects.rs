@@ -177,7 +177,7 @@ fn a_damaged_block_is_found_and_read_around() {
 }
 
 #[test]
-fn what_has_copies_or_parity_does_without_a_device() {
+fn files_with_copies_or_parity_survive_a_lost_device() {
     let cell = Cell::with(&[]);
     let mut servers = Servers::start(&cell, 6);
     ready(&cell, 6);

@@ -314,7 +314,7 @@ fn a_copy_goes_on_behind_what_is_there_if_that_is_right() {
 }
 
 #[test]
-fn what_parts_of_a_copy_were_stored_are_kept() {
+fn stored_parts_of_a_copy_are_kept() {
     let cell = Cell::with(&["--osds", "1"]);
     ready(&cell, 1);
     // Each MiB is different.

@@ -111,7 +111,7 @@ fn a_removed_device_is_not_served_until_it_is_put_back() {
 }
 
 #[test]
-fn what_was_removed_from_a_device_that_keeps_it_comes_back() {
+fn softly_removed_objects_come_back() {
     let cell = Cell::with(&["--osds", "1"]);
     ready(&cell, 1);
     let (path, bytes) = local(&cell, "large", 1_500_000);

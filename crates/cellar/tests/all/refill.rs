@@ -55,7 +55,7 @@ fn says(text: &str, start: &str, end: &str) -> bool {
 }
 
 #[test]
-fn what_a_disk_has_spoilt_is_found_and_put_right_from_another_site() {
+fn damage_on_a_disk_is_found_and_repaired_from_another_site() {
     let mut cell = Cell::new();
     let second = cell.join();
     cell.ok("vos create 127.0.0.1 a vol");

@@ -93,7 +93,7 @@ fn a_healthy_cell_is_well_and_the_names_of_the_fields_are_stable() {
 }
 
 #[test]
-fn what_needs_attention_is_found() {
+fn entries_that_need_attention_are_found() {
     let cell = Cell::new();
     let mut second = cell.join();
     cell.ok("vos create 127.0.0.1 a vol");

@@ -211,7 +211,7 @@ fn a_volume_is_dumped_restored_released_and_looked_after() {
 /// it back to that state, whatever dates the restore gave the volume: later changes carry dates
 /// that the site has seen.
 #[test]
-fn what_was_restored_to_an_older_state_is_released_so() {
+fn a_volume_restored_to_an_older_state_is_released_in_that_state() {
     let cell = cell();
     volume(&cell, "vol", 300_000);
     let old = cell.local("old");

@@ -237,7 +237,7 @@ fn a_database_is_found_again_and_opened_once() {
 }
 
 #[test]
-fn what_a_crash_left_of_a_creation_is_replaced() {
+fn remains_of_a_creation_before_a_crash_are_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let (path, unfinished) = (dir.path().join("cell.db"), dir.path().join("cell.db.new"));
     std::fs::write(&unfinished, vec![7; 10_000]).unwrap();

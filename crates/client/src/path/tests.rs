@@ -217,7 +217,7 @@ async fn cells_are_found_by_name_too() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_followed() {
+async fn links_that_cannot_be_followed() {
     assert_eq!(problem("/etc/passwd").await, PathProblem::NotAfs);
     assert_eq!(problem("/afsx").await, PathProblem::NotAfs);
     assert_eq!(problem("/afs/nowhere.org").await, PathProblem::NotFound);

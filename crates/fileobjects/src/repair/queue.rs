@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_file_has_is_not_remembered_as_damaged() {
+    fn objects_of_no_file_are_not_remembered_as_damaged() {
         let repairs = Repairs::default();
         let object = |serial| ObjectId {
             serial,

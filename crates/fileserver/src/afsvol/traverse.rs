@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_with_one_device() {
+    fn losses_with_one_device() {
         let single = |layout: &Layout| {
             let places = 0..layout.objects.len();
             places

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_server_saved_is_read() {
+    fn the_saved_state_of_an_earlier_server_is_read() {
         let state = SavedState {
             ranges: Vec::new(),
             ..sample()
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_read_once() {
+    fn saved_state_is_read_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("callbacks");
         assert!(take(&path).unwrap().is_none());

@@ -76,7 +76,7 @@ mod tests {
     use tokio::time::timeout;
 
     #[tokio::test(start_paused = true)]
-    async fn who_came_before_is_waited_for_and_who_comes_later_is_not() {
+    async fn earlier_requests_are_awaited_and_later_ones_are_not() {
         let gate = Gate::default();
         gate.passed().await;
         let before = gate.enter();

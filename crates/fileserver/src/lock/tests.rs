@@ -137,7 +137,7 @@ fn ranges_end_unless_they_are_said_again() {
 }
 
 #[test]
-fn what_was_overtaken_counts_no_more() {
+fn overtaken_answers_do_not_count() {
     let locks = LockTable::default();
     let say = |serial: u64, ranges: &[LockRange]| {
         let ranges = HeldRanges::of_all(ranges.iter().copied());
@@ -197,7 +197,7 @@ fn a_file_has_a_bounded_number_of_owners() {
 }
 
 #[test]
-fn what_has_expired_makes_room_at_once() {
+fn expired_promises_make_room_at_once() {
     let locks = LockTable::default();
     for client in 0..HOLDERS_PER_FILE as u32 {
         let at = u64::from(client);

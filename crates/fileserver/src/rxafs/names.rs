@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_no_name_is_refused_at_once() {
+    fn an_impossible_name_is_refused_at_once() {
         for good in [&b"a"[..], b"...", b" ", b"\xff\xfe", b"@sysx", &[b'x'; 255]] {
             assert_eq!(new_name(&name(good)).unwrap(), good);
             assert_eq!(old_name(&name(good)).unwrap(), good);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_there_is_not_found() {
+    fn impossible_names_are_not_found() {
         assert!(check_free(b"a").is_ok() && check_possible(b"a").is_ok());
         assert!(check_free(b"..").is_err() && check_possible(b"..").is_ok());
         assert!(check_possible(b"").is_err() && check_possible(b"a/b").is_err());

@@ -177,7 +177,7 @@ impl Sorted for Vec<Fid> {
 }
 
 #[test]
-fn what_is_given_up_is_not_broken() {
+fn promises_given_up_are_not_broken() {
     let cell = Cell::start();
     let (writer, reader) = (Machine::new(&cell, 1), Machine::new(&cell, 2));
     run(async {

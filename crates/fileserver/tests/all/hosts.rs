@@ -83,7 +83,7 @@ fn another_client_at_a_known_address_is_another_host() {
 }
 
 #[test]
-fn who_gets_a_port_that_a_host_has_left_is_another_host() {
+fn a_reused_port_belongs_to_another_host() {
     let cell = Cell::start();
     let writer = Machine::new(&cell, 1);
     let machine = Machine::new(&cell, 2);

@@ -108,7 +108,7 @@ fn groups_change_at_once_or_when_flushed_or_after_two_hours() {
 }
 
 #[test]
-fn who_is_known_stays_known_while_no_database_can_be_asked() {
+fn known_callers_stay_known_without_databases() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);
     run(async {
@@ -136,7 +136,7 @@ fn who_is_known_stays_known_while_no_database_can_be_asked() {
 }
 
 #[test]
-fn who_is_taken_off_the_list_does_not_stay_while_no_database_can_be_asked() {
+fn a_user_taken_off_the_list_is_gone_without_databases() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);
     run(async {

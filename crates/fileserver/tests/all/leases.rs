@@ -143,7 +143,7 @@ fn a_host_that_looks_at_or_changes_a_leased_directory_waits_until_it_is_given_ba
 
 /// The other machine finds the entries that the holder created and sent after the recall.
 #[test]
-fn what_was_made_under_a_lease_is_told_before_others_look() {
+fn creates_under_a_lease_reach_the_server_before_others_look() {
     let cell = Cell::start();
     let (one, two) = (Machine::new(&cell, 1), Machine::new(&cell, 2));
     run(async {

@@ -119,7 +119,7 @@ async fn write_on(
 
 /// The steps of `vos move`, there and back, while a client writes.
 #[test]
-fn what_a_client_was_told_is_done_moves_along() {
+fn acknowledged_changes_move_with_the_volume() {
     let (here, there, client, other, port) = two();
     let ports = [secured(&here), port];
     run(async {
@@ -281,7 +281,7 @@ fn a_volume_moves_between_partitions_of_one_server() {
 }
 
 #[test]
-fn what_a_server_sends_to_itself_does_not_leave_it() {
+fn calls_of_a_server_to_itself_use_no_network() {
     let (here, _there, client, ..) = two();
     let port = secured(&here);
     here.server.serves_volumes_at(&port);

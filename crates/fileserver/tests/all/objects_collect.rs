@@ -397,7 +397,7 @@ fn seed() -> u64 {
 }
 
 #[test]
-fn what_anybody_names_is_never_collected_and_the_rest_is() {
+fn named_objects_are_never_collected_and_all_others_are() {
     model(seed(), 120, "=> osd, copies=2;");
 }
 
@@ -520,7 +520,7 @@ fn the_young_are_spared_and_a_dry_run_only_lists() {
 }
 
 #[test]
-fn what_a_deleted_volume_had_is_collected_by_the_first_server() {
+fn objects_of_a_deleted_volume_are_collected_by_the_first_server() {
     patiently(async {
         let world = World::new(2, "=> osd, copies=2;").await;
         let fid = world.create("f").await;

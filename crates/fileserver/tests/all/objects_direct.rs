@@ -243,7 +243,7 @@ fn a_store_that_is_given_up_leaves_the_old_bytes_and_frees_the_file() {
 }
 
 #[test]
-fn what_is_given_up_late_takes_nothing_of_the_next_store() {
+fn a_late_removal_takes_nothing_of_the_next_store() {
     run(async {
         // The file has data in only one of two stripes so far.
         let world = World::with_policy(2, "=> osd, stripes=2, ssize=12;").await;
@@ -334,7 +334,7 @@ fn a_store_that_is_not_renewed_is_taken_over() {
 }
 
 #[test]
-fn what_a_store_wrote_that_is_not_renewed_is_given_up() {
+fn a_store_without_renewal_is_given_up() {
     run(async {
         let world = World::new(2).await;
         let old = pattern(1000, 1);
@@ -349,7 +349,7 @@ fn what_a_store_wrote_that_is_not_renewed_is_given_up() {
 }
 
 #[test]
-fn what_a_store_wrote_that_is_refused_at_its_end_is_given_up() {
+fn a_store_that_is_refused_at_its_end_is_given_up() {
     run(async {
         let world = World::new(2).await;
         let old = pattern(1000, 1);
@@ -391,7 +391,7 @@ fn what_a_store_wrote_that_is_refused_at_its_end_is_given_up() {
 }
 
 #[test]
-fn what_a_client_could_not_write_is_stale_and_never_read() {
+fn a_failed_write_of_a_client_is_stale_and_never_read() {
     run(async {
         let world = World::new(2).await;
         let old = pattern(1000, 1);

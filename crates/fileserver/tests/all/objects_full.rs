@@ -97,7 +97,7 @@ fn unreferenced_object() -> ObjectId {
 }
 
 #[test]
-fn what_a_store_wrote_that_found_no_room_is_given_back_at_once() {
+fn a_store_that_finds_no_room_frees_its_objects_at_once() {
     patiently(async {
         let world = World::new("=> osd, stripes=2, ssize=12;", |_| {}).await;
         let fid = world.machine.create(Fid::root(OPEN), "f").await;
@@ -130,7 +130,7 @@ fn what_a_store_wrote_that_found_no_room_is_given_back_at_once() {
 }
 
 #[test]
-fn what_a_repair_made_that_found_no_room_is_not_kept() {
+fn a_repair_that_finds_no_room_keeps_no_object() {
     patiently(async {
         let world = World::new("=> osd, copies=2;", |_| {}).await;
         let fid = world.machine.create(Fid::root(OPEN), "f").await;

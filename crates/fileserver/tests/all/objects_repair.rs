@@ -147,7 +147,7 @@ impl World {
 }
 
 #[test]
-fn what_a_dead_device_had_is_made_elsewhere_and_is_garbage_when_it_returns() {
+fn objects_of_a_dead_device_are_rebuilt_elsewhere_and_are_garbage_at_its_return() {
     patiently(async {
         let world = World::new(4, "=> osd, copies=2;", |_| {}).await;
         let mut files = Vec::new();
@@ -490,7 +490,7 @@ fn an_object_is_moved_on_demand() {
 }
 
 #[test]
-fn what_is_removed_gives_its_room_back_at_once_unless_a_clone_needs_it() {
+fn a_removal_frees_room_unless_a_clone_needs_it() {
     patiently(async {
         let world = World::new(2, "=> osd, stripes=2, ssize=12;", |_| {}).await;
         let bytes = pattern(BIG, 1);

@@ -336,7 +336,7 @@ async fn items_of(volser: &Volser, volume: VolumeId) -> usize {
 }
 
 #[test]
-fn what_leaves_is_noted_before_the_first_of_it_is_read() {
+fn departures_are_noted_before_the_first_read() {
     let (here, there, client, _, port) = two();
     run(async {
         let (_osds, source, target) = without_files(&here, &there).await;

@@ -395,7 +395,7 @@ fn accesses_are_counted() {
 }
 
 #[test]
-fn what_an_earlier_run_left_unfinished_goes() {
+fn unfinished_volumes_of_an_earlier_run_are_removed() {
     let cell = Cell::start();
     let ids = |cell: &Cell| {
         let volumes = cell.partition.volumes(None, 99).unwrap();

@@ -159,7 +159,7 @@ impl DirectoryReply for PaperReply {
 }
 
 #[tokio::test]
-async fn what_is_given_counts_as_looked_up_and_nothing_else_does() {
+async fn only_delivered_entries_count_as_lookups() {
     let cell = TestCell::start(Rights::ALL);
     let client = client(&cell).await;
     for number in 0..120 {
@@ -264,7 +264,7 @@ async fn the_kernel_keeps_a_listing_until_something_in_it_changes() {
 }
 
 #[tokio::test]
-async fn what_breaks_before_the_answer_has_arrived_is_told_after_it() {
+async fn a_break_before_the_answer_is_delivered_after_it() {
     let cell = TestCell::start(Rights::ALL);
     let (reader, writer) = (client(&cell).await, client(&cell).await);
     let file = writer.make("file").await;
@@ -552,7 +552,7 @@ async fn a_listed_cell_is_asked_when_something_in_it_is_looked_at() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_cell_that_was_silent() {
+async fn a_silent_cell_delays_no_later_request() {
     let cell = TestCell::start(Rights::ALL);
     let (network, port) = TestCell::hasty_port(Duration::from_secs(6));
     let mut client = client_on(&cell, port).await;
@@ -594,7 +594,7 @@ async fn nobody_waits_for_a_cell_that_was_silent() {
 }
 
 #[tokio::test]
-async fn what_the_kernel_reads_by_itself_is_another_inode_once_it_is_something_else() {
+async fn a_name_with_another_vnode_is_another_inode() {
     let cell = TestCell::start(Rights::ALL);
     let client = client(&cell).await;
     let file = client.make("file").await;

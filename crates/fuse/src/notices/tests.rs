@@ -142,7 +142,7 @@ async fn names_that_wait_for_directories_delay_no_question() {
 }
 
 #[tokio::test]
-async fn what_changes_while_it_is_told_is_told_again_afterwards() {
+async fn a_change_during_a_notice_causes_another_notice() {
     let bench = Bench::start();
     bench.held.store(true, Ordering::Release);
     bench.notices.put(key(1, 1), false, Notice::Contents);

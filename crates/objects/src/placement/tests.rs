@@ -218,7 +218,7 @@ fn the_same_seed_chooses_the_same() {
 }
 
 #[test]
-fn what_is_full_has_little_room_and_little_of_its_own() {
+fn a_full_partition_has_little_room_and_few_own_bytes() {
     let with = |total, free| {
         let mut device = device(1, 0, 0);
         (device.state.total, device.state.free) = (total, free);

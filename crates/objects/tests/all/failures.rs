@@ -70,7 +70,7 @@ const BUDGET: Duration = Duration::from_secs(2);
 const SLACK: Duration = Duration::from_secs(2);
 
 #[tokio::test]
-async fn where_a_file_server_stands_in_silence_has_one_budget() {
+async fn silence_of_a_file_server_has_one_time_budget() {
     let mut cell = Cell::start(8);
     for shape in [
         striped(1, 1, 65536),
@@ -412,7 +412,7 @@ async fn a_copy_may_take_longer_than_a_device_may_be_silent() {
 }
 
 #[tokio::test]
-async fn who_takes_his_time_reads_to_the_end() {
+async fn a_slow_reader_reads_to_the_end() {
     let cell = Cell::start(1);
     let idle = Duration::from_secs(4);
     cell.devices.set_idle_time(idle);
@@ -429,7 +429,7 @@ async fn who_takes_his_time_reads_to_the_end() {
 }
 
 #[tokio::test]
-async fn who_has_nothing_to_send_for_long_stores_all_the_same() {
+async fn a_client_with_long_pauses_stores_all_bytes() {
     let cell = Cell::start(2);
     let idle = Duration::from_secs(4);
     cell.devices.set_idle_time(idle);

@@ -520,7 +520,7 @@ fn removals_are_soft_until_a_database_says_otherwise() {
 }
 
 #[test]
-fn what_is_removed_softly_comes_back_until_it_is_purged() {
+fn softly_removed_objects_can_return_until_they_are_purged() {
     let cell = Cell::start();
     cell.run(async |cell| {
         let all = capability_for(&cell.keys, &body(1, id(1), MAY_ALL));

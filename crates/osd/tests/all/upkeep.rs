@@ -59,7 +59,7 @@ fn clock_ahead() -> Duration {
 }
 
 #[test]
-fn what_is_removed_softly_is_kept_as_long_as_it_shall_be() {
+fn softly_removed_objects_stay_for_the_set_time() {
     let cell = Cell::start_as(|config| {
         config.clock = clock_ahead;
         config.retention = Duration::from_secs(100_000);
@@ -145,7 +145,7 @@ fn a_full_device_ends_the_oldest_soft_deletes_and_no_more_than_it_needs() {
 }
 
 #[test]
-fn what_never_ended_goes_for_good_where_removals_are_soft() {
+fn unfinished_objects_are_removed_for_good_despite_soft_removal() {
     // No database answers at this address, so removals are soft.
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let cell = Cell::start_with(vec![silent.local_addr().unwrap()]);

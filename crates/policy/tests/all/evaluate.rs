@@ -248,7 +248,7 @@ fn volume_and_directory() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn contradicting_options_are_refused() {
     let id = |id| move |error: &PolicyError| matches!(error, PolicyError::Syntax { id: found, .. } if *found == id);
     assert!(id(3)(&refused(&[(2, "=> osd;"), (3, "=> osd")])));
     assert_eq!(refused(&[(1, "=> osd;")]), PolicyError::Reserved { id: 1 });

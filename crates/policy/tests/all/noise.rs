@@ -114,7 +114,7 @@ fn rule(rng: &mut StdRng) -> Rule {
 }
 
 #[test]
-fn what_is_printed_is_read_back() {
+fn printed_values_parse_to_themselves() {
     let mut rng = StdRng::seed_from_u64(20090525);
     for _ in 0..1000 {
         let count = rng.random_range(0..6);

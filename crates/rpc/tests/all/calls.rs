@@ -59,7 +59,7 @@ fn failures_have_their_codes() {
 }
 
 #[test]
-fn what_was_announced_is_gathered_and_no_more() {
+fn announced_files_are_gathered_and_no_more() {
     run(async {
         let server = Server::start(1);
         let client = Runtime::client_only().unwrap();
@@ -420,7 +420,7 @@ fn echo_packet(cid: u32, value: u64) -> Vec<u8> {
 
 /// Datagrams of several connections in one run arrive at one shard together.
 #[test]
-fn what_comes_to_the_wrong_shard_is_passed_on() {
+fn packets_at_the_wrong_shard_are_passed_on() {
     run(async {
         let server = Server::start(2);
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

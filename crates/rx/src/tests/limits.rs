@@ -153,7 +153,7 @@ fn connections_of_the_same_numbers_are_few() {
 
 /// A connection that was used once takes little memory, even after authentication.
 #[test]
-fn of_idle_connections_those_used_last_are_kept() {
+fn idle_connections_used_last_are_kept() {
     const KEPT: usize = 10;
     let mut desk = Desk::server(Config {
         limits: Limits {
@@ -446,7 +446,7 @@ fn another_address_fails_calls_out_that_were_begun_before() {
 }
 
 #[test]
-fn what_keeps_a_mapping_is_sent_and_not_answered() {
+fn keep_alive_packets_are_sent_and_not_answered() {
     let mut world = World::new(7, Link::default());
     let to = world.nodes[1].address;
     let sent = |world: &World| world.nodes[1].endpoint.statistics().packets_sent;

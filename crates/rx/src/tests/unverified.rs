@@ -278,7 +278,7 @@ fn storms_of_forged_datagrams_are_not_multiplied() {
 
 /// An honest client needs one extra round trip for its first long reply, and none for a short one.
 #[test]
-fn what_an_honest_client_pays() {
+fn the_cost_of_an_honest_client() {
     let link = Link {
         delay: Duration::from_millis(50),
         ..Link::default()

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_filled_in_lies_at_a_multiple_of_4096() {
+    fn filled_bytes_begin_at_a_multiple_of_4096() {
         let mut aligned = Aligned::default();
         for length in [1, 4096, 100_000, KEPT_MAX * 2, 77] {
             aligned.fill(length, |out| out.resize(out.len() + length, 7));

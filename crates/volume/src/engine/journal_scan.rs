@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_stored_is_no_group() {
+    fn the_store_of_a_user_makes_no_group() {
         // A group whose data looks like a later group, at a place where a group could begin.
         let before = BLOCK as usize - (HEADER + 12 + 6 + 5);
         let mut value = vec![0; before];

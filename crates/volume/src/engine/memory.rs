@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_before_does_not_show_in_holes() {
+    fn earlier_reads_do_not_show_in_holes() {
         let mut first = Memory::take(KEPT_BYTES);
         first.bytes_mut().fill(7);
         let start = first.as_ref().as_ptr().addr();

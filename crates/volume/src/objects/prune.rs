@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_does_not_become_zeros_when_others_are_let_go() {
+    fn damaged_blocks_do_not_read_as_zeros_after_a_release() {
         let (store, id) = two_versions();
         damage(&store, id, 10);
         remove_versions(&store, id, &[], 10);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_can_be_cut_off() {
+    fn a_damaged_end_can_be_truncated() {
         let (store, id) = two_versions();
         damage(&store, id, 10);
         store.truncate(id, 10, 12, 0).unwrap().wait().unwrap();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_has_no_block_released_twice() {
+    fn damaged_files_release_no_block_twice() {
         let (store, id) = two_versions();
         let part = Bytes::from(vec![15; 5000]);
         let third = store.write(id, 10, 15, 100_000, &[part]).unwrap();

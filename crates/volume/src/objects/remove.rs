@@ -255,7 +255,7 @@ mod tests {
     use crate::options::Options;
 
     #[test]
-    fn what_was_removed_is_free_when_it_was_reaped() {
+    fn removed_blocks_are_free_after_reaping() {
         let disk = Arc::new(SimDisk::new(64 << 20));
         let store = ObjectStore::open(disk, Options::default()).unwrap();
         // Counts only the room of bodies on the disk; that of journal and tables varies.

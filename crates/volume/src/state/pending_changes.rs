@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_landed_is_swept() {
+    fn finished_work_is_swept() {
         let pending_changes = PendingChanges::default();
         for vnode in 0..10_000 {
             let flight: Arc<Flight> = Arc::default();

@@ -166,7 +166,7 @@ fn a_clone_that_was_left_alone_is_restored_and_released_into() {
 }
 
 #[test]
-fn what_only_a_deleted_head_saw_goes() {
+fn objects_of_a_deleted_head_alone_are_removed() {
     let world = World::new();
     let rw = world.volume();
     write(&rw, "a", 1);
@@ -329,7 +329,7 @@ fn changes_are_refused_and_taken_again() {
 /// Versions that only an open volume sees are found when the volume is dropped, whatever happened
 /// to it meanwhile.
 #[test]
-fn what_was_kept_for_a_reader_goes_with_him() {
+fn versions_kept_for_a_reader_end_with_the_reader() {
     let restored = |world: &World| -> Box<dyn Any> {
         let open = world.volume();
         let before = contents(&open);

@@ -588,7 +588,7 @@ fn a_crash_forgets_what_was_frozen() {
 /// the versions that are kept for the frozen volume would stay forever, and would be taken for the
 /// present ones when it ends.
 #[test]
-fn what_is_kept_for_a_frozen_volume_is_found_when_it_ends() {
+fn versions_kept_for_a_frozen_volume_are_found_at_its_end() {
     let world = World::new();
     let volume = world.volume();
     let files = fill(&volume, 3);

@@ -257,7 +257,7 @@ fn after_a_clean_stop_no_bit_of_the_journal_matters() {
 
 /// A closed partition is dropped later, when another process may have the disk.
 #[test]
-fn what_was_closed_writes_nothing_when_it_is_dropped() {
+fn a_closed_store_writes_nothing_when_dropped() {
     let World { disk, partition } = World::new();
     make(&partition, "f0");
     partition.close().unwrap();

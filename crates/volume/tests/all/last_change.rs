@@ -5,7 +5,7 @@ use crate::common::{World, at, new};
 use cellar_volume::disk::Fault;
 
 #[test]
-fn what_the_journal_never_got_is_never_durable() {
+fn changes_missing_in_the_journal_are_never_durable() {
     let world = World::new();
     let volume = world.volume();
     let root = volume.root();

@@ -104,7 +104,7 @@ fn no_other_holder_gets_reserved_numbers() {
 /// Files of all sizes, directories and links, several in one change, some of them in directories
 /// just made.
 #[test]
-fn what_is_made_is_as_if_made_and_stored() {
+fn a_combined_create_and_store_equals_both_calls() {
     let world = World::new();
     let volume = world.volume();
     let block = reserve(&volume, 100, 10);

@@ -143,7 +143,7 @@ fn nothing_is_replaced_while_the_volume_is_restored() {
 }
 
 #[test]
-fn what_is_removed_says_which_objects_it_had() {
+fn a_removal_names_the_objects_of_the_file() {
     let world = World::new();
     let volume = world.volume();
     file(&volume, b"one", 5);

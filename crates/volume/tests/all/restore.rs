@@ -348,7 +348,7 @@ fn files_beyond_4_gib_keep_their_holes() {
 }
 
 #[test]
-fn what_does_not_fit_the_base_is_refused() {
+fn a_delta_for_another_base_is_refused() {
     let (world, volume, old) = filled();
     let begin = |mode| begin(&world, mode);
     empty_volume(&world.partition, TARGET, VolumeKind::ReadWrite);
@@ -382,7 +382,7 @@ fn what_does_not_fit_the_base_is_refused() {
 }
 
 #[test]
-fn what_can_be_no_volume_is_refused_and_leaves_the_old_one() {
+fn an_impossible_volume_is_refused_and_leaves_the_old_one() {
     let (world, _, old) = filled();
     empty_volume(&world.partition, TARGET, VolumeKind::ReadWrite);
     restore_over(&world.partition, TARGET, &Contents::new(), &old).unwrap();

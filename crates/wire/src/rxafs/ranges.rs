@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_order_is_refused() {
+    fn records_out_of_order_are_refused() {
         for wrong in [
             vec![range(5, 4, true)],
             vec![range(0, 5, true), range(5, 9, false)],

@@ -96,7 +96,7 @@ fn read(bytes: &[u8], piece: usize) -> Result<Vec<Item>, DeltaError> {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_values_are_read_back() {
     let (items, bytes) = sample();
     for piece in [1, 1000, usize::MAX] {
         assert_eq!(read(&bytes, piece).as_ref(), Ok(&items), "by {piece}");
@@ -147,7 +147,7 @@ fn frame(items: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_sound_and_makes_no_sense_is_refused() {
+fn sound_but_senseless_records_are_refused() {
     let word = u32::to_be_bytes;
     let data = |offset: u64| [&word(2)[..], &offset.to_be_bytes(), &word(1), b"x"].concat();
     assert_eq!(read(&frame(&data(0)), 7), Err(DeltaError::Place));

@@ -109,7 +109,7 @@ fn aes_sha2_opens_what_rfc_8009_shows() {
 }
 
 #[test]
-fn what_is_sealed_here_opens_again() {
+fn our_own_tickets_open_again() {
     for enctype in Enctype::ALL {
         let key = SecretKey::new(enctype, &vec![7; enctype.key_length()]).unwrap();
         for length in 0..70 {

@@ -55,7 +55,11 @@ async fn sum(source: &mut Source<'_>, length: u64, of: &Origin) -> Outcome<(usiz
 
 /// The position at which an interrupted copy can continue: the length of the partial copy, if its
 /// last bytes match the origin, otherwise 0.
-pub(super) async fn where_to_go_on(client: &Client, from: &Origin, there: &Origin) -> Outcome<u64> {
+pub(super) async fn resume_position(
+    client: &Client,
+    from: &Origin,
+    there: &Origin,
+) -> Outcome<u64> {
     let length = there.length();
     if length == 0 || length > from.length() {
         return Ok(0);

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_said_is_as_usual() {
+    fn omitted_options_have_their_defaults() {
         let shape = parse("stripes=4,stripe-size=64K,copies=2").unwrap();
         assert_eq!((shape.scheme, shape.stripes), (Scheme::Striped, 4));
         assert_eq!((shape.unit, shape.copies), (64 << 10, 2));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn senseless_values_are_refused() {
         for text in [
             "",
             "stripes",

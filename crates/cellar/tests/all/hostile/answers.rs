@@ -81,7 +81,7 @@ async fn surprises(
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_code() {
+fn impossible_requests_are_refused_with_their_codes() {
     match std::env::var("HOSTILE_PEER") {
         Ok(address) => run(openafs_answers(address.parse().expect("an address"))),
         Err(_) => run(cellar_answers()),

@@ -188,7 +188,7 @@ async fn a_service_that_is_declared_absent() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_asked_for_once() {
+async fn a_missing_name_is_asked_for_once() {
     let server = NameServer::start();
     let dns = server.dns();
     assert_eq!(dns.cell(&name("autorun.inf")).await, None);
@@ -201,7 +201,7 @@ async fn what_is_not_there_is_asked_for_once() {
 }
 
 #[tokio::test]
-async fn what_is_no_domain_is_never_asked_for() {
+async fn a_name_that_is_no_domain_is_never_resolved() {
     let server = NameServer::start();
     let dns = server.dns();
     for no_domain in ["trash", "192.0.2.1", "a..b", "example.org.", "v1.2"] {

@@ -100,7 +100,7 @@ mod tests {
     use crate::disk::{Disk, FileDisk};
 
     #[test]
-    fn what_is_written_directly_is_read_and_overwritten_in_the_usual_way() {
+    fn direct_stores_are_read_and_overwritten_through_the_server() {
         let folder = tempfile::tempdir().unwrap();
         let disk = FileDisk::open(folder.path()).unwrap();
         let file = disk.open("journal.0").unwrap();

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_in_is_there_and_nothing_else() {
+    fn the_map_holds_the_inserted_entries_alone() {
         let mut kept = VnodeSet::default();
         let numbers = [1, 63, 64, 1023, 1024, 77_777, u32::MAX];
         for vnode in numbers {
