@@ -83,8 +83,7 @@ fn show(file: Option<&Path>, daemon: &Command, as_json: bool) -> Outcome {
             (None, Some(ValueSource::EnvVariable)) => "environment".to_owned(),
             (None, _) => "default".to_owned(),
         };
-        let is_switch = matches!(argument.get_action(), clap::ArgAction::SetTrue);
-        let value = value_in(&matches, argument.get_id().as_str(), is_switch);
+        let value = value_of(argument, &matches);
         rows.push((key, value, source));
     }
     if as_json {
@@ -126,8 +125,9 @@ fn names(roles: &[Role]) -> String {
 }
 
 /// The value of an option in the form of the file; null if it has none.
-fn value_in(matches: &ArgMatches, id: &str, is_switch: bool) -> Value {
-    if is_switch {
+pub(crate) fn value_of(argument: &clap::Arg, matches: &ArgMatches) -> Value {
+    let id = argument.get_id().as_str();
+    if matches!(argument.get_action(), clap::ArgAction::SetTrue) {
         return matches.get_flag(id).into();
     }
     let words = matches.get_raw(id).into_iter().flatten();

@@ -44,12 +44,21 @@ impl Daemon {
     }
 }
 
+/// The time of a look at the sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Start,
+    /// The server serves. Its start has forgotten what `--forget` names.
+    Reload,
+}
+
 /// The words to put in front of those of the command line, and the options to keep for later
 /// starts. `given` is the parsed command line.
 pub(crate) fn words(
     daemon: Daemon,
     command: &Command,
     given: &ArgMatches,
+    phase: Phase,
 ) -> Outcome<(Vec<OsString>, LastStart)> {
     // Not every daemon has every option.
     let has = |id: &str| {
@@ -95,7 +104,9 @@ pub(crate) fn words(
     let place = directory.as_deref();
     let mut last = LastStart::load(place.unwrap_or(Path::new(cell_directory::DEFAULT)))?;
     let forgotten = given.get_many::<String>("forget").into_iter().flatten();
-    last.forget(&forgotten.cloned().collect::<Vec<_>>())?;
+    if phase == Phase::Start {
+        last.forget(&forgotten.cloned().collect::<Vec<_>>())?;
+    }
     if !on_line("config")
         && has("config")
         && let Some(file) = last.config()
@@ -166,7 +177,7 @@ mod tests {
     fn words_for(line: &[&str]) -> Vec<String> {
         let line = std::iter::once(&"serve").chain(line);
         let given = command().try_get_matches_from(line).expect("line");
-        let (words, _last) = words(Daemon::Serve, &command(), &given).expect("words");
+        let (words, _last) = words(Daemon::Serve, &command(), &given, Phase::Start).expect("words");
         let words = words.into_iter();
         words
             .map(|word| word.into_string().expect("text"))

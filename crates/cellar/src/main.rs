@@ -3,12 +3,13 @@
 //! Each command is a module that parses only its own options, calls one of the role or client
 //! crates, and prints. All errors become a [`failure::Failure`] here, in one place.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tracing_subscriber::EnvFilter;
 
 mod cell_directory;
 mod check;
@@ -21,6 +22,7 @@ mod files;
 mod identity;
 mod key;
 mod last_start;
+mod log;
 mod login;
 mod metrics;
 mod mount;
@@ -30,6 +32,7 @@ mod output;
 mod panics;
 mod progress;
 mod quantities;
+mod reload;
 mod rxperf;
 mod serve;
 mod service_manager;
@@ -43,7 +46,9 @@ mod tokens;
 mod up;
 
 use daemon::Daemon;
-use failure::Outcome;
+use failure::{Failure, Outcome};
+use last_start::LastStart;
+use log::LogFormat;
 
 /// A whole AFS cell in one program.
 ///
@@ -72,14 +77,6 @@ struct Cli {
     log: Option<String>,
     #[command(subcommand)]
     command: Command,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum LogFormat {
-    /// Lines for people.
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 #[derive(Debug, Subcommand)]
@@ -252,19 +249,19 @@ impl Command {
                 // The report lists the failed calls. A run with a failed call is not a measurement.
                 Bench::Rxafs(options) => match cellar_bench::rxafs::run(&options)? {
                     0 => Ok(()),
-                    failed => Err(failure::Failure::new(format!("{failed} calls failed"))),
+                    failed => Err(Failure::new(format!("{failed} calls failed"))),
                 },
                 Bench::Walk(options) => match cellar_bench::walk::run(&options)? {
                     0 => Ok(()),
-                    failed => Err(failure::Failure::new(format!("{failed} vnodes failed"))),
+                    failed => Err(Failure::new(format!("{failed} vnodes failed"))),
                 },
                 Bench::MakeVolumes(options) => match cellar_bench::make_volumes::run(&options)? {
                     0 => Ok(()),
-                    failed => Err(failure::Failure::new(format!("{failed} volumes failed"))),
+                    failed => Err(Failure::new(format!("{failed} volumes failed"))),
                 },
                 Bench::FirstAnswer(options) => match cellar_bench::first_answer::run(&options)? {
                     0 => Ok(()),
-                    silent => Err(failure::Failure::new(format!("{silent} not answered for"))),
+                    silent => Err(Failure::new(format!("{silent} not answered for"))),
                 },
                 Bench::Objects(options) => Ok(cellar_bench::objects::run(&options)?),
             },
@@ -280,7 +277,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(failure) => return failure.report(&name),
     };
-    start_log(&cli);
+    log::start(cli.log_format, cli.log.as_deref(), usual_log(&cli.command));
     panics::log_in_one_line();
     allow_descriptors();
     match cli.command.run() {
@@ -301,22 +298,39 @@ fn command_of(daemon: Daemon) -> clap::Command {
     found.unwrap_or_else(|| clap::Command::new(daemon.word()))
 }
 
-/// If the command is a daemon, parses the command line again, behind the words of its other
-/// sources.
-fn with_settings(cli: Cli, given: &ArgMatches) -> Outcome<Cli> {
-    let daemon = match &cli.command {
-        Command::Up(_) => Daemon::Up,
-        Command::Serve(_) => Daemon::Serve,
-        _ => return Ok(cli),
-    };
-    let Some(given) = given.subcommand_matches(daemon.word()) else {
-        return Ok(cli);
-    };
-    let (words, last_start) = daemon::words(daemon, &command_of(daemon), given)?;
+/// The daemon of a command line.
+fn daemon_of(command: &Command) -> Option<Daemon> {
+    match command {
+        Command::Up(_) => Some(Daemon::Up),
+        Command::Serve(_) => Some(Daemon::Serve),
+        _ => None,
+    }
+}
+
+/// The command line of a daemon behind the words of its other sources, and the options to keep.
+fn full_line(
+    daemon: Daemon,
+    given: &ArgMatches,
+    phase: daemon::Phase,
+) -> Outcome<(Vec<OsString>, LastStart)> {
     let mut line: Vec<_> = std::env::args_os().collect();
+    let Some(given) = given.subcommand_matches(daemon.word()) else {
+        return Ok((line, LastStart::default()));
+    };
+    let (words, last_start) = daemon::words(daemon, &command_of(daemon), given, phase)?;
     let command = line.iter().position(|word| word == daemon.word());
     let behind = command.map_or(line.len(), |at| at + 1);
     line.splice(behind..behind, words);
+    Ok((line, last_start))
+}
+
+/// If the command is a daemon, parses the command line again, behind the words of its other
+/// sources.
+fn with_settings(cli: Cli, given: &ArgMatches) -> Outcome<Cli> {
+    let Some(daemon) = daemon_of(&cli.command) else {
+        return Ok(cli);
+    };
+    let (line, last_start) = full_line(daemon, given, daemon::Phase::Start)?;
     let mut cli = parsed(&Cli::command().get_matches_from(line));
     match &mut cli.command {
         Command::Up(options) => options.last_start = last_start,
@@ -324,6 +338,31 @@ fn with_settings(cli: Cli, given: &ArgMatches) -> Outcome<Cli> {
         _ => {}
     }
     Ok(cli)
+}
+
+/// The value of each key of the running daemon, read again from all sources.
+///
+/// # Errors
+/// A file is wrong; or the command has no configuration.
+fn values_of_keys() -> Outcome<BTreeMap<String, serde_json::Value>> {
+    let given = Cli::command().try_get_matches().map_err(Failure::usage)?;
+    let cli = Cli::from_arg_matches(&given).map_err(Failure::usage)?;
+    let Some(daemon) = daemon_of(&cli.command) else {
+        return Ok(BTreeMap::new());
+    };
+    let (line, _) = full_line(daemon, &given, daemon::Phase::Reload)?;
+    let all = Cli::command().try_get_matches_from(line);
+    let all = all.map_err(Failure::usage)?;
+    let command = command_of(daemon);
+    let values = all.subcommand_matches(daemon.word()).map(|all| {
+        let keys = settings::keys(&command);
+        let value = |key: &clap::Arg| {
+            let name = key.get_long().unwrap_or_default();
+            (name.to_owned(), config::value_of(key, all))
+        };
+        keys.map(value).collect()
+    });
+    Ok(values.unwrap_or_default())
 }
 
 /// Raises the limit of open descriptors to the most that the system allows. The usual 1,024 are
@@ -339,8 +378,9 @@ fn allow_descriptors() {
     }
 }
 
-fn start_log(cli: &Cli) {
-    let usual = match &cli.command {
+/// The filter of a command's log, if none is named.
+fn usual_log(command: &Command) -> &'static str {
+    match command {
         Command::Up(_) | Command::Serve(_) => "info",
         Command::Osd(words) if osd_serve::is_server_command(&words.words) => "info",
         Command::Rxperf(_) | Command::Bench(_) => "warn",
@@ -348,22 +388,6 @@ fn start_log(cli: &Cli) {
         Command::Mount(_) => "warn,cellar_client::reach=info,cellar_rpc::socket=error",
         // Every user except root has small socket buffers; a warning would tell the user nothing.
         _ => "warn,cellar_rpc::socket=error",
-    };
-    let wanted = cli.log.as_deref().unwrap_or(usual);
-    let filter = EnvFilter::try_new(wanted).unwrap_or_else(|error| {
-        eprintln!("cellar: --log {wanted}: {error}; logging {usual}");
-        EnvFilter::new(usual)
-    });
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_writer(std::io::stderr)
-        // Without this the log would panic when standard error is closed, for instance after the
-        // terminal is gone.
-        .log_internal_errors(false);
-    match cli.log_format {
-        LogFormat::Text => log.with_target(false).compact().init(),
-        LogFormat::Json => log.json().init(),
     }
 }
 

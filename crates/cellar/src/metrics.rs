@@ -20,7 +20,7 @@ mod server;
 pub(crate) mod snapshot;
 mod token;
 
-pub(crate) use server::Pages;
+pub(crate) use server::{Metrics, Pages};
 use token::Token;
 
 /// The place of a daemon's metrics, and their readers.

@@ -20,10 +20,11 @@ use cellar_rpc::{PortConfig, Runtime, RuntimeConfig};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use crate::cell_directory::CellDirectory;
-use crate::daemon::{self, Daemon};
+use crate::daemon::{self, Daemon, Phase};
 use crate::failure::{Failure, Outcome};
 use crate::last_start::LastStart;
-use crate::service_manager::Announced;
+use crate::reload::Reloader;
+use crate::service_manager::{self, Announced};
 use crate::stop_signals::StopSignals;
 use crate::up::parts::Parts;
 use crate::up::{addresses, banner, damaged, durability, join, lock, narrow, osds, ports, upkeep};
@@ -100,7 +101,8 @@ pub(crate) fn run(words: &[String]) -> Outcome {
         parsed.unwrap_or_else(|error| error.exit())
     };
     let mut line: Vec<OsString> = words.iter().map(OsString::from).collect();
-    let (kept, last_start) = daemon::words(Daemon::OsdServe, &command, &parsed(&line))?;
+    let (kept, last_start) =
+        daemon::words(Daemon::OsdServe, &command, &parsed(&line), Phase::Start)?;
     line.splice(1..1, kept);
     let options = Options::from_arg_matches(&parsed(&line)).unwrap_or_else(|error| error.exit());
     serve(Options {
@@ -221,7 +223,10 @@ pub(crate) fn serve(mut options: Options) -> Outcome {
     }
     println!("Ctrl-C stops it; the same command without --join starts it again.");
     let announced = Announced::ready(vec![port]);
-    let signal = signals.wait();
+    let mut reloader = Reloader::new(crate::values_of_keys);
+    let signal = signals.wait(|| {
+        service_manager::reload(|| reloader.reload(metrics.as_ref()));
+    });
     tracing::info!(signal, "stopping");
     announced.stopping();
     drop(metrics);

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `READY=1` | the daemon serves |
 //! | `WATCHDOG=1` | twice in each `WatchdogSec=`, while every network thread answers |
+//! | `RELOADING=1` | the daemon reads its configuration again; `READY=1` follows |
 //! | `STOPPING=1` | a clean stop begins |
 //!
 //! Without a service manager (`NOTIFY_SOCKET` is not set) there are no messages. A message that
@@ -21,6 +22,16 @@ pub(crate) fn tell(state: &[NotifyState<'_>]) {
     if let Err(cause) = sd_notify::notify(state) {
         tracing::warn!(%cause, "the service manager cannot be told");
     }
+}
+
+/// Reads the configuration again by `work`, between the messages about it.
+pub(crate) fn reload(work: impl FnOnce()) {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(cause) => tracing::warn!(%cause, "the service manager cannot be told of a reload"),
+    }
+    work();
+    tell(&[NotifyState::Ready]);
 }
 
 /// A daemon that has told the service manager that it serves.

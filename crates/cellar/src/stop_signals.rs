@@ -1,4 +1,6 @@
-//! The signals that end a program that serves: SIGINT (Ctrl-C), SIGTERM, and SIGHUP for a mount.
+//! The signals to a program that serves: SIGINT (Ctrl-C) and SIGTERM end it. SIGHUP ends a mount. A
+//! server with a terminal ends too, because SIGHUP means that the terminal was closed. A server
+//! without a terminal reads its configuration again.
 //!
 //! A program listens before it announces that it serves. Between the two, a signal would end it
 //! without a clean stop. A shell starts background jobs with SIGINT ignored, so that signal would
@@ -13,6 +15,17 @@ pub(crate) struct StopSignals {
     runtime: tokio::runtime::Runtime,
     interrupt: Signal,
     terminate: Signal,
+    /// `None`: SIGHUP is ignored, as under `nohup`.
+    hangup: Option<Signal>,
+    /// Whether the process has a terminal that may be closed.
+    has_terminal: bool,
+}
+
+/// A signal to a server.
+enum Event {
+    Reload,
+    /// The name of the signal.
+    Stop(&'static str),
 }
 
 impl StopSignals {
@@ -27,35 +40,64 @@ impl StopSignals {
         let entered = runtime.enter();
         let interrupt = signal(SignalKind::interrupt())?;
         let terminate = signal(SignalKind::terminate())?;
+        let hangup = match ignores_hangup() {
+            true => None,
+            false => Some(signal(SignalKind::hangup())?),
+        };
         drop(entered);
         Ok(Self {
             runtime,
             interrupt,
             terminate,
+            hangup,
+            has_terminal: std::fs::File::open("/dev/tty").is_ok(),
         })
     }
 
-    /// Waits for a signal, and returns its name. After that, the next signal ends the process at
-    /// once.
-    pub(crate) fn wait(self) -> &'static str {
-        let Self {
-            runtime,
-            mut interrupt,
-            mut terminate,
-        } = self;
-        let name = runtime.block_on(next(&mut interrupt, &mut terminate));
+    /// Waits for a signal that ends the server, and returns its name. After that, the next such
+    /// signal ends the process at once. Until then, each SIGHUP calls `reload`.
+    pub(crate) fn wait(mut self, mut reload: impl FnMut()) -> &'static str {
+        let name = loop {
+            match self.next() {
+                Event::Reload => reload(),
+                Event::Stop(name) => break name,
+            }
+        };
         std::thread::spawn(move || {
-            runtime.block_on(next(&mut interrupt, &mut terminate));
+            while matches!(self.next(), Event::Reload) {}
             std::process::exit(130);
         });
         name
     }
+
+    fn next(&mut self) -> Event {
+        let Self {
+            runtime,
+            interrupt,
+            terminate,
+            hangup,
+            has_terminal,
+        } = self;
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => Event::Stop("interrupt"),
+                _ = terminate.recv() => Event::Stop("terminate"),
+                () = hung_up(hangup) => match has_terminal {
+                    true => Event::Stop("hangup"),
+                    false => Event::Reload,
+                },
+            }
+        })
+    }
 }
 
-async fn next(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str {
-    tokio::select! {
-        _ = interrupt.recv() => "interrupt",
-        _ = terminate.recv() => "terminate",
+/// Waits for SIGHUP, unless it is ignored.
+async fn hung_up(hangup: &mut Option<Signal>) {
+    match hangup {
+        Some(hangup) => {
+            hangup.recv().await;
+        }
+        None => std::future::pending().await,
     }
 }
 
@@ -85,17 +127,11 @@ impl MountSignals {
 
     /// Waits for a signal.
     pub(crate) async fn next(&mut self) {
-        // SIGHUP means that the terminal was closed.
-        let hung_up = async {
-            match &mut self.hangup {
-                Some(hangup) => hangup.recv().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
-            _ = hung_up => {}
+            // SIGHUP means that the terminal was closed.
+            () = hung_up(&mut self.hangup) => {}
         }
     }
 }

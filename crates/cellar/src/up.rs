@@ -49,8 +49,9 @@ use crate::default_directory;
 use crate::failure::{Failure, Outcome};
 use crate::last_start::LastStart;
 use crate::osd_serve;
+use crate::reload::Reloader;
 use crate::serve::{self, Role};
-use crate::service_manager::Announced;
+use crate::service_manager::{self, Announced};
 use crate::stop_signals::StopSignals;
 
 // A later option overrides an earlier one: the words of a configuration file come first.
@@ -305,7 +306,13 @@ pub(crate) fn run(mut options: Options) -> Outcome {
         tracing::info!(place = %metrics.place(), "metrics are served");
     }
     let announced = Announced::ready(running.ports());
-    let signal = signals.wait();
+    let mut reloader = Reloader::new(crate::values_of_keys);
+    let signal = signals.wait(|| {
+        service_manager::reload(|| {
+            reloader.reload(metrics.as_ref());
+            join::note_moved_databases(&directory.server_etc(), &identity);
+        });
+    });
     tracing::info!(signal, "stopping");
     announced.stopping();
     drop(metrics);

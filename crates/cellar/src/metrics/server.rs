@@ -4,7 +4,7 @@
 //! threads are busy.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::RwLock;
 use prometheus_client::encoding::prometheus_text;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
@@ -53,7 +54,11 @@ pub(crate) struct Metrics {
     thread: Option<thread::JoinHandle<()>>,
     socket: Option<PathBuf>,
     place: MetricsAddress,
+    token: SharedToken,
 }
+
+/// The token that readers need now.
+type SharedToken = Arc<RwLock<Option<Token>>>;
 
 impl Drop for Metrics {
     fn drop(&mut self) {
@@ -75,17 +80,22 @@ impl MetricsOptions {
             return Ok(None);
         };
         let token = self.metrics_token.as_deref().map(Token::read).transpose()?;
-        if let MetricsAddress::Port(address) = place
-            && !address.ip().is_loopback()
-            && token.is_none()
-        {
-            return Err(Failure::usage(format!(
+        check_token(place, token.as_ref())?;
+        Reserved::new(place, token).map(Some)
+    }
+}
+
+/// Refuses an address that other machines can reach, if there is no token.
+fn check_token(place: &MetricsAddress, token: Option<&Token>) -> Outcome {
+    match place {
+        MetricsAddress::Port(address) if !address.ip().is_loopback() && token.is_none() => {
+            Err(Failure::usage(format!(
                 "--metrics {place}: other machines can reach this address; add --metrics-token FILE, \
                  or use 127.0.0.1:{}",
                 address.port()
-            )));
+            )))
         }
-        Reserved::new(place, token).map(Some)
+        _ => Ok(()),
     }
 }
 
@@ -140,9 +150,10 @@ impl Reserved {
             MetricsAddress::Socket(path) => Some(path.clone()),
         };
         let place = self.place.clone();
+        let token: SharedToken = Arc::new(RwLock::new(self.token));
         let site = Arc::new(Site {
             pages,
-            token: self.token,
+            token: token.clone(),
         });
         let listener = self.listener;
         let thread = thread::Builder::new()
@@ -161,11 +172,23 @@ impl Reserved {
             thread: Some(thread),
             socket,
             place,
+            token,
         })
     }
 }
 
 impl Metrics {
+    /// Reads the token again; later requests need the new one.
+    ///
+    /// # Errors
+    /// The file holds no token, or one is needed. The old token stays in force.
+    pub(crate) fn read_token(&self, file: Option<&Path>) -> Outcome {
+        let token = file.map(Token::read).transpose()?;
+        check_token(&self.place, token.as_ref())?;
+        *self.token.write() = token;
+        Ok(())
+    }
+
     /// The place where it serves, with the port that the system chose.
     pub(crate) fn place(&self) -> &MetricsAddress {
         &self.place
@@ -174,7 +197,7 @@ impl Metrics {
 
 struct Site {
     pages: Arc<dyn Pages>,
-    token: Option<Token>,
+    token: SharedToken,
 }
 
 async fn accept(listener: Listener, site: Arc<Site>) {
@@ -258,7 +281,8 @@ impl Site {
             "/readyz" => return self.ready(),
             _ => (),
         }
-        if let Some(token) = &self.token {
+        let token = self.token.read().clone();
+        if let Some(token) = token {
             let sent = request.headers().get(AUTHORIZATION);
             if !token.is_in(sent.map(HeaderValue::as_bytes)) {
                 let text = "The metrics need a token: 'Authorization: Bearer TOKEN'.\n";

@@ -13,7 +13,7 @@ use std::path::Path;
 use cellar_client::cell::parse_cell_serv_db;
 use cellar_client::{Cell, CellName, Ports};
 
-use crate::cell_directory::replace_file;
+use crate::cell_directory::{Identity, replace_file};
 use crate::failure::{Failure, Outcome};
 
 /// The files of a server's configuration directory. Without the first two there is no cell to join.
@@ -51,6 +51,25 @@ pub(crate) fn cell_of(server_etc: &Path, ports: Ports) -> Outcome<Cell> {
         ))
     })?;
     Ok(Cell { ports, ..cell })
+}
+
+/// Logs that `CellServDB` names other database servers than those in use. They are used after a
+/// restart, because calls and registrations are bound to the present ones.
+pub(crate) fn note_moved_databases(server_etc: &Path, identity: &Identity) {
+    if identity.part.has_databases() {
+        return;
+    }
+    match cell_of(server_etc, identity.cell.ports) {
+        Ok(cell) if cell == identity.cell => {}
+        Ok(cell) => {
+            let servers = cell.database_servers;
+            tracing::warn!(
+                ?servers,
+                "the change of CellServDB or ThisCell needs a restart"
+            );
+        }
+        Err(failure) => tracing::error!(%failure, "the cell's database servers stay the same"),
+    }
 }
 
 /// Copies a configuration directory. Existing files are replaced.

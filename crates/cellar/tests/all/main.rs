@@ -23,6 +23,7 @@ mod objects_upkeep;
 mod objects_volumes;
 mod osd;
 mod refill;
+mod reload;
 mod serve;
 mod service_manager;
 mod status;
