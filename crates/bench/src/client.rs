@@ -93,7 +93,7 @@ impl Client {
     }
 
     /// Creates another connection to the file server, which must be authenticated again.
-    pub(crate) fn connect_anew(&self) -> Connection {
+    pub(crate) fn reconnect(&self) -> Connection {
         let service = rxafs::PACKAGE.service_id;
         self.port
             .connect_with(self.file_server, service, self.security.clone(), options())

@@ -189,7 +189,7 @@ impl Worker {
                 self.client.protection.call(&pr::NameToID { names }).await?;
             }
             Operation::NewConnection => {
-                let connection = self.client.connect_anew();
+                let connection = self.client.reconnect();
                 connection.call(&rxafs::GetTime {}).await?;
             }
             Operation::Mixed => {

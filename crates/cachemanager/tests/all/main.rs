@@ -285,7 +285,7 @@ async fn a_file_that_others_cut_below_what_is_dirty_can_be_read() {
 }
 
 #[tokio::test]
-async fn a_change_whose_answer_nobody_waited_for_is_seen() {
+async fn a_change_with_an_abandoned_answer_is_seen() {
     let bench = Bench::start();
     let a = bench.client().await;
     let root = bench.volume.root();

@@ -120,7 +120,7 @@ async fn behind(
 }
 
 #[tokio::test]
-async fn after_a_silence_a_server_is_asked_anew_and_promises_last_until_it_is_heard() {
+async fn after_a_silence_a_server_is_asked_again_and_promises_last_until_its_answer() {
     let bench = Bench::start();
     let a = bench.client().await;
     let file = a.make("file").await;

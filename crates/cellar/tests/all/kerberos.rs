@@ -410,7 +410,7 @@ fn tokens_run_out_and_are_kept_fresh() {
 }
 
 #[test]
-fn a_user_of_another_realm_enters_himself_where_the_cell_lets_him() {
+fn a_user_of_another_realm_can_register_if_the_cell_permits() {
     let Some(realm) = Realm::new("test.cell") else {
         return;
     };

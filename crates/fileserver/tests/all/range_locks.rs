@@ -105,7 +105,7 @@ fn a_read_only_volume_has_ranges_to_read_and_keeps_none() {
 }
 
 #[test]
-fn an_owner_releases_only_what_is_his() {
+fn an_owner_releases_only_its_own_locks() {
     with_file(async |_, [one, two], fid| {
         let mine = range(0, 9, true);
         assert_eq!(said(one, hold(fid, 1, 2, &[mine])).await, 0);
