@@ -12,6 +12,7 @@ mod error;
 pub mod fs;
 mod host_names;
 mod json;
+pub mod load;
 pub mod osd;
 pub mod pts;
 pub mod status;

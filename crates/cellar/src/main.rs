@@ -43,6 +43,7 @@ mod status;
 mod stop_signals;
 mod suite;
 mod tokens;
+mod top;
 mod up;
 
 use daemon::Daemon;
@@ -142,6 +143,8 @@ enum Command {
     Osd(Words),
     /// Show how a cell is: its servers, partitions, devices and volumes.
     Status(status::Options),
+    /// Show the volumes, users and client machines that cause load.
+    Top(top::Options),
     /// Check this machine as a server or client of a cell, and say how to mend it.
     Check(check::Options),
     /// Show every counter of a running cell.
@@ -213,6 +216,7 @@ impl Command {
             Self::Osd(_) => return "osd".to_owned(),
             Self::Status(_) => "status",
             Self::Check(_) => "check",
+            Self::Top(_) => "top",
             Self::Statistics(_) => "statistics",
             Self::Rxperf(_) => "rxperf",
             Self::Bench(_) => "bench",
@@ -243,6 +247,7 @@ impl Command {
             Self::Osd(words) => block_on(suite::osd::run(words.words)),
             Self::Status(options) => block_on(status::run(options)),
             Self::Check(options) => block_on(check::run(options)),
+            Self::Top(options) => block_on(top::run(options)),
             Self::Statistics(options) => block_on(statistics::run(options)),
             Self::Rxperf(options) => block_on(rxperf::run(options)),
             Self::Bench(options) => match options.what {

@@ -16,6 +16,7 @@ mod delta_out;
 mod dump;
 mod forward;
 mod list;
+mod load;
 mod partitions;
 mod progress;
 mod refill;

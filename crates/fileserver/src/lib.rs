@@ -29,6 +29,7 @@ mod file_server;
 pub mod host;
 mod leases;
 pub mod limits;
+mod load;
 mod locations;
 pub mod lock;
 mod network;

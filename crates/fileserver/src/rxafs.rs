@@ -40,9 +40,11 @@ use std::time::Duration;
 use cellar_rpc::IncomingCall;
 use cellar_wire::serve::CallHandler;
 use cellar_wire::{AbortCode, Package, rxafs};
+use tokio::time::Instant;
 
 use crate::abort_map::Refusal;
 use crate::figures::Counters;
+use crate::load;
 use crate::locations::KnownLocations;
 use crate::service::{CallResult, Handlers};
 use crate::services::FileServices;
@@ -65,7 +67,10 @@ impl Handlers for FileService {
     }
 
     async fn dispatch(&self, opcode: u32, call: &mut IncomingCall) -> CallResult {
-        rxafs::serve(self, opcode, call).await
+        let begun = Instant::now();
+        let (outcome, note) = load::observe(rxafs::serve(self, opcode, call)).await;
+        self.services.load.add(&note, begun.elapsed());
+        outcome
     }
 
     fn ended(&self, procedure: Option<usize>, outcome: &CallResult, took: Duration) {

@@ -10,6 +10,7 @@
 //! | [`Volumes`] | partitions and volumes, and their states for clients |
 //! | [`Objects`] | files whose bytes are in objects |
 //! | `Statistics` | counters |
+//! | [`Load`] | the busiest volumes, users and client machines |
 //!
 //! The services of the ports hold this state, and it does not know them: `file_server.rs` brings
 //! both together.
@@ -25,6 +26,7 @@ use crate::callbacks::Callbacks;
 use crate::config::Config;
 use crate::figures::Counters;
 use crate::limits::{HOUSEKEEPING_INTERVAL, SWEEP_INTERVAL, TRANSACTION_SWEEP_INTERVAL};
+use crate::load::Load;
 use crate::locations::{KnownLocations, ListedSites};
 use crate::network::Networks;
 use crate::protection::Protection;
@@ -70,12 +72,14 @@ impl Server {
         let sessions = Sessions::new(&config, protection, networks.clone(), callbacks.clone());
         let sessions = Arc::new(sessions);
         let stopping = Stopping::default();
+        let load = Arc::<Load>::default();
         let for_files = FileServices {
             sessions: sessions.clone(),
             callbacks: callbacks.clone(),
             volumes: volumes.clone(),
             objects: objects.clone(),
             statistics: Statistics::new(),
+            load: load.clone(),
         };
         let for_volumes = VolumeServices {
             sessions: sessions.clone(),
@@ -84,6 +88,7 @@ impl Server {
             objects: objects.clone(),
             transactions: Transactions::default(),
             scrubs: Scrubs::default(),
+            load,
             networks: networks.clone(),
             authority: config.authority.clone(),
             clock: config.clock.clone(),

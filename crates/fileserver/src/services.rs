@@ -18,6 +18,7 @@ use cellar_wire::ids::AfsTime;
 use crate::afsvol::{Scrubs, Transactions};
 use crate::callbacks::Callbacks;
 use crate::config::WallClock;
+use crate::load::Load;
 use crate::network::Networks;
 use crate::session::Sessions;
 use crate::statistics::Statistics;
@@ -30,6 +31,7 @@ pub(crate) struct FileServices {
     pub(crate) volumes: Arc<Volumes>,
     pub(crate) objects: Arc<Objects>,
     pub(crate) statistics: Statistics,
+    pub(crate) load: Arc<Load>,
 }
 
 /// The services for calls of administrators and other servers about volumes.
@@ -40,6 +42,8 @@ pub(crate) struct VolumeServices {
     pub(crate) objects: Arc<Objects>,
     pub(crate) transactions: Transactions,
     pub(crate) scrubs: Scrubs,
+    /// Answers GetLoad.
+    pub(crate) load: Arc<Load>,
     pub(crate) networks: Arc<Networks>,
     /// Makes tickets for calls to other servers.
     pub(crate) authority: Option<Authority>,

@@ -36,6 +36,7 @@ use crate::callbacks::Callbacks;
 use crate::config::{Config, WallClock};
 use crate::host::{Host, HostSlot, NotReady, canonical};
 use crate::limits::{CPS_REFRESH, CPS_RETRY, SUPERUSER_REFRESH};
+use crate::load;
 use crate::network::Networks;
 use crate::protection::{Protection, ProtectionError};
 
@@ -147,6 +148,12 @@ impl Session {
     /// The caller's id.
     pub(crate) fn id(&self) -> ViceId {
         self.client.identity.id
+    }
+
+    /// Enters the caller into the call's note.
+    fn note_load(&self) {
+        let host = self.client.host.as_ref();
+        load::note_caller(self.id(), host.map(|host| host.address().ip()));
     }
 
     /// The host that keeps its promises when the caller makes a change.
@@ -273,10 +280,10 @@ impl Sessions {
             && self.is_fresh(&client, now)
         {
             host.note_call(now, true);
-            return Session::of(client, now);
+            return Session::of(client, now).inspect(Session::note_load);
         }
         let client = self.introduce(call, now).await?;
-        Session::of(client, now)
+        Session::of(client, now).inspect(Session::note_load)
     }
 
     /// Whether errors travel to the caller as universal errno codes.

@@ -14,6 +14,7 @@ use cellar_wire::ids::{Fid, PartitionId, VolumeId};
 use parking_lot::RwLock;
 
 use crate::abort_map::Refusal;
+use crate::load;
 pub(crate) use cellar_fileobjects::Attached;
 
 /// The restriction that a volume transaction puts on clients.
@@ -119,6 +120,7 @@ impl Volumes {
         if id.0 == 0 {
             return Err(Refusal::NoFid);
         }
+        load::note_volume(id);
         let found = self.find(id)?;
         if self.exceptions.load(Ordering::Acquire) > 0 {
             self.check_special(id, want, found.as_ref())?;

@@ -13,6 +13,7 @@ use crate::package::package;
 mod constants;
 mod delta;
 mod info;
+mod load;
 mod partition;
 mod scrub;
 mod usage;
@@ -20,6 +21,7 @@ mod usage;
 pub use constants::*;
 pub use delta::*;
 pub use info::{TransDebugInfo, VolserStatus, VolumeInfo, VolumeInfoX, VolumeName};
+pub use load::*;
 pub use partition::{
     DestServer, DiskPartition, DiskPartition64, Replica, RestoreCookie, VolumeSize,
 };
@@ -143,4 +145,7 @@ package! {
     /// Cellar extension: returns statistics of the files of a volume, by size and by location; see
     /// [`Usage`].
     1128614918 Traverse { partition: i32, volume: VolumeId } -> TraverseReply { usage: Usage };
+    /// Cellar extension: returns the volumes, users or client machines (`LOAD_*`) with the most
+    /// calls of clients. For superusers. Other values of `kind`: EINVAL.
+    1128614919 GetLoad { kind: u32 } -> GetLoadReply { entries: List<LoadEntry, LOAD_ENTRIES_MAX> };
 }

@@ -27,4 +27,5 @@ mod reload;
 mod serve;
 mod service_manager;
 mod status;
+mod top;
 mod vos;

@@ -27,6 +27,7 @@ use super::common::{run, status_and_access};
 use super::promise::with_promise;
 use crate::abort_map::Refusal;
 use crate::limits::FETCH_PIECE_BYTES;
+use crate::load;
 use crate::services::FileServices;
 use crate::session::Session;
 use crate::statistics::Direction;
@@ -265,6 +266,7 @@ async fn send(
             break Err(Refusal::Call(code));
         }
     };
+    load::note_bytes(sent);
     services
         .statistics
         .transfer(Direction::Fetch, sent, outcome.is_ok(), begun.elapsed());
@@ -294,6 +296,7 @@ async fn send_objects(
             Err(failure) => break Err(failure.into()),
         }
     };
+    load::note_bytes(sent);
     services
         .statistics
         .transfer(Direction::Fetch, sent, outcome.is_ok(), begun.elapsed());

@@ -45,6 +45,7 @@ use crate::callback::Pending;
 use crate::callbacks::Touched;
 use crate::host::HostSlot;
 use crate::limits::{MAKE_AT_ONCE, MAKE_CHANGE_BYTES, STORE_SLACK_BLOCKS};
+use crate::load;
 use crate::services::FileServices;
 use crate::session::Session;
 use crate::statistics::Direction;
@@ -494,6 +495,7 @@ impl Job {
 
     fn count_bytes(&self, create: &CreateRequest, whole: bool) {
         let (bytes, took): (u64, Duration) = (create.length.into(), self.begun.elapsed());
+        load::note_bytes(bytes);
         let statistics = &self.services.statistics;
         statistics.transfer(Direction::Store, bytes, whole, took);
     }

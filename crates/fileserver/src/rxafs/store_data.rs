@@ -35,6 +35,7 @@ use super::FileService;
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::STORE_ATTEMPTS;
+use crate::load;
 use crate::services::FileServices;
 use crate::session::Session;
 use crate::statistics::Direction;
@@ -147,6 +148,7 @@ async fn store(
     };
     trace(&asked, left, &outcome, begun);
     let whole = outcome.is_ok();
+    load::note_bytes(asked.length - left);
     services
         .statistics
         .transfer(Direction::Store, asked.length, whole, begun.elapsed());
