@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cellar_client::{Cell, Client};
 use cellar_rpc::{CallError, CallOptions, Connection};
 use cellar_wire::ids::PartitionId;
-use cellar_wire::{Package, Procedure, afsosd, afsvol, rxafs};
-use futures_util::future::{join_all, join3};
+use cellar_wire::{AbortCode, Package, Procedure, afsosd, afsvol, rxafs};
+use futures_util::future::{join, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
 use super::volumes::{Found, examine};
@@ -83,13 +83,24 @@ async fn ask_one(
         partitions: None,
         repairs: None,
     };
-    let mut addresses: FuturesUnordered<_> = listed
-        .addresses
+    // Both servers are asked at all addresses at once, so a dead machine costs one time limit.
+    let ask = |address: &IpAddr| VolumeServer {
+        client,
+        cell,
+        address: *address,
+        limits,
+    };
+    let addresses = &listed.addresses;
+    let files = addresses
         .iter()
-        .map(|address| times(client, cell, *address, limits))
-        .collect();
-    while let Some((address, answered)) = addresses.next().await {
-        let Some(times) = answered else { continue };
+        .map(ask)
+        .map(async |server| times(&server).await);
+    let volumes = addresses
+        .iter()
+        .map(ask)
+        .map(async |server| partition_ids(&server).await);
+    let (files, volumes) = join(first(files), first(volumes)).await;
+    if let Some((address, times)) = files {
         server.reachable = true;
         server.answered = Some(address);
         if let Some([now, started]) = times {
@@ -97,31 +108,46 @@ async fn ask_one(
             server.uptime_seconds = Some(now.saturating_sub(started));
             server.clock_offset_seconds = now.checked_signed_diff(own_time());
         }
-        break;
     }
-    // The volume server may answer if the file server does not.
-    let first = server.answered.or(listed.addresses.first().copied());
-    let Some(address) = first else {
-        return (server, Found::default());
+    server.volume_server = volumes.is_some();
+    let of_file_server = async {
+        let Some(address) = server.answered else {
+            return (None, None);
+        };
+        let peer = SocketAddr::new(address, cell.ports.fileserver);
+        let asked = ask(&address);
+        join(version_of(peer, limits.answer), repairs(&asked)).await
     };
-    let volumes = VolumeServer {
-        client,
-        cell,
-        address,
-        limits,
+    let of_volume_server = async {
+        let (address, ids) = volumes?;
+        let mut asked = ask(&address);
+        if !server.reachable {
+            // OpenAFS's volume server waits for its file server.
+            asked.limits.listing = limits.answer;
+        }
+        Some(partitions(&asked, ids).await)
     };
-    let peer = SocketAddr::new(address, cell.ports.fileserver);
-    let ((partitions, found), version, repairs) = join3(
-        partitions(&volumes),
-        version_of(peer, limits.answer),
-        repairs(&volumes),
-    )
-    .await;
-    server.volume_server = partitions.is_some();
-    server.partitions = partitions;
+    let ((version, repairs), found) = join(of_file_server, of_volume_server).await;
     server.version = version;
     server.repairs = repairs;
+    let Some((partitions, found)) = found else {
+        return (server, Found::default());
+    };
+    server.partitions = Some(partitions);
     (server, found)
+}
+
+/// The first answer of several addresses of a server.
+async fn first<T>(
+    asked: impl Iterator<Item = impl Future<Output = Option<(IpAddr, T)>>>,
+) -> Option<(IpAddr, T)> {
+    let mut asked: FuturesUnordered<_> = asked.collect();
+    while let Some(answer) = asked.next().await {
+        if answer.is_some() {
+            return answer;
+        }
+    }
+    None
 }
 
 /// This machine's time in seconds since 1970.
@@ -130,32 +156,41 @@ fn own_time() -> u64 {
     now.unwrap_or_default().as_secs()
 }
 
-/// The time of a file server and that of its start, if it answers at an address and reports them.
-async fn times(
-    client: &Client,
-    cell: &Cell,
-    address: IpAddr,
-    limits: Limits,
-) -> (IpAddr, Option<Option<[u64; 2]>>) {
-    let server = VolumeServer {
-        client,
-        cell,
-        address,
-        limits,
-    };
-    let connection = server.connection(cell.ports.fileserver, &rxafs::PACKAGE);
+/// The address of a file server that answers, with its time and that of its start, if it reports
+/// them.
+async fn times(server: &VolumeServer<'_>) -> Option<(IpAddr, Option<[u64; 2]>)> {
+    let connection = server.connection(server.cell.ports.fileserver, &rxafs::PACKAGE);
     let arguments = rxafs::GetStatistics64 {
         version: rxafs::STATISTICS64_LEN as i32,
     };
-    let answer = match server.call(&connection, &arguments).await {
-        Ok(reply) => Some(match reply.statistics[..] {
-            [now, _, started, ..] => Some([now, started]),
-            _ => None,
-        }),
-        Err(CallError::Aborted(_)) => Some(None),
+    match server.call(&connection, &arguments).await {
+        Ok(reply) => Some((
+            server.address,
+            match reply.statistics[..] {
+                [now, _, started, ..] => Some([now, started]),
+                _ => None,
+            },
+        )),
+        Err(CallError::Aborted(_)) => Some((server.address, None)),
         Err(_) => None,
-    };
-    (address, answer)
+    }
+}
+
+/// The partitions that a volume server lists, or the code of its refusal.
+type PartitionIds = std::result::Result<Vec<PartitionId>, AbortCode>;
+
+/// The address of a volume server that answers, with its partitions.
+async fn partition_ids(server: &VolumeServer<'_>) -> Option<(IpAddr, PartitionIds)> {
+    let connection = server.volumes();
+    match server.call(&connection, &afsvol::XListPartitions {}).await {
+        Ok(listed) => {
+            let ids = listed.partitions.iter();
+            let ids = ids.filter_map(|id| PartitionId::new(*id)).collect();
+            Some((server.address, Ok(ids)))
+        }
+        Err(CallError::Aborted(code)) => Some((server.address, Err(code))),
+        Err(_) => None,
+    }
 }
 
 async fn repairs(server: &VolumeServer<'_>) -> Option<Repairs> {
@@ -169,26 +204,20 @@ async fn repairs(server: &VolumeServer<'_>) -> Option<Repairs> {
     })
 }
 
-/// The partitions of a volume server with their volumes; `None` if it does not answer.
-async fn partitions(server: &VolumeServer<'_>) -> (Option<Vec<PartitionSpace>>, Found) {
+/// The partitions of a volume server with their volumes.
+async fn partitions(server: &VolumeServer<'_>, ids: PartitionIds) -> (Vec<PartitionSpace>, Found) {
     let connection = server.volumes();
-    let listed = server.call(&connection, &afsvol::XListPartitions {}).await;
     let mut found = Found::default();
-    let listed = match listed {
-        Ok(listed) => listed.partitions,
-        Err(CallError::Aborted(code)) => {
+    let ids = match ids {
+        Ok(ids) => ids,
+        Err(code) => {
             found.not_known.push(format!(
                 "partitions of {}: the server refuses with {code}",
                 server.address
             ));
-            return (Some(Vec::new()), found);
+            return (Vec::new(), found);
         }
-        Err(_) => return (None, found),
     };
-    let ids: Vec<_> = listed
-        .iter()
-        .filter_map(|id| PartitionId::new(*id))
-        .collect();
     let spaces = ids.iter().map(async |id| {
         let name = afsvol::PartitionName::try_from(id.to_string()).unwrap_or_default();
         let arguments = afsvol::PartitionInfo64 { name };
@@ -207,10 +236,10 @@ async fn partitions(server: &VolumeServer<'_>) -> (Option<Vec<PartitionSpace>>, 
         }
     }
     if !server.limits.volumes {
-        return (Some(spaces.into_iter().flatten().collect()), found);
+        return (spaces.into_iter().flatten().collect(), found);
     }
     for examined in join_all(ids.iter().map(|id| examine(server, *id))).await {
         found.append(examined);
     }
-    (Some(spaces.into_iter().flatten().collect()), found)
+    (spaces.into_iter().flatten().collect(), found)
 }

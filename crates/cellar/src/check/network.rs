@@ -76,7 +76,7 @@ fn database(server: &DatabaseServer) -> Finding {
         (false, false) => "the database server",
     };
     let text = format!(
-        "{silent} {address} does not answer; it is down, or a firewall drops UDP ports 7002 and 7003"
+        "{silent} {address} does not answer; it is down, or a firewall drops its UDP ports"
     );
     Finding::error(DATABASES, text).mended_by(format!("cellar bos status {address}"))
 }
@@ -89,7 +89,7 @@ fn file_server(server: &FileServer) -> Finding {
     );
     if !server.reachable {
         let text = format!(
-            "the file server {name} does not answer; it is down, or a firewall drops UDP port 7000"
+            "the file server {name} does not answer; it is down, or a firewall drops its UDP port"
         );
         return Finding::error(SERVERS, text).mended_by(format!("cellar bos status {name}"));
     }
@@ -133,7 +133,7 @@ fn clocks(status: &CellStatus) -> Vec<Finding> {
         findings.push(finding.mended_by("timedatectl set-ntp true"));
     }
     if findings.is_empty() && compared > 0 {
-        let text = format!("the clocks of {compared} file servers agree with this machine's");
+        let text = format!("the clocks of all file servers ({compared}) agree with this machine's");
         findings.push(Finding::ok(CLOCK, text));
     }
     findings
