@@ -193,9 +193,7 @@ impl Client {
     /// # Errors
     /// The path leads nowhere, or a server on the way does not answer.
     pub async fn walk(&self, path: &str, follow: Follow) -> Result<Option<Node>> {
-        walk(&Rooted(self), path, follow)
-            .await
-            .map_err(|error| at(path, error))
+        walk(&Rooted(self), path, follow).await
     }
 
     /// [`Client::walk`] for a path that must lead to a vnode.
@@ -369,17 +367,6 @@ impl Rooted<'_> {
             Err(Error::NoSuchVolume { .. }) => Ok(None),
             Err(error) => Err(error),
         }
-    }
-}
-
-/// Names the path in an error that only names a fid.
-fn at(path: &str, error: Error) -> Error {
-    match error {
-        Error::Fileserver { cause, .. } => Error::Fileserver {
-            what: path.to_owned(),
-            cause,
-        },
-        other => other,
     }
 }
 

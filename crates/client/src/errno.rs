@@ -38,7 +38,10 @@ pub fn errno(error: &Error) -> i32 {
         | Error::Fileserver { cause, .. }
         | Error::Server { cause, .. } => of_call(cause),
         Error::Path { problem, .. } => match problem {
-            PathProblem::NotFound | PathProblem::NotAfs | PathProblem::LeavesAfs(_) => ENOENT,
+            PathProblem::NotFound
+            | PathProblem::NoSuchCell(_)
+            | PathProblem::NotAfs
+            | PathProblem::LeavesAfs(_) => ENOENT,
             PathProblem::NotADirectory => ENOTDIR,
             PathProblem::IsADirectory => EISDIR,
             PathProblem::Loop | PathProblem::BackupInBackup => ELOOP,
@@ -47,6 +50,7 @@ pub fn errno(error: &Error) -> i32 {
             PathProblem::Exists => EEXIST,
             PathProblem::NotChangeable => EROFS,
         },
+        Error::NoDevices { .. } => ENOSPC,
         Error::Local { cause, .. } => cause.raw_os_error().unwrap_or(EIO),
         // An answer that makes no sense, and errors that do not occur on a mount.
         _ => EIO,

@@ -104,6 +104,14 @@ pub enum Error {
         /// The path or fid.
         what: String,
     },
+    /// The file server's partition has room, but the devices have no place for the file.
+    #[error("{what}: {}", no_devices(*objects))]
+    NoDevices {
+        /// The path or fid.
+        what: String,
+        /// The number of objects of the layout that the caller wants, if the caller wants one.
+        objects: Option<usize>,
+    },
     /// Objects of a file could not be read or written at their devices.
     #[error("{what}: {cause}")]
     Objects {
@@ -142,6 +150,12 @@ pub enum PathProblem {
     /// The name does not exist.
     #[error("no such file or directory")]
     NotFound,
+    /// The name below `/afs` is that of no known cell, and no name in the root of `/afs`.
+    #[error(
+        "no cell {0} is known here, and the root of /afs has no such name ('cellar fs listcells' lists the cells; \
+         --cell {0} --server ADDRESS names one of its database servers)"
+    )]
+    NoSuchCell(CellName),
     /// A component before the last is not a directory.
     #[error("not a directory")]
     NotADirectory,
@@ -207,7 +221,7 @@ impl Error {
         matches!(
             self,
             Self::Path {
-                problem: PathProblem::NotFound,
+                problem: PathProblem::NotFound | PathProblem::NoSuchCell(_),
                 ..
             }
         ) || matches!(self.code(), Some(AbortCode::ENOENT | AbortCode::VNOVNODE))
@@ -240,6 +254,19 @@ pub fn token_sentence(cause: &CallError) -> Option<&'static str> {
             Some("the server demands more protection of the packets: use --encrypt")
         }
         _ => None,
+    }
+}
+
+fn no_devices(objects: Option<usize>) -> String {
+    let shown = "'cellar osd list' shows the devices and their room";
+    match objects {
+        Some(count) => format!(
+            "the layout needs {count} object storage devices with room, and the cell has fewer ({shown})"
+        ),
+        None => format!(
+            "a policy puts the file into objects, and too few object storage devices have room for it \
+             ({shown}, 'cellar fs policy' the policies of a directory)"
+        ),
     }
 }
 

@@ -14,6 +14,7 @@
 //!    or a device cannot be reached. The result is the same; only the speed differs.
 
 mod download;
+mod reasons;
 mod upload;
 
 use std::collections::HashMap;

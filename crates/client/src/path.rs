@@ -166,14 +166,23 @@ pub(crate) async fn walk(tree: &impl Tree, path: &str, follow: Follow) -> Result
         walk.step(&name, if last { follow } else { Follow::ALL })
             .await?;
     }
-    Ok(walk.trail.pop().flatten())
+    Ok(walk.trail.pop().and_then(|place| place.node))
+}
+
+/// One directory of a walk, or its end.
+#[derive(Clone)]
+struct Place {
+    /// The name in the directory before it; empty for `/afs`.
+    name: Bytes,
+    /// `None` is `/afs` without a volume.
+    node: Option<Node>,
 }
 
 struct Walk<'a, T> {
     tree: &'a T,
     path: &'a str,
-    /// The directories from `/afs` to here; `None` is `/afs` without a volume.
-    trail: Vec<Option<Node>>,
+    /// The directories from `/afs` to here.
+    trail: Vec<Place>,
     /// The components that are still to be walked.
     todo: VecDeque<Bytes>,
     links_left: u32,
@@ -187,17 +196,40 @@ impl<T: Tree> Walk<'_, T> {
         }
     }
 
+    /// Names the directory or file of the way that a file server refused, and the whole path.
+    fn refused(&self, name: &[u8], error: Error) -> Error {
+        let Error::Fileserver { cause, .. } = error else {
+            return error;
+        };
+        let names = self.trail.iter().skip(1).map(|place| &place.name[..]);
+        let mut at = String::from("/afs");
+        for name in names.chain([name]).filter(|name| !name.is_empty()) {
+            at.push('/');
+            at.push_str(&String::from_utf8_lossy(name));
+        }
+        let path = self.path;
+        let what = match at == path.trim_end_matches('/') {
+            true => path.to_owned(),
+            false => format!("{path}: at {at}"),
+        };
+        Error::Fileserver { what, cause }
+    }
+
     async fn start_at_afs(&mut self) -> Result<()> {
         self.trail.clear();
-        let root = match self.tree.afs_root().await? {
-            Some(volume) => {
-                let fid = Fid::root(volume.id);
-                Some(self.tree.node(&volume, fid).await?)
-            }
+        let node = match self.tree.afs_root().await? {
+            Some(volume) => Some(self.root_of(&volume, b"").await?),
             None => None,
         };
-        self.trail.push(root);
+        let name = Bytes::new();
+        self.trail.push(Place { name, node });
         Ok(())
+    }
+
+    /// The root directory of a volume, which is under `name` in the present directory.
+    async fn root_of(&self, volume: &Arc<Volume>, name: &[u8]) -> Result<Node> {
+        let found = self.tree.node(volume, Fid::root(volume.id)).await;
+        found.map_err(|error| self.refused(name, error))
     }
 
     async fn step(&mut self, name: &Bytes, follow: Follow) -> Result<()> {
@@ -207,17 +239,23 @@ impl<T: Tree> Walk<'_, T> {
             }
             return Ok(());
         }
-        let here = self.trail.last().cloned().flatten();
+        let here = self.trail.last().and_then(|place| place.node.clone());
         if let Some(here) = &here
             && !here.is_directory()
         {
             return Err(self.problem(PathProblem::NotADirectory));
         }
         let found = match &here {
-            Some(here) => match self.tree.lookup(here, name).await? {
-                Some(fid) => Some(self.tree.node(&here.volume, fid).await?),
-                None => None,
-            },
+            Some(here) => {
+                let found = self.tree.lookup(here, name).await;
+                match found.map_err(|error| self.refused(b"", error))? {
+                    Some(fid) => {
+                        let node = self.tree.node(&here.volume, fid).await;
+                        Some(node.map_err(|error| self.refused(name, error))?)
+                    }
+                    None => None,
+                }
+            }
             None => None,
         };
         let Some(mut node) = found else {
@@ -225,21 +263,30 @@ impl<T: Tree> Walk<'_, T> {
         };
         if node.is_mount_point() && follow.mounts {
             self.count_link()?;
-            let text = self.tree.link_text(&node).await?;
+            let text = self.link_text(&node, name).await?;
             let mount = MountPoint::parse(&text).ok_or_else(|| {
                 let text = String::from_utf8_lossy(&text).into_owned();
                 self.problem(PathProblem::BadMountPoint(text))
             })?;
             let volume = self.tree.mount(&node.volume, &mount).await?;
-            let fid = Fid::root(volume.id);
-            node = self.tree.node(&volume, fid).await?;
+            node = self.root_of(&volume, name).await?;
         } else if node.is_link() && follow.links {
             self.count_link()?;
-            let text = self.tree.link_text(&node).await?;
+            let text = self.link_text(&node, name).await?;
             return self.follow_link(&text).await;
         }
-        self.trail.push(Some(node));
+        self.push(name.clone(), node);
         Ok(())
+    }
+
+    async fn link_text(&self, node: &Node, name: &[u8]) -> Result<Bytes> {
+        let text = self.tree.link_text(node).await;
+        text.map_err(|error| self.refused(name, error))
+    }
+
+    fn push(&mut self, name: Bytes, node: Node) {
+        let node = Some(node);
+        self.trail.push(Place { name, node });
     }
 
     /// Rule 1: a name directly below `/afs` that no volume has.
@@ -257,11 +304,10 @@ impl<T: Tree> Walk<'_, T> {
             return Err(not_found);
         };
         let Some(volume) = self.tree.cell_root(&cell, read_write).await? else {
-            return Err(not_found);
+            return Err(self.problem(PathProblem::NoSuchCell(cell)));
         };
-        let fid = Fid::root(volume.id);
-        let node = self.tree.node(&volume, fid).await?;
-        self.trail.push(Some(node));
+        let node = self.root_of(&volume, name).await?;
+        self.push(name.clone(), node);
         Ok(())
     }
 

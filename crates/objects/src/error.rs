@@ -24,12 +24,17 @@ pub enum Error {
         osd: u32,
     },
     /// Too few objects of an erasure code are left.
-    #[error("only {left} of the {needed} needed objects can be read: {cause}")]
+    #[error(
+        "only {left} of the {needed} needed objects can be read{}: {cause}",
+        device_numbers(failed)
+    )]
     TooFew {
         /// Objects that can be read.
         left: usize,
         /// Objects that are needed.
         needed: usize,
+        /// Devices of the objects that failed, as far as they were tried.
+        failed: Vec<u32>,
         /// Error of the object that failed last.
         cause: CallError,
     },
@@ -57,6 +62,15 @@ impl Error {
     }
 }
 
+fn device_numbers(failed: &[u32]) -> String {
+    let numbers: Vec<_> = failed.iter().map(u32::to_string).collect();
+    match numbers.len() {
+        0 => String::new(),
+        1 => format!(" (device {} failed)", numbers.concat()),
+        _ => format!(" (devices {} failed)", numbers.join(", ")),
+    }
+}
+
 /// Result of operations of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -78,6 +92,14 @@ impl Problem {
     pub fn is_damage(&self) -> bool {
         is_damage(&self.cause)
     }
+}
+
+/// The devices of the problems.
+pub(crate) fn failed_devices(problems: &[Problem]) -> Vec<u32> {
+    let mut devices: Vec<u32> = problems.iter().map(|problem| problem.placed.osd).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    devices
 }
 
 pub(crate) fn is_damage(cause: &CallError) -> bool {

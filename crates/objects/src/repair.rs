@@ -254,11 +254,13 @@ async fn shards(
     let needed = set.layout.shape.stripes as usize;
     let length = usize::try_from(range.end - range.start).unwrap_or(0);
     let mut last = CallError::Dead;
+    let mut failed = Vec::new();
     loop {
         if usable.len() < needed {
             return Err(Error::TooFew {
                 left: usable.len(),
                 needed,
+                failed,
                 cause: last,
             });
         }
@@ -278,7 +280,9 @@ async fn shards(
             match result {
                 Ok(bytes) => got.push((place, bytes)),
                 Err(cause) => {
-                    devices.failed(set.layout.objects[place].osd, &cause);
+                    let osd = set.layout.objects[place].osd;
+                    devices.failed(osd, &cause);
+                    failed.push(osd);
                     usable.retain(|other| *other != place);
                     last = cause;
                 }

@@ -104,6 +104,33 @@ impl Client {
     }
 }
 
+impl<'a> Download<'a> {
+    /// A file in objects, read from its devices only.
+    pub(super) async fn direct(
+        client: &'a Client,
+        node: &'a Node,
+        what: &str,
+        range: Range<u64>,
+    ) -> Result<Self> {
+        let (way, end) = client.begin_fetch(node, what, range.clone()).await?;
+        Ok(Download {
+            client,
+            node,
+            what: what.to_owned(),
+            range: range.start..end,
+            way,
+        })
+    }
+
+    /// The next bytes from the devices; `None` if they come from the file server.
+    pub(super) async fn read_device(&mut self) -> Option<cellar_objects::Result<Option<Bytes>>> {
+        match &mut self.way {
+            ByteSource::Direct { reader, .. } => Some(reader.next().await),
+            ByteSource::Plain(_) => None,
+        }
+    }
+}
+
 impl Download<'_> {
     /// Whether the bytes come from the devices.
     #[must_use]
@@ -144,7 +171,14 @@ impl Download<'_> {
         let ByteSource::Plain(fetch) = &mut self.way else {
             return Ok(None);
         };
-        let bytes = fetch.next().await?;
+        let bytes = match fetch.next().await {
+            Ok(bytes) => bytes,
+            Err(failure) => {
+                let (node, range) = (self.node, self.range.clone());
+                let client = self.client;
+                return Err(client.blame_device(node, &self.what, range, failure).await);
+            }
+        };
         self.range.start += bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
         Ok(bytes)
     }

@@ -169,7 +169,9 @@ impl Client {
                             cause,
                         };
                         if is_final(&failure) || !source.rewind(position).await.map_err(local)? {
-                            return Err(failure);
+                            // The devices would take the bytes.
+                            let full = self.blame_layout(node, what, upload.shape, 0, failure);
+                            return Err(full.await);
                         }
                         tracing::info!(what, %failure, "continuing through the file server");
                         let mut again = |bytes: u64| {
@@ -179,7 +181,12 @@ impl Client {
                         };
                         let stored =
                             self.store_from(node, what, position, source, *modified, &mut again);
-                        return stop.unless(stored).await.ok_or_else(interrupted)?;
+                        let stored = stop.unless(stored).await.ok_or_else(interrupted)?;
+                        return stored.map_err(|error| match error.code() {
+                            // The first failure names the device.
+                            Some(AbortCode::EIO) => failure,
+                            _ => error,
+                        });
                     }
                 }
                 next = part_after(end - position, began.elapsed());
@@ -189,7 +196,17 @@ impl Client {
         if position < range.end || (length == 0 && modified.is_some()) {
             let sent = |bytes| progress(UploadStep::Sent(bytes));
             let stored = self.store_from(node, what, position, source, *modified, sent);
-            return stop.unless(stored).await.ok_or_else(interrupted)?;
+            let stored = stop.unless(stored).await.ok_or_else(interrupted)?;
+            return match stored {
+                Ok(status) => Ok(status),
+                Err(failure) => {
+                    let needed = range.end - position;
+                    let failure = self
+                        .blame_layout(node, what, upload.shape, needed, failure)
+                        .await;
+                    Err(self.blame_device(node, what, range.clone(), failure).await)
+                }
+            };
         }
         Ok(status)
     }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use cellar_rpc::CallError;
+use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::{VnodeId, VolumeId};
 
 use super::*;
@@ -20,6 +22,8 @@ enum Vnode {
 struct Fake {
     vnodes: HashMap<(u32, u32), Vnode>,
     without_root_afs: bool,
+    /// Names in this vnode are refused.
+    refused: Option<(u32, u32)>,
 }
 
 const ROOT_AFS: u32 = 1;
@@ -60,6 +64,12 @@ impl Tree for Fake {
 
     async fn lookup(&self, directory: &Node, name: &[u8]) -> Result<Option<Fid>> {
         let key = (directory.fid.volume.0, directory.fid.vnode.0);
+        if self.refused == Some(key) {
+            return Err(Error::Fileserver {
+                what: directory.fid.to_string(),
+                cause: CallError::Aborted(AbortCode::EACCES),
+            });
+        }
         let Some(Vnode::Directory(entries)) = self.vnodes.get(&key) else {
             panic!("lookup in what is no directory: {key:?}");
         };
@@ -220,7 +230,13 @@ async fn cells_are_found_by_name_too() {
 async fn links_that_cannot_be_followed() {
     assert_eq!(problem("/etc/passwd").await, PathProblem::NotAfs);
     assert_eq!(problem("/afsx").await, PathProblem::NotAfs);
-    assert_eq!(problem("/afs/nowhere.org").await, PathProblem::NotFound);
+    let nowhere = CellName::new("nowhere.org").expect("cell");
+    assert_eq!(
+        problem("/afs/nowhere.org/x").await,
+        PathProblem::NoSuchCell(nowhere)
+    );
+    // No name of a cell.
+    assert_eq!(problem("/afs/a%20b").await, PathProblem::NotFound);
     assert_eq!(problem("/afs/near.org/none").await, PathProblem::NotFound);
     assert_eq!(
         problem("/afs/near.org/file/x").await,
@@ -255,4 +271,26 @@ fn the_last_name_of_a_path() {
         assert!(split_last(bad).is_err(), "{bad}");
     }
     assert!(VnodeId::ROOT.is_directory());
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_directory_on_the_way() {
+    let tree = Fake {
+        refused: Some((HOME, 3)),
+        ..cell()
+    };
+    for (path, at) in [
+        ("/afs/near.org/home/dir/a/b", ": at /afs/near.org/home/dir"),
+        ("/afs/near.org/in/a", ": at /afs/near.org/home/dir"),
+        (
+            "/afs/.near.org/home/dir/../dir/a",
+            ": at /afs/.near.org/home/dir",
+        ),
+    ] {
+        let refused = try_walk(&tree, path, Follow::ALL).await;
+        let Err(Error::Fileserver { what, .. }) = refused else {
+            panic!("{path}: {refused:?}");
+        };
+        assert_eq!(what, format!("{path}{at}"));
+    }
 }

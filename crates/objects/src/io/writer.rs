@@ -35,7 +35,7 @@ use super::{Capabilities, ObjectSet, ReadOptions, Reader, WriteOptions};
 use crate::arithmetic::{Striping, copies_of, length_at, stripe_of};
 use crate::devices::{Condition, Devices};
 use crate::erasure::Code;
-use crate::error::{Error, Problem, Result};
+use crate::error::{Error, Problem, Result, failed_devices};
 
 /// A store in progress. Dropping it abandons the store.
 pub struct Writer {
@@ -552,6 +552,7 @@ impl Writer {
                 Err(Error::TooFew {
                     left: objects.filter(|placed| !placed.stale).count(),
                     needed: shape.stripes as usize,
+                    failed: failed_devices(&self.problems),
                     cause,
                 })
             }

@@ -9,7 +9,7 @@ use cellar_wire::object::Scheme;
 use super::{ReadCall, Reader, Span};
 use crate::arithmetic::copies_of;
 use crate::devices::Condition;
-use crate::error::{Error, Problem, is_damage};
+use crate::error::{Error, Problem, failed_devices, is_damage};
 
 /// Attempts for an object that gave no answer.
 const TRIES_MAX: u32 = 3;
@@ -99,6 +99,7 @@ impl Reader {
             return Error::TooFew {
                 left: usable(&mut (0..self.set.layout.objects.len())),
                 needed: shape.stripes as usize,
+                failed: failed_devices(&self.problems),
                 cause: self.last.clone(),
             };
         }
