@@ -26,7 +26,7 @@ pub enum Error {
     #[error("{0} does not come to an end: does the KDC answer?")]
     TimedOut(&'static str),
     /// One of the programs failed.
-    #[error("{message}")]
+    #[error("{message}{}", kdc_advice(message))]
     Refused {
         /// The name of the program.
         program: &'static str,
@@ -85,8 +85,30 @@ impl Error {
     /// reached, a missing cache and an expired ticket.
     pub fn is_unknown_service(&self) -> bool {
         matches!(self, Self::Refused { message, .. }
-            if !message.contains("Cannot contact") && !message.contains("No credentials cache")
+            if !is_no_kdc(message) && !message.contains("No credentials cache")
                 && !message.contains("Ticket expired"))
+    }
+}
+
+/// Whether a program says that no KDC answered. MIT's library reports a refused connection as
+/// `EAGAIN`.
+fn is_no_kdc(message: &str) -> bool {
+    let silent = [
+        "Cannot contact any KDC",
+        "Cannot find KDC",
+        "Resource temporarily unavailable",
+    ];
+    silent.iter().any(|text| message.contains(text))
+}
+
+/// The true reason and the remedy, if a program says that no KDC answered.
+fn kdc_advice(message: &str) -> &'static str {
+    match is_no_kdc(message) {
+        true => {
+            ". No KDC of the realm answers: is it running, does /etc/krb5.conf or the DNS name it, and \
+             does the firewall let port 88 pass?"
+        }
+        false => "",
     }
 }
 
@@ -106,6 +128,13 @@ mod tests {
         let silent =
             "kvno: Cannot contact any KDC for realm 'R' while getting credentials for afs/x@R";
         assert!(!refused(silent).is_unknown_service());
+        let none = "kinit: Resource temporarily unavailable while getting initial credentials";
+        assert!(!refused(none).is_unknown_service());
+        for message in [silent, none] {
+            let text = refused(message).to_string();
+            assert!(text.contains("No KDC of the realm answers"), "{text}");
+        }
+        assert_eq!(refused(unknown).to_string(), unknown);
         assert!(!Error::NoTicket.is_unknown_service());
     }
 }

@@ -231,10 +231,11 @@ async fn read_output(stream: Option<impl AsyncRead + Unpin>) -> String {
     String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
-/// Gets tickets with a password, or by whatever the realm asks for on the terminal.
+/// Gets tickets with a password, or by whatever the realm asks for on the terminal. The questions
+/// are on standard output, and warnings on standard error.
 ///
 /// # Errors
-/// `kinit` does not run, or failed and has printed the reason.
+/// `kinit` does not run, or is refused.
 pub async fn kinit(
     cache: &CacheName,
     principal: Option<&str>,
@@ -242,14 +243,22 @@ pub async fn kinit(
 ) -> Result<(), Error> {
     let mut command = program("kinit", cache);
     command.env_remove("LC_ALL").args(options).args(principal);
-    let status = command
-        .status()
-        .await
-        .map_err(|cause| cannot_run("kinit", cause))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(Error::Failed("kinit"))
+    command.stderr(Stdio::piped());
+    let failed = |cause| cannot_run("kinit", cause);
+    let mut child = command.spawn().map_err(failed)?;
+    let errors = child.stderr.take();
+    let (message, status) = tokio::join!(read_output(errors), child.wait());
+    match (status.map_err(failed)?.success(), message.as_str()) {
+        (true, "") => Ok(()),
+        (true, warning) => {
+            eprintln!("{warning}");
+            Ok(())
+        }
+        (false, "") => Err(Error::Failed("kinit")),
+        (false, _) => Err(Error::Refused {
+            program: "kinit",
+            message,
+        }),
     }
 }
 
