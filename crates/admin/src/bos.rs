@@ -39,11 +39,14 @@ pub struct Instance {
     pub name: String,
     /// `simple`, `cron`, `fs`, `dafs`.
     pub r#type: String,
-    /// Current state: 0 shut down, 1 running, 2 shutting down, 3 starting up.
+    /// Current state: 0 shut down, 1 running, 2 shutting down, 3 starting up; in JSON in words.
+    #[serde(serialize_with = "state_name")]
     pub state: i32,
     /// The state that the configuration file requires.
+    #[serde(serialize_with = "state_name")]
     pub file_goal: i32,
     /// The state that the overseer currently aims for.
+    #[serde(serialize_with = "state_name")]
     pub goal: i32,
     /// Additional state in words.
     pub auxiliary: String,
@@ -57,12 +60,31 @@ pub struct Instance {
     pub ended: AfsTime,
     /// The last exit that the overseer did not ask for; none if there was none.
     pub last_error: Option<LastError>,
-    /// `FLAG_*`.
+    /// `FLAG_*`; in JSON their names.
+    #[serde(serialize_with = "flag_names")]
     pub flags: i32,
     /// Its command lines.
     pub commands: Vec<String>,
     /// The program that the overseer runs when the instance ends.
     pub notifier: Option<String>,
+}
+
+fn state_name<S: serde::Serializer>(state: &i32, s: S) -> std::result::Result<S::Ok, S::Error> {
+    s.serialize_str(match *state {
+        bozo::GOAL_SHUTDOWN => "shut_down",
+        bozo::GOAL_NORMAL => "running",
+        bozo::GOAL_SHUTTING_DOWN => "shutting_down",
+        _ => "starting_up",
+    })
+}
+
+fn flag_names<S: serde::Serializer>(flags: &i32, s: S) -> std::result::Result<S::Ok, S::Error> {
+    const NAMES: [(u32, &str); 3] = [
+        (bozo::FLAG_HAS_CORE as u32, "has_core"),
+        (bozo::FLAG_ERROR_STOP as u32, "stopped_for_errors"),
+        (bozo::FLAG_BAD_DIR_ACCESS as u32, "bad_directory_access"),
+    ];
+    crate::json::bits(*flags as u32, &NAMES, s)
 }
 
 /// An exit of an instance that the overseer did not ask for.
@@ -448,7 +470,12 @@ impl<'a> Overseer<'a> {
     /// There is no such log, or the caller has no permission.
     pub async fn log(&self, name: &str) -> Result<Vec<u8>> {
         let name = text(name)?;
-        let refused = |cause| self.failed(" (while reading log)", cause, Form::Before);
+        let refused = |cause| {
+            let error = self.failed(" (while reading log)", cause, Form::Before);
+            let reason = "A Cellar server has the log AuditLog; its other messages are in the journal of its \
+                          machine ('journalctl -u cellar')";
+            error.advise(AbortCode::BZNOENT, reason)
+        };
         let mut call = self
             .connection()
             .open(&bozo::GetLog { name })

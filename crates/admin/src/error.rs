@@ -12,7 +12,7 @@ use crate::words;
 #[non_exhaustive]
 pub enum Error {
     /// A server refused the call or did not answer.
-    #[error("{}", refusal(what, cause, *form))]
+    #[error("{}", refusal(what, cause, *form, advice.as_deref()))]
     Refused {
         /// The attempted action.
         what: String,
@@ -21,6 +21,9 @@ pub enum Error {
         cause: CallError,
         /// The order in which the message gives the action and the cause.
         form: Form,
+        /// The true reason or the remedy, if the operation knows more than the code says. It
+        /// replaces the general advice for the code.
+        advice: Option<String>,
     },
     /// The client itself failed: no cell, no database server, no such path.
     #[error(transparent)]
@@ -89,13 +92,24 @@ impl Error {
             what: what.into(),
             cause,
             form,
+            advice: None,
         }
+    }
+
+    /// Adds a sentence to a refusal with this code. Other errors stay as they are.
+    pub(crate) fn advise(mut self, wanted: AbortCode, sentence: impl Into<String>) -> Self {
+        if let Self::Refused { cause, advice, .. } = &mut self
+            && matches!(cause, CallError::Aborted(code) if code.to_plain() == wanted)
+        {
+            *advice = Some(sentence.into());
+        }
+        self
     }
 
     /// The cause alone, without the attempted action.
     pub fn reason(&self) -> String {
         match self {
-            Self::Refused { cause, .. } => explain(cause.code().to_plain(), cause).0,
+            Self::Refused { cause, .. } => explain(cause.code().to_plain(), cause, None).0,
             other => other.to_string(),
         }
     }
@@ -148,8 +162,8 @@ fn no_entry(of: &str) -> String {
     }
 }
 
-fn refusal(what: &str, cause: &CallError, form: Form) -> String {
-    let (why, more) = explain(cause.code().to_plain(), cause);
+fn refusal(what: &str, cause: &CallError, form: Form, advice: Option<&str>) -> String {
+    let (why, more) = explain(cause.code().to_plain(), cause, advice);
     match form {
         Form::Colon => format!("{what}: {why}{more}"),
         Form::Before => format!("{why}{what}{more}"),
@@ -158,8 +172,22 @@ fn refusal(what: &str, cause: &CallError, form: Form) -> String {
 }
 
 /// The message for a refusal, and its suffix: the code's name and number, and a hint.
-fn explain(code: AbortCode, cause: &CallError) -> (String, String) {
-    let hint = match code {
+fn explain(code: AbortCode, cause: &CallError, advice: Option<&str>) -> (String, String) {
+    let hint = advice.map_or_else(|| hint(code).to_owned(), |advice| format!(". {advice}"));
+    match (token_sentence(cause), cause) {
+        (Some(sentence), _) => (sentence.to_owned(), hint),
+        (None, CallError::Aborted(_)) => match (words::of(code), code.name()) {
+            (Some(words), Some(name)) => (words, format!(" ({name}, {}){hint}", code.0)),
+            (Some(words), None) => (words, format!(" ({}){hint}", code.0)),
+            (None, _) => (code.to_string(), hint),
+        },
+        (None, cause) => (cause.to_string(), String::new()),
+    }
+}
+
+/// The general advice for a code.
+fn hint(code: AbortCode) -> &'static str {
+    match code {
         AbortCode::VL_PERM
         | AbortCode::PRPERM
         | AbortCode::VOLSERBAD_ACCESS
@@ -173,14 +201,5 @@ fn explain(code: AbortCode, cause: &CallError) -> (String, String) {
         AbortCode::VL_ENTRYLOCKED => ". 'vos unlock' removes a stale lock",
         AFSCONF_NOTFOUND => ". There is no key of that version",
         _ => "",
-    };
-    match (token_sentence(cause), cause) {
-        (Some(sentence), _) => (sentence.to_owned(), hint.to_owned()),
-        (None, CallError::Aborted(_)) => match (words::of(code), code.name()) {
-            (Some(words), Some(name)) => (words, format!(" ({name}, {}){hint}", code.0)),
-            (Some(words), None) => (words, format!(" ({}){hint}", code.0)),
-            (None, _) => (code.to_string(), hint.to_owned()),
-        },
-        (None, cause) => (cause.to_string(), String::new()),
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use cellar_client::path::split_last;
 use cellar_client::{Cell, CellName, Client, Follow, MountPoint, Node, mounted};
 use cellar_rpc::{CallError, CallOptions};
+use cellar_wire::AbortCode;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::rxafs;
@@ -210,10 +211,23 @@ impl<'a> Files<'a> {
             offline_message: message("-offlinemsg", &change.offline_message)?,
             message_of_the_day: message("-motd", &change.message_of_the_day)?,
         };
-        self.client
+        let set = self
+            .client
             .call_volume(&node.volume, &path, &arguments)
-            .await?;
-        Ok(())
+            .await;
+        match set {
+            // The code is that of a missing right, but no access list gives this right.
+            Err(cellar_client::Error::Fileserver { what, cause }) => {
+                let reason = "Only superusers of the cell set the quota and the messages of a volume: 'cellar \
+                              bos listusers SERVER' lists them. Root or the owner of the cell's directory \
+                              may, on the server's own machine, with --dir DIR";
+                let refused = Error::refused(what, cause);
+                Err(refused
+                    .advise(AbortCode::EACCES, reason)
+                    .advise(AbortCode::EPERM, reason))
+            }
+            other => Ok(other.map(drop)?),
+        }
     }
 
     /// Creates a mount point. With `look`, checks whether the volume exists.

@@ -166,14 +166,39 @@ impl<'a> Protection<'a> {
         if owner.is_some() || id.is_some() {
             what.push_str(&format!(" with id {}", id.map_or(0, |id| id.0)));
         }
-        let owner = match owner {
+        let owner_id = match owner {
             Some(owner) => {
                 what.push_str(&format!(" owned by '{owner}'"));
                 self.id_for(owner, &what).await?
             }
             None => ViceId(0),
         };
-        self.create(name, id, pr::PRGRP as i32, owner, &what).await
+        let made = self.create(name, id, pr::PRGRP as i32, owner_id, &what);
+        match made.await {
+            Err(error) if error.code() == Some(AbortCode::PRBADNAM) => {
+                let reason = self.why_bad_group(name, owner).await;
+                Err(error.advise(AbortCode::PRBADNAM, reason))
+            }
+            made => made,
+        }
+    }
+
+    /// The reason why the database refuses the name of a group.
+    async fn why_bad_group(&self, name: &str, owner: Option<&str>) -> String {
+        let Some((prefix, _)) = name.split_once(':') else {
+            return "The name is OWNER:NAME; only administrators create groups without an owner in \
+                    the name"
+                .to_owned();
+        };
+        match self.id_of(prefix).await {
+            Err(Error::NoSuchUserOrGroup(_)) => {
+                format!("There is no user or group '{prefix}', after whom the group would be named")
+            }
+            _ => format!(
+                "The name of the group begins with its owner, which is {}, not '{prefix}'",
+                owner.unwrap_or("the caller")
+            ),
+        }
     }
 
     async fn create(
@@ -329,9 +354,13 @@ impl<'a> Protection<'a> {
     /// No such entry, or the caller may not see it.
     pub async fn examine(&self, id: ViceId) -> Result<Entry> {
         let what = format!(" ; unable to find entry for (id: {})", id.0);
-        Ok(from_wire(
-            &self.call(&pr::ListEntry { id }, &what).await?.entry,
-        ))
+        let found = self.call(&pr::ListEntry { id }, &what).await;
+        let found = found.map_err(|error| {
+            let reason = "The access of the entry begins with s or -: only its owner, members with s, \
+                          and members of system:administrators may see it";
+            error.advise(AbortCode::PRPERM, reason)
+        });
+        Ok(from_wire(&found?.entry))
     }
 
     /// Whether a user or group is a member of a group, directly or through nested groups.
@@ -351,11 +380,9 @@ impl<'a> Protection<'a> {
     /// No such entry, or the caller may not see it.
     pub async fn membership(&self, id: ViceId, name: &str) -> Result<Vec<ViceId>> {
         let what = format!(" ; unable to get membership of {name} (id: {})", id.0);
-        Ok(self
-            .call(&pr::ListElements { id }, &what)
-            .await?
-            .list
-            .into_vec())
+        let listed = self.call(&pr::ListElements { id }, &what).await;
+        let listed = listed.map_err(|error| error.advise(AbortCode::PRPERM, readers(name)));
+        Ok(listed?.list.into_vec())
     }
 
     /// The groups that a group is a member of.
@@ -364,11 +391,9 @@ impl<'a> Protection<'a> {
     /// As [`Protection::membership`].
     pub async fn super_groups(&self, id: ViceId, name: &str) -> Result<Vec<ViceId>> {
         let what = format!(" ; unable to get supergroups of {name} (id: {})", id.0);
-        Ok(self
-            .call(&pr::ListSuperGroups { id }, &what)
-            .await?
-            .list
-            .into_vec())
+        let listed = self.call(&pr::ListSuperGroups { id }, &what).await;
+        let listed = listed.map_err(|error| error.advise(AbortCode::PRPERM, readers(name)));
+        Ok(listed?.list.into_vec())
     }
 
     /// The groups that a user or group owns; owner 0 lists the groups without an owner.
@@ -379,7 +404,8 @@ impl<'a> Protection<'a> {
         let what = format!(" ; unable to get owner list for {name} (id: {})", id.0);
         let (mut all, mut lastp) = (Vec::new(), 0);
         for _ in 0..PAGES_MAX {
-            let reply = self.call(&pr::ListOwned { id, lastp }, &what).await?;
+            let listed = self.call(&pr::ListOwned { id, lastp }, &what).await;
+            let reply = listed.map_err(|error| error.advise(AbortCode::PRPERM, readers(name)))?;
             all.extend(reply.list.into_vec());
             lastp = reply.lastp;
             if lastp == 0 {
@@ -402,7 +428,11 @@ impl<'a> Protection<'a> {
         let (mut all, mut start_index) = (Vec::new(), 0);
         for _ in 0..PAGES_MAX {
             let arguments = pr::ListEntries { flag, start_index };
-            let reply = self.call(&arguments, " ; unable to list entries").await?;
+            let listed = self.call(&arguments, " ; unable to list entries").await;
+            let reply = listed.map_err(|error| {
+                let reason = "Only members of system:administrators may list all entries";
+                error.advise(AbortCode::PRPERM, reason)
+            })?;
             all.extend(reply.entries.iter().map(from_wire));
             if reply.next_index < 0 || reply.next_index <= start_index {
                 break;
@@ -434,6 +464,14 @@ impl<'a> Protection<'a> {
         self.call(&pr::SetMax { id, gflag }, &what).await?;
         Ok(())
     }
+}
+
+/// The callers who may read the lists of an entry.
+fn readers(name: &str) -> String {
+    format!(
+        "The owner, members of system:administrators, and those to whom the flags give the right may \
+         list this: 'pts examine {name}' shows owner and flags"
+    )
 }
 
 /// The longest name. Source: the protocol's 64 bytes with their NUL.

@@ -117,6 +117,40 @@ impl Act<'_> {
         };
         (what, Form::Brackets)
     }
+
+    /// The codes with which a Cellar server refuses requests that do not apply to it, with the
+    /// reason.
+    fn inapplicable(&self) -> Option<(AbortCode, &'static str)> {
+        Some(match self {
+            Self::Stop(_)
+            | Self::StopForNow(_)
+            | Self::Restart(_)
+            | Self::StopAll
+            | Self::RestartAll
+            | Self::RestartOverseer => (
+                AbortCode::BZBUSY,
+                "A Cellar server runs all its roles in one process. Its service manager stops and restarts it \
+                 ('systemctl restart cellar' on that machine)",
+            ),
+            Self::Create { .. }
+            | Self::Delete(_)
+            | Self::Execute(_)
+            | Self::Uninstall { .. }
+            | Self::Prune(_)
+            | Self::SetCellName(_)
+            | Self::AddHost(_)
+            | Self::RemoveHost(_)
+            | Self::SetNoAuth(_)
+            | Self::SetRestart(..)
+            | Self::SetRestricted(_) => (
+                AbortCode::BZACCESS,
+                "You are no superuser of that server ('bos listusers' shows them), or the server is Cellar's: there \
+                 the configuration file and the service manager have this task, and there are no programs to \
+                 install",
+            ),
+            _ => return None,
+        })
+    }
 }
 
 impl Overseer<'_> {
@@ -230,7 +264,11 @@ impl Overseer<'_> {
         };
         done.map_err(|cause| {
             let (what, form) = act.words();
-            self.failed(&what, cause, form)
+            let error = self.failed(&what, cause, form);
+            match act.inapplicable() {
+                Some((code, reason)) => error.advise(code, reason),
+                None => error,
+            }
         })
     }
 

@@ -32,7 +32,9 @@ pub struct Entry {
     pub creator: ViceId,
     /// The number of members of a group, or of groups of a user.
     pub membership: u32,
-    /// The flags word: access bits in the high half, type in the low.
+    /// The flags word: access bits in the high half, type in the low. In JSON the five letters of
+    /// the access bits.
+    #[serde(serialize_with = "access_letters")]
     pub flags: u32,
     /// The number of groups that this user may still create.
     pub group_quota: u32,
@@ -40,28 +42,37 @@ pub struct Entry {
     pub user_quota: u32,
 }
 
+fn access_letters<S: serde::Serializer>(flags: &u32, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(&letters(*flags))
+}
+
+/// The five letters of the access bits: Status, Owned, Membership, Add, Remove.
+fn letters(flags: u32) -> String {
+    let access = flags >> 16;
+    let position = |any: (u32, char), member: (u32, char)| {
+        if access & any.0 != 0 {
+            any.1
+        } else if access & member.0 != 0 {
+            member.1
+        } else {
+            '-'
+        }
+    };
+    [
+        position((STATUS_ANY, 'S'), (STATUS_MEMBER, 's')),
+        position((OWNED_ANY, 'O'), (0, '-')),
+        position((MEMBERS_ANY, 'M'), (MEMBERS_MEMBER, 'm')),
+        position((ADD_ANY, 'A'), (ADD_MEMBER, 'a')),
+        position((0, '-'), (REMOVE_MEMBER, 'r')),
+    ]
+    .into_iter()
+    .collect()
+}
+
 impl Entry {
     /// The five letters of the access bits: Status, Owned, Membership, Add, Remove.
     pub fn letters(&self) -> String {
-        let access = self.flags >> 16;
-        let position = |any: (u32, char), member: (u32, char)| {
-            if access & any.0 != 0 {
-                any.1
-            } else if access & member.0 != 0 {
-                member.1
-            } else {
-                '-'
-            }
-        };
-        [
-            position((STATUS_ANY, 'S'), (STATUS_MEMBER, 's')),
-            position((OWNED_ANY, 'O'), (0, '-')),
-            position((MEMBERS_ANY, 'M'), (MEMBERS_MEMBER, 'm')),
-            position((ADD_ANY, 'A'), (ADD_MEMBER, 'a')),
-            position((0, '-'), (REMOVE_MEMBER, 'r')),
-        ]
-        .into_iter()
-        .collect()
+        letters(self.flags)
     }
 
     /// Whether it is a group.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use cellar_wire::ids::{PartitionId, VolumeId};
+use cellar_wire::vl;
 use serde::Serialize;
 
 use crate::host_names::HostNames;
@@ -42,7 +43,8 @@ pub struct Site {
     /// Its partition, as `/vicepa`.
     #[serde(serialize_with = "crate::json::display")]
     pub partition: PartitionId,
-    /// [`site_flags`].
+    /// [`site_flags`]; in JSON their names.
+    #[serde(serialize_with = "site_names")]
     pub flags: u32,
 }
 
@@ -63,10 +65,36 @@ pub struct Entry {
     /// The clone from which a release sends; 0 if no release is under way.
     #[serde(serialize_with = "crate::json::volume_id")]
     pub clone: VolumeId,
-    /// [`entry_flags`].
+    /// [`entry_flags`]; in JSON their names.
+    #[serde(serialize_with = "entry_names")]
     pub flags: u32,
     /// The sites, in the order of the entry.
     pub sites: Vec<Site>,
+}
+
+fn site_names<S: serde::Serializer>(flags: &u32, s: S) -> Result<S::Ok, S::Error> {
+    const NAMES: [(u32, &str); 5] = [
+        (site_flags::READ_WRITE, "read_write"),
+        (site_flags::READ_ONLY, "read_only"),
+        (site_flags::NEW_RELEASE, "new_release"),
+        (site_flags::DONT_USE, "not_released"),
+        (site_flags::UUID, "uuid"),
+    ];
+    crate::json::bits(*flags, &NAMES, s)
+}
+
+fn entry_names<S: serde::Serializer>(flags: &u32, s: S) -> Result<S::Ok, S::Error> {
+    const NAMES: [(u32, &str); 8] = [
+        (entry_flags::RW_EXISTS, "read_write_exists"),
+        (entry_flags::RO_EXISTS, "read_only_exists"),
+        (entry_flags::BACKUP_EXISTS, "backup_exists"),
+        (vl::VLOP_MOVE, "locked_move"),
+        (vl::VLOP_RELEASE, "locked_release"),
+        (vl::VLOP_BACKUP, "locked_backup"),
+        (vl::VLOP_DELETE, "locked_delete"),
+        (vl::VLOP_DUMP, "locked_dump"),
+    ];
+    crate::json::bits(*flags, &NAMES, s)
 }
 
 impl Entry {

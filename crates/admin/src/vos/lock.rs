@@ -18,7 +18,8 @@ use crate::error::{Error, Result};
 /// The known facts about a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LockInfo {
-    /// `VLOP_*`.
+    /// `VLOP_*`; in JSON its name.
+    #[serde(serialize_with = "operation")]
     pub operation: u32,
     /// Time of locking; none if the server does not say.
     #[serde(serialize_with = "when")]
@@ -29,6 +30,10 @@ pub struct LockInfo {
     pub from: Option<IpAddr>,
     /// The purpose, as the program gave it.
     pub note: String,
+}
+
+fn operation<S: serde::Serializer>(operation: &u32, s: S) -> std::result::Result<S::Ok, S::Error> {
+    s.serialize_str(lock_operation(*operation))
 }
 
 fn when<S: serde::Serializer>(

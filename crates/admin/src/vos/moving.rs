@@ -57,6 +57,9 @@ pub struct Moved {
     pub to: Location,
     /// Whether this run only finished an earlier move.
     pub finished: bool,
+    /// The backup volume at the source, which a move removes; none if there was none.
+    #[serde(serialize_with = "crate::json::volume_id_if_any")]
+    pub backup_removed: Option<VolumeId>,
 }
 
 impl<'a> Volumes<'a> {
@@ -81,15 +84,22 @@ impl<'a> Volumes<'a> {
         self.lock_or_take_over(&draft, VLOP_MOVE, &why, &[from, to], context)
             .await?;
         let draft = self.draft(read_write).await;
+        let draft = self.unlock_after(read_write, &why, draft).await?;
+        let backup = match draft.backup {
+            VolumeId(0) => None,
+            backup => self.is_there(from, backup).await.ok().flatten(),
+        };
         let job = Job {
             volumes: *self,
             context,
             options,
-            draft: self.unlock_after(read_write, &why, draft).await?,
+            draft,
             from,
             to,
         };
-        job.run().await
+        let mut moved = job.run().await?;
+        moved.backup_removed = backup.map(|backup| backup.id);
+        Ok(moved)
     }
 }
 
@@ -170,6 +180,7 @@ impl Job<'_> {
             from: self.from,
             to: self.to,
             finished,
+            backup_removed: None,
         }
     }
 

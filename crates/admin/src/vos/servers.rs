@@ -181,7 +181,14 @@ impl Volumes<'_> {
             ip1: u32::MAX,
             ip2: address.into(),
         };
-        self.vl(&arguments, &what).await?;
+        let removed = self.vl(&arguments, &what).await;
+        removed.map_err(|error| {
+            let reason = format!(
+                "Entries of the VLDB still name the server: 'vos listvldb -server {address}' lists them, \
+                 'vos syncserv' or 'vos delentry' corrects those of a server that is gone"
+            );
+            error.advise(AbortCode::VL_IDEXIST, reason)
+        })?;
         Ok(())
     }
 
