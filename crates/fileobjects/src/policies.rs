@@ -16,7 +16,7 @@ use bytes::Bytes;
 use cellar_policy::{Facts, Policies, StorageTarget};
 use cellar_volume::{FileType, Result, VnodeStatus, Volume};
 use cellar_wire::ids::{Fid, ViceId};
-use cellar_wire::object::Shape;
+use cellar_wire::object::{Shape, final_name};
 use parking_lot::{Mutex, RwLock};
 
 use super::Objects;
@@ -148,7 +148,7 @@ impl PolicyBook {
             Vec::new()
         };
         let facts = Facts {
-            name: &name,
+            name: final_name(&name),
             directory: &directory,
             volume: volume_name.as_bytes(),
             size: length,

@@ -91,6 +91,18 @@ xdr_enum! {
     }
 }
 
+/// The beginning of the name of a copy that is not complete: `.NAME.cellar-part`.
+pub const PART_PREFIX: &[u8] = b".";
+/// The end of that name.
+pub const PART_SUFFIX: &[u8] = b".cellar-part";
+
+/// The name that a file will have when its copy is complete. Policies are evaluated for this name.
+pub fn final_name(name: &[u8]) -> &[u8] {
+    let inner = name.strip_prefix(PART_PREFIX);
+    let inner = inner.and_then(|name| name.strip_suffix(PART_SUFFIX));
+    inner.filter(|name| !name.is_empty()).unwrap_or(name)
+}
+
 /// The form of a layout, without places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
@@ -327,4 +339,23 @@ pub fn device_only(osd: u32) -> Capability {
 pub fn named_device(capability: &Capability) -> Option<u32> {
     let bytes: &[u8] = capability;
     bytes.try_into().ok().map(u32::from_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::final_name;
+
+    #[test]
+    fn parts_have_the_name_of_their_file() {
+        for (name, wanted) in [
+            (".run7.root.cellar-part", "run7.root"),
+            ("..hidden.cellar-part", ".hidden"),
+            ("run7.root", "run7.root"),
+            ("run7.root.cellar-part", "run7.root.cellar-part"),
+            (".cellar-part", ".cellar-part"),
+            (".", "."),
+        ] {
+            assert_eq!(final_name(name.as_bytes()), wanted.as_bytes());
+        }
+    }
 }
