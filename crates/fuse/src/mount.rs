@@ -19,7 +19,7 @@ use rustix::mount::UnmountFlags;
 
 use crate::filesystem::Filesystem;
 use crate::inodes::{Inodes, Node};
-use crate::mount_points::{NAME, mount_points};
+use crate::mount_points::{NAME, SUBTYPE, mount_points};
 use crate::notices::{Kernel, Notices, WRITERS};
 
 /// `ENOTCONN`: a mount whose process is gone.
@@ -154,7 +154,7 @@ fn config(options: &Options) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(NAME.to_owned()),
-        MountOption::Subtype("afs".to_owned()),
+        MountOption::Subtype(SUBTYPE.to_owned()),
         MountOption::NoAtime,
         MountOption::NoDev,
         if options.suid {

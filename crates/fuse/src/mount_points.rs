@@ -8,8 +8,11 @@ use std::path::PathBuf;
 
 /// The source of our mounts in the kernel's list.
 pub(crate) const NAME: &str = "cellar";
-/// The type of file system: mounts by root have no subtype, others have one.
-const KINDS: [&str; 2] = ["fuse", "fuse.afs"];
+/// The subtype of file system: the kernel lists mounts as `fuse.cellar`.
+pub(crate) const SUBTYPE: &str = "cellar";
+/// The types of file system. Mounts by earlier versions are `fuse` by root, and `fuse.afs` by other
+/// users.
+const KINDS: [&str; 3] = ["fuse.cellar", "fuse", "fuse.afs"];
 
 /// The visible mounts by `cellar mount`. A mount that another one covers is not listed.
 ///
@@ -72,7 +75,7 @@ mod tests {
         let text = "22 1 8:1 / / rw - ext4 /dev/root rw\n\
                     30 22 0:44 / /mnt/with\\040blank rw,nosuid,nodev - fuse cellar rw,user_id=0,group_id=0\n\
                     31 22 0:45 / /other rw - fuse.afs AFS rw\n\
-                    32 22 0:46 / /afs rw shared:3 - fuse.afs cellar rw,user_id=1000\n\
+                    32 22 0:46 / /afs rw shared:3 - fuse.cellar cellar rw,user_id=1000\n\
                     33 22 0:47 / /hidden rw - fuse cellar rw\n\
                     34 33 0:48 / /hidden rw - tmpfs none rw\n";
         assert_eq!(
