@@ -2,12 +2,18 @@
 //! paths.
 
 mod cat;
+mod chmod;
 mod cp;
+mod df;
+mod du;
+mod find;
+mod glob;
 mod ls;
 mod make;
 mod rm;
 mod stat;
 mod tasks;
+mod tree;
 
 use std::pin::pin;
 use std::time::{Duration, SystemTime};
@@ -28,10 +34,14 @@ const GIVE_UP_TIME: Duration = Duration::from_secs(5);
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List directories.
-    #[command(after_help = "Examples:
+    #[command(
+        disable_help_flag = true,
+        after_help = "Examples:
   cellar ls /afs/demo.cell
-  cellar ls -l /afs/demo.cell/scratch
-  cellar ls --cell demo.cell --server 192.0.2.1 /afs/demo.cell")]
+  cellar ls -la /afs/demo.cell/scratch
+  cellar ls -lhR '/afs/demo.cell/scratch/run*'
+  cellar ls --cell demo.cell --server 192.0.2.1 /afs/demo.cell"
+    )]
     Ls(ls::Options),
     /// Write files to standard output.
     #[command(after_help = "Example:\n  cellar cat /afs/demo.cell/scratch/hello")]
@@ -71,6 +81,35 @@ Mount points are removed with 'cellar fs rmmount', volumes with 'cellar vos remo
   cellar stat /afs/demo.cell/scratch/README.md
   cellar stat --no-follow --json /afs/demo.cell/scratch")]
     Stat(stat::Options),
+    /// Add up the sizes of trees.
+    #[command(
+        disable_help_flag = true,
+        after_help = "Examples:
+  cellar du -sh /afs/demo.cell/scratch
+  cellar du -h --max-depth 1 /afs/demo.cell/scratch
+Mount points are not followed. 'cellar df' shows a volume's quota and room."
+    )]
+    Du(du::Options),
+    /// Show the quota and room of volumes.
+    #[command(
+        disable_help_flag = true,
+        after_help = "Examples:
+  cellar df -h /afs/demo.cell/scratch
+  cellar df --json '/afs/demo.cell/*'"
+    )]
+    Df(df::Options),
+    /// Change mode bits.
+    #[command(after_help = "Examples:
+  cellar chmod 644 /afs/demo.cell/scratch/README.md
+  cellar chmod -R u+rwX,go-w /afs/demo.cell/scratch/src
+Access lists decide who may read and write: 'cellar fs setacl' changes them.")]
+    Chmod(chmod::Options),
+    /// Find files by name, type, size, age and owner.
+    #[command(after_help = "Examples:
+  cellar find /afs/demo.cell/scratch --name '*.root' --min-size 1G
+  cellar find /afs/demo.cell --type m
+  cellar find /afs/demo.cell/scratch --type f --older-than 90d -0 | xargs -0 cellar rm")]
+    Find(find::Options),
 }
 
 impl Command {
@@ -85,6 +124,29 @@ impl Command {
             Self::Ln(_) => "ln",
             Self::Mv(_) => "mv",
             Self::Stat(_) => "stat",
+            Self::Du(_) => "du",
+            Self::Df(_) => "df",
+            Self::Chmod(_) => "chmod",
+            Self::Find(_) => "find",
+        }
+    }
+}
+
+impl Command {
+    /// The paths in which patterns are expanded.
+    fn patterns(&mut self) -> Option<&mut Vec<String>> {
+        match self {
+            Self::Ls(options) => Some(&mut options.paths),
+            Self::Cat(options) => Some(&mut options.paths),
+            Self::Cp(options) => Some(&mut options.paths),
+            Self::Rm(options) => Some(&mut options.paths),
+            Self::Stat(options) => Some(&mut options.paths),
+            Self::Du(options) => Some(&mut options.paths),
+            Self::Df(options) => Some(&mut options.paths),
+            Self::Chmod(options) => Some(&mut options.paths),
+            Self::Find(options) => Some(&mut options.paths),
+            // Their paths are names to make.
+            Self::Mkdir(_) | Self::Ln(_) | Self::Mv(_) => None,
         }
     }
 }
@@ -100,6 +162,10 @@ pub(crate) async fn run(command: Command) -> Outcome {
         Command::Ln(options) => (&options.cell, std::slice::from_ref(&options.path)),
         Command::Mv(options) => (&options.cell, std::slice::from_ref(&options.from)),
         Command::Stat(options) => (&options.cell, options.paths.as_slice()),
+        Command::Du(options) => (&options.cell, options.paths.as_slice()),
+        Command::Df(options) => (&options.cell, options.paths.as_slice()),
+        Command::Chmod(options) => (&options.cell, options.paths.as_slice()),
+        Command::Find(options) => (&options.cell, options.paths.as_slice()),
     };
     // If only a server's address is given, the first AFS path names the cell.
     let path = paths.iter().find(|path| is_afs(path)).map(String::as_str);
@@ -176,7 +242,17 @@ impl Signals {
     }
 }
 
-async fn run_in(session: &Session, command: Command, stop: &Stop) -> Outcome {
+async fn run_in(session: &Session, mut command: Command, stop: &Stop) -> Outcome {
+    let must_match = !matches!(&command, Command::Rm(options) if options.force);
+    // The target of a copy is not expanded.
+    let target = match &mut command {
+        Command::Cp(options) => options.paths.pop(),
+        _ => None,
+    };
+    if let Some(paths) = command.patterns() {
+        glob::expand(&session.client, paths, must_match).await?;
+        paths.extend(target);
+    }
     match command {
         Command::Ls(options) => ls::run(session, options).await,
         Command::Cat(options) => cat::run(session, options).await,
@@ -186,6 +262,10 @@ async fn run_in(session: &Session, command: Command, stop: &Stop) -> Outcome {
         Command::Ln(options) => make::ln(session, options).await,
         Command::Mv(options) => make::mv(session, options).await,
         Command::Stat(options) => stat::run(session, options).await,
+        Command::Du(options) => du::run(session, options).await,
+        Command::Df(options) => df::run(session, options).await,
+        Command::Chmod(options) => chmod::run(session, options).await,
+        Command::Find(options) => find::run(session, options).await,
     }
 }
 

@@ -18,10 +18,13 @@ use std::io::{ErrorKind, Write};
 /// Prints. Ends the program if the reader of standard output is gone.
 pub(crate) fn print(text: Arguments<'_>) {
     let text = text.to_string();
-    match std::io::stdout()
-        .lock()
-        .write_all(visible(&text).as_bytes())
-    {
+    write(visible(&text).as_bytes());
+}
+
+/// Writes bytes as they are, for programs. Ends the program if the reader of standard output is
+/// gone.
+pub(crate) fn write(bytes: &[u8]) {
+    match std::io::stdout().lock().write_all(bytes) {
         Ok(()) => {}
         Err(cause) if cause.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
         Err(cause) => {

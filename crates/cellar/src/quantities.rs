@@ -59,6 +59,27 @@ pub(crate) fn size(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
+/// A size in at most five characters, as `ls -h` prints it: rounded up, with one decimal below 10.
+pub(crate) fn human(bytes: u64) -> String {
+    if bytes < 1024 {
+        return bytes.to_string();
+    }
+    let mut size = bytes as f64;
+    let mut units = ['K', 'M', 'G', 'T', 'P', 'E'].into_iter();
+    let mut shown = ' ';
+    while size.ceil() >= 1024.0
+        && let Some(unit) = units.next()
+    {
+        size /= 1024.0;
+        shown = unit;
+    }
+    let tenths = (size * 10.0).ceil() / 10.0;
+    match tenths < 10.0 {
+        true => format!("{tenths:.1}{shown}"),
+        false => format!("{:.0}{shown}", size.ceil()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +123,23 @@ mod tests {
         }
         for text in ["", "M", "-1", "1.5G", "1E", "99999999999T"] {
             assert_eq!(size(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_for_people() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (1025, "1.1K"),
+            (10 << 10, "10K"),
+            ((10 << 10) + 1, "11K"),
+            ((1 << 20) - 1, "1.0M"),
+            (5 << 30, "5.0G"),
+            (u64::MAX, "16E"),
+        ] {
+            assert_eq!(human(bytes), text);
         }
     }
 }

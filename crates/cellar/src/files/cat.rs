@@ -43,7 +43,15 @@ async fn print(client: &Client, path: &str, out: &mut impl Write) -> Outcome<io:
         return Err(Error::Path { path, problem }.into());
     }
     let mut fetch = client.fetch(&node, 0, u64::MAX).await?.named(path);
-    while let Some(bytes) = fetch.next().await? {
+    loop {
+        let bytes = match fetch.next().await {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => break,
+            Err(failure) => {
+                let all = 0..node.status.length;
+                return Err(client.blame_device(&node, path, all, failure).await.into());
+            }
+        };
         if let Err(cause) = out.write_all(&bytes) {
             return Ok(Err(cause));
         }

@@ -1,79 +1,132 @@
 //! `cellar ls`: lists directories.
 
+mod format;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use cellar_client::{Client, Entry, Error, Follow, Node};
+use cellar_client::{CellName, Client, Entry, Error, Follow, Node};
 use cellar_wire::ids::ViceId;
 use cellar_wire::rxafs::{AfsFetchStatus, FileType};
-use serde_json::{Value, json};
 
-use super::printable;
+use super::{join, printable};
 use crate::failure::{Failures, Outcome};
 use crate::output::{out, outln};
 use crate::session::{CellOptions, Session};
 
+use format::Owners;
+pub(super) use format::mode;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Directories or files below /afs. Default: the root of the home cell.
+    /// Directories or files below /afs; '*', '?' and '[...]' stand for names. Default: the root of
+    /// the home cell.
     #[arg(value_name = "PATH")]
     pub(super) paths: Vec<String>,
     /// Show mode, link count, owner, size, date, and the targets of links and mount points.
     #[arg(short, long)]
     long: bool,
+    /// Show names that begin with a dot too, and '.' and '..'.
+    #[arg(short, long)]
+    all: bool,
+    /// Show names that begin with a dot too.
+    #[arg(short = 'A', long)]
+    almost_all: bool,
+    /// List subdirectories too. Mount points are not followed.
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// With -l: show sizes as 12K, 3.4M, 1.2G.
+    #[arg(short = 'h', long)]
+    human_readable: bool,
     /// List the directories themselves, not their contents.
     #[arg(short, long)]
     directory: bool,
-    /// Print JSON.
+    /// Print JSON, with all names.
     #[arg(long)]
     json: bool,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     #[command(flatten)]
     pub(super) cell: CellOptions,
+}
+
+impl Options {
+    /// Whether the statuses of the files are needed, and not only their names.
+    fn wants_statuses(&self) -> bool {
+        self.long || self.json || self.recursive
+    }
+
+    fn shows(&self, name: &[u8]) -> bool {
+        self.all || self.almost_all || self.json || !name.starts_with(b".")
+    }
 }
 
 /// One line of a listing.
 struct Row {
     name: String,
+    cell: Option<CellName>,
     status: AfsFetchStatus,
     fid: String,
     /// The target of a link, or the text of a mount point.
     target: Option<String>,
 }
 
+/// A directory with its rows.
+struct Listing {
+    path: String,
+    rows: Vec<Row>,
+    /// The subdirectories, in reverse order.
+    below: Vec<(String, Node)>,
+}
+
 pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
     if options.paths.is_empty() {
         options.paths.push(format!("/afs/{}", session.cell.name));
     }
+    let client = &session.client;
     let mut failures = Failures::of("cellar ls");
     let mut listings = Vec::new();
+    let titles = options.paths.len() > 1 || options.recursive;
+    let mut printed = false;
     for path in &options.paths {
-        if let Some(rows) = failures.note(list(session, path, &options).await) {
-            listings.push((path.as_str(), rows));
+        let mut next = failures.note(list(client, path, &options).await);
+        let mut todo = Vec::new();
+        loop {
+            if let Some(mut listing) = next.take() {
+                todo.append(&mut listing.below);
+                if options.json {
+                    listings.push(listing);
+                } else {
+                    if titles {
+                        outln!("{}{}:", if printed { "\n" } else { "" }, listing.path);
+                    }
+                    print(session, &listing, &options).await;
+                    printed = true;
+                }
+            }
+            let Some((path, node)) = todo.pop() else {
+                break;
+            };
+            next = failures.note(list_directory(client, &path, &node, &options).await);
         }
     }
     if options.json {
-        outln!("{:#}", as_json(&listings));
-        return failures.end();
-    }
-    let owners = owners(session, &listings, options.long).await;
-    let titles = options.paths.len() > 1;
-    for (index, (path, rows)) in listings.iter().enumerate() {
-        if titles {
-            outln!("{}{path}:", if index > 0 { "\n" } else { "" });
-        }
-        out!(
-            "{}",
-            if options.long {
-                long(rows, &owners)
-            } else {
-                short(rows)
-            }
-        );
+        let owners = owners(session, &listings).await;
+        outln!("{:#}", format::as_json(&listings, &owners));
     }
     failures.end()
 }
 
-async fn list(session: &Session, path: &str, options: &Options) -> Outcome<Vec<Row>> {
-    let client = &session.client;
+async fn print(session: &Session, listing: &Listing, options: &Options) {
+    if !options.long {
+        return out!("{}", format::short(&listing.rows));
+    }
+    let owners = owners(session, std::slice::from_ref(listing)).await;
+    let text = format::long(&listing.rows, &owners, options.human_readable);
+    out!("{text}");
+}
+
+async fn list(client: &Client, path: &str, options: &Options) -> Outcome<Listing> {
     let follow = if options.long && !path.ends_with('/') {
         Follow::MOUNTS
     } else {
@@ -83,6 +136,11 @@ async fn list(session: &Session, path: &str, options: &Options) -> Outcome<Vec<R
         Follow::NONE
     } else {
         follow
+    };
+    let of_rows = |rows| Listing {
+        path: path.to_owned(),
+        rows,
+        below: Vec::new(),
     };
     let Some(node) = client.walk(path, follow).await? else {
         // `/afs` of a home cell without `root.afs`: list the known cells.
@@ -95,40 +153,65 @@ async fn list(session: &Session, path: &str, options: &Options) -> Outcome<Vec<R
                 rows.push(row(client, cell.name.to_string(), &node).await?);
             }
         }
-        return Ok(rows);
+        return Ok(of_rows(rows));
     };
     if options.directory || !node.is_directory() {
-        return Ok(vec![row(client, path.to_owned(), &node).await?]);
+        return Ok(of_rows(vec![row(client, path.to_owned(), &node).await?]));
     }
-    if !options.long && !options.json {
-        let mut entries = client
-            .read_directory(&node)
-            .await
-            .map_err(|error| named(path, error))?;
+    list_directory(client, path, &node, options).await
+}
+
+async fn list_directory(
+    client: &Client,
+    path: &str,
+    node: &Node,
+    options: &Options,
+) -> Outcome<Listing> {
+    let mut listing = Listing {
+        path: path.to_owned(),
+        rows: Vec::new(),
+        below: Vec::new(),
+    };
+    let rows = &mut listing.rows;
+    if options.all && !options.json {
+        rows.push(row(client, ".".to_owned(), node).await?);
+        // The directory above may be in a volume that does not answer.
+        let above = client.find(&join(path, ".."), Follow::ALL).await;
+        let above = above.unwrap_or_else(|_| node.clone());
+        rows.push(row(client, "..".to_owned(), &above).await?);
+    }
+    if !options.wants_statuses() {
+        let entries = client.read_directory(node).await;
+        let mut entries = entries.map_err(|error| named(path, error))?;
+        entries.retain(|entry| options.shows(&entry.name));
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let unknown = AfsFetchStatus::failed(cellar_wire::AbortCode(0));
         let name = |entry: Entry| Row {
             name: printable(&entry.name),
+            cell: None,
             fid: entry.fid.to_string(),
             status: unknown,
             target: None,
         };
-        return Ok(entries.into_iter().map(name).collect());
+        rows.extend(entries.into_iter().map(name));
+        return Ok(listing);
     }
-    let mut children = client
-        .children(&node)
-        .await
-        .map_err(|error| named(path, error))?;
+    let children = client.children(node).await;
+    let mut children = children.map_err(|error| named(path, error))?;
+    children.retain(|(name, _)| options.shows(name));
     children.sort_by(|a, b| a.0.cmp(&b.0));
-    let mut rows = Vec::with_capacity(children.len());
     for (name, child) in children {
-        rows.push(row(client, printable(&name), &child).await?);
+        let name = printable(&name);
+        rows.push(row(client, name.clone(), &child).await?);
+        if options.recursive && child.is_directory() {
+            listing.below.insert(0, (join(path, &name), child));
+        }
     }
-    Ok(rows)
+    Ok(listing)
 }
 
 /// Names the path in a file server's refusal, which would otherwise name an id.
-fn named(path: &str, error: Error) -> Error {
+pub(super) fn named(path: &str, error: Error) -> Error {
     match error {
         Error::Fileserver { cause, .. } => Error::Fileserver {
             what: path.to_owned(),
@@ -151,126 +234,34 @@ async fn row(client: &Client, name: String, node: &Node) -> Result<Row, Error> {
     };
     Ok(Row {
         name,
+        cell: Some(node.volume.cell.clone()),
         status: node.status,
         fid: node.fid.to_string(),
         target,
     })
 }
 
-/// Names of the owners in the listings. If the protection server does not answer, the map is empty
-/// and numbers are shown.
-async fn owners(
-    session: &Session,
-    listings: &[(&str, Vec<Row>)],
-    wanted: bool,
-) -> BTreeMap<ViceId, String> {
-    let rows = listings.iter().flat_map(|(_, rows)| rows);
-    let ids: BTreeSet<ViceId> = rows.map(|row| row.status.owner).collect();
-    let ids: Vec<_> = ids.into_iter().filter(|_| wanted).collect();
-    match session.client.names_of(&session.cell, &ids).await {
-        Ok(names) => ids.into_iter().zip(names).collect(),
-        Err(_) => BTreeMap::new(),
-    }
-}
-
-fn short(rows: &[Row]) -> String {
-    rows.iter().map(|row| format!("{}\n", row.name)).collect()
-}
-
-fn long(rows: &[Row], owners: &BTreeMap<ViceId, String>) -> String {
-    let owner = |row: &Row| {
-        owners
-            .get(&row.status.owner)
-            .cloned()
-            .unwrap_or_else(|| row.status.owner.0.to_string())
-    };
-    let widest = |text: &dyn Fn(&Row) -> String| {
-        rows.iter()
-            .map(|row| text(row).chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let links = widest(&|row| row.status.link_count.to_string());
-    let owner_width = widest(&owner);
-    let size = widest(&|row| row.status.length.to_string());
-    let line = |row: &Row| {
-        if row.status.file_type == FileType::Invalid {
-            return format!("?????????? {} ({})\n", row.name, row.status.error_code);
+/// Names of the owners in the listings. An owner of a cell whose protection server does not answer
+/// is left out, and is shown as a number.
+async fn owners(session: &Session, listings: &[Listing]) -> Owners {
+    let mut ids: BTreeMap<CellName, BTreeSet<ViceId>> = BTreeMap::new();
+    for row in listings.iter().flat_map(|listing| &listing.rows) {
+        if let Some(cell) = &row.cell {
+            ids.entry(cell.clone())
+                .or_default()
+                .insert(row.status.owner);
         }
-        let arrow = match (&row.target, is_mount(row)) {
-            (Some(target), true) => format!(" [{target}]"),
-            (Some(target), false) => format!(" -> {target}"),
-            (None, _) => String::new(),
+    }
+    let mut owners = Owners::new();
+    for (name, ids) in ids {
+        let Ok(cell) = session.client.cell(&name) else {
+            continue;
         };
-        format!(
-            "{} {:>links$} {:<owner_width$} {:>size$} {} {}{arrow}\n",
-            mode(&row.status),
-            row.status.link_count,
-            owner(row),
-            row.status.length,
-            date(row),
-            row.name
-        )
-    };
-    rows.iter().map(line).collect()
-}
-
-fn is_mount(row: &Row) -> bool {
-    row.status.file_type == FileType::Symlink
-        && cellar_client::mount_point::is_mount_point(row.status.unix_mode)
-}
-
-/// The ten letters of a mode. A mount point has the type letter `m`.
-pub(super) fn mode(status: &AfsFetchStatus) -> String {
-    let kind = match status.file_type {
-        FileType::Directory => 'd',
-        FileType::File => '-',
-        FileType::Symlink if cellar_client::mount_point::is_mount_point(status.unix_mode) => 'm',
-        FileType::Symlink => 'l',
-        FileType::Invalid => '?',
-    };
-    let mut text = String::from(kind);
-    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
-        let bits = status.unix_mode >> shift & 7;
-        text.push(if bits & 4 != 0 { 'r' } else { '-' });
-        text.push(if bits & 2 != 0 { 'w' } else { '-' });
-        text.push(match (bits & 1 != 0, status.unix_mode & special != 0) {
-            (true, true) => letter,
-            (false, true) => letter.to_ascii_uppercase(),
-            (true, false) => 'x',
-            (false, false) => '-',
-        });
+        let ids: Vec<_> = ids.into_iter().collect();
+        if let Ok(names) = session.client.names_of(&cell, &ids).await {
+            let named = ids.into_iter().zip(names);
+            owners.extend(named.map(|(id, owner)| ((name.clone(), id), owner)));
+        }
     }
-    text
-}
-
-/// `Nov 21 10:45` for dates of this year, `Nov 21  2019` for others.
-fn date(row: &Row) -> String {
-    let date = cellar_admin::date::ctime(row.status.client_mod_time);
-    let this_year = cellar_admin::date::ctime(super::now());
-    let (day, time, year) = (date.get(4..10), date.get(11..16), date.get(20..24));
-    match (day, time, year) {
-        (Some(day), Some(time), Some(year)) if this_year.ends_with(year) => format!("{day} {time}"),
-        (Some(day), Some(_), Some(year)) => format!("{day}  {year}"),
-        _ => date,
-    }
-}
-
-fn as_json(listings: &[(&str, Vec<Row>)]) -> Value {
-    let row = |row: &Row| {
-        json!({
-            "name": row.name,
-            "fid": row.fid,
-            "type": super::stat::kind(&row.status),
-            "mode": format!("{:04o}", row.status.unix_mode),
-            "links": row.status.link_count,
-            "owner": row.status.owner.0,
-            "length": row.status.length,
-            "modified": row.status.client_mod_time.0,
-            "data_version": row.status.data_version,
-            "target": row.target,
-        })
-    };
-    let listing = |(path, rows): &(&str, Vec<Row>)| json!({ "path": path, "entries": rows.iter().map(row).collect::<Vec<_>>() });
-    listings.iter().map(listing).collect()
+    owners
 }

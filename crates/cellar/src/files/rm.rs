@@ -25,7 +25,7 @@ pub(crate) struct Options {
     recursive: bool,
     /// Ignore paths that do not exist.
     #[arg(short, long)]
-    force: bool,
+    pub(super) force: bool,
     #[command(flatten)]
     pub(super) cell: CellOptions,
 }
