@@ -6,7 +6,8 @@
 //!
 //! 1. With `-r`, a file that cannot be read is reported and skipped, and the copy fails at its end.
 //! 2. Any other failure stops the copy, and so does a signal. Stores under way are aborted, new
-//!    files that are still empty are removed, and completed copies stay.
+//!    files that are still empty are removed, and completed copies stay. A file has its final name
+//!    only when it is complete ([`part`]).
 //! 3. With `-r`, symbolic links are copied as links. Mount points are not followed: they are
 //!    reported, and the copy fails at its end for them too.
 //!
@@ -16,6 +17,7 @@
 mod compare;
 mod layout;
 mod origin;
+mod part;
 mod source;
 mod target;
 
@@ -32,8 +34,9 @@ use serde_json::json;
 use tokio::task::LocalSet;
 
 use self::origin::{Kind, Origin};
+use self::part::Names;
 use self::source::{LocalSource, Source, Watched};
-use self::target::{AfsDestination, Destination, Directory, Filling, OpenFile};
+use self::target::{AfsDestination, Destination, Directory, Filling, OpenFile, Opening};
 use super::is_afs;
 use super::tasks::Tasks;
 use crate::failure::{Failure, Outcome};
@@ -65,6 +68,9 @@ pub(crate) struct Options {
     /// the last of them match the original.
     #[arg(long)]
     resume: bool,
+    /// Write to an existing file itself. Otherwise a new file replaces it when the copy is complete.
+    #[arg(long)]
+    in_place: bool,
     /// The number of parallel streams for each file that is fetched from a file server. Files in
     /// objects use as many streams as they need.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
@@ -84,6 +90,7 @@ struct Copy {
     layout: Option<Shape>,
     verify: bool,
     resume: bool,
+    in_place: bool,
     streams: usize,
     progress: Progress,
     /// Set by a signal, or by the first failure.
@@ -122,6 +129,15 @@ impl Copy {
                 Ok(None)
             }
             Err(failure) => Err(failure),
+        }
+    }
+
+    /// Reports the part of a file that stays after a failure.
+    fn gave_up(&self, part: Option<String>) {
+        if let Some(part) = part {
+            self.progress.say(&format!(
+                "{part}: a part of the file; the same command with --resume continues it"
+            ));
         }
     }
 
@@ -177,6 +193,7 @@ pub(super) async fn run(session: &Session, options: Options, stop: &Stop) -> Out
         layout: options.layout,
         verify: options.verify,
         resume: options.resume,
+        in_place: options.in_place,
         streams: options.streams.into(),
         progress: Progress::bytes(known.then_some(0)),
         client: session.client.clone(),
@@ -258,16 +275,23 @@ async fn walk(
 }
 
 async fn standard_input(copy: &Copy, to: &Destination) -> Outcome {
-    let file = to.file(&copy.client, 0o644, None).await?;
+    let how = Opening {
+        mode: 0o644,
+        modified: None,
+        resume: false,
+        in_place: copy.in_place,
+    };
+    let file = to.file(&copy.client, how).await?;
     copy.progress.name(last_name(&to.path())?);
     let mut source = LocalSource::standard_input();
     let progress = |bytes| copy.sent(bytes);
     let filled = to.fill(&copy.client, &file, &mut source, progress);
     let filled = copy.unless_stopped(filled).await;
     if filled.is_err() {
-        to.give_up(&copy.client, &file).await;
+        copy.gave_up(to.give_up(&copy.client, &file).await);
     }
     filled?;
+    to.complete(&copy.client, &file).await?;
     copy.done.files.fetch_add(1, Relaxed);
     Ok(())
 }
@@ -345,8 +369,15 @@ async fn file(copy: &Copy, from: &Origin, to: &Destination) -> Outcome {
         return Ok(());
     };
     let modified = copy.preserve.then(|| from.modified());
-    let made = to.file(&copy.client, from.mode(), modified).await?;
-    if is_same(from.node(), made.node()) {
+    let how = Opening {
+        mode: from.mode(),
+        modified,
+        resume: copy.resume,
+        in_place: copy.in_place,
+    };
+    let made = to.file(&copy.client, how).await?;
+    if is_same(from.node(), made.target()) {
+        to.give_up(&copy.client, &made).await;
         return Err(Failure::new(format!(
             "{}: is the same file as {}",
             from.path(),
@@ -356,7 +387,7 @@ async fn file(copy: &Copy, from: &Origin, to: &Destination) -> Outcome {
     let mut unread = false;
     let filled = fill(copy, from, to, &made, source, &mut unread).await;
     if filled.is_err() {
-        to.give_up(&copy.client, &made).await;
+        copy.gave_up(to.give_up(&copy.client, &made).await);
     }
     if unread {
         if copy.unread(filled)?.is_none() {
@@ -368,6 +399,7 @@ async fn file(copy: &Copy, from: &Origin, to: &Destination) -> Outcome {
     if copy.verify {
         copy.unless_stopped(verify(copy, from, to, &made)).await?;
     }
+    to.complete(&copy.client, &made).await?;
     copy.done.files.fetch_add(1, Relaxed);
     Ok(())
 }
@@ -445,7 +477,8 @@ async fn existing_directory(client: &Client, path: &str) -> Outcome<Option<Direc
     }
     match client.find(path, Follow::ALL).await {
         Ok(node) if node.is_directory() => {
-            Ok(Some(Directory::Afs(Arc::new(node), path.to_owned())))
+            let names = Names::read(client, &node).await;
+            Ok(Some(Directory::Afs(Arc::new(node), path.to_owned(), names)))
         }
         Ok(_) => Ok(None),
         Err(error) if error.is_not_found() => Ok(None),
@@ -461,6 +494,7 @@ async fn new_name(client: &Client, path: &str) -> Outcome<Destination> {
     let (parent, name) = split_last(path)?;
     let parent = client.find(parent, Follow::ALL).await?;
     Ok(Destination::Afs(AfsDestination {
+        names: Names::read(client, &parent).await,
         parent: Arc::new(parent),
         name: name.to_owned().into(),
         path: path.to_owned(),

@@ -146,7 +146,7 @@ impl<'a> Source<'a> {
 }
 
 fn is_there(cell: &Cell, name: &str) -> bool {
-    cell.ok(&format!("ls {TOP}"))
+    cell.ok(&format!("ls -a {TOP}"))
         .lines()
         .any(|line| line == name)
 }
@@ -160,6 +160,7 @@ fn a_copy_that_is_interrupted_gives_its_store_up() {
         assert_eq!(answer.status, status, "{}", answer.err);
         // The file was new, and it was removed.
         assert!(!is_there(&cell, &name), "{name}");
+        assert!(!is_there(&cell, &format!(".{name}.cellar-part")), "{name}");
     }
     // An existing file stays, and can be stored into at once.
     let (small, _) = local(&cell, "small", 1000);
@@ -181,12 +182,18 @@ fn a_copy_that_is_interrupted_gives_its_store_up() {
     let back = cell.local("broken-off");
     let line = format!("cp {TOP}/source {}", back.display());
     let running = Running::start(&cell, &line);
-    until_blocking("a file to copy to", || fs::exists(&back).expect("look"));
+    let part = cell.local(".broken-off.cellar-part");
+    until_blocking("a file to copy to", || fs::exists(&part).expect("look"));
     running.signal("-INT");
     let answer = running.end();
     assert_eq!(answer.status, 130, "{}", answer.err);
+    assert!(
+        !fs::exists(&back).expect("look"),
+        "a part has the final name"
+    );
     source.answers();
     cell.ok(&format!("cp --resume {TOP}/source {}", back.display()));
+    assert!(!fs::exists(&part).expect("look"), "the part is left");
     assert!(fs::read(&back).expect("the copy") == source.bytes);
 }
 
@@ -200,7 +207,8 @@ fn a_copy_says_that_it_waits_for_one_that_was_killed() {
     killed.signal("-KILL");
     killed.end();
     source.servers.signal(source.device, "-CONT");
-    let line = format!("cp --admin {TOP}/source {TOP}/copy");
+    // Without --resume the part of the killed copy is replaced, which waits for no store.
+    let line = format!("cp --admin --resume {TOP}/source {TOP}/copy");
     let mut next = Running::start(&cell, &line);
     assert!(next.says(WAITS), "{}", next.said);
     assert!(next.said.contains("after a minute"), "{}", next.said);
@@ -339,7 +347,10 @@ fn stored_parts_of_a_copy_are_kept() {
             continue;
         }
         assert_eq!(answer.status, 130, "{}", answer.err);
-        let length = pieces(&cell, &name)["length"].as_u64();
+        assert!(!is_there(&cell, &name), "a part has the final name");
+        let part = format!(".{name}.cellar-part");
+        assert!(answer.err.contains(&part), "{}", answer.err);
+        let length = pieces(&cell, &part)["length"].as_u64();
         assert_eq!(length, Some(first), "{}", answer.err);
         let done = copied(&cell, &format!("--resume {path} {TOP}/{name}"));
         assert_eq!(done, (bytes.len() as u64 - first, first));

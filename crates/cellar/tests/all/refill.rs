@@ -15,7 +15,7 @@ fn store(cell: &Cell, name: &str, seed: u32) -> Vec<u8> {
         local.display(),
         format!("/afs/test.cell/scratch/vol/{name}"),
     );
-    cell.ok(&format!("cp --admin {local} {to}"));
+    cell.ok(&format!("cp --admin --in-place {local} {to}"));
     contents
 }
 

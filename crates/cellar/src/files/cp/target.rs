@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -17,6 +17,7 @@ use cellar_wire::object::Shape;
 use cellar_wire::rxafs::AfsStoreStatus;
 
 use super::origin::Origin;
+use super::part::{Names, Plan, local_plan, take_after};
 use crate::failure::{Failure, Outcome};
 use crate::files::{join, make, printable};
 
@@ -34,6 +35,20 @@ pub(super) struct AfsDestination {
     pub(super) parent: Arc<Node>,
     pub(super) name: Bytes,
     pub(super) path: String,
+    pub(super) names: Names,
+}
+
+/// How a file is opened for a copy.
+#[derive(Clone, Copy)]
+pub(super) struct Opening {
+    /// Mode bits of a new file.
+    pub(super) mode: u32,
+    /// The modification time that the file gets at the end.
+    pub(super) modified: Option<AfsTime>,
+    /// Open the part that an earlier copy has left, or else the file itself.
+    pub(super) resume: bool,
+    /// Open the file itself.
+    pub(super) in_place: bool,
 }
 
 /// The contents for a file.
@@ -49,7 +64,7 @@ pub(super) struct Filling<'a> {
 /// An existing directory that receives copies.
 pub(super) enum Directory {
     Local(PathBuf),
-    Afs(Arc<Node>, String),
+    Afs(Arc<Node>, String, Names),
 }
 
 impl Directory {
@@ -57,7 +72,7 @@ impl Directory {
     pub(super) fn node(&self) -> Option<&Node> {
         match self {
             Self::Local(_) => None,
-            Self::Afs(node, _) => Some(node),
+            Self::Afs(node, ..) => Some(node),
         }
     }
 
@@ -69,10 +84,11 @@ impl Directory {
         }
         Some(match self {
             Self::Local(path) => Destination::Local(path.join(OsStr::from_bytes(&name))),
-            Self::Afs(node, path) => Destination::Afs(AfsDestination {
+            Self::Afs(node, path, names) => Destination::Afs(AfsDestination {
                 parent: node.clone(),
                 path: join(path, &printable(&name)),
                 name,
+                names: names.clone(),
             }),
         })
     }
@@ -120,8 +136,13 @@ impl Destination {
                     ..Default::default()
                 };
                 let made = place.on(client)?.make_dir(status).await;
+                let is_new = made.is_ok();
                 let node = place.or_there(client, made).await?;
-                Ok(Directory::Afs(Arc::new(node), place.path.clone()))
+                let names = match is_new {
+                    true => Names::none(),
+                    false => Names::read(client, &node).await,
+                };
+                Ok(Directory::Afs(Arc::new(node), place.path.clone(), names))
             }
         }
     }
@@ -149,46 +170,124 @@ impl Destination {
         }
     }
 
-    /// Opens the file for writing; creates it if it does not exist.
-    pub(super) async fn file(
-        &self,
-        client: &Client,
-        mode: u32,
-        modified: Option<AfsTime>,
-    ) -> Outcome<OpenFile> {
+    /// Opens the file for writing, under its part name if that is possible.
+    pub(super) async fn file(&self, client: &Client, how: Opening) -> Outcome<OpenFile> {
         match self {
-            Self::Local(path) => {
-                let mut options = fs::OpenOptions::new();
-                options.write(true).mode(mode & 0o777);
-                let (file, is_new) = match options.clone().create_new(true).open(path) {
-                    Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {
-                        options.create(true).truncate(false);
-                        (options.open(path).map_err(self.at())?, false)
-                    }
-                    made => (made.map_err(self.at())?, true),
-                };
-                Ok(OpenFile::Local(file, About { modified, is_new }))
-            }
+            Self::Local(path) => match local_plan(path).filter(|_| !how.in_place) {
+                Some((part, old)) => self.local_part(part, old, how),
+                None => self.local(path, how),
+            },
             Self::Afs(place) => {
-                let status = AfsStoreStatus {
-                    unix_mode: Some(mode),
-                    client_mod_time: modified,
-                    ..Default::default()
+                let plan = match how.in_place {
+                    true => Plan::InPlace,
+                    false => {
+                        let names = &place.names;
+                        names.plan(client, &place.parent, &place.name).await?
+                    }
                 };
-                let made = place.on(client)?.create_file(status).await;
-                let is_new = made.is_ok();
-                let node = place.or_there(client, made).await?;
-                let about = About { modified, is_new };
+                if let Plan::Part(part, old) = plan
+                    && let Some(file) = place.part(client, part, old, how).await?
+                {
+                    return Ok(file);
+                }
+                let (node, is_new) = place.in_place(client, how).await?;
+                let about = About {
+                    modified: how.modified,
+                    is_new,
+                    part: None,
+                    replaces: None,
+                };
                 Ok(OpenFile::Afs(node, about))
             }
         }
     }
 
+    /// Opens a file of this machine under its final name.
+    fn local(&self, path: &Path, how: Opening) -> Outcome<OpenFile> {
+        let mut options = fs::OpenOptions::new();
+        options.write(true).mode(how.mode & 0o777);
+        let (file, is_new) = match options.clone().create_new(true).open(path) {
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {
+                options.create(true).truncate(false);
+                (options.open(path).map_err(self.at())?, false)
+            }
+            made => (made.map_err(self.at())?, true),
+        };
+        let about = About {
+            modified: how.modified,
+            is_new,
+            part: None,
+            replaces: None,
+        };
+        Ok(OpenFile::Local(file, about))
+    }
+
+    /// Opens a file of this machine under its part name.
+    fn local_part(
+        &self,
+        part: PathBuf,
+        old: Option<fs::Metadata>,
+        how: Opening,
+    ) -> Outcome<OpenFile> {
+        let Self::Local(path) = self else {
+            return Err(Failure::new(format!("{}: not a local file", self.path())));
+        };
+        let about = |is_new| About {
+            modified: how.modified,
+            is_new,
+            part: Some(part.as_os_str().as_bytes().to_vec().into()),
+            replaces: None,
+        };
+        let mut options = fs::OpenOptions::new();
+        options.write(true);
+        if how.resume {
+            if let Ok(file) = options.open(&part) {
+                return Ok(OpenFile::Local(file, about(false)));
+            }
+            if old.is_some() {
+                return self.local(path, how);
+            }
+        }
+        let _none = fs::remove_file(&part);
+        let file = match options.mode(how.mode & 0o777).create_new(true).open(&part) {
+            Ok(file) => file,
+            // The directory may not be writable, and the file in it may be.
+            Err(_) => return self.local(path, how),
+        };
+        if let Some(old) = &old
+            && !take_after(&file, old)?
+        {
+            fs::remove_file(&part).map_err(self.at())?;
+            return self.local(path, how);
+        }
+        Ok(OpenFile::Local(file, about(true)))
+    }
+
+    /// Gives a complete copy its final name.
+    pub(super) async fn complete(&self, client: &Client, file: &OpenFile) -> Outcome {
+        let Some(part) = &file.about().part else {
+            return Ok(());
+        };
+        match self {
+            Self::Local(path) => {
+                fs::rename(OsStr::from_bytes(part), path).map_err(self.at())?;
+            }
+            Self::Afs(place) => {
+                let (from, to) = (
+                    (&*place.parent, &part[..]),
+                    (&*place.parent, &place.name[..]),
+                );
+                client.rename(from, to, &place.path).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// The current state of the file, as an origin to read from.
     pub(super) async fn look(&self, client: &Client, file: &OpenFile) -> Outcome<Origin> {
         match (self, file) {
-            (Self::Local(path), OpenFile::Local(open, _)) => Ok(Origin::Local {
-                path: path.clone(),
+            (Self::Local(path), OpenFile::Local(open, about)) => Ok(Origin::Local {
+                path: about.local_path(path),
                 about: open.metadata().map_err(self.at())?,
             }),
             (_, OpenFile::Local(..)) => Err(Failure::new(format!("{}: moved", self.path()))),
@@ -253,29 +352,39 @@ impl Destination {
         Ok(())
     }
 
-    /// Removes a file that was created for this copy, if it is still empty. A partial copy stays:
-    /// `--resume` can continue it.
-    pub(super) async fn give_up(&self, client: &Client, file: &OpenFile) {
-        if let (Self::Local(path), OpenFile::Local(out, About { is_new: true, .. })) = (self, file)
-        {
-            if out.metadata().is_ok_and(|about| about.len() == 0)
-                && let Err(cause) = fs::remove_file(path)
-            {
-                tracing::debug!(%cause, "cannot remove an empty file");
+    /// Removes a file that was created for this copy, if it is still empty. Otherwise it stays:
+    /// `--resume` can continue it. Returns the path of a part that stays.
+    pub(super) async fn give_up(&self, client: &Client, file: &OpenFile) -> Option<String> {
+        let about = file.about();
+        let left = match (self, file) {
+            (Self::Local(path), OpenFile::Local(out, _)) => {
+                let path = about.local_path(path);
+                let is_empty = out.metadata().is_ok_and(|about| about.len() == 0);
+                if is_empty
+                    && about.is_new
+                    && let Err(cause) = fs::remove_file(&path)
+                {
+                    tracing::debug!(%cause, "cannot remove an empty file");
+                }
+                (!is_empty).then(|| path.display().to_string())
             }
-            return;
-        }
-        let (Self::Afs(place), OpenFile::Afs(node, About { is_new: true, .. })) = (self, file)
-        else {
-            return;
+            (Self::Afs(place), OpenFile::Afs(node, _)) => {
+                let name = about.part.as_ref().unwrap_or(&place.name);
+                let now = client.node(&node.volume, node.fid).await;
+                let is_empty = now.is_ok_and(|now| now.status.length == 0);
+                if is_empty
+                    && about.is_new
+                    && let Ok(place) = client.place(&place.parent, name, &place.path)
+                    && let Err(failure) = place.remove_file().await
+                {
+                    tracing::debug!(%failure, "cannot remove an empty file");
+                }
+                let above = place.path.rsplit_once('/').map_or("", |(above, _)| above);
+                (!is_empty).then(|| join(above, &printable(name)))
+            }
+            _ => None,
         };
-        let now = client.node(&node.volume, node.fid).await;
-        if now.is_ok_and(|now| now.status.length == 0)
-            && let Ok(place) = place.on(client)
-            && let Err(failure) = place.remove_file().await
-        {
-            tracing::debug!(%failure, "cannot remove an empty file");
-        }
+        left.filter(|_| about.part.is_some())
     }
 
     /// Writes from `position` on to a file of this machine and ends the file there. While one piece
@@ -325,14 +434,42 @@ pub(super) struct About {
     modified: Option<AfsTime>,
     /// Whether the file was created for this copy.
     is_new: bool,
+    /// The part name in AFS, or the part path on this machine.
+    part: Option<Bytes>,
+    /// The file that the complete copy replaces.
+    replaces: Option<Node>,
+}
+
+impl About {
+    /// The path under which the file is now.
+    fn local_path(&self, path: &Path) -> PathBuf {
+        match &self.part {
+            Some(part) => PathBuf::from(OsStr::from_bytes(part)),
+            None => path.to_owned(),
+        }
+    }
 }
 
 impl OpenFile {
+    fn about(&self) -> &About {
+        match self {
+            Self::Local(_, about) | Self::Afs(_, about) => about,
+        }
+    }
+
     /// The node, if the file is in AFS.
     pub(super) fn node(&self) -> Option<&Node> {
         match self {
             Self::Local(..) => None,
             Self::Afs(node, _) => Some(node),
+        }
+    }
+
+    /// The node at the final name, if there is one.
+    pub(super) fn target(&self) -> Option<&Node> {
+        match &self.about().part {
+            Some(_) => self.about().replaces.as_ref(),
+            None => self.node(),
         }
     }
 
@@ -342,19 +479,97 @@ impl OpenFile {
     }
 }
 
+fn new_status(mode: u32, modified: Option<AfsTime>) -> AfsStoreStatus {
+    AfsStoreStatus {
+        unix_mode: Some(mode),
+        client_mod_time: modified,
+        ..Default::default()
+    }
+}
+
 impl AfsDestination {
     fn on<'a>(&'a self, client: &'a Client) -> Result<cellar_client::NameInDirectory<'a>, Error> {
         client.place(&self.parent, &self.name, &self.path)
     }
 
-    /// The node that was made, or the node that already has this name, after links and mount points
-    /// are followed.
+    /// Opens the file under its part name. Returns `None` if the copy has to be made in place.
+    async fn part(
+        &self,
+        client: &Client,
+        part: Bytes,
+        replaces: Option<Node>,
+        how: Opening,
+    ) -> Outcome<Option<OpenFile>> {
+        let place = || client.place(&self.parent, &part, &self.path);
+        let left = match how.resume {
+            true => client.lookup_name(&self.parent, &part).await?,
+            false => None,
+        };
+        let (node, is_new) = match left {
+            Some(fid) => (client.node(&self.parent.volume, fid).await?, false),
+            None if how.resume && replaces.is_some() => return Ok(None),
+            None => {
+                let old = replaces.as_ref().map(|old| old.status.unix_mode);
+                let status = new_status(old.unwrap_or(how.mode), how.modified);
+                let made = match place()?.create_file(status).await {
+                    // An earlier copy has left a part.
+                    Err(error) if exists(&error) => {
+                        place()?.remove_file().await?;
+                        place()?.create_file(status).await
+                    }
+                    made => made,
+                };
+                (made?, true)
+            }
+        };
+        if let Some(old) = &replaces
+            && is_new
+            && node.status.owner != old.status.owner
+        {
+            let status = AfsStoreStatus {
+                owner: Some(old.status.owner),
+                ..Default::default()
+            };
+            if client.set_status(&node, status, &self.path).await.is_err() {
+                place()?.remove_file().await?;
+                return Ok(None);
+            }
+        }
+        let about = About {
+            modified: how.modified,
+            is_new,
+            part: Some(part),
+            replaces,
+        };
+        Ok(Some(OpenFile::Afs(node, about)))
+    }
+
+    /// Opens the file under its final name. Returns whether it was created. A caller that may write
+    /// files may not always create them, so an existing file is not created first.
+    async fn in_place(&self, client: &Client, how: Opening) -> Outcome<(Node, bool)> {
+        let known = client.lookup_name(&self.parent, &self.name).await;
+        if let Ok(Some(_)) = known {
+            return Ok((self.there(client).await?, false));
+        }
+        let status = new_status(how.mode, how.modified);
+        let made = self.on(client)?.create_file(status).await;
+        let is_new = made.is_ok();
+        Ok((self.or_there(client, made).await?, is_new))
+    }
+
+    /// The node that was made, or the node that already has this name.
     async fn or_there(&self, client: &Client, made: Result<Node, Error>) -> Result<Node, Error> {
         match made {
-            Err(error) if exists(&error) => {}
-            other => return other,
+            Err(error) if exists(&error) => self.there(client).await,
+            other => other,
         }
-        let Self { parent, name, path } = self;
+    }
+
+    /// The node that has this name, after links and mount points are followed.
+    async fn there(&self, client: &Client) -> Result<Node, Error> {
+        let Self {
+            parent, name, path, ..
+        } = self;
         let found = match client.lookup_name(parent, name).await? {
             Some(fid) => Some(client.node(&parent.volume, fid).await?),
             None => None,
