@@ -143,6 +143,11 @@ impl Progress {
         self.bar.finish_and_clear();
     }
 
+    /// Prints a line on standard output without disturbing the bar.
+    pub(crate) fn out(&self, line: &str) {
+        self.bar.suspend(|| crate::output::outln!("{line}"));
+    }
+
     /// Prints a line on standard error without disturbing the bar.
     pub(crate) fn say(&self, line: &str) {
         self.bar.suspend(|| crate::output::errln!("{line}"));

@@ -280,7 +280,7 @@ pub(crate) fn run(mut options: Options) -> Outcome {
         directory.write_identity(&identity)?;
     }
     let without_realm = roles.trust.is_alone();
-    let partitions = roles.partitions();
+    let held = roles.held();
     let running = roles.start(&directory, &identity, metrics.is_some())?;
     let metrics = metrics
         .map(|place| place.serve(running.pages()))
@@ -294,7 +294,7 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     let banner = banner::text(
         &directory,
         &identity,
-        &partitions,
+        &held,
         is_new,
         without_realm,
         options.durability,

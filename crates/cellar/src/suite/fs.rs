@@ -340,6 +340,7 @@ impl Fs<'_> {
         }
         let human = self.invocation.has("human");
         match self.invocation.command {
+            _ if all.is_empty() => {}
             "listquota" => out!("{QUOTA_HEAD}"),
             "diskfree" => out!("{DISK_HEAD}"),
             _ => {}

@@ -14,7 +14,7 @@ use crate::cell_directory::{self, CellDirectory, Identity, Part};
 pub(super) fn text(
     directory: &CellDirectory,
     identity: &Identity,
-    partitions: &[PartitionId],
+    held: &[(PartitionId, usize)],
     is_new: bool,
     without_realm: bool,
     durability: Durability,
@@ -26,7 +26,7 @@ pub(super) fn text(
     match identity.part {
         Part::Whole => {}
         Part::Fileserver => {
-            return of_a_file_server(directory, identity, partitions, is_new, durability, took);
+            return of_a_file_server(directory, identity, held, is_new, durability, took);
         }
         Part::Databases => return of_databases(directory, identity, is_new, took),
     }
@@ -60,7 +60,7 @@ pub(super) fn text(
         ports.protection,
         ports.overseer
     );
-    let _ = writeln!(text, "  partitions: {}", names(partitions));
+    let _ = writeln!(text, "  partitions: {}", contents(held));
     if let Some(loss) = loss(durability) {
         let _ = writeln!(text, "  {loss}");
     }
@@ -131,10 +131,18 @@ pub(crate) fn loss(durability: Durability) -> Option<String> {
     }
 }
 
-/// The names of partitions in one line.
-fn names(partitions: &[PartitionId]) -> String {
-    let names: Vec<_> = partitions.iter().map(ToString::to_string).collect();
-    names.join(", ")
+/// The most volumes of a partition that a start counts.
+pub(super) const COUNT_MAX: usize = 10_000;
+
+/// The partitions in one line, with what they hold.
+fn contents(held: &[(PartitionId, usize)]) -> String {
+    let one = |(id, volumes): &(PartitionId, usize)| match *volumes {
+        0 => format!("{id} (no volumes)"),
+        1 => format!("{id} (1 volume)"),
+        COUNT_MAX.. => format!("{id} ({COUNT_MAX} volumes or more)"),
+        volumes => format!("{id} ({volumes} volumes)"),
+    };
+    held.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The text of databases without a file server.
@@ -184,7 +192,7 @@ Ctrl-C stops it; 'cellar serve{}' starts it again.\n",
 fn of_a_file_server(
     directory: &CellDirectory,
     identity: &Identity,
-    partitions: &[PartitionId],
+    held: &[(PartitionId, usize)],
     is_new: bool,
     durability: Durability,
     took: Duration,
@@ -194,7 +202,7 @@ fn of_a_file_server(
     let shown = directory.path().display();
     let verb = if is_new { "has joined" } else { "is back in" };
     let loss = loss(durability).map_or_else(String::new, |loss| format!("\n  {loss}"));
-    let first = partitions.first().map(ToString::to_string);
+    let first = held.first().map(|(id, _)| id.to_string());
     let first = first
         .as_deref()
         .map_or("a", |name| name.trim_start_matches("/vicep"));
@@ -203,14 +211,22 @@ fn of_a_file_server(
         .iter()
         .map(ToString::to_string)
         .collect();
+    let next = match held.iter().any(|(_, volumes)| *volumes > 0) {
+        true => {
+            format!("The volumes of this server:\n  cellar vos listvol --dir {shown} {address}")
+        }
+        false => format!(
+            "It holds no volumes until some are created on it or moved to it:
+  cellar vos create --dir {shown} {address} {first} NAME
+  cellar vos move --dir {shown} NAME OTHER-SERVER a {address} {first}"
+        ),
+    };
     format!(
         "\nThis file server {verb} cell {name}, in {shown} ({:.2} s)
   at {address}: files {}, volumes {}, overseer {} (UDP); databases at {}
   partitions: {}{loss}
 
-It holds no volumes until some are created on it or moved to it:
-  cellar vos create --dir {shown} {address} {first} NAME
-  cellar vos move --dir {shown} NAME OTHER-SERVER a {address} {first}
+{next}
 
 Ctrl-C stops it; 'cellar up --dir {shown}' starts it again.\n",
         took.as_secs_f64(),
@@ -218,6 +234,6 @@ Ctrl-C stops it; 'cellar up --dir {shown}' starts it again.\n",
         cell.ports.volume,
         cell.ports.overseer,
         databases.join(", "),
-        names(partitions),
+        contents(held),
     )
 }

@@ -20,7 +20,7 @@ use super::probe::Probes;
 use super::statistics::Statistics;
 use super::trust::Trust;
 use super::upkeep::FileServerUpkeep;
-use super::{Options, bootstrap, osds, partitions, pieces, wall_clock};
+use super::{Options, banner, bootstrap, osds, partitions, pieces, wall_clock};
 use crate::cell_directory::{CellDirectory, Identity, Used};
 use crate::failure::{Failure, Outcome};
 use crate::metrics::Pages;
@@ -116,9 +116,17 @@ impl Roles {
         })
     }
 
-    /// The partitions in their order.
-    pub(super) fn partitions(&self) -> Vec<PartitionId> {
-        self.partitions.iter().map(|(id, _)| *id).collect()
+    /// The partitions in their order, each with the number of its volumes, counted up to
+    /// [`banner::COUNT_MAX`].
+    pub(super) fn held(&self) -> Vec<(PartitionId, usize)> {
+        let count = |partition: &Partition| {
+            let volumes = partition.volumes(None, banner::COUNT_MAX);
+            volumes.map_or(0, |volumes| volumes.len())
+        };
+        let partitions = self.partitions.iter();
+        partitions
+            .map(|(id, partition)| (*id, count(partition)))
+            .collect()
     }
 
     /// The pieces that are in use from now on.

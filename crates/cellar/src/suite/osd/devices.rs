@@ -1,10 +1,10 @@
 //! list, examine, create, set, drain, remove: the devices themselves.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellar_admin::Error;
-use cellar_admin::osd::{Device, address_words, devices_long, devices_table, set_flag};
+use cellar_admin::osd::{Device, State, address_words, devices_long, devices_table, set_flag};
 use cellar_wire::osddb::{OSD_ARCHIVAL, OSD_OBSOLETE, OSD_SOFT_DELETE, OSD_WIPEABLE, OsdEntry};
 use cellar_wire::{AfsString, List};
 use serde_json::json;
@@ -21,6 +21,8 @@ const PRIORITY: u32 = 80;
 const MARK: u32 = 800;
 /// The smallest file that is wiped from a new wipeable device.
 const MIN_WIPE_SIZE: u64 = 64 << 20;
+/// The time without any progress after which a drain whose repairs fail is given up.
+const STUCK: Duration = Duration::from_secs(30);
 /// Interval at which the progress of a drain is checked.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -205,6 +207,7 @@ impl Osd<'_> {
 
     async fn wait_until_empty(&self, device: &Device) -> Outcome {
         let mut first = None;
+        let mut last = (usize::MAX, Instant::now());
         let progress = Progress::bytes(None);
         progress.name(&format!("device {}", device.id));
         loop {
@@ -213,6 +216,14 @@ impl Osd<'_> {
             let all = *first.get_or_insert(left);
             let (queues, _) = self.osds.repairs().await?;
             let failed: u64 = queues.iter().map(|queue| queue.failed).sum();
+            let running: u64 = queues.iter().map(|queue| queue.running).sum();
+            if left != last.0 || failed == 0 || running > 0 {
+                last = (left, Instant::now());
+            }
+            if left > 0 && last.1.elapsed() > STUCK {
+                progress.finish();
+                return Err(self.why_stuck(device, left).await);
+            }
             let stuck = match failed {
                 0 => String::new(),
                 failed => format!(", {failed} objects cannot be moved now"),
@@ -237,6 +248,27 @@ impl Osd<'_> {
             }
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// The reason why a drain makes no progress.
+    async fn why_stuck(&self, device: &Device, left: usize) -> Failure {
+        let mut others = self.osds.list().await.unwrap_or_default();
+        others.retain(|other| other.id != device.id && other.state != State::Local);
+        let up = others.iter().filter(|other| other.state == State::Up);
+        let where_to = match (up.count(), others.len()) {
+            (_, 0) => "the cell has no other device".to_owned(),
+            (0, others) => format!("none of the {others} other devices is up"),
+            (up, others) => format!(
+                "{up} of {others} other devices are up, and none of those takes the objects: they are full, are for \
+                 other sizes of files, or hold other objects of the same files"
+            ),
+        };
+        let Device { id, name, .. } = device;
+        Failure::new(format!(
+            "device {id} ({name}) still holds objects of {left} files, and they cannot be moved: {where_to}. 'cellar osd \
+             list' shows the devices and their room. When there is room, the servers continue by themselves; 'cellar osd \
+             drain {id} -stop' ends the drain"
+        ))
     }
 
     pub(super) async fn remove(&self) -> Outcome {

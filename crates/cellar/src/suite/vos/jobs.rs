@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cellar_admin::vos::job::{JobContext, Stop, Watcher};
 use cellar_admin::vos::{
-    CopyOptions, Location, MoveOptions, NEW_NAME, ReleaseOptions, Released, ShadowOptions,
+    CopyOptions, Location, MoveOptions, Moved, NEW_NAME, ReleaseOptions, Released, ShadowOptions,
 };
 use cellar_wire::ids::VolumeId;
 use serde_json::json;
@@ -74,6 +74,16 @@ impl Watcher for Show<'_> {
 
     fn say(&self, line: &str) {
         self.progress.say(line);
+    }
+}
+
+/// Reports the backup volume that a move has removed.
+pub(super) fn report_backup(moved: &Moved) {
+    if let Some(backup) = moved.backup_removed {
+        eprintln!(
+            "The backup volume {} of {} was removed; 'vos backup {1}' makes a new one",
+            backup.0, moved.name
+        );
     }
 }
 
@@ -305,6 +315,7 @@ impl Vos<'_> {
                     .await
             })
             .await?;
+        report_backup(&moved);
         if self.json() {
             return print_json(&moved);
         }

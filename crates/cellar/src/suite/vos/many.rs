@@ -163,6 +163,7 @@ impl Vos<'_> {
         let stop = Stop::default();
         let work = async {
             let (mut moved, mut failed) = (Vec::new(), Vec::new());
+            let mut without_backup = 0;
             let jobs = volumes.iter().map(|(name, from)| {
                 let context = JobContext::new(&Unwatched, &stop);
                 async move {
@@ -178,7 +179,15 @@ impl Vos<'_> {
                 progress.name(name);
                 progress.add(1);
                 match outcome {
-                    Ok(one) => moved.push(one),
+                    Ok(one) => {
+                        if !self.json() {
+                            progress.out(&format!("{name} moved from {} to {to}", one.from));
+                        }
+                        if one.backup_removed.is_some() {
+                            without_backup += 1;
+                        }
+                        moved.push(one);
+                    }
                     // Volumes that were not started yet are not reported one by one.
                     Err(cellar_admin::Error::Interrupted) => {}
                     Err(error) => {
@@ -186,6 +195,11 @@ impl Vos<'_> {
                         failed.push(name.clone());
                     }
                 }
+            }
+            if without_backup > 0 {
+                progress.say(&format!(
+                    "The backup volumes of {without_backup} moved volumes were removed; 'vos backupsys' makes new ones"
+                ));
             }
             (moved, failed)
         };
