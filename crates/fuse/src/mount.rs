@@ -120,8 +120,13 @@ impl Mount {
     /// # Errors
     /// The directory cannot be unmounted.
     pub fn unmount(mut self) -> io::Result<()> {
+        let ended = self.session.take_if(|session| session.is_finished());
+        let ended = ended.map(|session| session.join().unwrap_or(Ok(())));
+        // The kernel ends the session when the directory is unmounted. A new mount there may have
+        // the device number of this one.
+        let was_unmounted = matches!(ended, Some(Ok(())));
         // If another mount covers this one, its user must remove that.
-        if device_at(&self.directory).is_ok_and(|device| device == self.device) {
+        if !was_unmounted && device_at(&self.directory).is_ok_and(|device| device == self.device) {
             match rustix::mount::unmount(&self.directory, UnmountFlags::DETACH) {
                 // This user may not unmount by a system call; fusermount3 may.
                 Err(rustix::io::Errno::PERM) => unmount_by_program(&self.directory)?,
@@ -133,14 +138,12 @@ impl Mount {
         for writer in self.writers.drain(..) {
             let _panicked = writer.join();
         }
-        let Some(session) = self.session.take() else {
-            return Ok(());
-        };
-        // Open files keep the session alive; it ends with this process.
-        if session.is_finished() {
-            return session.join().unwrap_or(Ok(()));
+        match (ended, self.session.take()) {
+            (Some(outcome), _) => outcome,
+            (None, Some(session)) if session.is_finished() => session.join().unwrap_or(Ok(())),
+            // Open files keep the session alive; it ends with this process.
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
