@@ -88,6 +88,12 @@ impl Failure {
         self
     }
 
+    /// The same failure, whose advice names another switch.
+    pub(crate) fn with_switch(mut self, general: &str, switch: &str) -> Self {
+        self.message = self.message.replace(general, switch);
+        self
+    }
+
     /// The failure was already reported; only the exit code is left.
     pub(crate) fn said(code: u8) -> Self {
         Self {

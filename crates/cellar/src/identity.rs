@@ -168,6 +168,17 @@ async fn tokens(home: Option<&CellName>, level: Level) -> HashMap<CellName, Secu
     best_tokens(&tickets, level)
 }
 
+/// The user whose token is used for a cell, for people.
+pub(crate) async fn token_holder(cell: &CellName) -> String {
+    let tickets = kerberos::cell_tickets(&CacheName::own(), None).await;
+    let tickets = tickets.unwrap_or_default();
+    let best = kerberos::best(&tickets, cell.as_str(), now(), &DomainRealm::load());
+    match best {
+        Some(ticket) => format!("{}, with a token for cell {cell}", ticket.client),
+        None => format!("the user of a token for cell {cell}"),
+    }
+}
+
 /// The best token for each cell in a credential cache; empty if the cache cannot be read.
 pub(crate) async fn tokens_in(cache: &CacheName, level: Level) -> HashMap<CellName, Security> {
     match kerberos::cell_tickets(cache, None).await {

@@ -13,12 +13,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use cellar_client::CellName;
-use cellar_kerberos::CacheName;
 use cellar_kerberos::keyring::KeyringKind;
+use cellar_kerberos::{self as kerberos, CacheName};
 use cellar_wire::ids::AfsTime;
 use serde_json::json;
 
 use crate::failure::{Failure, Outcome};
+use crate::identity::now;
 use crate::output::outln;
 use crate::session::CellOptions;
 use crate::suite::print_json;
@@ -73,6 +74,9 @@ pub(crate) struct Options {
     /// Keep running, and renew tickets and tokens before they expire.
     #[arg(long)]
     keep: bool,
+    /// Behave as aklog: use the tickets that you have, and print nothing.
+    #[arg(long, hide = true, conflicts_with_all = ["principal", "keytab", "keep"])]
+    aklog: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -106,7 +110,13 @@ pub(crate) async fn run(options: Options) -> Outcome {
         return keep::run(request, options.cache, &options.command).await;
     }
     let cache = options.cache.map_or_else(CacheName::own, CacheName::named);
+    if options.aklog && kerberos::granting_ticket(&cache, now()).await?.is_none() {
+        return Err(kerberos::Error::NoTicket.into());
+    }
     let held = request.obtain(&cache).await?;
+    if options.aklog {
+        return Ok(());
+    }
     if options.json {
         let all: Vec<_> = held.iter().map(as_json).collect();
         return print_json(&all);

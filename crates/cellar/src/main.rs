@@ -13,6 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 mod cell_directory;
 mod check;
+mod command_line;
 mod config;
 mod daemon;
 mod db;
@@ -22,6 +23,7 @@ mod files;
 mod identity;
 mod key;
 mod last_start;
+mod links;
 mod log;
 mod login;
 mod metrics;
@@ -44,6 +46,7 @@ mod stop_signals;
 mod suite;
 mod tokens;
 mod top;
+mod umount;
 mod up;
 
 use daemon::Daemon;
@@ -90,8 +93,13 @@ enum Command {
     Files(files::Command),
     /// Mount AFS through FUSE.
     Mount(mount::Options),
+    /// End mounts.
+    Umount(umount::Options),
     #[command(hide = true)]
     MountGuard(mount::GuardOptions),
+    /// The helper of mount(8), for 'mount -t cellar': make a link /sbin/mount.cellar.
+    #[command(hide = true)]
+    MountHelper(mount::HelperOptions),
     /// Get a Kerberos ticket and an AFS token, to act as yourself.
     Login(login::Options),
     /// List your tokens.
@@ -202,7 +210,9 @@ impl Command {
             Self::Serve(_) => "serve",
             Self::Files(files) => files.name(),
             Self::Mount(_) => "mount",
+            Self::Umount(_) => "umount",
             Self::MountGuard(_) => "mount-guard",
+            Self::MountHelper(_) => return "mount.cellar".to_owned(),
             Self::Login(_) => "login",
             Self::Tokens(_) => "tokens",
             Self::Logout(_) => "logout",
@@ -230,7 +240,9 @@ impl Command {
             Self::Serve(options) => serve::run(options),
             Self::Files(command) => block_on(files::run(command)),
             Self::Mount(options) => mount::run(options),
+            Self::Umount(options) => umount::run(options),
             Self::MountGuard(options) => mount::guard(&options),
+            Self::MountHelper(options) => mount::help(&options),
             Self::Login(options) => block_on(login::run(options)),
             Self::Tokens(options) => block_on(tokens::tokens(options)),
             Self::Logout(options) => block_on(tokens::logout(options)),
@@ -275,7 +287,11 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let given = Cli::command().get_matches();
+    let line = match own_line() {
+        Ok(line) => line,
+        Err(failure) => return failure.report("cellar"),
+    };
+    let given = Cli::command().get_matches_from(line);
     let cli = parsed(&given);
     let name = cli.command.name();
     let cli = match with_settings(cli, &given) {
@@ -289,6 +305,12 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(&name),
     }
+}
+
+/// The command line of this process, in the form that is parsed.
+fn own_line() -> Outcome<Vec<OsString>> {
+    let line = links::words(std::env::args_os().collect())?;
+    Ok(command_line::options_last(line))
 }
 
 fn parsed(given: &ArgMatches) -> Cli {
@@ -318,7 +340,7 @@ fn full_line(
     given: &ArgMatches,
     phase: daemon::Phase,
 ) -> Outcome<(Vec<OsString>, LastStart)> {
-    let mut line: Vec<_> = std::env::args_os().collect();
+    let mut line = own_line()?;
     let Some(given) = given.subcommand_matches(daemon.word()) else {
         return Ok((line, LastStart::default()));
     };
@@ -350,7 +372,8 @@ fn with_settings(cli: Cli, given: &ArgMatches) -> Outcome<Cli> {
 /// # Errors
 /// A file is wrong; or the command has no configuration.
 fn values_of_keys() -> Outcome<BTreeMap<String, serde_json::Value>> {
-    let given = Cli::command().try_get_matches().map_err(Failure::usage)?;
+    let given = Cli::command().try_get_matches_from(own_line()?);
+    let given = given.map_err(Failure::usage)?;
     let cli = Cli::from_arg_matches(&given).map_err(Failure::usage)?;
     let Some(daemon) = daemon_of(&cli.command) else {
         return Ok(BTreeMap::new());

@@ -11,6 +11,7 @@ use cellar_fuse::control::STORE_BEHIND_MAX;
 use cellar_rpc::{Runtime, RuntimeConfig};
 use futures_util::future::BoxFuture;
 
+mod helper;
 mod tokens;
 mod watch;
 
@@ -23,6 +24,8 @@ use crate::service_manager::Announced;
 use crate::session::{CellOptions, cell_aliases};
 use crate::stop_signals::MountSignals;
 use tokens::Tokens;
+
+pub(crate) use helper::{Options as HelperOptions, run as help};
 
 /// Default number of remembered statuses: about 100 MB.
 const VNODES_MAX: u32 = 100_000;

@@ -19,8 +19,13 @@ use sd_notify::NotifyState;
 
 /// Sends a message.
 pub(crate) fn tell(state: &[NotifyState<'_>]) {
-    if let Err(cause) = sd_notify::notify(state) {
-        tracing::warn!(%cause, "the service manager cannot be told");
+    match sd_notify::notify(state) {
+        Ok(()) => {}
+        // `mount.cellar` waits only until the mount is ready.
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+            tracing::debug!(%cause, "the service manager is gone");
+        }
+        Err(cause) => tracing::warn!(%cause, "the service manager cannot be told"),
     }
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct CellOptions {
     pub(crate) cell: Option<String>,
     /// A database server of the cell: ADDRESS, or ADDRESS:PORT with the port of its volume location
     /// server.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", alias = "dbserver")]
     pub(crate) server: Vec<String>,
     /// Do not look up unlisted cells in the DNS.
     #[arg(long, env = "CELLAR_NO_DNS")]
@@ -63,6 +63,9 @@ pub(crate) struct CellOptions {
     /// Act as administrator, through the socket in --dir (as root or the owner of the cell).
     #[arg(long)]
     pub(crate) admin: bool,
+    /// Report as whom the command acts.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
     #[command(flatten)]
     pub(crate) identity: IdentityOptions,
     /// Use the token even if the administrator's socket could be used.
@@ -129,6 +132,16 @@ impl CellOptions {
         };
         let mut identity = self.identity;
         let who = match (who, &directory) {
+            (As::Administrator, Some((directory, Part::Fileserver))) => {
+                if !directory.may_read_keys() {
+                    return Err(Failure::new(format!(
+                        "--admin: only root and the owner of {} may read the cell's key there",
+                        directory.path().display()
+                    )));
+                }
+                identity.localauth = true;
+                As::Anybody
+            }
             (As::AdministratorIfPossible, Some((directory, Part::Fileserver))) => {
                 identity.localauth = directory.may_read_keys();
                 As::Anybody
@@ -161,6 +174,21 @@ impl CellOptions {
             security.insert(home.name.clone(), by_key);
         }
         let authenticated = administrator.is_some() || security.contains_key(&home.name);
+        if self.verbose {
+            let name = &home.name;
+            let acts_as = match &directory {
+                Some(directory) if administrator.is_some() => {
+                    let socket = directory.admin_socket();
+                    format!("administrator of cell {name}, through {}", socket.display())
+                }
+                _ if !authenticated => format!("system:anyuser in cell {name}, without a token"),
+                _ if identity.localauth => {
+                    format!("administrator of cell {name}, with the cell's key")
+                }
+                _ => crate::identity::token_holder(name).await,
+            };
+            crate::output::errln!("Acting as {acts_as}.");
+        }
         let runtime = Runtime::client_only()
             .map_err(|cause| Failure::new(format!("cannot open a UDP port for calls: {cause}")))?;
         let port = runtime.client_port()?;

@@ -17,8 +17,8 @@ use std::net::{IpAddr, ToSocketAddrs};
 use cellar_wire::ids::PartitionId;
 use serde::Serialize;
 use syntax::{
-    CELL_DIRECTORY, Command, IGNORED, Invocation, Parameter, Refusal, Suite, SyntaxError, flag,
-    optional,
+    ADMINISTRATOR, CELL_DIRECTORY, Command, DATABASE_SERVER, IGNORED, Invocation, Parameter,
+    Refusal, Suite, SyntaxError, flag, optional,
 };
 
 use crate::failure::{FAILED, Failure, Outcome};
@@ -45,7 +45,7 @@ const fn command(
 
 /// Switches that every operation takes. Switches of the original suites without a meaning here are
 /// accepted, so that existing scripts work.
-const COMMON: [Parameter; 13] = [
+const COMMON: [Parameter; 14] = [
     optional(
         "cell",
         "cell name: the cell; default: the cell in --dir, otherwise the cell in ThisCell",
@@ -55,7 +55,7 @@ const COMMON: [Parameter; 13] = [
         "directory: the directory of a cell on this machine; default: ./cell-data",
     ),
     optional(
-        "dbserver",
+        DATABASE_SERVER,
         "address: a database server of the cell; append :PORT if it is not 7003",
     ),
     flag("json", ": print JSON"),
@@ -69,9 +69,16 @@ const COMMON: [Parameter; 13] = [
         "localauth",
         ": act as administrator with the cell's key; works on a server of the cell",
     ),
+    flag(
+        ADMINISTRATOR,
+        ": act as administrator through the socket in --dir, or fail",
+    ),
+    flag(
+        "verbose",
+        ": report as whom the operation acts, and its steps",
+    ),
     flag("help", ": print this help"),
     optional("config", IGNORED),
-    flag("verbose", IGNORED),
     flag("encrypt", ": accepted; calls are always encrypted"),
     flag("force", IGNORED),
 ];
@@ -107,7 +114,7 @@ fn status(suite: &Suite, wrong: SyntaxError) -> u8 {
 /// The options that select the cell of a command line. `server` is a server of the cell, if the
 /// command names one.
 fn cell_options(invocation: &Invocation, server: Option<&str>) -> CellOptions {
-    let dbserver = invocation.get("dbserver").map(str::to_owned);
+    let dbserver = invocation.get(DATABASE_SERVER).map(str::to_owned);
     let dir = invocation.get(CELL_DIRECTORY).map(Into::into);
     let env_dir = std::env::var_os("CELLAR_DIR").map(Into::into);
     CellOptions {
@@ -118,7 +125,8 @@ fn cell_options(invocation: &Invocation, server: Option<&str>) -> CellOptions {
             .collect(),
         dir: dir.or(env_dir),
         no_dns: std::env::var_os("CELLAR_NO_DNS").is_some_and(|value| !value.is_empty()),
-        admin: false,
+        admin: invocation.has(ADMINISTRATOR),
+        verbose: invocation.has("verbose"),
         identity: IdentityOptions {
             noauth: invocation.has("noauth"),
             // Administrative calls are small, and encryption is worth its cost.
@@ -127,6 +135,15 @@ fn cell_options(invocation: &Invocation, server: Option<&str>) -> CellOptions {
         },
         by_token: invocation.has("auth"),
         reported: Vec::new(),
+    }
+}
+
+/// Advice for the operation: if it has a `-server` of its own, the switch for a database server is
+/// `-dbserver`.
+fn advised(invocation: &Invocation, failure: Failure) -> Failure {
+    match invocation.has_own("server") {
+        true => failure.with_switch("--server ADDRESS", "-dbserver ADDRESS"),
+        false => failure,
     }
 }
 

@@ -22,13 +22,16 @@ pub(crate) struct TokensOptions {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Print in the form of OpenAFS's tokens.
+    #[arg(long, hide = true)]
+    original: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogoutOptions {
-    /// Discard only the tokens for this cell.
-    #[arg(long, value_name = "NAME", conflicts_with = "all")]
-    cell: Option<CellName>,
+    /// Discard only the tokens for this cell; may be given several times.
+    #[arg(long = "cell", value_name = "NAME", conflicts_with = "all")]
+    cells: Vec<CellName>,
     /// The credential cache to remove them from. Default: KRB5CCNAME, otherwise your usual cache.
     #[arg(long, value_name = "NAME")]
     cache: Option<String>,
@@ -90,6 +93,14 @@ pub(crate) async fn tokens(options: TokensOptions) -> Outcome {
     if options.json {
         return print_json(&rows);
     }
+    if options.original {
+        outln!("\nTokens held by the Cache Manager:\n");
+        for row in &rows {
+            outln!("{}", original(row));
+        }
+        outln!("   --End of list--");
+        return Ok(());
+    }
     if rows.is_empty() {
         outln!("No tokens: 'cellar login' gets one.");
     }
@@ -97,6 +108,21 @@ pub(crate) async fn tokens(options: TokensOptions) -> Outcome {
         outln!("{}", sentence(row));
     }
     Ok(())
+}
+
+/// The line of OpenAFS's `tokens`.
+fn original(row: &Row) -> String {
+    let date = cellar_admin::date::ctime(AfsTime(row.expires));
+    let expires = match row.expired {
+        true => "[>> Expired <<]".to_owned(),
+        // Month, day, hour and minute.
+        false => format!("[Expires {}]", date.get(4..16).unwrap_or(&date)),
+    };
+    let holder = match &row.principal {
+        Some(principal) => format!("User {principal}'s"),
+        None => "User's".to_owned(),
+    };
+    format!("{holder} rxkad tokens for {} {expires}", row.cell)
 }
 
 fn sentence(row: &Row) -> String {
@@ -117,22 +143,31 @@ fn sentence(row: &Row) -> String {
 
 pub(crate) async fn logout(options: LogoutOptions) -> Outcome {
     let cache = options.cache.map_or_else(CacheName::own, CacheName::named);
-    let cell = options.cell.as_ref();
-    let from_kernel = keyring::remove(cell.map(CellName::as_str))?;
-    let from_cache = if options.all {
-        let before = kerberos::cell_tickets(&cache, None).await?.len();
-        if programs::list(&cache).await?.is_some() {
-            programs::destroy(&cache).await?;
+    if options.cells.is_empty() {
+        discard(&cache, None, options.all).await?;
+    }
+    for cell in &options.cells {
+        if discard(&cache, Some(cell), false).await? == 0 {
+            return Err(Failure::new(format!("you have no token for cell {cell}")));
+        }
+    }
+    Ok(())
+}
+
+/// Discards the tokens of a cell, or of all cells; with `all`, the whole credential cache. Returns
+/// their number.
+async fn discard(cache: &CacheName, cell: Option<&CellName>, all: bool) -> Outcome<usize> {
+    let cell = cell.map(CellName::as_str);
+    let from_kernel = keyring::remove(cell)?;
+    let from_cache = if all {
+        let before = kerberos::cell_tickets(cache, None).await?.len();
+        if programs::list(cache).await?.is_some() {
+            programs::destroy(cache).await?;
         }
         before
     } else {
-        kerberos::forget_token(&cache, cell.map(CellName::as_str)).await?
+        kerberos::forget_token(cache, cell).await?
     };
     crate::mounted::tokens_changed();
-    if let Some(cell) = cell
-        && from_kernel + from_cache == 0
-    {
-        return Err(Failure::new(format!("you have no token for cell {cell}")));
-    }
-    Ok(())
+    Ok(from_kernel + from_cache)
 }

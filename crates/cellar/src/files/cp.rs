@@ -68,7 +68,7 @@ pub(crate) struct Options {
     /// the last of them match the original.
     #[arg(long)]
     resume: bool,
-    /// Write to an existing file itself. Otherwise a new file replaces it when the copy is complete.
+    /// Write to an existing file itself. Otherwise a complete new file replaces it.
     #[arg(long)]
     in_place: bool,
     /// The number of parallel streams for each file that is fetched from a file server. Files in

@@ -16,7 +16,7 @@ use cellar_wire::ids::AfsTime;
 use serde_json::json;
 
 use super::syntax::Invocation;
-use super::{called_server, cell_options, parse, print_json};
+use super::{advised, called_server, cell_options, parse, print_json};
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::output::{out, outln};
 use crate::session::{As, Session};
@@ -41,7 +41,7 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
         return Ok(());
     };
     let done = operation(&invocation).await;
-    done.map_err(|failure| failure.with_usual(FAILED))
+    done.map_err(|failure| advised(&invocation, failure).with_usual(FAILED))
 }
 
 /// Returns whether an operation only reads. Such operations need no administrator.

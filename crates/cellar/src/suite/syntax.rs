@@ -12,13 +12,17 @@
 //! 4. `-205` is a value, not a switch, because groups have negative ids.
 //! 5. If an operation has a switch with the name of cellar's own `--dir`, one dash means the
 //!    operation's switch (`fs setacl -dir PATH`). Two dashes mean the cell's directory.
-//! 6. An operation's own switch hides a common switch of the same name (`fs mkmount -cell`).
+//! 6. Switches with two dashes that all operations have may come before the operation. `--server`
+//!    means a database server, unless the operation has its own `-server`.
+//! 7. An operation's own switch hides a common switch of the same name (`fs mkmount -cell`).
 //!    Switches without effect do not make a shortened switch ambiguous (`-c` is `-cell`, not
 //!    `-config`).
 //!
 //! A suite is a table. This module parses words against it and prints the help from it. Refusals
 //! have the wording and, through [`SyntaxError`], the exit statuses of the original suites, because
 //! scripts check both.
+
+mod help;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -56,6 +60,14 @@ impl Parameter {
     pub(crate) const fn also(mut self, aliases: &'static [&'static str]) -> Self {
         self.aliases = aliases;
         self
+    }
+
+    /// The name in help and advice.
+    fn shown(&self) -> &'static str {
+        match self.name {
+            CELL_DIRECTORY => "dir",
+            name => name,
+        }
     }
 
     fn is(&self, name: &str) -> bool {
@@ -136,6 +148,12 @@ pub(crate) const fn flag(name: &'static str, value: &'static str) -> Parameter {
 /// The key under which the cell's directory is stored: see rule 5.
 pub(crate) const CELL_DIRECTORY: &str = "celldir";
 
+/// The switch for the local administrator. It has two dashes: `-a` means other switches.
+pub(crate) const ADMINISTRATOR: &str = "admin";
+
+/// The switch for a database server, which is `--server` in operations that have no `-server`.
+pub(crate) const DATABASE_SERVER: &str = "dbserver";
+
 /// Marks a switch that is accepted and has no effect.
 pub(crate) const IGNORED: &str = "accepted, for scripts";
 
@@ -153,6 +171,13 @@ pub(crate) struct Command {
     pub(crate) examples: &'static [&'static str],
 }
 
+impl Command {
+    /// Whether the operation has a parameter of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.parameters.iter().any(|p| p.name == name)
+    }
+}
+
 /// A suite: its commands, and the switches that all of them take.
 #[derive(Debug)]
 pub(crate) struct Suite {
@@ -167,6 +192,7 @@ pub(crate) struct Suite {
 pub(crate) struct Invocation {
     /// The command's full name.
     pub(crate) command: &'static str,
+    parameters: &'static [Parameter],
     values: BTreeMap<&'static str, Vec<String>>,
 }
 
@@ -218,6 +244,11 @@ impl Invocation {
         self.values.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
+    /// Returns whether the operation itself has a parameter of this name.
+    pub(crate) fn has_own(&self, name: &str) -> bool {
+        self.parameters.iter().any(|p| p.name == name)
+    }
+
     /// Returns whether a flag, or any value of a parameter, was given.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.values.contains_key(name)
@@ -227,6 +258,7 @@ impl Invocation {
 impl Suite {
     /// Parses the words after `cellar SUITE`.
     pub(crate) fn parse(&'static self, words: &[String]) -> Result<Invocation, Refusal> {
+        let words = &self.operation_first(words);
         let Some((first, rest)) = words.split_first() else {
             return Err(Refusal::Bare(format!(
                 "{suite}: Type 'cellar {suite} help' or 'cellar {suite} help <topic>' for help\n",
@@ -250,6 +282,36 @@ impl Suite {
             return Err(Refusal::Help(self.command_help(command)));
         }
         self.arguments(command, rest)
+    }
+
+    /// The words with the operation first: common switches with two dashes may come before it.
+    fn operation_first(&self, words: &[String]) -> Vec<String> {
+        let mut at = 0;
+        while let Some(switch) = words.get(at).and_then(|word| word.strip_prefix("--")) {
+            let (name, attached) = match switch.split_once('=') {
+                Some((name, _)) => (name, true),
+                None => (switch, false),
+            };
+            let name = match name {
+                "server" => DATABASE_SERVER,
+                name => name,
+            };
+            let known = self.common.iter().find(|p| p.shown() == name);
+            match known.map(|p| p.kind) {
+                _ if name == "help" => break,
+                Some(Kind::Single) if !attached => at += 2,
+                Some(_) => at += 1,
+                None => break,
+            }
+        }
+        match words.split_at_checked(at) {
+            Some((before, [operation, rest @ ..])) => {
+                let operation = std::slice::from_ref(operation);
+                [operation, before, rest].concat()
+            }
+            Some((before, [])) if !before.is_empty() => Vec::new(),
+            _ => words.to_vec(),
+        }
     }
 
     /// The help for the named operations, or for the suite.
@@ -304,9 +366,13 @@ impl Suite {
         let suite = self.name;
         let problem = match fitting[..] {
             [only] => return Ok(only),
-            [] => format!(
-                "{suite}: Unrecognized operation '{word}'; type 'cellar {suite} help' for list\n"
-            ),
+            [] => {
+                let known = self.commands.iter().map(|c| c.name);
+                let meant = did_you_mean(word, known);
+                format!(
+                    "{suite}: Unrecognized operation '{word}'; type 'cellar {suite} help' for list{meant}\n"
+                )
+            }
             _ => format!(
                 "{suite}: Ambiguous operation '{word}'; type 'cellar {suite} help' for list. It could be {}\n",
                 names(fitting.iter().map(|c| c.name))
@@ -382,6 +448,7 @@ impl Suite {
         }
         Ok(Invocation {
             command: command.name,
+            parameters: command.parameters,
             values,
         })
     }
@@ -415,17 +482,17 @@ impl Suite {
         name: &str,
     ) -> Result<&'static Parameter, Refusal> {
         let two_dashes = word.starts_with("--");
-        let own_dir = command.parameters.iter().any(|p| p.name == "dir");
-        let name = if name == "dir" && (two_dashes || !own_dir) {
-            CELL_DIRECTORY
-        } else {
-            name
+        let name = match name {
+            "dir" if two_dashes || !command.has("dir") => CELL_DIRECTORY,
+            "server" if two_dashes && !command.has("server") => DATABASE_SERVER,
+            name => name,
         };
         let all = || command.parameters.iter().chain(self.common);
         if let Some(exact) = all().find(|p| p.is(name)) {
             return Ok(exact);
         }
-        let fits = |p: &&Parameter| p.name != CELL_DIRECTORY && p.begins(name);
+        let whole_only = [CELL_DIRECTORY, ADMINISTRATOR];
+        let fits = |p: &&Parameter| !whole_only.contains(&p.name) && p.begins(name);
         let mut fitting: Vec<_> = all().filter(fits).collect();
         // A prefix that fits a switch of the command and a common one means the command's.
         if fitting.len() > 1 {
@@ -446,7 +513,10 @@ impl Suite {
                 self.name, command.name
             ),
         };
-        if !fitting.is_empty() {
+        if fitting.is_empty() {
+            let effective = all().filter(|p| p.value != IGNORED);
+            problem.push_str(&did_you_mean(name, effective.map(|p| p.shown())));
+        } else {
             let fitting = names(fitting.iter().map(|p| p.name));
             let _ = write!(problem, ". It could be -{fitting}");
         }
@@ -462,76 +532,6 @@ impl Suite {
         );
         Refusal::Usage(wrong, text)
     }
-
-    fn usage_line(&self, command: &Command) -> String {
-        let mut line = format!("cellar {} {}", self.name, command.name);
-        for parameter in command.parameters {
-            let value = label(parameter);
-            let more = if matches!(parameter.kind, Kind::List | Kind::Expands) {
-                "+"
-            } else {
-                ""
-            };
-            let _ = match (parameter.kind, parameter.required) {
-                (Kind::Flag, _) => write!(line, " [-{}]", parameter.name),
-                (_, true) => write!(line, " -{} <{value}>{more}", parameter.name),
-                (_, false) => write!(line, " [-{} <{value}>{more}]", parameter.name),
-            };
-        }
-        line
-    }
-
-    fn command_help(&self, command: &Command) -> String {
-        let mut text = format!("{}\n\nUsage: {}\n", command.about, self.usage_line(command));
-        if !command.aliases.is_empty() {
-            let _ = writeln!(text, "Also known as: {}", command.aliases.join(", "));
-        }
-        if !command.parameters.is_empty() {
-            text.push_str("\nParameters, in the order of their positions:\n");
-            describe(&mut text, command.parameters);
-        }
-        text.push_str("\nCommon parameters of all operations:\n");
-        let own = |name: &str| command.parameters.iter().any(|p| p.name == name);
-        let common = self.common.iter().filter(|p| !own(p.name)).copied();
-        describe(&mut text, &common.collect::<Vec<_>>());
-        if !command.examples.is_empty() {
-            text.push_str("\nExamples:\n");
-            for example in command.examples {
-                let line = format!("  cellar {} {} {example}", self.name, command.name);
-                let _ = writeln!(text, "{}", line.trim_end());
-            }
-        }
-        text
-    }
-
-    fn help(&self) -> String {
-        let mut text = format!(
-            "{}\n\nUsage: cellar {} OPERATION ...\n\nOperations:\n",
-            self.about, self.name
-        );
-        let width = self
-            .commands
-            .iter()
-            .map(|c| c.name.len())
-            .max()
-            .unwrap_or(0);
-        let more = [
-            ("apropos", "Find operations by a word in their description."),
-            ("help", "Show this list, or describe operations."),
-            ("version", "Show the version."),
-        ];
-        let own = self.commands.iter().map(|c| (c.name, c.about));
-        for (name, about) in own.chain(more) {
-            let _ = writeln!(text, "  {name:width$}  {about}");
-        }
-        let _ = writeln!(
-            text,
-            "\nSwitches have one dash or two and may be shortened. The name of a switch may be left \
-             out if the values are in the order that the help shows.\n'cellar {} OPERATION --help' describes one operation.",
-            self.name
-        );
-        text
-    }
 }
 
 /// The word without its dashes, if it is a switch.
@@ -546,41 +546,17 @@ fn is_help(word: &str) -> bool {
     matches!(word, "--help" | "-help" | "-h")
 }
 
-/// The part of `value` before the colon: the label of the value in a usage line.
-fn label(parameter: &Parameter) -> &'static str {
-    parameter
-        .value
-        .split_once(':')
-        .map_or(parameter.value, |(label, _)| label)
-}
+/// The least similarity of a name that a message suggests.
+const SIMILARITY_MIN: f64 = 0.85;
 
-fn describe(text: &mut String, parameters: &[Parameter]) {
-    let left = |p: &Parameter| match p.kind {
-        _ if p.name == CELL_DIRECTORY => "--dir <directory>".to_owned(),
-        Kind::Flag => format!("-{}", p.name),
-        Kind::Single => format!("-{} <{}>", p.name, label(p)),
-        Kind::List | Kind::Expands => format!("-{} <{}>+", p.name, label(p)),
-    };
-    let (ignored, parameters): (Vec<_>, Vec<_>) =
-        parameters.iter().copied().partition(|p| p.value == IGNORED);
-    let width = parameters.iter().map(|p| left(p).len()).max().unwrap_or(0);
-    for parameter in parameters {
-        let about = match parameter.value.split_once(": ") {
-            Some((_, about)) => about,
-            None if parameter.kind == Kind::Flag => parameter.value,
-            None => "",
-        };
-        let about = if about.is_empty() && !parameter.required {
-            "optional"
-        } else {
-            about
-        };
-        let line = format!("  {:width$}  {about}", left(&parameter));
-        let _ = writeln!(text, "{}", line.trim_end());
-    }
-    if !ignored.is_empty() {
-        let names: Vec<_> = ignored.iter().map(|p| format!("-{}", p.name)).collect();
-        let _ = writeln!(text, "  Accepted without effect: {}", names.join(" "));
+/// A question for the known name that is most like a wrong one; empty if none is like it.
+fn did_you_mean(wrong: &str, known: impl Iterator<Item = &'static str>) -> String {
+    let near = known.map(|name| (strsim::jaro_winkler(name, wrong), name));
+    match near.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        Some((similarity, name)) if similarity > SIMILARITY_MIN => {
+            format!(". Did you mean '{name}'?")
+        }
+        _ => String::new(),
     }
 }
 

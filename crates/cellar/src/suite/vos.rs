@@ -20,8 +20,8 @@ use cellar_admin::HostNames;
 use cellar_admin::vos::{Entry, Location, Volumes, site_flags};
 use cellar_wire::ids::{AfsUuid, VolumeId};
 
-use super::syntax::{CELL_DIRECTORY, Invocation};
-use super::{called_server, cell_options, parse, partition};
+use super::syntax::{CELL_DIRECTORY, DATABASE_SERVER, Invocation};
+use super::{advised, called_server, cell_options, parse, partition};
 use crate::failure::{Failure, Outcome};
 use crate::session::{As, Session};
 
@@ -66,7 +66,7 @@ pub(crate) async fn run(mut words: Vec<String>) -> Outcome {
     // Without a cell no operation was attempted, so the exit status is that of a failed command.
     let session = session(&invocation)
         .await
-        .map_err(|failure| failure.coded(crate::failure::FAILED))?;
+        .map_err(|failure| advised(&invocation, failure).coded(crate::failure::FAILED))?;
     let vos = Vos {
         volumes: Volumes::new(&session.client, &session.cell),
         hosts: HostNames::new(!invocation.has("noresolve")),
@@ -74,7 +74,7 @@ pub(crate) async fn run(mut words: Vec<String>) -> Outcome {
         session: &session,
     };
     let done = vos.run().await;
-    done.map_err(|failure| failure.with_usual(usual(invocation.command)))
+    done.map_err(|failure| advised(&invocation, failure).with_usual(usual(invocation.command)))
 }
 
 impl Vos<'_> {
@@ -136,7 +136,7 @@ async fn session(invocation: &Invocation) -> Outcome<Session> {
     match cell_options(invocation, None).session(None, who).await {
         Ok(session) => Ok(session),
         Err(failure) => match invocation.get("server") {
-            Some(server) if !invocation.has("dbserver") && !invocation.has(CELL_DIRECTORY) => {
+            Some(server) if !invocation.has(DATABASE_SERVER) && !invocation.has(CELL_DIRECTORY) => {
                 cell_options(invocation, Some(server))
                     .session(None, who)
                     .await

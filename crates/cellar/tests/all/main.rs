@@ -8,6 +8,7 @@ mod commands;
 mod common;
 mod config;
 mod databases;
+mod dialect;
 mod hostile;
 mod interrupted;
 mod join;

@@ -3,8 +3,8 @@
 //!
 //! 1. A copy that replaces a file keeps the mode bits and the owner of that file.
 //! 2. A copy is written in place, under its final name, in these cases. The name leads to a link, a
-//!    device or a file with further names. The caller may not give the new file the owner of the old
-//!    one, or may not create and remove names in the directory. The name is too long.
+//!    device or a file with further names. The caller may not give the new file the owner of the
+//!    old one, or may not create and remove names in the directory. The name is too long.
 //! 3. A copy that fails stays under the part name if it has bytes. `--resume` continues it, and the
 //!    next copy without `--resume` replaces it.
 //! 4. File servers evaluate policies for the final name (`fileobjects`).

@@ -10,6 +10,8 @@ static SUITE: Suite = Suite {
         optional(CELL_DIRECTORY, "directory"),
         flag("json", "print JSON"),
         optional("config", IGNORED),
+        optional(DATABASE_SERVER, "address"),
+        flag(ADMINISTRATOR, "act as administrator"),
     ],
     commands: &[
         Command {
@@ -52,6 +54,13 @@ static SUITE: Suite = Suite {
             aliases: &["cu"],
             about: "Creates users.",
             parameters: &[one("name", "name")],
+            examples: &[],
+        },
+        Command {
+            name: "restart",
+            aliases: &[],
+            about: "Names a machine.",
+            parameters: &[one("server", "machine")],
             examples: &[],
         },
     ],
@@ -152,6 +161,60 @@ fn one_dash_is_the_operations_dir_and_two_are_the_cells() {
         parse("cg a:b -dir /srv").expect("dir").get(CELL_DIRECTORY),
         Some("/srv")
     );
+}
+
+#[test]
+fn common_options_may_come_first() {
+    for line in [
+        "--dir /srv --json cg a:b ann",
+        "--json --dir=/srv cg a:b ann",
+        "cg a:b ann --dir=/srv --json",
+    ] {
+        let parsed = parse(line).expect(line);
+        assert_eq!(parsed.get(CELL_DIRECTORY), Some("/srv"), "{line}");
+        assert_eq!(parsed.get("owner"), Some("ann"), "{line}");
+        assert!(parsed.has("json"), "{line}");
+    }
+    assert!(matches!(parse("--dir /srv"), Err(Refusal::Bare(_))));
+    assert!(matches!(parse("--json --help"), Err(Refusal::Help(_))));
+    assert!(usage("--nosuch cg a:b").contains("Unrecognized operation '--nosuch'"));
+}
+
+#[test]
+fn one_name_of_an_option_everywhere() {
+    let server = |line| {
+        parse(line)
+            .expect(line)
+            .get(DATABASE_SERVER)
+            .map(str::to_owned)
+    };
+    assert_eq!(
+        server("cg a:b --server 192.0.2.1").as_deref(),
+        Some("192.0.2.1")
+    );
+    assert_eq!(
+        server("--server=192.0.2.1 cg a:b").as_deref(),
+        Some("192.0.2.1")
+    );
+    assert_eq!(
+        server("cg a:b -dbserver 192.0.2.1").as_deref(),
+        Some("192.0.2.1")
+    );
+    // One dash is OpenAFS's meaning.
+    assert!(usage("cg a:b -server 192.0.2.1").contains("switch '-server'"));
+    let own = parse("restart --server 192.0.2.2 -dbserver 192.0.2.1").expect("both");
+    assert_eq!(own.get("server"), Some("192.0.2.2"));
+    assert_eq!(own.get(DATABASE_SERVER), Some("192.0.2.1"));
+    assert!(parse("cg a:b --admin").expect("admin").has(ADMINISTRATOR));
+    assert!(usage("cg a:b -a").contains("switch '-a'"));
+}
+
+#[test]
+fn near_names_are_suggested() {
+    assert!(usage("creategruop a:b").contains("Did you mean 'creategroup'?"));
+    assert!(usage("cg a:b -ownre ann").contains("Did you mean 'owner'?"));
+    assert!(!usage("zzz").contains("Did you mean"));
+    assert!(!usage("cg a:b -zzz").contains("Did you mean"));
 }
 
 #[test]
