@@ -8,8 +8,8 @@
 //! | last start ([`crate::last_start`]) | environment and defaults |
 //!
 //! `cellar serve` reads `/etc/cellar/cellar.toml` if no file is named and that one exists. `cellar
-//! up` reads it only if it runs the cell in `/var/lib/cellar`; otherwise the file of the machine's
-//! service would change a cell that a user tries out in `./cell-data`.
+//! up` reads it only if it runs the cell in `/var/lib/cellar`. Otherwise the file of the machine's
+//! service would change a cell for trial in `./cell-data`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

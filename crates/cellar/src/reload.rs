@@ -3,8 +3,8 @@
 //! 1. Some keys are applied at once ([`APPLIED`]). Each other key whose value has changed gets a
 //!    log line that asks for a restart.
 //! 2. A wrong file changes nothing; the log names its line.
-//! 3. `UserList`, `KeyFileExt`, `rxkad.keytab`, `krb.conf` and `krb.excl` need no signal: a change is
-//!    read at the next use.
+//! 3. `UserList`, `KeyFileExt`, `rxkad.keytab`, `krb.conf` and `krb.excl` need no signal. A change
+//!    is read at the next use.
 
 use std::collections::BTreeMap;
 use std::path::Path;

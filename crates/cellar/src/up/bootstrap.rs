@@ -5,8 +5,8 @@
 //! volume is found by its name on the partition, and its ids are consecutive. An existing mount
 //! point is left.
 //!
-//! A file server that joins a cell makes `root.afs` and `root.cell` only if it is asked to
-//! (`--first-volumes`), and only those that the location database does not have.
+//! A file server that joins a cell makes `root.afs` and `root.cell` only if `--first-volumes` asks
+//! for it. It leaves out those that the location database has.
 
 use cellar_volume::{Context, Error as StoreError, NewVnode, Partition, Volume, VolumeSpec};
 use cellar_wire::acl::{AccessList, AclEntry, Rights};
