@@ -12,6 +12,8 @@
 //! 4. When the last clone of an [`Audit`] is dropped, it waits until all queued records are
 //!    written.
 
+mod detail;
+
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -26,6 +28,8 @@ use cellar_wire::AfsTime;
 use chrono::{DateTime, SecondsFormat};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
+
+pub use detail::{Address, Detail, Details};
 
 use crate::{Error, Identity, Result};
 
@@ -46,7 +50,7 @@ pub struct Record {
     anonymous: bool,
     peer: Option<SocketAddr>,
     code: i32,
-    details: Vec<(&'static str, String)>,
+    details: Details,
 }
 
 impl Record {
@@ -74,8 +78,15 @@ impl Record {
 
     /// Adds a detail of the act.
     #[must_use]
-    pub fn with(mut self, key: &'static str, value: impl ToString) -> Self {
-        self.details.push((key, value.to_string()));
+    pub fn with(mut self, key: &'static str, value: impl Detail) -> Self {
+        self.details.push((key, value.json()));
+        self
+    }
+
+    /// Adds details of the act.
+    #[must_use]
+    pub fn with_all(mut self, details: Details) -> Self {
+        self.details.extend(details);
         self
     }
 
@@ -89,9 +100,16 @@ impl Record {
         object.insert("allowed".into(), (self.code == 0).into());
         object.insert("code".into(), self.code.into());
         if !self.details.is_empty() {
-            let details = self.details.iter();
-            let details = details.map(|(key, value)| ((*key).to_owned(), value.as_str().into()));
-            object.insert("details".into(), Value::Object(details.collect()));
+            let mut details = Map::new();
+            for (key, value) in &self.details {
+                // A detail that occurs several times is a list.
+                match details.get_mut(*key) {
+                    None => drop(details.insert((*key).to_owned(), value.clone())),
+                    Some(Value::Array(list)) => list.push(value.clone()),
+                    Some(first) => *first = vec![first.take(), value.clone()].into(),
+                }
+            }
+            object.insert("details".into(), Value::Object(details));
         }
         append(out, object);
     }

@@ -4,6 +4,7 @@
 //! It is an `impl Answer<Server> for Arguments` in the file named after it. The service over Rx,
 //! other roles in the same process and tests all use it.
 
+use cellar_auth::audit::Details;
 use cellar_rpc::{Caller, IncomingCall, LocalBoxFuture};
 use cellar_wire::{AbortCode, AfsTime, Package, Procedure};
 
@@ -55,6 +56,11 @@ pub trait Answer<S>: Procedure {
 
     /// The kind of the procedure.
     const KIND: Kind = Kind::Open;
+
+    /// The arguments as the audit log shows them, if the procedure is a [change](Kind::Change).
+    fn details(&self) -> Details {
+        Details::new()
+    }
 
     /// Executes the procedure.
     ///

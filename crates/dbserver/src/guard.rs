@@ -5,12 +5,11 @@
 //! act is written to the audit log, with the caller, the address and the outcome.
 
 use cellar_auth::Authority;
-use cellar_auth::audit::{Audit, Record};
+use cellar_auth::audit::{Audit, Details, Record};
 use cellar_rpc::{Caller, IncomingCall};
-use cellar_wire::{AbortCode, AfsTime, Procedure};
+use cellar_wire::{AbortCode, AfsTime};
 
-/// The most bytes of arguments in a record.
-const SHOWN_MAX: usize = 512;
+use crate::Answer;
 
 /// The source of identities and the destination of audit records.
 #[derive(Clone, Default)]
@@ -36,15 +35,12 @@ impl Guard {
     }
 
     /// Starts the record of an act, if there is an audit log.
-    pub(crate) fn begin<P: Procedure>(&self, arguments: &P) -> Option<Act<'_>> {
-        let audit = self.audit.as_ref()?;
-        let mut what = format!("{arguments:?}");
-        what.truncate(what.floor_char_boundary(SHOWN_MAX));
+    pub(crate) fn begin<S, P: Answer<S>>(&self, arguments: &P) -> Option<Act<'_>> {
         Some(Act {
             guard: self,
-            audit,
+            audit: self.audit.as_ref()?,
             name: P::QUALIFIED_NAME,
-            what,
+            details: arguments.details(),
         })
     }
 }
@@ -54,7 +50,7 @@ pub(crate) struct Act<'a> {
     guard: &'a Guard,
     audit: &'a Audit,
     name: &'static str,
-    what: String,
+    details: Details,
 }
 
 impl Act<'_> {
@@ -63,6 +59,6 @@ impl Act<'_> {
         let who = self.guard.identify(call.caller());
         let code = outcome.as_ref().err().map_or(0, |code| code.0);
         let record = Record::new(now, self.name, &who, call.address(), code);
-        self.audit.record(record.with("arguments", self.what));
+        self.audit.record(record.with_all(self.details));
     }
 }

@@ -65,7 +65,7 @@ impl<S: Server, P: Answer<S>> Handle<P, IncomingCall> for DbService<S> {
     async fn handle(&self, call: &IncomingCall, arguments: P) -> Result<P::Reply, AbortCode> {
         let who = self.server.identify(call.caller(), &self.guard);
         let act = match P::KIND {
-            Kind::Change => self.guard.begin(&arguments),
+            Kind::Change => self.guard.begin::<S, P>(&arguments),
             _ => None,
         };
         let outcome = if P::BLOCKS {

@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::sync::Arc;
 
-use cellar_auth::audit::{Audit, Record};
+use cellar_auth::audit::{Audit, Detail, Details, Record};
 use cellar_rpc::IncomingCall;
 use cellar_wire::ids::AfsTime;
 
@@ -25,7 +25,7 @@ use crate::session::Sessions;
 
 /// The details of an act.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Act(Vec<(&'static str, String)>);
+pub(crate) struct Act(Details);
 
 tokio::task_local! {
     static ACT: RefCell<Option<Act>>;
@@ -49,10 +49,10 @@ pub(crate) fn mark_act() {
 }
 
 /// Adds a detail to the act. Does nothing if the call is no act.
-pub(crate) fn add_detail(key: &'static str, value: impl ToString) {
+pub(crate) fn add_detail(key: &'static str, value: impl Detail) {
     let _unobserved = ACT.try_with(|act| {
         if let Some(Act(details)) = act.borrow_mut().as_mut() {
-            details.push((key, value.to_string()));
+            details.push((key, value.json()));
         }
     });
 }
@@ -74,17 +74,14 @@ impl Acts {
         code: i32,
     ) {
         let who = self.sessions.identify(call.caller());
-        let mut record = Record::new(
+        let record = Record::new(
             AfsTime::after_1970((self.clock)()),
             procedure,
             &who,
             call.address(),
             code,
         );
-        for (key, value) in details {
-            record = record.with(key, value);
-        }
-        self.audit.record(record);
+        self.audit.record(record.with_all(details));
     }
 }
 
@@ -111,9 +108,8 @@ mod tests {
                 7
             })
             .await;
-            let details = [("volume", "1"), ("name", "root.cell")];
-            let details = details.map(|(key, value)| (key, value.to_owned()));
-            assert_eq!((seven, noted), (7, Some(Act(details.into()))));
+            let details = vec![("volume", 1.into()), ("name", "root.cell".into())];
+            assert_eq!((seven, noted), (7, Some(Act(details))));
         });
     }
 }

@@ -422,7 +422,8 @@ impl Job<'_> {
         let what = format!("Failed to set the forwarding of volume {}", source.volume);
         let arguments = afsvol::SetForwarding {
             trans: source.number,
-            new_site: u32::from(self.to.server),
+            // In the order of OpenAFS's vos on little-endian machines.
+            new_site: u32::from(self.to.server).swap_bytes(),
         };
         source.call(&arguments, &what).await?;
         Ok(())

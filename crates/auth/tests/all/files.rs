@@ -291,7 +291,7 @@ fn acts_are_written_as_json_lines() {
         first,
         serde_json::json!({
             "time": "2027-01-15T08:00:00Z", "act": "PR_NewEntry", "who": "alice",
-            "peer": "192.0.2.1:7001", "allowed": true, "code": 0, "details": {"n": "0"},
+            "peer": "192.0.2.1:7001", "allowed": true, "code": 0, "details": {"n": 0},
         })
     );
     let second: serde_json::Value = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();

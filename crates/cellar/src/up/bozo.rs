@@ -4,6 +4,7 @@
 //! by one. All calls that only read are answered; `administer` has the calls of superusers.
 
 mod administer;
+mod audited;
 
 use std::path::PathBuf;
 

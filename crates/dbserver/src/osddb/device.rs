@@ -1,5 +1,7 @@
 //! ListOsds, GetOsd, CreateOsd, SetOsd.
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_wire::osddb::{
     CreateOsd, CreateOsdReply, GetOsd, GetOsdReply, ListOsds, ListOsdsReply, OSD_OBSOLETE,
     OSDS_MAX, OsdEntry, SetOsd, SetOsdReply,
@@ -72,6 +74,11 @@ impl Answer<OsdDb> for CreateOsd {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
 
+    fn details(&self) -> Details {
+        let entry = &self.entry;
+        audit_details!(entry: id, name, port, partition, min_size, max_size, allocation_priority, read_priority, flags, owner, location, class)
+    }
+
     fn answer(self, osddb: &OsdDb, who: Identity) -> Result<CreateOsdReply, Error> {
         OsdDb::check_superuser(who)?;
         // Users write numbers as signed ones.
@@ -99,6 +106,11 @@ impl Answer<OsdDb> for CreateOsd {
 impl Answer<OsdDb> for SetOsd {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        let entry = &self.entry;
+        audit_details!(entry: id, name, port, partition, min_size, max_size, allocation_priority, read_priority, flags, owner, location, class)
+    }
 
     fn answer(self, osddb: &OsdDb, who: Identity) -> Result<SetOsdReply, Error> {
         OsdDb::check_superuser(who)?;

@@ -4,6 +4,8 @@
 //! error: EINVAL for the text, ENOENT for a missing policy that another one uses, ELOOP for a
 //! cycle. To find the place in the text, the caller uses the same parser.
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_policy::{Policies, PolicyError};
 use cellar_wire::osddb::{
     DeletePolicy, DeletePolicyReply, ListPolicies, ListPoliciesReply, PolicyEntry, SetPolicy,
@@ -56,6 +58,11 @@ impl Answer<OsdDb> for SetPolicy {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
 
+    fn details(&self) -> Details {
+        let policy = &self.policy;
+        audit_details!(policy: id, name, text)
+    }
+
     fn answer(self, osddb: &OsdDb, who: Identity) -> Result<SetPolicyReply, Error> {
         OsdDb::check_superuser(who)?;
         if self.policy.id == cellar_policy::BY_SIZE || self.policy.id > i32::MAX as u32 {
@@ -83,6 +90,10 @@ impl Answer<OsdDb> for SetPolicy {
 impl Answer<OsdDb> for DeletePolicy {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: id)
+    }
 
     fn answer(self, osddb: &OsdDb, who: Identity) -> Result<DeletePolicyReply, Error> {
         OsdDb::check_superuser(who)?;

@@ -3,6 +3,8 @@
 //! A group is named after its owner. If the owner changes, the name follows, and a new name must
 //! fit the owner. If an owner is renamed, its groups keep their names until they are changed.
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_wire::pr::{
     ChangeEntry, ChangeEntryReply, PRUPDATE_IDHASH, PRUPDATE_NAMEHASH, PrName, UpdateEntry,
     UpdateEntryReply,
@@ -20,6 +22,10 @@ use crate::{Answer, Error, Identity, Kind};
 impl Answer<Pr> for ChangeEntry {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: id, name, owner, newid)
+    }
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<ChangeEntryReply, Error> {
         Pr::check_not_fixed(self.id)?;
@@ -173,6 +179,13 @@ fn change_id(tables: &mut Tables<'_, '_>, old: Record, id: ViceId) -> Result<Rec
 impl Answer<Pr> for UpdateEntry {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        let update = &self.update;
+        let mut details = audit_details!(self: id, name);
+        details.extend(audit_details!(update: mask, flags, owner, creator, ngroups, nusers));
+        details
+    }
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<UpdateEntryReply, Error> {
         if self.id.0 != 0 {

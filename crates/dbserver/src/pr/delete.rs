@@ -3,6 +3,8 @@
 //! Its memberships end, groups that it owned lose their owner, and the creator of a group may
 //! create another one. All this is one transaction.
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_wire::pr::{Delete, DeleteReply, PRQUOTA};
 use cellar_wire::{AbortCode, ViceId};
 
@@ -16,6 +18,10 @@ use crate::{Answer, Error, Identity, Kind};
 impl Answer<Pr> for Delete {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: id)
+    }
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<DeleteReply, Error> {
         Pr::check_not_fixed(self.id)?;

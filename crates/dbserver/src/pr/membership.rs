@@ -1,5 +1,7 @@
 //! AddToGroup, RemoveFromGroup, IsAMemberOf, ListElements, ListSuperGroups: memberships.
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_wire::pr::{
     AddToGroup, AddToGroupReply, IdList, IsAMemberOf, IsAMemberOfReply, ListElements,
     ListElementsReply, ListSuperGroups, ListSuperGroupsReply, PRP_ADD_ANY, PRP_ADD_MEM,
@@ -17,6 +19,10 @@ use crate::{Answer, Error, Identity, Kind};
 impl Answer<Pr> for AddToGroup {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: uid, gid)
+    }
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<AddToGroupReply, Error> {
         if matches!(self.gid, ViceId::ANYUSER | ViceId::AUTHUSER) || self.uid == ViceId::ANONYMOUS {
@@ -48,6 +54,10 @@ impl Answer<Pr> for AddToGroup {
 impl Answer<Pr> for RemoveFromGroup {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: id, gid)
+    }
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<RemoveFromGroupReply, Error> {
         pr.replica.write(|transaction| {

@@ -5,6 +5,8 @@
 //! the group's id, and the user is a member of the group. Such a user may register itself; aklog
 //! does that.
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_wire::pr::{
     INewEntry, INewEntryReply, NewEntry, NewEntryReply, PRFOREIGN, PRGRP, PRQUOTA, PrName,
 };
@@ -22,6 +24,10 @@ use crate::{Answer, Error, Identity, Kind, Origin};
 impl Answer<Pr> for NewEntry {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: name, flag, owner)
+    }
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<NewEntryReply, Error> {
         let id = pr.create(&New::from_call(&self, who, pr.now()))?;
@@ -68,6 +74,10 @@ impl Pr {
 impl Answer<Pr> for INewEntry {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: name, id, owner)
+    }
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<INewEntryReply, Error> {
         let now = pr.now();

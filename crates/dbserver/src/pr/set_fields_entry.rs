@@ -1,5 +1,7 @@
 //! SetFieldsEntry, SetMax: access bits, quotas, and the last assigned ids.
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_wire::pr::{
     PR_SF_NGROUPS, PR_SF_NUSERS, PRACCESS, PRGRP, PRIVATE_SHIFT, PRQUOTA, SetFieldsEntry,
     SetFieldsEntryReply, SetMax, SetMaxReply,
@@ -18,6 +20,10 @@ const ACCESS_MASK: u32 = 0xffff;
 impl Answer<Pr> for SetFieldsEntry {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: id, mask, flags, ngroups, nusers)
+    }
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<SetFieldsEntryReply, Error> {
         if self.mask == 0 {
@@ -71,6 +77,10 @@ fn check_quota(quota: i32) -> Result<i32, AbortCode> {
 impl Answer<Pr> for SetMax {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: id, gflag)
+    }
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<SetMaxReply, Error> {
         pr.replica.write(|transaction| {

@@ -1,5 +1,7 @@
 //! CreateEntry, CreateEntryN: a new volume group.
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_wire::AfsTime;
 use cellar_wire::vl::{
     CreateEntry, CreateEntryN, CreateEntryNReply, CreateEntryReply, NvldbEntry, Site,
@@ -16,6 +18,10 @@ impl Answer<Vl> for CreateEntryN {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
 
+    fn details(&self) -> Details {
+        audit_details!(self: newentry)
+    }
+
     fn answer(self, vl: &Vl, who: Identity) -> Result<CreateEntryNReply, Error> {
         vl.create(who, &self.newentry)?;
         Ok(CreateEntryNReply {})
@@ -25,6 +31,10 @@ impl Answer<Vl> for CreateEntryN {
 impl Answer<Vl> for CreateEntry {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: newentry)
+    }
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<CreateEntryReply, Error> {
         vl.create(who, &self.newentry.into())?;

@@ -1,5 +1,7 @@
 //! DeleteEntry: removes the entry of a volume group, with all its sites.
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_wire::vl::{DeleteEntry, DeleteEntryReply};
 
 use super::Vl;
@@ -10,6 +12,10 @@ use crate::{Answer, Error, Identity, Kind};
 impl Answer<Vl> for DeleteEntry {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: volid, voltype)
+    }
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<DeleteEntryReply, Error> {
         Vl::check_administrator(who)?;

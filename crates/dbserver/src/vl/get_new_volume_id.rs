@@ -11,6 +11,8 @@
 
 use std::ops::Range;
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_wire::vl::{GetNewVolumeId, GetNewVolumeIdReply};
 use cellar_wire::{AbortCode, VolumeId};
 
@@ -45,6 +47,10 @@ impl Reserved {
 impl Answer<Vl> for GetNewVolumeId {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: bump)
+    }
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<GetNewVolumeIdReply, Error> {
         Vl::check_administrator(who)?;

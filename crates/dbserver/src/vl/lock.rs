@@ -10,6 +10,8 @@
 //! Therefore the many ways to release a lock need not know of the row, and the next lock replaces
 //! it.
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_wire::vl::{
     GetLock, GetLockReply, LockNoted, LockNotedReply, LockText, ReleaseLock, ReleaseLockReply,
     SetLock, SetLockReply, VLOP_ALLOPERS, VLOP_BACKUP, VLOP_DELETE, VLOP_DUMP, VLOP_MOVE,
@@ -48,6 +50,10 @@ impl Answer<Vl> for SetLock {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
 
+    fn details(&self) -> Details {
+        audit_details!(self: volid, voltype, voloper)
+    }
+
     fn answer(self, vl: &Vl, who: Identity) -> Result<SetLockReply, Error> {
         without_note(self).answer(vl, who)?;
         Ok(SetLockReply {})
@@ -62,6 +68,10 @@ impl Answer<Vl> for SetLock {
 impl Answer<Vl> for LockNoted {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: volid, voltype, voloper, note)
+    }
 
     /// There is nothing to record about a caller in this process.
     fn answer(self, vl: &Vl, who: Identity) -> Result<LockNotedReply, Error> {
@@ -148,6 +158,10 @@ impl Vl {
 impl Answer<Vl> for ReleaseLock {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: volid, voltype, releasetype)
+    }
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<ReleaseLockReply, Error> {
         Vl::check_administrator(who)?;

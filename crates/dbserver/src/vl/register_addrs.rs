@@ -12,6 +12,8 @@
 //! 4. The chosen entry gets the UUID and the addresses, and its uniquifier rises. The other touched
 //!    entries lose these addresses, and their uniquifiers rise too.
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_wire::vl::{ChangeAddr, ChangeAddrReply, RegisterAddrs, RegisterAddrsReply};
 use cellar_wire::{AbortCode, List};
 
@@ -24,6 +26,10 @@ use crate::{Answer, Error, Identity, Kind};
 impl Answer<Vl> for RegisterAddrs {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: uuid, address addrs)
+    }
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<RegisterAddrsReply, Error> {
         Vl::check_administrator(who)?;
@@ -103,6 +109,10 @@ const REMOVE: u32 = 0xffff_ffff;
 impl Answer<Vl> for ChangeAddr {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: address ip1, address ip2)
+    }
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<ChangeAddrReply, Error> {
         Vl::check_administrator(who)?;

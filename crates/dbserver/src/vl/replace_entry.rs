@@ -3,6 +3,8 @@
 //! `vos` commits moves, releases and renames in this way. Fields that the new entry does not carry
 //! stay: the lock too, unless `releasetype` releases it.
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_wire::vl::{
     NvldbEntry, RWVOL, ReplaceEntry, ReplaceEntryN, ReplaceEntryNReply, ReplaceEntryReply,
 };
@@ -17,6 +19,10 @@ use crate::{Answer, Error, Identity, Kind};
 impl Answer<Vl> for ReplaceEntryN {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: volid, voltype, newentry, releasetype)
+    }
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<ReplaceEntryNReply, Error> {
         vl.replace(
@@ -33,6 +39,10 @@ impl Answer<Vl> for ReplaceEntryN {
 impl Answer<Vl> for ReplaceEntry {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: volid, voltype, newentry, releasetype)
+    }
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<ReplaceEntryReply, Error> {
         let new = self.newentry.into();

@@ -1,5 +1,7 @@
 //! UpdateEntry, UpdateEntryByName: single fields of an entry, chosen by a mask.
 
+use cellar_auth::audit::Details;
+use cellar_auth::audit_details;
 use cellar_wire::AbortCode;
 use cellar_wire::vl::{
     BACKVOL, OLD_SITES_MAX, ROVOL, RWVOL, SiteUpdate, UpdateEntry, UpdateEntryByName,
@@ -21,6 +23,10 @@ impl Answer<Vl> for UpdateEntry {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
 
+    fn details(&self) -> Details {
+        audit_details!(self: volid, voltype, updateentry, releasetype)
+    }
+
     fn answer(self, vl: &Vl, who: Identity) -> Result<UpdateEntryReply, Error> {
         Vl::check_administrator(who)?;
         check_type(self.voltype)?;
@@ -37,6 +43,10 @@ impl Answer<Vl> for UpdateEntry {
 impl Answer<Vl> for UpdateEntryByName {
     const BLOCKS: bool = true;
     const KIND: Kind = Kind::Change;
+
+    fn details(&self) -> Details {
+        audit_details!(self: volumename, updateentry, releasetype)
+    }
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<UpdateEntryByNameReply, Error> {
         Vl::check_administrator(who)?;

@@ -383,5 +383,15 @@ fn acts_and_attempts_are_in_the_audit_log() {
             &["VL_CreateEntryN", "local administrator", "volume.1", "true"],
         );
         has(&lines[2], &["PR_NewEntry", "jane", "\"peer\":null"]);
+        let details = |line: &str| -> serde_json::Value {
+            let record: serde_json::Value = serde_json::from_str(line).unwrap();
+            record["details"].clone()
+        };
+        let entry = &details(&lines[1])["newentry"];
+        assert_eq!(entry["name"], "volume.1");
+        let server = entry["sites"][0]["server"].as_str().unwrap();
+        assert!(server.parse::<std::net::Ipv4Addr>().is_ok(), "{server}");
+        let jane = serde_json::json!({ "name": "jane", "flag": 0, "owner": 0 });
+        assert_eq!(details(&lines[2]), jane);
     });
 }

@@ -1,6 +1,7 @@
 //! DeleteVolume (101), NukeVolume (122), SetFlags (106), SetInfo (126), SetDate (123), SetIdsTypes
 //! (117), ConvertROtoRWvolume (65536), SetForwarding (111), SignalRestore (114).
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
@@ -296,9 +297,12 @@ impl Handle<SetForwarding, IncomingCall> for VolumeService {
         let services = &self.services;
         let SetForwarding { trans, new_site } = arguments;
         superuser(&services.sessions, call)?;
-        audit::add_detail("server", std::net::Ipv4Addr::from(new_site));
+        // The sender's number is in network order in its memory, and all senders are little-endian.
+        // Source: observed of OpenAFS 1.8's vos.
+        let site = Ipv4Addr::from(new_site.swap_bytes());
+        audit::add_detail("server", site);
         let used = InUse::enter(services, trans, "SetForwarding")?;
-        services.volumes.set_moved(used.id(), new_site);
+        services.volumes.set_moved(used.id(), site.into());
         Ok(SetForwardingReply {})
     }
 }

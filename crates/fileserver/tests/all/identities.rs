@@ -298,11 +298,11 @@ fn administrative_acts_are_written_down() {
         format!("{} {} {} {details}", text("act"), text("who"), line["code"])
     });
     let expected = [
-        r#"StoreStatus alice 0 {"fid":"536870912.1.1","owner":"8"}"#,
+        r#"StoreStatus alice 0 {"fid":"536870912.1.1","owner":8}"#,
         r#"StoreACL alice 0 {"fid":"536870912.1.1","list":"1 0 bob 127"}"#,
         r#"FlushCPS bob 1 null"#,
         r#"CreateVolume carol 1492325127 null"#,
-        r#"SetVolumeStatus local administrator 0 {"max_quota":"10","volume":"536870912"}"#,
+        r#"SetVolumeStatus local administrator 0 {"max_quota":10,"volume":536870912}"#,
     ];
     assert_eq!(seen.collect::<Vec<_>>(), expected);
     assert!(lines[0]["peer"].as_str().unwrap().starts_with("127.0.0.1:"));

@@ -12,7 +12,8 @@ use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 use cellar_auth::Superusers;
-use cellar_auth::audit::Record;
+use cellar_auth::audit::{Details, Record};
+use cellar_auth::audit_details;
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_wire::AbortCode;
 use cellar_wire::bozo::*;
@@ -20,6 +21,7 @@ use cellar_wire::ids::AfsTime;
 use cellar_wire::package::Procedure;
 use cellar_wire::serve::{Handle, HandleStream};
 
+use super::audited::Audited;
 use super::{NEVER, Overseer};
 use crate::up::wall_clock;
 
@@ -100,18 +102,16 @@ acts! {
 
 impl Overseer {
     /// Does `work` for a superuser, and records the call and the caller.
-    async fn act<P: Procedure>(
+    async fn act<P: Audited>(
         &self,
         call: &IncomingCall,
         arguments: P,
         work: impl AsyncFnOnce(P) -> Result<P::Reply, AbortCode>,
     ) -> Result<P::Reply, AbortCode> {
         let who = self.authority.identify(call.caller());
-        // Keys must not be written to logs.
-        let what = match P::OPCODE {
-            AddKey::OPCODE => String::new(),
-            _ => format!("{arguments:?}"),
-        };
+        let details = arguments.details();
+        // `bos listkeys` asks for each key and for the end of the list.
+        let is_act = arguments.is_act();
         let outcome = match who.is_superuser() {
             true => work(arguments).await,
             false => Err(AbortCode::BZACCESS),
@@ -119,7 +119,9 @@ impl Overseer {
         // The end of a list is not a refusal.
         let refused = outcome.as_ref().err().copied();
         let refused = refused.filter(|code| *code != AbortCode::BZDOM);
-        self.record(call, P::QUALIFIED_NAME, &who, &what, refused);
+        if is_act {
+            self.record(call, P::QUALIFIED_NAME, &who, details, refused);
+        }
         outcome
     }
 
@@ -128,13 +130,13 @@ impl Overseer {
         call: &IncomingCall,
         act: &'static str,
         who: &cellar_auth::Identity,
-        what: &str,
+        details: Details,
         refused: Option<AbortCode>,
     ) {
         let now = AfsTime::after_1970(wall_clock());
         let code = refused.map_or(0, |code| code.0);
         let record = Record::new(now, act, who, call.address(), code);
-        self.audit.record(record.with("arguments", what));
+        self.audit.record(record.with_all(details));
     }
 
     /// Changes the list of superusers; `none` is the code if nothing changes.
@@ -229,12 +231,11 @@ impl HandleStream<GetLog, IncomingCall> for Overseer {
             (true, None) => Err(AbortCode::BZNOENT),
             (true, Some((_, path))) => Ok(path),
         };
-        let what = format!("{asked:?}");
         self.record(
             call,
             GetLog::QUALIFIED_NAME,
             &who,
-            &what,
+            audit_details!(asked: name),
             outcome.as_ref().err().copied(),
         );
         let mut log = Log::open(outcome?).await?;
