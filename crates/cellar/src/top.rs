@@ -293,7 +293,7 @@ impl Screen {
 
     fn text(&self, cell: &Cell) -> String {
         let mut text = format!(
-            "Cell {}: {} file servers, {:.1} s\n",
+            "Cell {}, file servers: {}, interval: {:.1} s\n",
             cell.name, self.servers, self.seconds
         );
         for (kind, rows) in &self.kinds {
