@@ -7,9 +7,9 @@
 //! 2. When the call ends, the counts are added to the stripe of this thread. So no call waits for
 //!    another thread, except for a reader of the tables.
 //! 3. A stripe has [`ENTRIES`] entries of each kind. If a new one finds no room, it takes the place
-//!    and the rank of the entry with the least rank. This is the space-saving algorithm of Metwally,
-//!    Agrawal and El Abbadi. So a frequent one is never lost for long. Its counts begin at 0, so
-//!    readers get no counts of others.
+//!    and the rank of the entry with the least rank. This is the space-saving algorithm of
+//!    Metwally, Agrawal and El Abbadi. So a frequent one is never lost for long. Its counts begin
+//!    at 0, so readers get no counts of others.
 //! 4. Ranks are halved from time to time, so that earlier load gives way to later load.
 
 use std::cell::Cell;
