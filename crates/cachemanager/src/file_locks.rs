@@ -123,7 +123,8 @@ impl FileLocks {
         self.set_lock_if(user, vnode, lock, || true).await
     }
 
-    /// Like [`FileLocks::set_lock`]. Asks `is_wanted` once, when the server has granted the lock.
+    /// Like [`FileLocks::set_lock`]. Asks `is_wanted` at most once: when the server has granted the
+    /// lock, or before the lock that could not be upgraded is released.
     ///
     /// # Errors
     /// As [`FileLocks::set_lock`]; `EINTR`: the lock is no longer wanted, and was released.
@@ -132,12 +133,13 @@ impl FileLocks {
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
         lock: Lock,
-        is_wanted: impl FnOnce() -> bool,
+        is_wanted: impl Fn() -> bool,
     ) -> Result<()> {
-        let set = self.try_lock(user, vnode, lock, is_wanted).await;
+        let set = self.try_lock(user, vnode, lock, &is_wanted).await;
         if let Err(error) = &set
             && errno(error) == EAGAIN
             && vnode.locks.is_upgrade(&lock)
+            && is_wanted()
         {
             self.unlock(vnode, lock.owner, 0, u64::MAX).await;
         }
@@ -163,7 +165,7 @@ impl FileLocks {
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
         lock: Lock,
-        is_wanted: impl FnOnce() -> bool,
+        is_wanted: impl Fn() -> bool,
     ) -> Result<()> {
         let mut server = vnode.locks.server.lock().await;
         if vnode.locks.conflict_with(&lock).is_some() {

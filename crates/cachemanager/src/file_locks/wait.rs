@@ -6,6 +6,7 @@
 //! | decision | taken by | consequence |
 //! | --- | --- | --- |
 //! | granted | the task, when the server has granted the lock | the program waits for the task's result |
+//! | refused | the task, before it releases the lock that could not be upgraded | the program waits for the release |
 //! | given up | the program, at a signal | `EINTR` at once; the task releases a lock that the server grants later |
 //!
 //! An attempt can take seconds: OpenAFS's servers delay refusals by 3 s if a client gets more than
@@ -82,7 +83,10 @@ impl FileLocks {
                 () = &mut gave_up => {
                     return match decision.take() {
                         true => Err(interrupted()),
-                        false => finished(attempt.await),
+                        false => match finished(attempt.await) {
+                            Err(error) if errno(&error) == EAGAIN => Err(interrupted()),
+                            other => other,
+                        },
                     };
                 }
                 outcome = &mut attempt => finished(outcome),

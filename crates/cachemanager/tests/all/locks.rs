@@ -409,3 +409,30 @@ async fn a_signal_ends_a_wait_while_the_server_is_asked() {
     assert_eq!(b.lock(&seen, 1, Write).await, 0);
     bench.end();
 }
+
+#[tokio::test]
+async fn a_late_refusal_of_an_abandoned_upgrade_releases_no_lock() {
+    use LockKind::{Read, Write};
+    let bench = Bench::start();
+    let [(a, file), (b, seen)] = bench.two_with_a_file(b"").await;
+    let flock = |kind| Lock {
+        owner: LockOwner::flock(1),
+        ..lock(1, kind)
+    };
+    let set = a.cache.locks().set_lock(&a.user, &file, flock(Read));
+    set.await.expect("shared");
+    assert_eq!(b.lock(&seen, 2, Read).await, 0);
+    // The server refuses the upgrade after the program has given up.
+    let asked = bench.hold::<HoldRanges>();
+    let wait = a
+        .cache
+        .locks()
+        .wait_for_lock(&a.user, &file, flock(Write), held(&asked, 1));
+    assert_eq!(errno(&wait.await.expect_err("interrupted")), 4);
+    drop(asked);
+    assert_eq!(a.lock(&file, 3, Read).await, 0);
+    a.unlock(&file, 3).await;
+    b.unlock(&seen, 2).await;
+    assert_eq!(b.lock(&seen, 2, Write).await, 11, "the shared lock is left");
+    bench.end();
+}
