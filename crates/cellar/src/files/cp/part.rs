@@ -63,7 +63,7 @@ impl Names {
         }))
     }
 
-    /// What a copy to `name` may do.
+    /// The way in which a copy to `name` is made.
     pub(super) async fn plan(
         &self,
         client: &Client,

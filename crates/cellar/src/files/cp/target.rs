@@ -15,6 +15,7 @@ use cellar_client::{Client, Error, Follow, Node, Source, Stop, Upload, UploadSte
 use cellar_wire::ids::AfsTime;
 use cellar_wire::object::Shape;
 use cellar_wire::rxafs::AfsStoreStatus;
+use rustix::fs::OFlags;
 
 use super::origin::Origin;
 use super::part::{Names, Plan, local_plan, take_after};
@@ -240,6 +241,8 @@ impl Destination {
         };
         let mut options = fs::OpenOptions::new();
         options.write(true);
+        // Other users may have put a link under this name.
+        options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         if how.resume {
             if let Ok(file) = options.open(&part) {
                 return Ok(OpenFile::Local(file, about(false)));
