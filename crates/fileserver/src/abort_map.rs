@@ -156,6 +156,15 @@ pub(crate) fn store_code(error: &Error) -> AbortCode {
     }
 }
 
+/// The code with which the volume server refuses to create a volume. OpenAFS's code is EIO for
+/// every reason, and callers then try another id. No other id helps on a full partition.
+pub(crate) fn create_code(error: &Error) -> AbortCode {
+    match error {
+        Error::DiskFull => AbortCode::VDISKFULL,
+        _ => AbortCode::EIO,
+    }
+}
+
 /// The code with which the volume server ends a failed dump or delta.
 pub(crate) fn dump_code(error: &Error) -> AbortCode {
     match error {
@@ -219,6 +228,13 @@ impl From<NotReady> for Refusal {
 mod tests {
     use super::*;
     use cellar_wire::ids::VolumeId;
+
+    #[test]
+    fn a_full_partition_has_its_own_code_when_a_volume_is_created() {
+        assert_eq!(create_code(&Error::DiskFull), AbortCode::VDISKFULL);
+        let exists = Error::VolumeExists(VolumeId(1));
+        assert_eq!(create_code(&exists), AbortCode::EIO);
+    }
 
     /// Every refusal, with its plain code and its code in the universal table, as clients know
     /// them.

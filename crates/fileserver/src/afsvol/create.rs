@@ -17,6 +17,7 @@ use super::copy::copy;
 use super::status::kind_of;
 use super::transaction::{Beginning, InUse};
 use super::{code, on_disk, superuser};
+use crate::abort_map::create_code;
 use crate::audit;
 use crate::services::VolumeServices;
 use crate::volumes::Volumes;
@@ -106,8 +107,7 @@ fn create(
         Err(error) => {
             info!(%volume, partition = %place, %error, "volume not created");
             begun.end();
-            // Every failure to create a volume has always been EIO: callers try another id.
-            Err(AbortCode::EIO)
+            Err(create_code(&error))
         }
     }
 }
