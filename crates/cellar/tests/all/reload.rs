@@ -23,8 +23,8 @@ impl Server {
         let socket = home.join("notify");
         let manager = UnixDatagram::bind(&socket).expect("socket");
         manager.set_read_timeout(Some(PATIENCE)).expect("time");
-        // A session of its own has no terminal. A test that nohup(1) started ignores SIGHUP, and its
-        // children would inherit that.
+        // A session of its own has no terminal. A test that nohup(1) started ignores SIGHUP, and
+        // its children would inherit that.
         let process = Command::new("env")
             .args(["--default-signal=HUP", "setsid"])
             .arg(env!("CARGO_BIN_EXE_cellar"))
