@@ -7,6 +7,7 @@ use std::time::Duration;
 use cellar_fileobjects::ObjectFigures;
 
 use cellar_wire::afsosd::Repairing;
+use serde::Serialize;
 
 use crate::host::HostCounts;
 use crate::services::{FileServices, VolumeServices};
@@ -67,7 +68,7 @@ pub struct StoreFigures {
 }
 
 /// Figures of callbacks.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct CallbackFigures {
     /// Promises held.
     pub held: usize,
@@ -102,7 +103,7 @@ pub struct CallbackFigures {
 }
 
 /// Figures of contacts with hosts.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ContactFigures {
     /// Hosts asked who they are.
     pub introductions: u64,
