@@ -57,7 +57,7 @@ begins "^fs setacl -dir d -acl .*system:anyuser rlidwkaA$" listacl d -cmd
 mkdir e && says '' copyacl d e && begins 'system:anyuser rlidwkaA$' listacl e
 begins '^fsvol  *5000 ' listquota
 begins '^fsvol  *4.9M ' lq . -human
-refused 'permission denied' setquota . 6000
+refused 'Only superusers of the cell set the quota' setquota . 6000
 begins '^fsvol  *5000 ' listquota
 (export CELLAR_DIR="$share/../server" && says '' setquota . 6000 && begins '^fsvol  *6000 ' listquota . && says '' setquota . 5000) || exit 1
 begins '% of quota used\.$' quota
