@@ -10,7 +10,8 @@
 //! | `Present`, `SillyRenamed`, `Gone` | a program removes the last name | `Removed` |
 //! | `Present` | the server answers that there is no such vnode | `Gone` |
 //! | `Gone`, `Removed` | the server answers with a status | `Present` |
-//! | `Removed`, a directory | the server answers a question from before the removal, or with fewer than two links | `Removed` |
+//! | `Removed`, a directory | the server answers a question from before the removal | `Removed` |
+//! | `Removed`, a directory | the server answers with fewer than two links | `Removed` |
 //!
 //! Every other event leaves the state as it is:
 //!

@@ -4,7 +4,7 @@
 //! | file | a line | effect |
 //! | --- | --- | --- |
 //! | `NetInfo` | `192.0.2.11` | only such addresses of the machine are registered, in this order |
-//! | `NetInfo` | `f 203.0.113.5` | registered although no interface has it, for instance behind NAT |
+//! | `NetInfo` | `f 203.0.113.5` | registered although no interface has it, as behind NAT |
 //! | `NetRestrict` | `10.0.0.0/8` | addresses with this prefix are not registered |
 //!
 //! Without both files, the address of `--bind` is registered. For `0.0.0.0` that is the source
