@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | granted | the task, when the server has granted the lock | the program awaits the result |
 //! | refused | the task, before it releases the lock to upgrade | the program awaits the release |
-//! | given up | the program, at a signal | `EINTR` at once; the task releases a lock granted later |
+//! | given up | the program, at a signal | `EINTR` at once; the task releases a later lock |
 //!
 //! An attempt can take seconds: OpenAFS's servers delay refusals by 3 s if a client gets more than
 //! ten in a row (`rx_SetCallAbortThreshold`; observed with 1.8.9).
