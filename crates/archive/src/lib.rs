@@ -10,7 +10,7 @@
 //!    get their name in one step when all are durable.
 //! 3. **Bytes are hashed while they pass.** A put returns a [`Receipt`]: length, BLAKE3 and MD5. A
 //!    get and a verification compare all three. A get calls [`Sink::finish`] only after a match.
-//! 4. **Memory is bounded.** A transfer holds a few parts, never a whole copy.
+//! 4. **Memory is bounded.** A transfer holds a few parts ([`limits`]), never a whole copy.
 //! 5. **An archive has one owner.** [`Identity`] is an object in the archive: the cell, the
 //!    archive's own id, and a counter of the sessions that wrote. An archive of another cell, a
 //!    missing identity and an emptied archive are errors before anything is written.
@@ -25,14 +25,28 @@
 //! with its own result. A driver for a tape system can order a batch by tape. The job engine calls
 //! `Driver`; tools for administrators call `Archive`.
 
+mod archive;
+mod backend;
+mod batches;
 mod digest;
 mod error;
+mod fault;
+mod identity;
 mod key;
+pub mod limits;
+mod location;
+mod reader;
 mod request;
+mod upload;
+
+pub use archive::Archive;
+pub use batches::ArchiveDriver;
 
 pub use digest::{Hasher, Receipt};
 pub use error::{Blame, Error};
+pub use identity::{Expected, Identity};
 pub use key::{ArchiveId, CellId, ObjectKey};
+pub use location::{Location, Settings};
 pub use request::{
     Driver, FlushRequest, RemoveRequest, Request, RequestId, Sink, Source, StageRequest,
     VerifyRequest,

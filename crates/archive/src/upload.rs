@@ -1,0 +1,216 @@
+//! A copy that is being written: parts, and the step that gives it its name.
+//!
+//! A copy that is not complete is never visible under its name:
+//!
+//! 1. In a directory, the bytes go to a file in `staging/`. When it is whole and synced, a hard
+//!    link gives it its name, which fails if the name exists. A crash leaves a file in `staging/`,
+//!    which [`crate::Archive::remove_abandoned`] removes. A tape system must not watch `staging/`.
+//! 2. File systems without hard links (FAT, some FUSE) get a rename after a look at the name. Two
+//!    processes that put the same key at the same moment could then both succeed. Keys contain the
+//!    version of an object, and one file server writes it, so this does not happen.
+//!
+//! Dropping an upload aborts it in the background.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use crate::Error;
+use crate::backend::{Backend, Form};
+use crate::fault::{Fault, io_kind};
+use crate::limits::PARTS_IN_MEMORY_MAX;
+
+/// The directory of unfinished copies.
+pub(crate) const STAGING: &str = "staging";
+
+/// A copy that is being written.
+pub(crate) struct Upload<'a> {
+    backend: &'a Backend,
+    path: Path,
+    /// The name until the end, in a directory.
+    staging: Option<Path>,
+    parts: Option<Box<dyn MultipartUpload>>,
+    /// Parts that are on their way.
+    under_way: VecDeque<Part>,
+}
+
+/// A task that is aborted when it is dropped.
+struct Part(JoinHandle<object_store::Result<()>>);
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl<'a> Upload<'a> {
+    /// Begins a copy.
+    pub(crate) async fn begin(backend: &'a Backend, path: Path) -> Result<Self, Error> {
+        let staging = match &backend.form {
+            Form::Directory(_) => Some(Path::from_iter([STAGING, &Uuid::new_v4().to_string()])),
+        };
+        let target = staging.as_ref().unwrap_or(&path);
+        let begun = backend.store.put_multipart(target);
+        let parts = Backend::within(backend.settings.patience, begun).await;
+        let parts = parts.map_err(|fault| fault.unexpected("beginning a copy"))?;
+        Ok(Self {
+            backend,
+            path,
+            staging,
+            parts: Some(parts),
+            under_way: VecDeque::new(),
+        })
+    }
+
+    fn patience(&self) -> Duration {
+        self.backend.settings.patience
+    }
+
+    /// Sends a part, in the background. Waits if too many are on their way.
+    pub(crate) async fn part(&mut self, pieces: Vec<Bytes>) -> Result<(), Error> {
+        while self.under_way.len() + 1 >= PARTS_IN_MEMORY_MAX {
+            self.oldest().await?;
+        }
+        let Some(parts) = self.parts.as_mut() else {
+            return Err(Error::Down("the copy is complete".to_owned()));
+        };
+        let payload = PutPayload::from_iter(pieces);
+        self.under_way
+            .push_back(Part(tokio::spawn(parts.put_part(payload))));
+        Ok(())
+    }
+
+    /// Waits for the oldest part that is on its way.
+    async fn oldest(&mut self) -> Result<(), Error> {
+        let patience = self.patience();
+        let Some(part) = self.under_way.front_mut() else {
+            return Ok(());
+        };
+        let done = match tokio::time::timeout(patience, &mut part.0).await {
+            Err(_) => Err(Error::Slow(patience)),
+            Ok(Err(error)) => Err(Error::Down(error.to_string())),
+            Ok(Ok(done)) => done.map_err(|e| Fault::from(e).unexpected("writing a part")),
+        };
+        self.under_way.pop_front();
+        done
+    }
+
+    /// Gives the copy its name. Returns false if the name exists; the copy is discarded then.
+    pub(crate) async fn complete(mut self) -> Result<bool, Error> {
+        while !self.under_way.is_empty() {
+            self.oldest().await?;
+        }
+        let patience = self.patience();
+        let Some(parts) = self.parts.as_mut() else {
+            return Err(Error::Down("the copy is complete".to_owned()));
+        };
+        match Backend::within(patience, parts.complete()).await {
+            Ok(_) => self.parts = None,
+            Err(Fault::Exists) => return Ok(false),
+            Err(fault) => return Err(fault.unexpected("completing a copy")),
+        }
+        match self.staging.take() {
+            None => Ok(true),
+            Some(staging) => {
+                let named = publish(self.backend, &staging, &self.path).await;
+                if !matches!(named, Ok(true)) {
+                    let _ = self.backend.remove(&staging).await;
+                }
+                named
+            }
+        }
+    }
+}
+
+impl Drop for Upload<'_> {
+    fn drop(&mut self) {
+        self.under_way.clear();
+        let patience = self.patience();
+        if let Some(mut parts) = self.parts.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(async move { tokio::time::timeout(patience, parts.abort()).await });
+        }
+    }
+}
+
+/// Gives a whole file in `staging/` its name. Returns false if the name exists.
+async fn publish(backend: &Backend, staging: &Path, path: &Path) -> Result<bool, Error> {
+    let patience = backend.settings.patience;
+    let renamed = backend.store.rename_if_not_exists(staging, path);
+    match tokio::time::timeout(patience, renamed).await {
+        Err(_) => Err(Error::Slow(patience)),
+        Ok(Ok(())) => Ok(true),
+        Ok(Err(error)) if has_no_links(&error) => {
+            publish_without_links(backend, staging, path).await
+        }
+        Ok(Err(error)) => match Fault::from(error) {
+            Fault::Exists => Ok(false),
+            fault => Err(fault.unexpected("naming a copy")),
+        },
+    }
+}
+
+/// Returns whether the file system has no hard links: EPERM on Linux, else EOPNOTSUPP or ENOSYS.
+fn has_no_links(error: &object_store::Error) -> bool {
+    matches!(
+        io_kind(error),
+        Some(io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied)
+    )
+}
+
+/// The same on a file system without hard links. See rule 2 at the head.
+async fn publish_without_links(
+    backend: &Backend,
+    staging: &Path,
+    path: &Path,
+) -> Result<bool, Error> {
+    if backend.length(path).await?.is_some() {
+        return Ok(false);
+    }
+    let renamed = backend.store.rename(staging, path);
+    match Backend::within(backend.settings.patience, renamed).await {
+        Ok(()) => Ok(true),
+        Err(fault) => Err(fault.unexpected("naming a copy")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Location, Settings};
+
+    /// Linux answers EPERM to a hard link on FAT; no such file system can be mounted by a test
+    /// without root.
+    #[tokio::test]
+    async fn a_file_system_without_links_gets_no_second_copy_either() {
+        let home = tempfile::tempdir().unwrap();
+        let location = Location::Directory(home.path().to_path_buf());
+        let backend = Backend::open(&location, Settings::default()).await;
+        let backend = backend.unwrap().unwrap();
+        let name = Path::from("objects/a");
+        for (staged, bytes, wanted) in [("staging/1", "one", true), ("staging/2", "two", false)] {
+            let staged = Path::from(staged);
+            backend.create_small(&staged, bytes.into()).await.unwrap();
+            let named = publish_without_links(&backend, &staged, &name).await;
+            assert_eq!(named.unwrap(), wanted);
+        }
+        assert_eq!(backend.small(&name).await.unwrap().unwrap(), "one");
+        let eperm = io::Error::from_raw_os_error(libc_eperm());
+        let error = object_store::Error::Generic {
+            store: "test",
+            source: Box::new(eperm),
+        };
+        assert!(has_no_links(&error));
+    }
+
+    fn libc_eperm() -> i32 {
+        1
+    }
+}
