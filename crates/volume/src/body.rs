@@ -164,6 +164,7 @@ impl Volume {
         let slot = self.slot(fid.vnode);
         match self.read_guard(&slot, fid)?.record.body {
             Body::Objects => Err(Error::InObjects(fid)),
+            Body::Archived(_) => Err(Error::Archived(fid)),
             _ => Ok(()),
         }
     }
@@ -181,8 +182,10 @@ impl Volume {
         }
         let slot = self.slot(fid.vnode);
         let loaded = self.read_guard(&slot, fid)?;
-        if loaded.record.body == Body::Objects {
-            return Err(Error::InObjects(fid));
+        match loaded.record.body {
+            Body::Objects => return Err(Error::InObjects(fid)),
+            Body::Archived(_) => return Err(Error::Archived(fid)),
+            Body::None | Body::Inline { .. } | Body::Pieces => {}
         }
         if loaded.record.body != Body::Pieces || loaded.record.data_version != status.data_version {
             return Ok(None);
@@ -215,6 +218,7 @@ impl Volume {
         }
         match loaded.record.body {
             Body::Objects => Err(Error::InObjects(fid)),
+            Body::Archived(_) => Err(Error::Archived(fid)),
             Body::None => Ok((BytesMut::zeroed(length).freeze(), version)),
             Body::Inline { .. } => {
                 if let Some(body) = &loaded.body {

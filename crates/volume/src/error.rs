@@ -81,6 +81,10 @@ pub enum Error {
     /// there.
     #[error("the bytes of {0} are in objects")]
     InObjects(Fid),
+    /// The bytes of the file are in archives only. They must be recalled before they can be read or
+    /// kept by a store.
+    #[error("the bytes of {0} are in archives only")]
+    Archived(Fid),
     /// The file has changed since the caller read its status.
     #[error("{0} has changed meanwhile")]
     Stale(Fid),

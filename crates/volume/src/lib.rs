@@ -35,12 +35,13 @@ mod versions;
 mod volume;
 
 pub use background::check::CheckReport;
-pub use background::references::{Holder, Referenced};
+pub use background::references::{ArchivableFile, Holder, Referenced};
 pub use background::scrub::{Damage, RefillSource, Refilled, ScrubProgress, ScrubReport};
 pub use body::Reader;
 pub use cellar_wire::acl::AccessList;
 pub use engine::{Opening, StoreId};
 pub use error::{Error, Result};
+pub use operations::archive::{ArchiveState, WipedFile};
 pub use operations::frozen::{Body, Content, Frozen, Listed, Part, Since, Vnodes};
 pub use operations::layout::LayoutChange;
 pub use operations::make::{MadeVnodes, Make, VnodeContents};

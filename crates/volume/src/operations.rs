@@ -1,6 +1,7 @@
 //! The operations on volumes: one file for each kind. A change is a transaction of `txn`; `frozen`
 //! reads a volume as it was at one moment.
 
+pub(crate) mod archive;
 pub(crate) mod attributes;
 pub(crate) mod create;
 pub(crate) mod frozen;

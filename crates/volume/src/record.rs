@@ -20,10 +20,11 @@ pub(crate) use object::{DeviceRecord, ObjectRecord, VersionRecord};
 pub(crate) use piece::{
     BLOCK, BlockRef, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, block_checksum,
 };
-pub(crate) use vnode::{Body, VnodeRecord};
+pub(crate) use vnode::{ArchiveCopies, Body, VnodeRecord, Wiped};
 pub(crate) use volume::{CountersRecord, EPOCH_MAX, PartitionRecord, Received, VolumeRecord};
 
 use bytes::{Buf, Bytes};
+use cellar_wire::{Decode, Decoder};
 
 use crate::error::{Error, Result};
 
@@ -89,6 +90,22 @@ impl Fields {
     pub(crate) fn string(&mut self) -> Result<Bytes> {
         let length = self.u16()?;
         self.bytes(length as usize)
+    }
+
+    /// An XDR value that takes exactly the next `length` bytes.
+    pub(crate) fn xdr<T: Decode>(&mut self, length: usize) -> Result<T> {
+        let bytes = self.bytes(length)?;
+        let mut decoder = Decoder::new(&bytes);
+        let value = T::decode(&mut decoder).map_err(|_| self.malformed())?;
+        match decoder.remaining() {
+            0 => Ok(value),
+            _ => Err(self.malformed()),
+        }
+    }
+
+    /// The number of bytes that are left.
+    pub(crate) fn left(&self) -> usize {
+        self.rest.len()
     }
 
     /// Returns whether no bytes are left.

@@ -211,6 +211,14 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// The name of the bytes.
+    pub fn contents(&self) -> Contents {
+        Contents {
+            volume: self.volume,
+            version: self.version,
+        }
+    }
+
     /// The name of an object of this layout, for the file `vnode`.
     pub fn object(&self, vnode: VnodeId, uniquifier: Uniquifier, placed: &Placed) -> ObjectId {
         ObjectId {
@@ -250,6 +258,77 @@ impl Decode for Layout {
         }
         Ok(layout)
     }
+}
+
+/// The most copies of a file in archives that its record names, older versions included.
+pub const ARCHIVE_COPIES_MAX: usize = 16;
+
+xdr_struct! {
+    /// A copy of the bytes of one version of a file, as one object of an archival device.
+    ///
+    /// The owner `volume`, the file and `version` name the bytes: they equal those of the
+    /// [`Layout`] that was copied. A store makes a higher version, so copies of other versions are
+    /// not taken for the present bytes.
+    #[derive(Copy, Default)]
+    pub struct ArchiveCopy {
+        /// The archival device.
+        pub osd: u32,
+        /// The RW volume in whose name the object was made.
+        pub volume: VolumeId,
+        /// The serial number of the object on that device.
+        pub serial: u32,
+        /// The version of the object, which is that of the copied layout.
+        pub version: u64,
+        /// The data version of the file that was copied, as clients see it.
+        pub data_version: u64,
+        /// Length in bytes.
+        pub length: u64,
+        /// BLAKE3 of the bytes, computed when they were read from the online objects.
+        pub blake3: [u32; 8],
+        /// MD5 of the same bytes, for comparison with archives that know no other sum.
+        pub md5: [u32; 4],
+        /// When the copy was complete and compared, in seconds since 1970.
+        pub made: u64,
+        /// When its bytes were last read back and compared, in seconds since 1970.
+        pub verified: u64,
+        /// The copy was found damaged or missing. It is not read, and does not count as a copy.
+        pub bad: bool,
+    }
+}
+
+impl ArchiveCopy {
+    /// The name of its object, for the file `vnode`.
+    pub fn object(&self, vnode: VnodeId, uniquifier: Uniquifier) -> ObjectId {
+        ObjectId {
+            volume: self.volume,
+            vnode,
+            uniquifier,
+            serial: self.serial,
+        }
+    }
+
+    /// Whether it has the bytes of that version of the file.
+    pub fn has(&self, contents: Contents) -> bool {
+        self.contents() == contents
+    }
+
+    /// The bytes that it has.
+    pub fn contents(&self) -> Contents {
+        Contents {
+            volume: self.volume,
+            version: self.version,
+        }
+    }
+}
+
+/// Names the bytes of one version of a file whose objects or archive copies are known. Repair and
+/// recall do not change it; a store does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Contents {
+    /// The RW volume in whose name the objects were made.
+    pub volume: VolumeId,
+    /// [`Layout::version`].
+    pub version: u64,
 }
 
 /// Rights of a capability: read the version.

@@ -277,7 +277,8 @@ impl Partition {
             let (vnode, body) = (key.u32_at(5), key.body_number());
             let known = seen.values().any(|records| {
                 records.get(&vnode).is_some_and(|record| {
-                    record.body_number == body && !matches!(record.body, Body::None | Body::Objects)
+                    record.body_number == body
+                        && matches!(record.body, Body::Inline { .. } | Body::Pieces)
                 })
             });
             if !known {
@@ -428,7 +429,7 @@ fn check_directory(
 
 /// Reads all bytes of a vnode; skips holes of large files a piece at a time.
 fn read_all(volume: &Volume, fid: Fid, record: &VnodeRecord) -> Result<()> {
-    if record.body == Body::Objects {
+    if matches!(record.body, Body::Objects | Body::Archived(_)) {
         return Ok(());
     }
     if record.body != Body::Pieces || record.kind == FileType::Directory {

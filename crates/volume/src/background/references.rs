@@ -10,13 +10,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cellar_wire::ids::{Fid, Uniquifier, ViceId, VnodeId, VolumeId};
-use cellar_wire::object::{Layout, ObjectId};
+use cellar_wire::object::{ArchiveCopy, Contents, Layout, ObjectId};
 
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
 use crate::partition::Partition;
 use crate::record::{CloneKind, EPOCH_MAX, VnodeRecord, VolumeRecord};
 use crate::state::core::{Core, Group, GroupId};
+use crate::types::VnodeStatus;
 use crate::versions::Versions;
 use crate::volume::Volume;
 
@@ -44,6 +45,19 @@ pub struct Holder {
     pub length: u64,
     /// Its objects.
     pub layout: Arc<Layout>,
+}
+
+/// A file of an RW volume that is in objects, in archives or in both.
+#[derive(Clone, Debug)]
+pub struct ArchivableFile {
+    /// Its status.
+    pub status: VnodeStatus,
+    /// The name of its bytes.
+    pub contents: Contents,
+    /// Its objects; `None`: it is wiped.
+    pub layout: Option<Arc<Layout>>,
+    /// Its copies in archives, also of older bytes.
+    pub copies: Vec<ArchiveCopy>,
 }
 
 /// The position of a walk over the files of one owner: it goes on behind this vnode.
@@ -89,6 +103,48 @@ impl Partition {
         looks: usize,
         mut wanted: impl FnMut(&Layout) -> bool,
     ) -> Result<(Vec<Holder>, Option<u64>)> {
+        self.walk_files(from, looks, |group, vnode, record, viewers| {
+            let layout = record.layout.clone().filter(|layout| wanted(layout))?;
+            group.holder(vnode, record, layout, viewers)
+        })
+    }
+
+    /// Lists files of RW volumes whose bytes are in objects, in archives or in both, as their heads
+    /// see them. `wanted` picks them. `from`, `looks` and the second result are those of
+    /// [`Partition::holders`].
+    pub fn archivable_files(
+        &self,
+        from: u64,
+        looks: usize,
+        mut wanted: impl FnMut(&ArchivableFile) -> bool,
+    ) -> Result<(Vec<ArchivableFile>, Option<u64>)> {
+        self.walk_files(from, looks, |group, vnode, record, viewers| {
+            let state = group.state.read();
+            let is_head = viewers.contains(&EPOCH_MAX) && state.record.has_head();
+            let volume = is_head.then_some(state.record.head)?;
+            drop(state);
+            let file = ArchivableFile {
+                status: record.status(volume, vnode),
+                contents: record.contents()?,
+                layout: record.layout.clone(),
+                copies: record
+                    .copies
+                    .iter()
+                    .flat_map(|c| c.iter().copied())
+                    .collect(),
+            };
+            wanted(&file).then_some(file)
+        })
+    }
+
+    /// Calls `pick` for each version of a file with objects or copies in archives that any viewer
+    /// sees, and gathers its results.
+    fn walk_files<T>(
+        &self,
+        from: u64,
+        looks: usize,
+        mut pick: impl FnMut(&Group, VnodeId, &VnodeRecord, &[u64]) -> Option<T>,
+    ) -> Result<(Vec<T>, Option<u64>)> {
         let mut found = Vec::new();
         let mut left = looks;
         for group in self.core.all_groups()? {
@@ -99,16 +155,15 @@ impl Partition {
             let first = from.saturating_sub(number) as u32;
             let part = group.consistent_walk(&self.core, first, |seen| {
                 let mut part = Vec::new();
-                let mut left = left;
+                let (mut left, mut last) = (left, None);
                 while let Some((vnode, record, viewers)) = seen.next()? {
-                    if left == 0 {
+                    // All versions of a vnode are read in one call, so every call makes progress.
+                    if left == 0 && last != Some(vnode) {
                         return Ok((part, left, Some(vnode)));
                     }
-                    left -= 1;
-                    let Some(layout) = record.layout.clone().filter(|layout| wanted(layout)) else {
-                        continue;
-                    };
-                    part.extend(group.holder(vnode, &record, layout, &viewers));
+                    left = left.saturating_sub(1);
+                    last = Some(vnode);
+                    part.extend(pick(&group, vnode, &record, &viewers));
                 }
                 Ok((part, left, None))
             })?;
@@ -192,19 +247,25 @@ fn enter(
     vnode: VnodeId,
     record: &VnodeRecord,
 ) -> usize {
-    let Some(layout) = &record.layout else {
-        return 0;
-    };
-    if owner.0 != 0 && layout.volume != owner {
-        return 0;
-    }
     let uniquifier: Uniquifier = record.uniquifier;
     let before = found.len();
-    let written = layout.objects.iter().filter(|placed| placed.version > 0);
-    found.extend(written.map(|placed| Referenced {
-        object: layout.object(vnode, uniquifier, placed),
-        version: placed.version,
-        osd: placed.osd,
+    let is_owned = |volume: VolumeId| owner.0 == 0 || volume == owner;
+    let layout = record.layout.iter();
+    for layout in layout.filter(|layout| is_owned(layout.volume)) {
+        let written = layout.objects.iter().filter(|placed| placed.version > 0);
+        found.extend(written.map(|placed| Referenced {
+            object: layout.object(vnode, uniquifier, placed),
+            version: placed.version,
+            osd: placed.osd,
+            owner: record.owner,
+        }));
+    }
+    let copies = record.copies.iter().flat_map(|copies| copies.iter());
+    let copies = copies.filter(|copy| is_owned(copy.volume));
+    found.extend(copies.map(|copy| Referenced {
+        object: copy.object(vnode, uniquifier),
+        version: copy.version,
+        osd: copy.osd,
         owner: record.owner,
     }));
     found.len() - before
@@ -230,7 +291,7 @@ impl Files {
                 continue;
             }
             if let Ok(record) = VnodeRecord::decode(&version.value)?
-                && record.layout.is_some()
+                && (record.layout.is_some() || record.copies.is_some())
             {
                 let viewers = self.versions.viewers()[version.seen_by].to_vec();
                 return Ok(Some((vnode, record, viewers)));

@@ -366,6 +366,7 @@ pub(crate) fn new_record(
         layout: None,
         policy: if is_directory { parent.policy } else { 0 },
         serial: 0,
+        copies: None,
     }
 }
 

@@ -67,10 +67,7 @@ impl Volume {
     /// Returns the highest serial number that any object of a file ever had, also while its bytes
     /// are in this store. Returns 0 if this server knows of none.
     pub fn last_serial(&self, fid: Fid) -> Result<u32> {
-        self.with(fid, |loaded| match &loaded.record.layout {
-            Some(layout) => Ok(layout.serial),
-            None => Ok(loaded.record.serial),
-        })
+        self.with(fid, |loaded| Ok(loaded.record.last_serial()))
     }
 
     /// Makes objects the contents of a file: layout, length and data version in one change. The
@@ -117,7 +114,7 @@ impl Volume {
         layout: Layout,
     ) -> Result<Changed<VnodeStatus>> {
         self.change_layout(fid, 0, |record, now| {
-            if record.data_version != expected || record.layout.is_some() {
+            if record.data_version != expected || record.contents().is_some() {
                 return Err(Error::Stale(fid));
             }
             record.note_cut(now, 0);
@@ -194,7 +191,7 @@ impl Volume {
             return Err(Error::Invalid("a layout has an object for each place"));
         }
         txn.remove_body(fid.vnode.0, &old)?;
-        if !matches!(old.body, Body::None | Body::Objects) {
+        if matches!(old.body, Body::Inline { .. } | Body::Pieces) {
             record.body_number += 1;
         }
         record.body = Body::Objects;

@@ -62,6 +62,19 @@ impl Volume {
         uniquifier: Uniquifier,
         replaced: &Replaced,
     ) -> Result<Changed<usize>> {
+        self.edit_versions(file, |record| edit(record, uniquifier, replaced))
+    }
+
+    /// Edits every version of a file that this volume and its clones see, in one change. `edit`
+    /// returns whether it changed the record. Returns the number of changed versions. Neither the
+    /// data version nor the dates change.
+    ///
+    /// `Busy`: the volume is being restored, or clones were made or removed; try again.
+    pub(crate) fn edit_versions(
+        &self,
+        file: VnodeId,
+        mut edit: impl FnMut(&mut VnodeRecord) -> bool,
+    ) -> Result<Changed<usize>> {
         let (core, group) = (&self.core, &self.group);
         let busy = || Error::Busy(self.id());
         let _room = core.engine.admit(RECORDS_GROWTH)?;
@@ -97,7 +110,7 @@ impl Volume {
             let Ok(mut record) = VnodeRecord::decode(&version.value)? else {
                 continue;
             };
-            if edit(&mut record, uniquifier, replaced) {
+            if edit(&mut record) {
                 batch.put(version.key, record.encode());
                 named += 1;
             }
@@ -112,7 +125,7 @@ impl Volume {
         let durable = core.engine.commit(batch)?;
         for (volume, state) in volumes.iter().zip(&mut locked) {
             if let Some(loaded) = state.as_mut() {
-                edit(&mut loaded.record, uniquifier, replaced);
+                edit(&mut loaded.record);
             }
             volume.pending_changes.note(&[file.0], &durable);
         }

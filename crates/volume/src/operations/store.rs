@@ -126,7 +126,12 @@ impl Volume {
             return Err(Error::IsDirectory);
         }
         let stays_away = self.with(fid, |loaded| {
-            Ok(loaded.record.body == Body::Objects && keeps_bytes(&loaded.record, spec, length))
+            let kept = keeps_bytes(&loaded.record, spec, length);
+            match loaded.record.body {
+                Body::Archived(_) if kept => Err(Error::Archived(fid)),
+                Body::Objects => Ok(kept),
+                _ => Ok(false),
+            }
         })?;
         if stays_away {
             return Ok(None);
@@ -237,14 +242,17 @@ impl Volume {
         }
         let mut txn = Txn::begin(self)?;
         let mut kept = old.length.min(incoming.spec.file_length);
-        if old.body == Body::Objects {
+        if matches!(old.body, Body::Objects | Body::Archived(_)) {
             if keeps_bytes(&old, &incoming.spec, incoming.announced) {
-                return Ok(None);
+                return match old.body {
+                    Body::Objects => Ok(None),
+                    _ => Err(Error::Archived(fid)),
+                };
             }
             // The new bytes are the whole file, so it is kept in this store from now on.
             kept = 0;
             record.note_cut(txn.now(), 0);
-            record.serial = old.layout.as_ref().map_or(0, |layout| layout.serial);
+            record.serial = old.last_serial();
             record.layout = None;
             record.body = Body::None;
         } else if kept < old.length {
@@ -332,7 +340,7 @@ impl Volume {
                 record.body_number += 1;
             }
             Body::Inline { epoch } => before = Some(epoch),
-            Body::None | Body::Objects => {}
+            Body::None | Body::Objects | Body::Archived(_) => {}
         }
         txn.put_inline(vnode, record.body_number, before, value)?;
         record.body = Body::Inline { epoch: txn.now() };
@@ -373,7 +381,7 @@ impl Volume {
                 let piece = Piece::Inline(bytes);
                 pieces.known.insert(0, Some(OldPiece { epoch, piece }));
             }
-            Body::Pieces | Body::Objects => {}
+            Body::Pieces | Body::Objects | Body::Archived(_) => {}
         }
         let fresh = self.edge_blocks(&mut pieces, &old, incoming, kept)?;
         let written = incoming.gathered.write_edges(engine, fresh)?;

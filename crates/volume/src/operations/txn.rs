@@ -204,7 +204,7 @@ impl<'v> Txn<'v> {
     pub(crate) fn remove_body(&mut self, vnode: u32, record: &VnodeRecord) -> Result<()> {
         let group = self.group();
         match record.body {
-            Body::None | Body::Objects => Ok(()),
+            Body::None | Body::Objects | Body::Archived(_) => Ok(()),
             Body::Inline { epoch } => {
                 let old = OldPiece {
                     epoch,

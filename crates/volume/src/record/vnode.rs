@@ -6,8 +6,8 @@ use bytes::Bytes;
 use cellar_wire::acl::{ACL_SIZE, AccessList, ByteOrder};
 use cellar_wire::dir::PAGE_SIZE;
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
-use cellar_wire::object::Layout;
-use cellar_wire::{Decode, Decoder, Encode};
+use cellar_wire::object::{ARCHIVE_COPIES_MAX, ArchiveCopy, Contents, Layout, Shape};
+use cellar_wire::{Decode, Encode, List};
 
 use super::{Fields, PutFields};
 use crate::engine::space::with_checksum;
@@ -23,6 +23,12 @@ const HAS_CUT: u8 = 0x10;
 const HAS_POLICY: u8 = 0x20;
 /// Flag in the same byte: the file was in objects before.
 const HAS_SERIAL: u8 = 0x40;
+/// Flag in the same byte: archives have copies of the file.
+const HAS_COPIES: u8 = 0x80;
+const FLAGS: u8 = HAS_CUT | HAS_POLICY | HAS_SERIAL | HAS_COPIES;
+
+/// Copies of a file in archives.
+pub(crate) type ArchiveCopies = List<ArchiveCopy, ARCHIVE_COPIES_MAX>;
 
 /// The location of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +44,42 @@ pub(crate) enum Body {
     Pieces,
     /// In objects on other servers. The record's layout names them.
     Objects,
+    /// Only in archives: the objects were wiped. The record's copies name them.
+    Archived(Wiped),
+}
+
+/// The remains of the layout of a file that was wiped: enough to make objects for it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wiped {
+    /// How the bytes were spread.
+    pub(crate) shape: Shape,
+    /// [`Layout::version`].
+    pub(crate) version: u64,
+    /// [`Layout::serial`].
+    pub(crate) serial: u32,
+    /// [`Layout::volume`].
+    pub(crate) volume: VolumeId,
+}
+
+impl Wiped {
+    /// The bytes that the file has.
+    pub(crate) fn contents(&self) -> Contents {
+        Contents {
+            volume: self.volume,
+            version: self.version,
+        }
+    }
+}
+
+impl From<&Layout> for Wiped {
+    fn from(layout: &Layout) -> Self {
+        Self {
+            shape: layout.shape,
+            version: layout.version,
+            serial: layout.serial,
+            volume: layout.volume,
+        }
+    }
 }
 
 /// Result of decoding a record of a vnode that does not exist any more.
@@ -86,9 +128,29 @@ pub(crate) struct VnodeRecord {
     /// For a file that was in objects and is not any more: the highest serial number of these
     /// objects.
     pub(crate) serial: u32,
+    /// Copies in archives, of these and of older bytes of the file.
+    pub(crate) copies: Option<Arc<ArchiveCopies>>,
 }
 
 impl VnodeRecord {
+    /// The name of the bytes, if they are in objects or in archives only.
+    pub(crate) fn contents(&self) -> Option<Contents> {
+        match &self.body {
+            Body::Archived(wiped) => Some(wiped.contents()),
+            _ => self.layout.as_ref().map(|layout| layout.contents()),
+        }
+    }
+
+    /// The highest serial number that any object of the file ever had, as far as this record
+    /// knows.
+    pub(crate) fn last_serial(&self) -> u32 {
+        match (&self.body, &self.layout) {
+            (Body::Archived(wiped), _) => wiped.serial,
+            (_, Some(layout)) => layout.serial,
+            _ => self.serial,
+        }
+    }
+
     /// The record of a new volume's root directory.
     pub(crate) fn root(owner: ViceId, context: Context) -> Self {
         Self {
@@ -114,6 +176,7 @@ impl VnodeRecord {
             layout: None,
             policy: 0,
             serial: 0,
+            copies: None,
         }
     }
 
@@ -145,6 +208,9 @@ impl VnodeRecord {
         if self.serial != 0 {
             flags |= HAS_SERIAL;
         }
+        if self.copies.is_some() {
+            flags |= HAS_COPIES;
+        }
         match self.body {
             Body::None => out.put_u8(flags),
             Body::Inline { epoch } => {
@@ -153,6 +219,13 @@ impl VnodeRecord {
             }
             Body::Pieces => out.put_u8(2 | flags),
             Body::Objects => out.put_u8(3 | flags),
+            Body::Archived(wiped) => {
+                out.put_u8(4 | flags);
+                out.extend_from_slice(&wiped.shape.to_xdr());
+                out.put_u64(wiped.version);
+                out.put_u32(wiped.serial);
+                out.put_u32(wiped.volume.0);
+            }
         }
         out.put_u32(self.body_number);
         if let Some(cut) = self.cut {
@@ -164,6 +237,11 @@ impl VnodeRecord {
         }
         if self.serial != 0 {
             out.put_u32(self.serial);
+        }
+        if let Some(copies) = &self.copies {
+            let bytes = copies.to_xdr();
+            out.put_u32(bytes.len() as u32);
+            out.extend_from_slice(&bytes);
         }
         match (self.kind, &self.acl, &self.layout) {
             (FileType::Directory, Some(acl), _) => {
@@ -220,15 +298,22 @@ impl VnodeRecord {
             layout: None,
             policy: 0,
             serial: 0,
+            copies: None,
         };
         let body = fields.u8()?;
-        record.body = match body & !(HAS_CUT | HAS_POLICY | HAS_SERIAL) {
+        record.body = match body & !FLAGS {
             0 => Body::None,
             1 => Body::Inline {
                 epoch: fields.u64()?,
             },
             2 => Body::Pieces,
             3 if kind == FileType::File => Body::Objects,
+            4 if kind == FileType::File => Body::Archived(Wiped {
+                shape: fields.xdr(Shape::MIN_SIZE)?,
+                version: fields.u64()?,
+                serial: fields.u32()?,
+                volume: VolumeId(fields.u32()?),
+            }),
             _ => return Err(fields.malformed()),
         };
         record.body_number = fields.u32()?;
@@ -244,8 +329,12 @@ impl VnodeRecord {
         if body & HAS_SERIAL != 0 {
             record.serial = fields.u32()?;
         }
-        let rest = fields.rest();
+        if body & HAS_COPIES != 0 {
+            let length = fields.u32()? as usize;
+            record.copies = Some(Arc::new(fields.xdr(length)?));
+        }
         if kind == FileType::Directory {
+            let rest = fields.rest();
             let mut bytes = [0; ACL_SIZE];
             let slot = bytes
                 .get_mut(..rest.len())
@@ -255,14 +344,9 @@ impl VnodeRecord {
                 .map_err(|_| fields.malformed())?;
             record.acl = Some(Arc::new(acl));
         } else if record.body == Body::Objects {
-            let mut decoder = Decoder::new(&rest);
-            let layout = Layout::decode(&mut decoder).map_err(|_| fields.malformed())?;
-            if decoder.remaining() > 0 {
-                return Err(fields.malformed());
-            }
-            record.layout = Some(Arc::new(layout));
+            record.layout = Some(Arc::new(fields.xdr(fields.left())?));
         } else {
-            record.target = rest;
+            record.target = fields.rest();
         }
         Ok(Ok(record))
     }
@@ -362,6 +446,7 @@ mod tests {
             layout: None,
             policy: 0,
             serial: 0,
+            copies: None,
         }
     }
 
@@ -380,6 +465,25 @@ mod tests {
         file.cut = Some(Cut { epoch: 9, at: 0 });
         let mut back = sample(FileType::File);
         back.serial = 12;
+        let copy = ArchiveCopy {
+            osd: 9,
+            volume: VolumeId(10),
+            serial: 1 << 31,
+            version: 8,
+            data_version: 77,
+            length: 1 << 40,
+            ..ArchiveCopy::default()
+        };
+        let copies = ArchiveCopies::from_iter_cut([copy, ArchiveCopy { bad: true, ..copy }]);
+        let mut wiped = sample(FileType::File);
+        wiped.copies = Some(Arc::new(copies));
+        wiped.body = Body::Archived(Wiped {
+            shape: Shape::default(),
+            version: 8,
+            serial: 3,
+            volume: VolumeId(10),
+        });
+        file.copies.clone_from(&wiped.copies);
         file.layout = Some(Arc::new(Layout {
             shape: Shape {
                 stripes: 2,
@@ -400,7 +504,7 @@ mod tests {
                 .try_into()
                 .unwrap_or_default(),
         }));
-        for record in [sample(FileType::File), back, file, link, directory] {
+        for record in [sample(FileType::File), back, wiped, file, link, directory] {
             let encoded = record.encode();
             assert!(matches!(VnodeRecord::decode(&encoded), Ok(Ok(same)) if same == record));
             for bit in 0..encoded.len() * 8 {

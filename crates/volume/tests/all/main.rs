@@ -7,6 +7,8 @@
     reason = "tests read clocks, open sockets, and say where they fail"
 )]
 
+mod archives;
+mod archives_crashes;
 mod common;
 mod crashes;
 mod damage;

@@ -153,7 +153,7 @@ impl Core {
 /// The number of pieces that the body of this record has.
 pub(crate) fn pieces_of(record: &VnodeRecord) -> u64 {
     match (record.kind, record.body) {
-        (_, Body::None | Body::Objects) => 0,
+        (_, Body::None | Body::Objects | Body::Archived(_)) => 0,
         (_, Body::Inline { .. }) => 1,
         (FileType::Directory, Body::Pieces) => record.length / PAGE_SIZE as u64,
         (_, Body::Pieces) => record.length.div_ceil(PIECE_BYTES),

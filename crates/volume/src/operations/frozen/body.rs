@@ -98,7 +98,8 @@ impl Frozen {
     /// Begins to read a body: bytes of a file, pages of a directory, or target of a link. With an
     /// epoch, only the changes since its end; for a vnode that did not exist then, the whole body.
     ///
-    /// `InObjects` for a file whose bytes are elsewhere: its image names the objects.
+    /// `InObjects` for a file whose bytes are elsewhere: its image names the objects. `Archived`
+    /// for a file that must be recalled first.
     pub fn body(&self, listed: &Listed, since: Option<u64>) -> Result<Body> {
         let volume = &self.inner.volume;
         let record = (*listed.record).clone();
@@ -131,6 +132,7 @@ impl Frozen {
             (FileType::Symlink, _) => Form::AtHand(record.target.clone(), changed(listed.epoch)),
             (FileType::Directory, _) => Form::Pages(Ahead::of(pieces())),
             (_, Place::Objects) => return Err(Error::InObjects(fid)),
+            (_, Place::Archived(_)) => return Err(Error::Archived(fid)),
             (_, Place::None) => Form::AtHand(Bytes::new(), false),
             (_, Place::Inline { epoch }) => {
                 let bytes = inline_bytes(volume, fid, &record, epoch)?;

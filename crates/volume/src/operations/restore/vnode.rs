@@ -68,7 +68,7 @@ impl Restore {
                         body: old.body_number,
                         length: old.length,
                     },
-                    Some(old) if matches!(old.body, Body::None | Body::Objects) => Base::Nothing,
+                    Some(old) if !matches!(old.body, Body::Inline { .. }) => Base::Nothing,
                     Some(old) => Base::Bytes(self.volume.read(fid, 0, old.length as usize)?),
                 };
                 let inline_max = self.volume.core.engine.options().inline_bytes as u64;
@@ -171,6 +171,7 @@ impl Restore {
                 0
             },
             serial: 0,
+            copies: None,
         })
     }
 

@@ -75,9 +75,10 @@ pub(crate) fn start() -> SimDisk {
 pub(crate) fn describe(volume: &Volume, path: &str, fid: Fid, state: &mut State) {
     let status = volume.status(fid).unwrap();
     let layout = volume.layout(fid).unwrap();
+    let archive = volume.archive_state(fid).unwrap();
     let bytes = match &layout {
-        None => volume.read(fid, 0, 4 << 20).unwrap(),
-        Some(layout) => format!("{layout:?}").into_bytes().into(),
+        None if archive.wiped.is_none() => volume.read(fid, 0, 4 << 20).unwrap(),
+        _ => format!("{layout:?} {archive:?}").into_bytes().into(),
     };
     let sum = crc32c::crc32c(&bytes);
     let acl = volume.status_and_acl(fid).unwrap().1;
