@@ -114,6 +114,19 @@ impl State {
         self.ended().is_some()
     }
 
+    /// The state in one word, for people.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Waiting(_) => "waiting",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
     /// The end, for a job that has ended.
     #[must_use]
     pub fn ended(self) -> Option<Ended> {

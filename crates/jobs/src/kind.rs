@@ -51,7 +51,8 @@ pub trait StepContext: Send + Sync {
     fn job(&self) -> &Job;
 
     /// Adds finished bytes to the job's progress. Durable with the end of the step, or with
-    /// [`StepContext::checkpoint`].
+    /// [`StepContext::checkpoint`]. A step that ends with [`StepError::Transient`] or
+    /// [`StepError::Unavailable`] loses those since its last checkpoint: it counts them again.
     fn add_bytes(&self, bytes: u64);
 
     /// Adds the result of an item. Durable as [`StepContext::add_bytes`].
@@ -64,7 +65,8 @@ pub trait StepContext: Send + Sync {
     /// The database takes no writes: the step should end with this error.
     fn checkpoint(&self, data: Value) -> BoxFuture<'_, Result<(), StepError>>;
 
-    /// Ends when the job is cancelled or its deadline has passed.
+    /// Ends when the job is cancelled, its deadline has passed, or the engine stops. The step then
+    /// returns [`StepError::Cancelled`].
     fn cancelled(&self) -> BoxFuture<'_, ()>;
 }
 

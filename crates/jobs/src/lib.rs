@@ -16,8 +16,16 @@
 //!
 //! States and transitions are in [`State`].
 
+mod engine;
+mod error;
 mod job;
 mod kind;
+pub mod limits;
+mod queue;
+mod record;
+mod store;
 
+pub use engine::{Counts, Engine, Filter, Settings};
+pub use error::Error;
 pub use job::{Ended, Item, Job, JobId, NewJob, Position, Priority, Progress, State, Time};
 pub use kind::{Clock, JobKind, Limits, Next, Retry, StepContext, StepError};
