@@ -25,6 +25,12 @@ pub enum Failure {
     /// the start.
     #[error("the devices or the policies are not known yet")]
     NotKnownYet,
+    /// A file is not wiped, because fewer archives than wanted confirm their copies.
+    #[error("too few archives confirm that they have a copy")]
+    TooFewCopies,
+    /// A wiped file cannot be recalled: every known copy is bad.
+    #[error("no archive has a good copy")]
+    NoGoodCopy,
     /// The source of a store ended before it had the announced bytes.
     #[error("bytes of the store are missing")]
     SourceEnded,

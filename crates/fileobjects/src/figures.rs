@@ -21,6 +21,18 @@ pub struct ObjectFigures {
     pub problems: u64,
     /// How often old versions were removed.
     pub pruned: u64,
+    /// Copies that were made in archives.
+    pub copies_made: u64,
+    /// Copies that could not be made.
+    pub copies_failed: u64,
+    /// Copies that were found to be bad.
+    pub copies_bad: u64,
+    /// Files that were wiped.
+    pub wiped: u64,
+    /// Files that were recalled.
+    pub recalled: u64,
+    /// Recalls that failed.
+    pub recalls_failed: u64,
 }
 
 /// Counters of object storage.
@@ -38,6 +50,15 @@ pub(crate) struct Counters {
     pub(crate) problems: AtomicU64,
     /// How often old versions were removed.
     pub(crate) pruned: AtomicU64,
+    /// Copies made in archives, those that could not be made, and those found to be bad.
+    pub(crate) copies_made: AtomicU64,
+    pub(crate) copies_failed: AtomicU64,
+    pub(crate) copies_bad: AtomicU64,
+    /// Files that were wiped.
+    pub(crate) wiped: AtomicU64,
+    /// Files that were recalled, and recalls that failed.
+    pub(crate) recalled: AtomicU64,
+    pub(crate) recalls_failed: AtomicU64,
     /// How often garbage was removed.
     pub(crate) collections: AtomicU64,
 }
@@ -54,6 +75,12 @@ impl Counters {
             moved_out: load(&self.moved_out),
             problems: load(&self.problems),
             pruned: load(&self.pruned),
+            copies_made: load(&self.copies_made),
+            copies_failed: load(&self.copies_failed),
+            copies_bad: load(&self.copies_bad),
+            wiped: load(&self.wiped),
+            recalled: load(&self.recalled),
+            recalls_failed: load(&self.recalls_failed),
         }
     }
 

@@ -11,6 +11,7 @@
 //! | storing for them | [`Objects::write`], then [`Stored::commit`] |
 //! | clients that read and write directly | [`Objects::grant`], [`Objects::lend`], [`Objects::begin_direct`] |
 //! | old versions of a changed or removed file | [`Objects::forget`] |
+//! | copies in archives | [`Objects::archive`], [`Objects::wipe`], [`Objects::recall`] |
 //! | layouts that leave or arrive with a volume | [`Lender`], [`Borrower`] |
 //! | repair and garbage collection | [`Objects::start_upkeep`], [`Objects::collect_garbage`] |
 //!
@@ -38,6 +39,7 @@ use cellar_wire::object::Layout;
 use tracing::{debug, warn};
 
 mod apart;
+mod archive;
 mod cell;
 mod collect;
 mod direct;
@@ -82,6 +84,7 @@ pub use store::{CommitOutcome, Source, Stored, WriteOutcome};
 pub use store_locks::StoreLock;
 pub use whole_file::{InObjects, ObjectBytes};
 
+use archive::Recalls;
 use direct_stores::DirectStores;
 use figures::Counters;
 use limits::{CLIENT_CAPABILITY_LIFE, DEVICES_INTERVAL};
@@ -115,6 +118,7 @@ pub struct Objects {
     pending_versions: PendingVersions,
     liveness: DeviceLiveness,
     repairs: Repairs,
+    recalls: Recalls,
     upkeep: OnceLock<Upkeep>,
     direct_stores: DirectStores,
     claims: Claims,
@@ -146,6 +150,7 @@ impl Objects {
             pending_versions: PendingVersions::default(),
             liveness: DeviceLiveness::default(),
             repairs: Repairs::default(),
+            recalls: Recalls::default(),
             upkeep: OnceLock::new(),
             direct_stores: DirectStores::default(),
             claims: Claims::default(),

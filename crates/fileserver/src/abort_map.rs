@@ -144,7 +144,10 @@ pub(crate) fn store_code(error: &Error) -> AbortCode {
         Error::DiskFull => AbortCode::VDISKFULL,
         Error::ReadOnly => AbortCode::EROFS,
         // The caller retries. Work that could block was already tried on a thread that may block.
-        Error::WouldBlock | Error::Busy(_) | Error::Stale(_) => AbortCode::VBUSY,
+        // A wiped file is being recalled when its caller returns.
+        Error::WouldBlock | Error::Busy(_) | Error::Stale(_) | Error::Archived(_) => {
+            AbortCode::VBUSY
+        }
         // This line covers three kinds of errors. The machine failed, or data is damaged (Io,
         // ObjectIo, Partition, Format). The partition takes no more changes after a failed write
         // (Stopped). The bytes are out of reach (InObjects of a server without object storage).
@@ -207,6 +210,8 @@ impl From<Failure> for Refusal {
             Failure::Devices(code) => Self::Objects(code),
             Failure::Invalid => Self::Invalid,
             Failure::Busy => Self::Busy,
+            Failure::TooFewCopies => Self::Code(AbortCode::EAGAIN),
+            Failure::NoGoodCopy => Self::Objects(AbortCode::EIO),
             Failure::NotKnownYet => Self::NotKnownYet,
             Failure::SourceEnded => Self::StoppedSending,
             Failure::Call(code) => Self::Call(code),

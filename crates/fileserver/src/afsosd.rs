@@ -6,6 +6,7 @@
 //! capabilities. Devices honour them for a few minutes, or for one minute to store. A store is
 //! remembered until it ends or is no longer renewed (`fileobjects/src/direct_stores.rs`).
 
+mod archives;
 mod fetch;
 mod pieces;
 mod policy;
@@ -25,6 +26,7 @@ use cellar_wire::{AbortCode, Package, afsosd};
 
 use crate::abort_map::Refusal;
 use crate::access::Identity;
+use crate::recall;
 use crate::rxafs::common::status_and_access;
 use crate::service::{CallResult, Handlers};
 use crate::services::FileServices;
@@ -45,7 +47,9 @@ impl Handlers for ObjectService {
     }
 
     async fn dispatch(&self, opcode: u32, call: &mut IncomingCall) -> CallResult {
-        afsosd::serve(self, opcode, call).await
+        let outcome = afsosd::serve(self, opcode, call).await;
+        recall::begin_if_wiped(&self.services, &outcome);
+        outcome
     }
 }
 

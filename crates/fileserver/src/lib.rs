@@ -34,6 +34,7 @@ mod locations;
 pub mod lock;
 mod network;
 pub mod protection;
+mod recall;
 mod register;
 mod rxafs;
 mod server;

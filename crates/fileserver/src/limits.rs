@@ -212,3 +212,10 @@ const _: () = assert!(FIDS_PER_BREAK <= DELAYED_BREAKS_PER_HOST);
 const _: () = assert!(BREAK_PATIENCE.as_secs() < CONTACT_PATIENCE.as_secs());
 const _: () = assert!(BREAK_WAIT_LEAST.as_millis() < BREAK_WAIT_MOST.as_millis());
 const _: () = assert!(BREAK_WAIT_MOST.as_millis() < BREAK_PATIENCE.as_millis());
+
+/// How long a call waits for the recall of a wiped file. Clients count a call as dead only after
+/// silence, and the server answers their pings meanwhile.
+pub(crate) const RECALL_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often a call waits for recalls of one file that is wiped again meanwhile.
+pub(crate) const RECALL_ATTEMPTS: usize = 3;

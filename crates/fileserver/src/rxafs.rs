@@ -46,6 +46,7 @@ use crate::abort_map::Refusal;
 use crate::figures::Counters;
 use crate::load;
 use crate::locations::KnownLocations;
+use crate::recall;
 use crate::service::{CallResult, Handlers};
 use crate::services::FileServices;
 use crate::session::Sessions;
@@ -70,6 +71,7 @@ impl Handlers for FileService {
         let begun = Instant::now();
         let (outcome, note) = load::observe(rxafs::serve(self, opcode, call)).await;
         self.services.load.add(&note, begun.elapsed());
+        recall::begin_if_wiped(&self.services, &outcome);
         outcome
     }
 

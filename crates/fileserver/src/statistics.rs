@@ -361,7 +361,7 @@ impl Refusal {
                     RefusalKind::Machine
                 }
                 Error::InObjects(_) => RefusalKind::Machine,
-                Error::Stale(_) => RefusalKind::Busy,
+                Error::Stale(_) | Error::Archived(_) => RefusalKind::Busy,
                 Error::WouldBlock => RefusalKind::Other,
                 _ => RefusalKind::Invalid,
             },

@@ -22,6 +22,7 @@ use cellar_wire::osd::{
 };
 use cellar_wire::osddb::{OsdEntry, OsdListed, OsdState};
 use cellar_wire::package::{Package, Procedure};
+use md5::Md5;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
@@ -376,17 +377,21 @@ impl FakeService {
         let objects = self.0.objects.lock();
         let versions = objects.get(&arguments.object).ok_or(AbortCode::ENOENT)?;
         let whole = versions.get(&arguments.version).ok_or(AbortCode::ENOENT)?;
-        let digest = Sha256::digest(whole);
-        let mut sha256 = [0; 8];
-        for (word, bytes) in sha256.iter_mut().zip(digest.chunks_exact(4)) {
-            *word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        }
         call.reply(&ChecksumReply {
             length: whole.len() as u64,
             crc32c: crc32c::crc32c(whole),
-            sha256,
-            md5: [0; 4],
+            sha256: words(&Sha256::digest(whole)),
+            md5: words(&Md5::digest(whole)),
         });
         Ok(())
     }
+}
+
+/// The bytes of a sum as words of the wire.
+fn words<const N: usize>(digest: &[u8]) -> [u32; N] {
+    let mut words = [0; N];
+    for (word, bytes) in words.iter_mut().zip(digest.chunks_exact(4)) {
+        *word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+    words
 }

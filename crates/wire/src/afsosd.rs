@@ -15,7 +15,7 @@
 use cellar_xdr::{List, xdr_struct};
 
 use crate::ids::{AfsTime, Fid, ViceId};
-use crate::object::{Capability, Layout, OBJECTS_MAX, Shape};
+use crate::object::{ARCHIVE_COPIES_MAX, ArchiveCopy, Capability, Layout, OBJECTS_MAX, Shape};
 use crate::osddb::OsdListed;
 use crate::package::package;
 use crate::rxafs::{AfsFetchStatus, Callback, VolSync};
@@ -110,6 +110,19 @@ package! {
     /// servers. Nothing younger than `grace` seconds is collected. Nothing at all is collected
     /// unless all file servers of the cell have reported the objects that they need.
     15 CollectGarbage { volume: u32, after: u32, grace: u32, flags: u32 } -> CollectGarbageReply { collected: Collected };
+    /// Copies the present bytes of a file to the archival device `osd`, and returns the copy.
+    /// EINVAL: the device is no archive, or the file is not in objects. For superusers.
+    16 Archive { fid: Fid, osd: u32 } -> ArchiveReply { copy: ArchiveCopy };
+    /// Takes a file off its online devices, if at least `copies` archives confirm that they have
+    /// its present bytes. Returns its length; 0: it is not in objects, or changed meanwhile.
+    /// EAGAIN: fewer archives confirm. For superusers.
+    17 Wipe { fid: Fid, copies: u32 } -> WipeReply { length: u64 };
+    /// Recalls a file that was wiped, and waits for up to a minute. VBUSY: the recall takes longer
+    /// and goes on. Needs the right to read.
+    18 Recall { fid: Fid } -> RecallReply {};
+    /// Returns the copies of a file in archives, also of its older bytes, and whether its present
+    /// bytes are on online devices. Needs the right to read.
+    19 ListCopies { fid: Fid } -> ListCopiesReply { length: u64, version: u64, online: bool, copies: List<ArchiveCopy, ARCHIVE_COPIES_MAX> };
 }
 
 /// `CollectGarbage`: only list the garbage.

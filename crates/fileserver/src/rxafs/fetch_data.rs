@@ -28,6 +28,7 @@ use super::promise::with_promise;
 use crate::abort_map::Refusal;
 use crate::limits::FETCH_PIECE_BYTES;
 use crate::load;
+use crate::recall::with_recall;
 use crate::services::FileServices;
 use crate::session::Session;
 use crate::statistics::Direction;
@@ -138,6 +139,16 @@ fn range(position: i64, length: i64) -> Result<(u64, u64), Refusal> {
 }
 
 async fn open(
+    services: &Arc<FileServices>,
+    session: &Session,
+    fid: Fid,
+    range: (u64, u64),
+) -> Result<Fetch, Refusal> {
+    let open = async || open_once(services, session, fid, range).await;
+    with_recall(services, fid, open).await
+}
+
+async fn open_once(
     services: &Arc<FileServices>,
     session: &Session,
     fid: Fid,

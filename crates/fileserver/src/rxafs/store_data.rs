@@ -36,6 +36,7 @@ use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::STORE_ATTEMPTS;
 use crate::load;
+use crate::recall::with_recall;
 use crate::services::FileServices;
 use crate::session::Session;
 use crate::statistics::Direction;
@@ -139,6 +140,8 @@ async fn store(
     asked: StoreRequest,
 ) -> Result<(AfsFetchStatus, VolSync), Refusal> {
     let session = services.sessions.session(call).await?;
+    let recalled = async || permitted::check_online(services, &session, &asked).await;
+    with_recall(services, asked.fid, recalled).await?;
     let begun = Instant::now();
     let mut left = asked.length;
     let outcome = if asked.length <= SMALL_STORE {

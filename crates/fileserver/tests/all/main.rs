@@ -19,6 +19,7 @@ mod leases;
 mod make_many;
 mod moves;
 mod objects;
+mod objects_archived;
 mod objects_away;
 mod objects_collect;
 mod objects_direct;

@@ -74,6 +74,13 @@ impl Volume {
         })
     }
 
+    /// Whether the bytes of a file are in archives only.
+    pub fn is_wiped(&self, fid: cellar_wire::ids::Fid) -> Result<bool> {
+        self.with(fid, |loaded| {
+            Ok(matches!(loaded.record.body, Body::Archived(_)))
+        })
+    }
+
     /// Enters a copy in all versions of the file that have its bytes. A copy of the same bytes on
     /// the same device is replaced. If a record has no room, its oldest copy of other bytes goes.
     /// Returns the number of versions; 0: the file changed or was removed.

@@ -1,5 +1,6 @@
 //! Every write and every sync fails once, and the power fails at every point, while a file with
-//! copies in archives changes its state. Afterwards there is the old state or the new one, complete.
+//! copies in archives changes its state. Afterwards there is the old state or the new one,
+//! complete.
 
 use crate::common::crashing::*;
 use crate::common::{VOLUME, at, layout};

@@ -12,7 +12,7 @@ use super::StoreRequest;
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::STORE_SLACK_BLOCKS;
-use crate::rxafs::common::status_and_access;
+use crate::rxafs::common::{run, status_and_access};
 use crate::rxafs::store_status::allowed_attributes;
 use crate::services::FileServices;
 use crate::session::Session;
@@ -89,6 +89,36 @@ pub(super) fn check(
         spec,
         access,
     })
+}
+
+/// Whether the bytes that a store keeps are online. The rights come first, so that a stranger
+/// cannot begin a recall.
+///
+/// # Errors
+/// `Store(Archived)`: the file must be recalled. The refusals of [`check`].
+pub(super) async fn check_online(
+    services: &Arc<FileServices>,
+    session: &Session,
+    asked: &StoreRequest,
+) -> Result<(), Refusal> {
+    if !services.objects.is_used() {
+        return Ok(());
+    }
+    let (fid, position) = (asked.fid, asked.position);
+    let (here, session, asked) = (services.clone(), session.clone(), *asked);
+    run(&services.callbacks.clone(), move || {
+        let attached = here.volumes.of(fid, VolumeAccess::Change)?;
+        if !attached.volume.is_wiped(fid)? {
+            return Ok(());
+        }
+        let permitted = check(&here, &session, &asked)?;
+        let kept = permitted.before.length.min(asked.file_length);
+        match kept > 0 && (position > 0 || asked.length < kept) {
+            true => Err(Refusal::Store(Error::Archived(fid))),
+            false => Ok(()),
+        }
+    })
+    .await
 }
 
 /// Schedules the removal of a file's objects, after a store has put its bytes on this server.

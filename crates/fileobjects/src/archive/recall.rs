@@ -1,0 +1,343 @@
+//! Brings wiped files back to the online devices.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cellar_objects::{WriteOptions, Writer};
+use cellar_rpc::blocking;
+use cellar_volume::{ArchiveState, VnodeStatus, Volume};
+use cellar_wire::AbortCode;
+use cellar_wire::ids::{Fid, VnodeId};
+use cellar_wire::object::{ArchiveCopy, Contents, Layout};
+use cellar_wire::osd::{REMOVE_HARD, Read, ReadReply};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::super::Objects;
+use super::super::apart::run_apart;
+use super::super::failure::Failure;
+use super::super::figures::Counters;
+use super::super::layouts::NewFile;
+use super::super::limits::{OBJECT_PATIENCE, RECALLS_MAX};
+use super::super::liveness;
+use super::super::policies::ObjectSpec;
+use super::super::prune::remove;
+use super::super::storage::Storage;
+use super::copying::{connection, upper_serial};
+use super::sums::Sums;
+
+/// The most bytes that are read from an archive at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// The recalls that are in progress. All versions of a file with the same bytes share one.
+#[derive(Debug, Default)]
+pub(crate) struct Recalls(Mutex<HashMap<(VnodeId, Contents), Running>>);
+
+/// The result of a recall; `None` while it runs.
+type Running = watch::Receiver<Option<Result<(), Failure>>>;
+
+impl Recalls {
+    /// The number of recalls in progress.
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().len()
+    }
+}
+
+/// The reason why a copy was not recalled.
+enum NotRecalled {
+    /// The copy has other bytes than recorded.
+    WrongBytes(&'static str),
+    /// The archive, or a device, failed. Another attempt may succeed.
+    Failed(Failure),
+}
+
+impl From<Failure> for NotRecalled {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<cellar_objects::Error> for NotRecalled {
+    fn from(error: cellar_objects::Error) -> Self {
+        Self::Failed(Failure::Devices(error.code()))
+    }
+}
+
+impl Objects {
+    /// Begins to recall a file, unless that is in progress, and waits for the end. A caller that
+    /// stops waiting does not stop the recall. Must be called on a shard's thread.
+    ///
+    /// # Errors
+    /// `Busy`: too many recalls are in progress, or the file changed. `NoGoodCopy`. The failure of
+    /// the archive or of the devices.
+    pub async fn recall(self: &Arc<Self>, volume: &Arc<Volume>, fid: Fid) -> Result<(), Failure> {
+        let Some((status, archive)) = wiped_file(volume, fid).await? else {
+            return Ok(());
+        };
+        let mut running = self.begin_recall(volume, status, archive)?;
+        let ended = running.wait_for(Option::is_some).await;
+        match ended.as_deref() {
+            Ok(Some(result)) => result.clone(),
+            // The task ended without a result: the server stops.
+            _ => Err(Failure::Busy),
+        }
+    }
+
+    /// Begins to recall a file, and does not wait. Must be called on a shard's thread.
+    pub fn recall_later(self: &Arc<Self>, volume: &Arc<Volume>, fid: Fid) {
+        let (objects, volume) = (self.clone(), volume.clone());
+        tokio::task::spawn_local(async move {
+            // A failure is logged, and the next caller begins another recall.
+            let _ended = objects.recall(&volume, fid).await;
+        });
+    }
+
+    /// The number of recalls in progress.
+    pub fn recalls_in_progress(&self) -> usize {
+        self.recalls.count()
+    }
+
+    fn begin_recall(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        status: VnodeStatus,
+        archive: ArchiveState,
+    ) -> Result<Running, Failure> {
+        let fid = status.fid;
+        let key = (fid.vnode, archive.contents.ok_or(Failure::Busy)?);
+        let mut all = self.recalls.0.lock();
+        if let Some(running) = all.get(&key) {
+            return Ok(running.clone());
+        }
+        if all.len() >= RECALLS_MAX {
+            return Err(Failure::Busy);
+        }
+        let (sender, running) = watch::channel(None);
+        all.insert(key, running.clone());
+        drop(all);
+        let (objects, volume) = (self.clone(), volume.clone());
+        tokio::task::spawn_local(async move {
+            let result = objects.recall_now(&volume, &status, &archive).await;
+            if let Err(failure) = &result {
+                Counters::count(&objects.counters.recalls_failed);
+                warn!(%fid, %failure, "a file could not be recalled");
+            }
+            // Later callers look at the file again.
+            objects.recalls.0.lock().remove(&key);
+            sender.send_replace(Some(result));
+        });
+        Ok(running)
+    }
+
+    async fn recall_now(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        status: &VnodeStatus,
+        archive: &ArchiveState,
+    ) -> Result<(), Failure> {
+        let fid = status.fid;
+        let wiped = archive.wiped.as_ref().ok_or(Failure::Busy)?;
+        let mut last = Failure::NoGoodCopy;
+        for copy in self.in_order(archive)? {
+            match self.recall_copy(volume, status, wiped, &copy).await {
+                Ok(()) => {
+                    Counters::count(&self.counters.recalled);
+                    info!(%fid, osd = copy.osd, length = status.length, "a file was recalled");
+                    return Ok(());
+                }
+                Err(NotRecalled::WrongBytes(reason)) => {
+                    warn!(%fid, osd = copy.osd, reason,
+                        "a copy in an archive is bad and is not used any more");
+                    self.mark_bad(volume, fid, copy).await?;
+                }
+                Err(NotRecalled::Failed(failure)) => {
+                    warn!(%fid, osd = copy.osd, %failure, "an archive did not deliver a copy");
+                    last = failure;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// The copies that may be recalled. Archives with a higher read priority come first.
+    fn in_order(&self, archive: &ArchiveState) -> Result<Vec<ArchiveCopy>, Failure> {
+        let devices = &self.needed()?.devices;
+        let mut copies: Vec<ArchiveCopy> = archive.current().copied().collect();
+        copies.sort_by_key(|copy| std::cmp::Reverse(devices.read_priority(copy.osd)));
+        Ok(copies)
+    }
+
+    async fn recall_copy(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        status: &VnodeStatus,
+        wiped: &Layout,
+        copy: &ArchiveCopy,
+    ) -> Result<(), NotRecalled> {
+        let fid = status.fid;
+        let storage = self.needed()?;
+        let next = place(self, status, wiped).await?;
+        let pending = self.pending_versions.store(fid, &next);
+        let online = match fill(storage, status, next.clone(), copy).await {
+            Ok(layout) => self
+                .name_online(volume, fid, layout)
+                .await
+                .map_err(Into::into),
+            Err(failure) => Err(failure),
+        };
+        if online.is_err() {
+            for placed in next.objects.iter() {
+                let object = next.object(fid.vnode, fid.uniquifier, placed);
+                remove(storage, placed.osd, &[(object, 0)], REMOVE_HARD).await;
+            }
+        }
+        drop(pending);
+        online
+    }
+
+    /// Names the new objects. No store is in progress meanwhile: it would not know them, and they
+    /// would not be removed after it.
+    async fn name_online(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        fid: Fid,
+        layout: Layout,
+    ) -> Result<(), Failure> {
+        let store_lock = self.store_locks.wait(fid).await.ok_or(Failure::Busy)?;
+        let volume = volume.clone();
+        let changed = blocking(move || volume.restore_online(fid.vnode, fid.uniquifier, &layout));
+        let changed = match changed.await {
+            Err(cellar_volume::Error::Busy(_)) => return Err(Failure::Busy),
+            changed => changed?,
+        };
+        changed.durable.await?;
+        drop(store_lock);
+        match changed.outcome {
+            0 => Err(Failure::Busy),
+            _ => Ok(()),
+        }
+    }
+
+    /// Records that a copy is bad. It stays in the record, so that an administrator sees it.
+    async fn mark_bad(
+        &self,
+        volume: &Arc<Volume>,
+        fid: Fid,
+        bad: ArchiveCopy,
+    ) -> Result<(), Failure> {
+        Counters::count(&self.counters.copies_bad);
+        let volume = volume.clone();
+        let marked = blocking(move || {
+            volume.edit_archive_copies(fid.vnode, fid.uniquifier, |copy| {
+                copy.bad |= (copy.osd, copy.serial) == (bad.osd, bad.serial);
+                true
+            })
+        });
+        match marked.await {
+            Err(cellar_volume::Error::Busy(_)) => Ok(()),
+            marked => Ok(marked?.durable.await?),
+        }
+    }
+}
+
+/// The status and the copies of a file that is wiped; `None` for any other file.
+async fn wiped_file(
+    volume: &Arc<Volume>,
+    fid: Fid,
+) -> Result<Option<(VnodeStatus, ArchiveState)>, Failure> {
+    let volume = volume.clone();
+    run_apart(move || {
+        let archive = volume.archive_state(fid)?;
+        let wiped = archive.wiped.is_some();
+        let found = wiped.then(|| Ok((volume.status(fid)?, archive)));
+        found.transpose()
+    })
+    .await
+}
+
+/// New objects for a wiped file, in the shape and with the version that it had.
+async fn place(objects: &Objects, status: &VnodeStatus, wiped: &Layout) -> Result<Layout, Failure> {
+    let wanted = ObjectSpec {
+        shape: wiped.shape,
+        class: None,
+        by_size: false,
+    };
+    let file = NewFile {
+        volume: wiped.volume,
+        wanted: &wanted,
+        size: status.length,
+        serial: wiped.serial,
+        borrowed: 0,
+    };
+    let made = liveness::new_layout(objects, &file).await?;
+    let mut made = made.ok_or(Failure::Volume(cellar_volume::Error::DiskFull))?;
+    (made.version, made.serial) = (wiped.version, wiped.serial);
+    let mut taken = Vec::new();
+    for placed in made.objects.as_mut_slice() {
+        while taken.contains(&placed.serial) || placed.serial >> 31 == 0 {
+            placed.serial = upper_serial();
+        }
+        taken.push(placed.serial);
+    }
+    Ok(made)
+}
+
+/// Copies the bytes of a copy to new objects, and compares them with the record.
+async fn fill(
+    storage: &Storage,
+    status: &VnodeStatus,
+    next: Layout,
+    copy: &ArchiveCopy,
+) -> Result<Layout, NotRecalled> {
+    let fid = status.fid;
+    let options = WriteOptions {
+        patience: OBJECT_PATIENCE * 4,
+        ..WriteOptions::default()
+    };
+    let mut writer = Writer::new(storage.devices.clone(), storage.set(fid, next), 0, options)?;
+    let connection = connection(storage, copy.osd)?;
+    let asked = Read {
+        capability: storage.capability(copy.osd),
+        object: copy.object(fid.vnode, fid.uniquifier),
+        version: copy.version,
+        position: 0,
+        length: copy.length,
+    };
+    let opened = connection.open(&asked).await;
+    let mut call = opened.map_err(|cause| of_copy(cause.code()))?;
+    call.finish();
+    let coming: u64 = call.read().await.map_err(|cause| of_copy(cause.code()))?;
+    if (coming, copy.length) != (status.length, status.length) {
+        return Err(NotRecalled::WrongBytes(
+            "its length is not that of the file",
+        ));
+    }
+    writer.begin(0, coming).await?;
+    let (mut sums, mut left) = (Sums::default(), coming);
+    while left > 0 {
+        let piece = call.read_some(left.min(PIECE_BYTES)).await;
+        let piece = piece.map_err(|cause| of_copy(cause.code()))?;
+        left -= piece.len() as u64;
+        sums = sums.add(piece.clone()).await;
+        writer.push(piece).await?;
+    }
+    let ended = call.results::<ReadReply>().await;
+    ended.map_err(|cause| of_copy(cause.code()))?;
+    let summed = sums.finish();
+    if summed.blake3 != copy.blake3 {
+        return Err(NotRecalled::WrongBytes(
+            "its BLAKE3 is not the recorded one",
+        ));
+    }
+    Ok(writer.finish().await?.layout)
+}
+
+/// The meaning of an archive's refusal to deliver a copy. Only a missing object is a bad copy; all
+/// else may be over soon.
+fn of_copy(code: AbortCode) -> NotRecalled {
+    match code {
+        AbortCode::ENOENT => NotRecalled::WrongBytes("the archive does not have it"),
+        code => NotRecalled::Failed(Failure::Devices(code)),
+    }
+}
