@@ -13,9 +13,9 @@ use crate::backend::{Backend, Form};
 use crate::digest::Hasher;
 use crate::fault::Fault;
 use crate::identity::{self, Expected, Identity, OBJECTS};
-use crate::limits::{COPY_BYTES_MAX, PIECE_BYTES_MAX, part_bytes};
+use crate::limits::{COPY_BYTES_MAX, PART_BYTES_MIN, PIECE_BYTES_MAX, part_bytes};
 use crate::reader::Reader;
-use crate::upload::{STAGING, Upload};
+use crate::upload::{STAGING, Upload, put_whole};
 use crate::{CellId, Error, Location, ObjectKey, Receipt, Settings, Sink, Source};
 
 /// An open archive. Clones share it.
@@ -141,9 +141,8 @@ impl Archive {
         if let Some(there) = self.shared.backend.length(&path).await? {
             return self.compare_existing(key, length, there, source).await;
         }
-        let mut upload = Upload::begin(&self.shared.backend, path.clone()).await?;
-        let receipt = self.send(&mut upload, length, source).await?;
-        if !upload.complete().await? {
+        let (receipt, is_new) = self.write(&path, length, source).await?;
+        if !is_new {
             // The name appeared meanwhile: the other writer may have put the same bytes.
             return match self.verify(key, &receipt).await {
                 Ok(()) => Ok(receipt),
@@ -161,6 +160,26 @@ impl Archive {
             }),
             None => Err(Error::Missing(*key)),
         }
+    }
+
+    /// Writes a copy whose name is free. Returns false if the name appeared meanwhile.
+    async fn write(
+        &self,
+        path: &Path,
+        length: u64,
+        source: &mut dyn Source,
+    ) -> Result<(Receipt, bool), Error> {
+        let backend = &self.shared.backend;
+        if matches!(backend.form, Form::S3) && length < PART_BYTES_MIN {
+            // One byte more than announced shows a source that is too long.
+            let pieces = read_part(source, length + 1).await?;
+            let hasher = hash(Hasher::default(), pieces.clone()).await?;
+            let receipt = finished(hasher, length)?;
+            return Ok((receipt, put_whole(backend, path, pieces).await?));
+        }
+        let mut upload = Upload::begin(backend, path.clone()).await?;
+        let receipt = self.send(&mut upload, length, source).await?;
+        Ok((receipt, upload.complete().await?))
     }
 
     /// Sends all bytes of a source in parts, and hashes them on the way.
@@ -186,13 +205,7 @@ impl Archive {
                 break;
             }
         }
-        match hasher.length() == length {
-            true => Ok(hasher.finish()),
-            false => Err(Error::Source(format!(
-                "it has {} bytes instead of {length}",
-                hasher.length()
-            ))),
-        }
+        finished(hasher, length)
     }
 
     /// A put whose name exists: compares all bytes with those of the source.
@@ -217,10 +230,7 @@ impl Archive {
                 return Err(Error::Source(format!("it has more than {length} bytes")));
             }
         }
-        if hasher.length() != length {
-            return Err(Error::Source(format!("it has fewer than {length} bytes")));
-        }
-        let receipt = hasher.finish();
+        let receipt = finished(hasher, length)?;
         match self.verify(key, &receipt).await {
             Ok(()) => Ok(receipt),
             Err(Error::WrongBytes { .. }) => Err(Error::Exists(*key)),
@@ -335,7 +345,9 @@ impl Archive {
     /// Errors of the archive.
     pub async fn remove_abandoned(&self, before: SystemTime) -> Result<usize, Error> {
         let backend = &self.shared.backend;
-        let Form::Directory(root) = &backend.form;
+        let Form::Directory(root) = &backend.form else {
+            return Ok(0);
+        };
         let staging = root.join(STAGING);
         crate::backend::blocking(backend.settings, move || remove_older(&staging, before))
             .await?
@@ -380,7 +392,19 @@ impl Archive {
     async fn still_mounted(&self) -> Result<(), Error> {
         match self.shared.backend.form {
             Form::Directory(_) => self.check().await,
+            Form::S3 => Ok(()),
         }
+    }
+}
+
+/// The receipt of a source that has ended, if it had the announced length.
+fn finished(hasher: Hasher, length: u64) -> Result<Receipt, Error> {
+    match hasher.length() {
+        found if found == length => Ok(hasher.finish()),
+        found if found > length => Err(Error::Source(format!("it has more than {length} bytes"))),
+        found => Err(Error::Source(format!(
+            "it has {found} bytes instead of {length}"
+        ))),
     }
 }
 

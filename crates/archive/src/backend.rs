@@ -18,11 +18,12 @@ use bytes::Bytes;
 use futures_util::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
+use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
 use crate::fault::Fault;
 use crate::limits::SMALL_BYTES_MAX;
-use crate::{Error, Location, Settings};
+use crate::{Error, Location, Settings, s3};
 
 /// The objects of an archive.
 #[derive(Clone, Debug)]
@@ -37,6 +38,8 @@ pub(crate) struct Backend {
 pub(crate) enum Form {
     /// A directory, with its path.
     Directory(PathBuf),
+    /// A bucket of S3.
+    S3,
 }
 
 impl Backend {
@@ -50,6 +53,11 @@ impl Backend {
                 None => return Ok(None),
                 Some(store) => (Arc::new(store), Form::Directory(path.clone())),
             },
+            Location::S3(at) => {
+                let client = s3::client(at, settings.patience)?;
+                let prefix = Path::from(at.prefix.as_str());
+                (Arc::new(PrefixStore::new(client, prefix)), Form::S3)
+            }
         };
         Ok(Some(Self {
             store,
@@ -113,6 +121,7 @@ impl Backend {
             Err(fault) => return Err(fault.unexpected("removing an object")),
         }
         match &self.form {
+            Form::S3 => Ok(()),
             Form::Directory(root) => {
                 let file = root.join(path.as_ref());
                 let synced = blocking(self.settings, move || sync_removal(&file)).await?;
@@ -144,6 +153,7 @@ impl Backend {
     /// system does not count.
     pub(crate) async fn is_empty(&self) -> Result<bool, Error> {
         match &self.form {
+            Form::S3 => Ok(self.list(&Path::default(), 1).await?.is_empty()),
             Form::Directory(root) => {
                 let path = root.clone();
                 let entries = blocking(self.settings, move || {

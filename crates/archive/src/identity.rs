@@ -70,8 +70,9 @@ pub(crate) async fn create(
     let backend = match Backend::open(location, settings).await? {
         Some(backend) => backend,
         None => {
-            let Location::Directory(path) = location;
-            make_directory(path.clone(), settings).await?;
+            if let Location::Directory(path) = location {
+                make_directory(path.clone(), settings).await?;
+            }
             let opened = Backend::open(location, settings).await?;
             opened.ok_or_else(|| Error::Down("the new directory disappeared".to_owned()))?
         }

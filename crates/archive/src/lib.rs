@@ -31,12 +31,15 @@ mod batches;
 mod digest;
 mod error;
 mod fault;
+mod http;
 mod identity;
 mod key;
 pub mod limits;
 mod location;
 mod reader;
 mod request;
+mod s3;
+mod signing;
 mod upload;
 
 pub use archive::Archive;
@@ -51,6 +54,7 @@ pub use request::{
     Driver, FlushRequest, RemoveRequest, Request, RequestId, Sink, Source, StageRequest,
     VerifyRequest,
 };
+pub use s3::{CredentialSource, S3Location};
 
 /// The result of an operation on an archive.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

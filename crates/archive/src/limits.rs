@@ -13,6 +13,9 @@ pub const PARTS_IN_MEMORY_MAX: usize = 3;
 pub const PIECE_BYTES_MAX: usize = 1 << 20;
 /// Pieces between the reader of a copy and its sink: the archive reads ahead while the sink writes.
 pub const PIECES_AHEAD_MAX: usize = 4;
+/// Bytes that the slowest link carries in a second. A part has the patience of the archive and this
+/// time for its bytes.
+pub const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 /// Bytes of the identity object and of other small objects, at most.
 pub const SMALL_BYTES_MAX: u64 = 64 << 10;
 /// Bytes of an error message of an archive, at most.

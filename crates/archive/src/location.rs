@@ -3,11 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::S3Location;
+
 /// The place of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// A directory of this machine. It may be a mounted file system that a tape system watches.
     Directory(PathBuf),
+    /// A bucket of S3.
+    S3(S3Location),
 }
 
 /// Time limits and parallelism of an archive.

@@ -8,6 +8,9 @@
 //! 2. File systems without hard links (FAT, some FUSE) get a rename after a look at the name. Two
 //!    processes that put the same key at the same moment could then both succeed. Keys contain the
 //!    version of an object, and one file server writes it, so this does not happen.
+//! 3. In a bucket, a copy of one part is one request, on condition that the name is free. The
+//!    parts of a larger one get their name when the upload is completed, on the same condition
+//!    (`http.rs`).
 //!
 //! Dropping an upload aborts it in the background.
 
@@ -17,14 +20,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::path::Path;
-use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
+use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use crate::Error;
 use crate::backend::{Backend, Form};
 use crate::fault::{Fault, io_kind};
-use crate::limits::PARTS_IN_MEMORY_MAX;
+use crate::limits::{BYTES_PER_SECOND_MIN, PARTS_IN_MEMORY_MAX};
 
 /// The directory of unfinished copies.
 pub(crate) const STAGING: &str = "staging";
@@ -40,12 +43,16 @@ pub(crate) struct Upload<'a> {
     under_way: VecDeque<Part>,
 }
 
-/// A task that is aborted when it is dropped.
-struct Part(JoinHandle<object_store::Result<()>>);
+/// A part on its way. Its task is aborted when it is dropped.
+struct Part {
+    task: JoinHandle<object_store::Result<()>>,
+    /// The time that its bytes need on the slowest link.
+    transfer: Duration,
+}
 
 impl Drop for Part {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
@@ -54,6 +61,7 @@ impl<'a> Upload<'a> {
     pub(crate) async fn begin(backend: &'a Backend, path: Path) -> Result<Self, Error> {
         let staging = match &backend.form {
             Form::Directory(_) => Some(Path::from_iter([STAGING, &Uuid::new_v4().to_string()])),
+            Form::S3 => None,
         };
         let target = staging.as_ref().unwrap_or(&path);
         let begun = backend.store.put_multipart(target);
@@ -81,18 +89,19 @@ impl<'a> Upload<'a> {
             return Err(Error::Down("the copy is complete".to_owned()));
         };
         let payload = PutPayload::from_iter(pieces);
-        self.under_way
-            .push_back(Part(tokio::spawn(parts.put_part(payload))));
+        let transfer = Duration::from_secs(payload.content_length() as u64 / BYTES_PER_SECOND_MIN);
+        let task = tokio::spawn(parts.put_part(payload));
+        self.under_way.push_back(Part { task, transfer });
         Ok(())
     }
 
     /// Waits for the oldest part that is on its way.
     async fn oldest(&mut self) -> Result<(), Error> {
-        let patience = self.patience();
         let Some(part) = self.under_way.front_mut() else {
             return Ok(());
         };
-        let done = match tokio::time::timeout(patience, &mut part.0).await {
+        let patience = self.backend.settings.patience + part.transfer;
+        let done = match tokio::time::timeout(patience, &mut part.task).await {
             Err(_) => Err(Error::Slow(patience)),
             Ok(Err(error)) => Err(Error::Down(error.to_string())),
             Ok(Ok(done)) => done.map_err(|e| Fault::from(e).unexpected("writing a part")),
@@ -137,6 +146,23 @@ impl Drop for Upload<'_> {
         {
             runtime.spawn(async move { tokio::time::timeout(patience, parts.abort()).await });
         }
+    }
+}
+
+/// Writes a copy of one part to a bucket with one request. Returns false if the name exists.
+pub(crate) async fn put_whole(
+    backend: &Backend,
+    path: &Path,
+    pieces: Vec<Bytes>,
+) -> Result<bool, Error> {
+    let payload = PutPayload::from_iter(pieces);
+    let transfer = Duration::from_secs(payload.content_length() as u64 / BYTES_PER_SECOND_MIN);
+    let options = PutOptions::from(PutMode::Create);
+    let put = backend.store.put_opts(path, payload, options);
+    match Backend::within(backend.settings.patience + transfer, put).await {
+        Ok(_) => Ok(true),
+        Err(Fault::Exists) => Ok(false),
+        Err(fault) => Err(fault.unexpected("writing a copy")),
     }
 }
 

@@ -7,8 +7,6 @@ use cellar_archive::{ArchiveId, CellId, Expected, Hasher, ObjectKey, Receipt, Si
 use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
 use cellar_wire::object::ObjectId;
 use futures_util::future::BoxFuture;
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 
 pub(crate) const CELL: CellId = CellId(uuid::Uuid::from_u128(0x00ce_1100));
 pub(crate) const OTHER_CELL: CellId = CellId(uuid::Uuid::from_u128(0x00ce_1101));
@@ -35,10 +33,12 @@ pub(crate) fn expected(archive: ArchiveId, session: u64, copies: u64) -> Expecte
     }
 }
 
-/// Random bytes of a seed.
+/// Random bytes of a seed. BLAKE3 makes them, because it is fast in builds for tests too.
 pub(crate) fn random(length: usize, seed: u64) -> Bytes {
     let mut bytes = vec![0; length];
-    StdRng::seed_from_u64(seed).fill(&mut bytes[..]);
+    let mut stream = blake3::Hasher::new();
+    stream.update(&seed.to_be_bytes());
+    stream.finalize_xof().fill(&mut bytes);
     bytes.into()
 }
 

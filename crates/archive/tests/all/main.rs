@@ -10,3 +10,5 @@ mod batches;
 mod bytes_of;
 mod contract;
 mod directory;
+mod faulty;
+mod s3;
