@@ -10,3 +10,4 @@
 mod crash;
 mod damage;
 mod engine;
+mod simulated_disk;

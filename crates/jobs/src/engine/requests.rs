@@ -223,10 +223,13 @@ impl Engine {
     /// Waits for the end of a job.
     ///
     /// # Errors
-    /// [`Error::NoSuchJob`]; [`Error::Stopped`] if the engine stops first.
+    /// [`Error::NoSuchJob`]; [`Error::Stopped`] if the engine stops first; [`Error::Database`].
     pub async fn wait(&self, id: JobId) -> Result<Ended, Error> {
         let waiter = {
             let mut inner = self.shared.inner.lock();
+            if let Some(error) = &inner.failed {
+                return Err(error.clone());
+            }
             inner.jobs.contains_key(&id).then(|| {
                 let (sender, waiter) = oneshot::channel();
                 inner.waiters.entry(id).or_default().push(sender);

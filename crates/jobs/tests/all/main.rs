@@ -6,6 +6,9 @@
     reason = "tests read clocks, and say where they fail"
 )]
 
+mod crash;
 mod engine;
 mod script;
+#[path = "../../../celldb/tests/all/simulated_disk.rs"]
+mod simulated_disk;
 mod states;
