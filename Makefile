@@ -8,7 +8,7 @@ CRATE ?=
 ARGS ?=
 
 .PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
-        test-all-clients test-client test-kerberos test-mixed-cell test-objects test-serve bench bench-volumes bench-objects bench-client clean-interop
+        test-all-clients test-client test-kerberos test-mixed-cell test-objects test-hsm test-serve bench bench-volumes bench-objects bench-client clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -21,6 +21,7 @@ help:
 	@echo 'make test-client           our own: the cache manager, and cellar mount'
 	@echo 'make test-kerberos         tickets, tokens, who may do what: attack list, real KDC, kernel guest'
 	@echo 'make test-objects          object storage: its crates, stock clients over devices that are killed (15 minutes)'
+	@echo 'make test-hsm              archives and the job engine; builds a server of S3 once (needs Go)'
 	@echo 'make test-serve            daemons as a site runs them: three machines, restarts, metrics, read by Prometheus'
 	@echo 'make test-mixed-cell       OpenAFS and Cellar file servers in one cell: moves, releases, dumps, stock vos'
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
@@ -68,6 +69,9 @@ test-mixed-cell:
 
 test-objects:
 	@dev/test objects
+
+test-hsm:
+	@dev/test hsm
 
 test-serve:
 	@dev/test serve

@@ -155,14 +155,16 @@ impl Faulty {
     }
 }
 
-async fn collected(body: Option<StreamingBlob>) -> Bytes {
+/// The bytes of a request. A client that gave up sends only some of them.
+async fn collected(body: Option<StreamingBlob>) -> S3Result<Bytes> {
     let mut bytes = Vec::new();
     if let Some(mut body) = body {
         while let Some(piece) = body.next().await {
-            bytes.extend_from_slice(&piece.unwrap());
+            let piece = piece.map_err(|_| S3Error::new(S3ErrorCode::IncompleteBody))?;
+            bytes.extend_from_slice(&piece);
         }
     }
-    bytes.into()
+    Ok(bytes.into())
 }
 
 fn time() -> Timestamp {
@@ -179,7 +181,7 @@ impl S3 for Handle {
     ) -> S3Result<S3Response<PutObjectOutput>> {
         let input = request.input;
         let fault = self.0.enter("put", &input.bucket).await?;
-        let bytes = collected(input.body).await;
+        let bytes = collected(input.body).await?;
         let tag = self
             .0
             .store(input.key, bytes, input.if_none_match.is_some(), fault)?;
@@ -310,7 +312,7 @@ impl S3 for Handle {
     ) -> S3Result<S3Response<UploadPartOutput>> {
         let input = request.input;
         self.0.enter("put part", &input.bucket).await?;
-        let bytes = collected(input.body).await;
+        let bytes = collected(input.body).await?;
         let mut uploads = self.0.uploads.lock().unwrap();
         let parts = uploads.get_mut(&input.upload_id);
         let parts = parts.ok_or_else(|| S3Error::new(S3ErrorCode::NoSuchUpload))?;

@@ -12,3 +12,4 @@ mod contract;
 mod directory;
 mod faulty;
 mod s3;
+mod versitygw;
