@@ -225,6 +225,12 @@ fn add_objects(snapshot: &mut Snapshot, figures: &ObjectFigures) {
         moved_out,
         problems,
         pruned,
+        copies_made,
+        copies_failed,
+        copies_bad,
+        wiped,
+        recalled,
+        recalls_failed,
     } = *figures;
     for (name, help, value) in [
         (
@@ -258,6 +264,36 @@ fn add_objects(snapshot: &mut Snapshot, figures: &ObjectFigures) {
             problems,
         ),
         ("cellar_object_prunes", "Removals of old versions", pruned),
+        (
+            "cellar_archive_copies",
+            "Copies of files that were made in archives",
+            copies_made,
+        ),
+        (
+            "cellar_archive_copies_failed",
+            "Copies that could not be made in an archive",
+            copies_failed,
+        ),
+        (
+            "cellar_archive_copies_bad",
+            "Copies in archives that were found to be bad",
+            copies_bad,
+        ),
+        (
+            "cellar_archive_wiped_files",
+            "Files that were wiped from online devices",
+            wiped,
+        ),
+        (
+            "cellar_archive_recalled_files",
+            "Files that were recalled from archives",
+            recalled,
+        ),
+        (
+            "cellar_archive_recalls_failed",
+            "Recalls from archives that failed",
+            recalls_failed,
+        ),
     ] {
         snapshot.counter(name, help, value);
     }
