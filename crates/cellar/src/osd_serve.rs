@@ -15,7 +15,7 @@ use std::sync::Arc;
 use cellar_auth::Authority;
 use cellar_auth::audit::Audit;
 use cellar_client::Ports;
-use cellar_osd::OsdServer;
+use cellar_osd::{NotAPlace, OsdServer, Place};
 use cellar_rpc::{PortConfig, Runtime, RuntimeConfig};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
@@ -42,7 +42,8 @@ const RXKAD_INDEX: u8 = 2;
 )]
 #[command(after_help = "Examples:
   cellar osd serve --dir /srv/osd --id 7,8 --join /root/server-etc --bind 192.0.2.12
-  cellar osd serve --dir /srv/osd --id 7,8 --bind 192.0.2.12     (after the first time)")]
+  cellar osd serve --dir /srv/osd --id 7,8 --bind 192.0.2.12     (after the first time)
+  cellar osd serve --dir /srv/osd --id 9 --archive 9=/mnt/tape   (9: cellar osd create tape -archival)")]
 pub(crate) struct Options {
     /// The directory of the devices: osd7 in it is device 7, and may be a mounted disk.
     #[arg(long, value_name = "DIR")]
@@ -51,6 +52,10 @@ pub(crate) struct Options {
     /// that the directory has.
     #[arg(long = "id", value_name = "N,...", value_delimiter = ',')]
     pub(crate) ids: Vec<u32>,
+    /// Makes device N an archive. PLACE is a directory, or https://HOST/BUCKET[/PREFIX] for S3; it
+    /// is empty the first time. Later starts remember it.
+    #[arg(long, value_name = "N=PLACE", value_parser = archive)]
+    pub(crate) archive: Vec<(u32, Place)>,
     /// The cell's name. A directory of another cell is refused.
     #[arg(long, value_name = "NAME")]
     pub(crate) cell: Option<String>,
@@ -86,6 +91,20 @@ pub(crate) struct Options {
     /// The options of the last start, and those of this one.
     #[arg(skip)]
     pub(crate) last_start: LastStart,
+}
+
+/// Parses `N=PLACE`: a device and the place of its archive.
+pub(crate) fn archive(text: &str) -> Result<(u32, Place), String> {
+    let parsed = text
+        .split_once('=')
+        .and_then(|(id, place)| Some((id.parse().ok()?, place)));
+    let (id, place) = parsed.ok_or("write the number of a device and a place: 9=/mnt/tape")?;
+    Ok((
+        id,
+        place
+            .parse()
+            .map_err(|wrong: NotAPlace| wrong.to_string())?,
+    ))
 }
 
 /// Returns whether the arguments of `cellar osd` ask for a server.
@@ -134,6 +153,11 @@ pub(crate) fn serve(mut options: Options) -> Outcome {
             options.dir.display()
         )));
     }
+    if let Some((id, _)) = options.archive.iter().find(|(id, _)| !ids.contains(id)) {
+        return Err(Failure::usage(format!(
+            "--archive names device {id}, which is not served: add it to --id"
+        )));
+    }
     options.last_start.report();
     let metrics = options.metrics.listen()?;
     let directory = CellDirectory::new(&options.dir);
@@ -173,9 +197,17 @@ pub(crate) fn serve(mut options: Options) -> Outcome {
         osds::check_mounted(&options.dir, &path)?;
         cellar_private::directory(&path).map_err(|cause| at(&cause))?;
         osds::set_number(&path, id)?;
+        let archive = options.archive.iter().find(|(device, _)| *device == id);
+        let archive = archive.map(|(_, place)| place);
         devices.push((
             id,
-            osds::store(&path, options.durability, &options.damaged)?,
+            osds::backing(
+                &path,
+                cell.name.as_str(),
+                archive,
+                options.durability,
+                &options.damaged,
+            )?,
         ));
         osds::note_used(&options.dir, &path, id)?;
     }

@@ -109,7 +109,9 @@ pub(crate) fn roles_of_key(key: &str) -> &'static [Role] {
     match key {
         "transaction-idle" | "repair-after" | "repair-rate" | "collect-every" | "collect-grace"
         | "location" | "owner" => &[Fileserver],
-        "id" | "osd-port" | "osds" | "scrub-every" | "scrub-rate" | "retention" => &[Osds],
+        "id" | "archive" | "osd-port" | "osds" | "scrub-every" | "scrub-rate" | "retention" => {
+            &[Osds]
+        }
         "durability" => &[Fileserver, Osds],
         _ => &[Databases, Fileserver, Osds],
     }

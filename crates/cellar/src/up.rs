@@ -125,6 +125,9 @@ pub(crate) struct Options {
     /// Default: those that the directory has. Device 7 is in osd7.
     #[arg(long = "id", value_name = "N,...", value_delimiter = ',')]
     ids: Vec<u32>,
+    /// If devices are the only role: makes a device an archive, as for 'cellar osd serve'.
+    #[arg(long, value_name = "N=PLACE", value_parser = osd_serve::archive)]
+    archive: Vec<(u32, cellar_osd::Place)>,
     /// If devices are the only role: their port. Default: the file server's + 6.
     #[arg(long, value_name = "PORT")]
     osd_port: Option<u16>,
@@ -164,6 +167,7 @@ impl Options {
         osd_serve::Options {
             dir: directory,
             ids: self.ids,
+            archive: self.archive,
             cell: self.cell,
             join: self.join,
             bind: self.bind,

@@ -52,7 +52,7 @@ impl Handle<Copy, IncomingCall> for OsdService {
         let length = known
             .ok_or(Refusal::Call(cellar_wire::AbortCode::ENOENT))?
             .length;
-        let store = device.store.clone();
+        let store = device.disk()?;
         // Data of an earlier attempt does not belong to this copy.
         let made = on_disk(move || store.truncate(object, 0, version, 0)).await?;
         let job = Job {
@@ -70,7 +70,7 @@ impl Handle<Copy, IncomingCall> for OsdService {
         )?;
         made.await?;
         // The object may end with a hole.
-        let store = device.store.clone();
+        let store = device.disk()?;
         let ended = on_disk(move || store.truncate(object, 0, version, length)).await?;
         ended.await?;
         add(&server.statistics.bytes_copied, length);
@@ -154,7 +154,7 @@ impl Job<'_> {
                 // Bytes that are not written read as zeros.
                 None if pieces.iter().all(is_zero) => continue,
                 None => {
-                    let store = self.device.store.clone();
+                    let store = self.device.disk()?;
                     let (position, length) = (position + at, length - at);
                     on_disk(move || store.writer(object, 0, version, position, length)).await?
                 }

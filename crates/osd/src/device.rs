@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cellar_volume::objects::{ObjectScrub, ObjectStore};
+use cellar_wire::object::ObjectId;
 use cellar_wire::osd::Space;
 use cellar_wire::osddb::{OSD_OBSOLETE, OSD_SOFT_DELETE, OsdState};
 use parking_lot::Mutex;
 
+use crate::archival::ArchivalDevice;
 use crate::refusal::Refusal;
 use crate::server::DeviceFigures;
 
@@ -15,12 +17,33 @@ use crate::server::DeviceFigures;
 pub(crate) struct Device {
     /// Number of the device in the cell.
     pub(crate) id: u32,
-    pub(crate) store: ObjectStore,
+    pub(crate) backing: Backing,
     /// Whether removals are soft: the cell's database says so, or has not answered yet.
     pub(crate) soft_delete: AtomicBool,
     /// Whether the cell's database has the device as removed. It is not served then.
     removed: AtomicBool,
     pub(crate) scrub: Mutex<ScrubState>,
+}
+
+/// The place of the objects of a device.
+#[derive(Debug)]
+pub enum Backing {
+    /// A disk of this machine.
+    Disk(ObjectStore),
+    /// An archive.
+    Archive(Box<ArchivalDevice>),
+}
+
+impl From<ObjectStore> for Backing {
+    fn from(store: ObjectStore) -> Self {
+        Self::Disk(store)
+    }
+}
+
+impl From<ArchivalDevice> for Backing {
+    fn from(device: ArchivalDevice) -> Self {
+        Self::Archive(Box::new(device))
+    }
 }
 
 /// State of the running scrub, or of the last one.
@@ -31,14 +54,64 @@ pub(crate) struct ScrubState {
 }
 
 impl Device {
-    pub(crate) fn new(id: u32, store: ObjectStore, soft_delete: bool) -> Self {
+    pub(crate) fn new(id: u32, backing: Backing, soft_delete: bool) -> Self {
         Self {
             id,
-            store,
+            backing,
             soft_delete: AtomicBool::new(soft_delete),
             removed: AtomicBool::new(false),
             scrub: Mutex::default(),
         }
+    }
+
+    /// The store of a device on a disk, for a call that archives do not answer.
+    pub(crate) fn disk(&self) -> Result<ObjectStore, Refusal> {
+        self.store().cloned().ok_or(Refusal::OnArchive)
+    }
+
+    /// The store; `None` for an archive.
+    pub(crate) fn store(&self) -> Option<&ObjectStore> {
+        match &self.backing {
+            Backing::Disk(store) => Some(store),
+            Backing::Archive(_) => None,
+        }
+    }
+
+    /// The archive; `None` for a device on a disk.
+    pub(crate) fn archive(&self) -> Option<&ArchivalDevice> {
+        match &self.backing {
+            Backing::Disk(_) => None,
+            Backing::Archive(archive) => Some(archive),
+        }
+    }
+
+    /// The objects that are known to be damaged.
+    pub(crate) fn damaged(&self) -> Vec<ObjectId> {
+        self.store().map(ObjectStore::damaged).unwrap_or_default()
+    }
+
+    /// Its room, whether it takes changes, and the number of its objects. Queries the system.
+    fn room(&self) -> cellar_volume::Result<Room> {
+        Ok(match &self.backing {
+            Backing::Disk(store) => {
+                let usage = store.usage()?;
+                Room {
+                    total: usage.total,
+                    free: usage.free,
+                    objects: usage.objects,
+                    takes_changes: store.stopped().is_none(),
+                }
+            }
+            Backing::Archive(archive) => {
+                let (total, free) = archive.room();
+                Room {
+                    total,
+                    free,
+                    objects: archive.catalogue.count(),
+                    takes_changes: archive.is_up(),
+                }
+            }
+        })
     }
 
     pub(crate) fn deletes_softly(&self) -> bool {
@@ -71,39 +144,50 @@ impl Device {
     /// Returns its space: nothing is free on a device that accepts no more changes. Queries the
     /// system.
     pub(crate) fn space(&self) -> Result<Space, Refusal> {
-        let usage = self.store.usage()?;
-        let takes_changes = self.store.stopped().is_none();
+        let room = self.room()?;
         Ok(Space {
             osd: self.id,
-            total: usage.total,
-            free: if takes_changes { usage.free } else { 0 },
-            objects: usage.objects,
+            total: room.total,
+            free: if room.takes_changes { room.free } else { 0 },
+            objects: room.objects,
         })
     }
 
     /// Returns its room and state for metrics. Queries the system.
     pub(crate) fn figures(&self) -> DeviceFigures {
-        let usage = self.store.usage().unwrap_or_default();
+        let room = self.room().unwrap_or_default();
         DeviceFigures {
             id: self.id,
-            total_bytes: usage.total,
-            free_bytes: usage.free,
-            objects: usage.objects,
-            damaged_objects: self.store.damaged().len() as u64,
-            accepts_changes: self.store.stopped().is_none(),
+            total_bytes: room.total,
+            free_bytes: room.free,
+            objects: room.objects,
+            damaged_objects: self.damaged().len() as u64,
+            accepts_changes: room.takes_changes,
         }
     }
 
     /// Returns its state for a heartbeat. Queries the system.
     pub(crate) fn state(&self) -> OsdState {
-        let usage = self.store.usage().unwrap_or_default();
+        let room = self.room().unwrap_or_default();
         OsdState {
             id: self.id,
-            total: usage.total,
-            free: usage.free,
-            objects: usage.objects,
+            total: room.total,
+            free: room.free,
+            objects: room.objects,
             silence: 0,
-            writable: self.store.stopped().is_none(),
+            writable: room.takes_changes,
         }
     }
+}
+
+/// The room of a device.
+#[derive(Clone, Copy, Debug, Default)]
+struct Room {
+    /// Bytes.
+    total: u64,
+    /// Bytes that can still be written.
+    free: u64,
+    /// Present objects.
+    objects: u64,
+    takes_changes: bool,
 }

@@ -4,6 +4,7 @@
 //! * `admit`: permission checks;
 //! * `read`, `write`, `copy`: the calls that carry bytes;
 //! * `manage`: all other calls;
+//! * `archival`: devices whose objects are copies in an archive, and their part of the calls;
 //! * `heartbeat`: reports of the devices to the cell's database;
 //! * `upkeep`: scrubs and the end of soft deletes;
 //! * `limits`: all bounds, with their reasons; `refusal`: the only place that selects abort codes.
@@ -12,6 +13,7 @@
 //! does everything else on a thread of the pool.
 
 mod admit;
+mod archival;
 mod copy;
 mod device;
 mod heartbeat;
@@ -26,4 +28,6 @@ mod streams;
 mod upkeep;
 mod write;
 
+pub use archival::{ArchivalDevice, NotAPlace, OpenError, Place, cell_id, is_archival};
+pub use device::Backing;
 pub use server::{Config, DeviceFigures, OsdServer};

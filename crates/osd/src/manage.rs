@@ -29,7 +29,10 @@ impl Handle<Examine, IncomingCall> for OsdService {
         let server = &self.0;
         let Examine { capability, object } = arguments;
         let device = server.admit(call, &capability, object, Act::Examine)?;
-        let store = device.store.clone();
+        if let Some(archive) = device.archive() {
+            return archive.examine(object).await;
+        }
+        let store = device.disk()?;
         let info = on_disk(move || store.examine(object)).await?;
         Ok(ExamineReply { info })
     }
@@ -43,7 +46,7 @@ impl Handle<Checksum, IncomingCall> for OsdService {
     ) -> Result<ChecksumReply, Refusal> {
         let server = &self.0;
         let Checksum {
-            capability,
+            ref capability,
             object,
             version,
             sums,
@@ -53,17 +56,20 @@ impl Handle<Checksum, IncomingCall> for OsdService {
             begin: 0,
             end,
         };
-        let device = server.admit(call, &capability, object, act(0))?;
+        let device = server.admit(call, capability, object, act(0))?;
+        if let Some(archive) = device.archive() {
+            return archive.checksum(&arguments).await;
+        }
         let client = call.peer().address.ip();
         let _stream = server
             .streams
             .begin(client)
             .ok_or(crate::refusal::Refusal::Busy)?;
-        let store = device.store.clone();
+        let store = device.disk()?;
         let reader = on_disk(move || store.reader(object, version, 0, u64::MAX)).await?;
         let length = reader.remaining();
         // The sums reveal something of each of these bytes.
-        server.admit(call, &capability, object, act(length))?;
+        server.admit(call, capability, object, act(length))?;
         let mut summing = Summing {
             reader,
             crc32c: (sums & SUM_CRC32C != 0).then_some(0),
@@ -100,9 +106,12 @@ impl Handle<ListObjects, IncomingCall> for OsdService {
             flags,
         } = arguments;
         let device = server.admit_all(call, &capability)?;
-        let store = device.store.clone();
         let limit = (limit as usize).clamp(1, LIST_MAX);
         let removed = flags & LIST_REMOVED != 0;
+        if let Some(archive) = device.archive() {
+            return archive.list(volume, after, limit, removed).await;
+        }
+        let store = device.disk()?;
         let (objects, more) = on_disk(move || store.list(volume, after, limit, removed)).await?;
         let objects = List::from_iter_cut(objects);
         Ok(ListObjectsReply { objects, more })
@@ -114,7 +123,11 @@ impl Handle<Prune, IncomingCall> for OsdService {
         let server = &self.0;
         let Prune { capability, needed } = arguments;
         let device = server.admit_all(call, &capability)?;
-        let store = device.store.clone();
+        if let Some(archive) = device.archive() {
+            let freed = archive.prune(&needed).await?;
+            return Ok(PruneReply { freed });
+        }
+        let store = device.disk()?;
         let (freed, durable) = on_disk(move || store.prune(&needed)).await?;
         durable.await?;
         Ok(PruneReply { freed })
@@ -132,7 +145,14 @@ impl Handle<Remove, IncomingCall> for OsdService {
         let device = server.admit_all(call, &capability)?;
         let keeps = flags & REMOVE_HARD == 0 && device.deletes_softly();
         let soft = flags & REMOVE_SOFT != 0 || keeps;
-        let store = device.store.clone();
+        if let Some(archive) = device.archive() {
+            let removed = match soft {
+                true => archive.remove_softly(objects, server.now()).await?,
+                false => archive.remove_hard(&objects).await?,
+            };
+            return Ok(RemoveReply { removed });
+        }
+        let store = device.disk()?;
         let (removed, durable) = on_disk(move || store.remove(&objects, soft)).await?;
         durable.await?;
         Ok(RemoveReply { removed })
@@ -151,7 +171,11 @@ impl Handle<Undelete, IncomingCall> for OsdService {
             objects,
         } = arguments;
         let device = server.admit_all(call, &capability)?;
-        let store = device.store.clone();
+        if let Some(archive) = device.archive() {
+            let restored = archive.undelete(objects).await?;
+            return Ok(UndeleteReply { restored });
+        }
+        let store = device.disk()?;
         let (restored, durable) = on_disk(move || store.undelete(&objects)).await?;
         durable.await?;
         Ok(UndeleteReply { restored })
@@ -163,7 +187,12 @@ impl Handle<Purge, IncomingCall> for OsdService {
         let server = &self.0;
         let Purge { capability, before } = arguments;
         let device = server.admit_all(call, &capability)?;
-        let store = device.store.clone();
+        if let Some(archive) = device.archive() {
+            let purged = archive.purge(before).await?;
+            add(&server.statistics.purged, purged.into());
+            return Ok(PurgeReply { purged });
+        }
+        let store = device.disk()?;
         let (purged, durable) = on_disk(move || store.purge(before)).await?;
         durable.await?;
         add(&server.statistics.purged, purged.into());
@@ -207,7 +236,7 @@ impl Server {
         let refused = self.config.keys.refused();
         figures.extend(refused.map(|(_, name, count)| figure(name, count)));
         for device in &self.devices {
-            let damaged = device.store.damaged().len() as u64;
+            let damaged = device.damaged().len() as u64;
             figures.push(figure(&format!("damaged_objects_{}", device.id), damaged));
         }
         figures
@@ -222,6 +251,8 @@ impl Handle<Scrub, IncomingCall> for OsdService {
             rate_kib,
         } = arguments;
         let device = server.admit_all(call, &capability)?;
+        // Archives are verified by file servers, at the pace of the archive.
+        device.disk()?;
         server.begin_scrub(&device, u64::from(rate_kib) << 10);
         Ok(ScrubReply {})
     }
@@ -236,7 +267,7 @@ impl Handle<ScrubStatus, IncomingCall> for OsdService {
         let server = &self.0;
         let ScrubStatus { capability } = arguments;
         let device = server.admit_all(call, &capability)?;
-        let mut damaged = device.store.damaged();
+        let mut damaged = device.damaged();
         let scrub = device.scrub.lock();
         let report = &scrub.report;
         damaged.extend(

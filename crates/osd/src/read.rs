@@ -30,7 +30,7 @@ impl HandleStream<Read, IncomingCall> for OsdService {
     ) -> Result<ReadReply, Refusal> {
         let server = &self.0;
         let Read {
-            capability,
+            ref capability,
             object,
             version,
             position,
@@ -41,7 +41,12 @@ impl HandleStream<Read, IncomingCall> for OsdService {
             begin: position,
             end: position.saturating_add(length),
         };
-        let device = server.admit(call, &capability, object, act)?;
+        let device = server.admit(call, capability, object, act)?;
+        if let Some(archive) = device.archive() {
+            let client = call.peer().address.ip();
+            let _stream = server.streams.begin(client).ok_or(Refusal::Busy)?;
+            return archive.read(call, &arguments).await;
+        }
         let _stream = match length > SMALL_BYTES {
             true => {
                 let client = call.peer().address.ip();
@@ -49,7 +54,7 @@ impl HandleStream<Read, IncomingCall> for OsdService {
             }
             false => None,
         };
-        let store = device.store.clone();
+        let store = device.disk()?;
         let begin = move || store.reader(object, version, position, length);
         let reader = match nonblocking(&begin) {
             Err(Error::WouldBlock) => on_disk(begin).await?,

@@ -18,6 +18,14 @@ pub(crate) enum Refusal {
     Busy,
     /// An argument is invalid.
     Invalid,
+    /// An archive does not answer this call.
+    OnArchive,
+    /// The catalogue of the archive has no such copy.
+    NoCopy,
+    /// An error of an archive.
+    Archive(cellar_archive::Error),
+    /// An error of the catalogue of an archive, which the log has.
+    Catalogue,
     /// The peer stopped sending before it had sent the announced data.
     StoppedSending,
     /// This call, or one to another server, failed with this code.
@@ -33,6 +41,10 @@ impl Refusal {
             Self::NoDevice => AbortCode::ENODEV,
             Self::Busy => AbortCode::VBUSY,
             Self::Invalid => AbortCode::EINVAL,
+            Self::NoCopy => AbortCode::ENOENT,
+            Self::OnArchive => AbortCode::EOPNOTSUPP,
+            Self::Archive(error) => archive_code(error),
+            Self::Catalogue => AbortCode::EIO,
             Self::StoppedSending => AbortCode::RX_CALL_TIMEOUT,
             Self::Call(code) => *code,
         }
@@ -51,6 +63,31 @@ fn store_code(error: &Error) -> AbortCode {
         // The machine failed, or its data is damaged. A device that accepts no more writes also
         // answers EIO, and reports in its heartbeats that it is not writable.
         _ => AbortCode::EIO,
+    }
+}
+
+fn archive_code(error: &cellar_archive::Error) -> AbortCode {
+    use cellar_archive::Error;
+    match error {
+        Error::Missing(_) => AbortCode::ENOENT,
+        Error::WrongBytes { .. } => AbortCode::EBADMSG,
+        Error::Exists(_) => AbortCode::EEXIST,
+        Error::Full(_) => AbortCode::ENOSPC,
+        Error::Slow(_) | Error::Cancelled => AbortCode::VBUSY,
+        _ => AbortCode::EIO,
+    }
+}
+
+impl From<cellar_archive::Error> for Refusal {
+    fn from(error: cellar_archive::Error) -> Self {
+        Self::Archive(error)
+    }
+}
+
+impl From<cellar_celldb::Error> for Refusal {
+    fn from(error: cellar_celldb::Error) -> Self {
+        tracing::error!(%error, "the catalogue of an archive failed");
+        Self::Catalogue
     }
 }
 

@@ -12,7 +12,7 @@ use cellar_volume::objects::ObjectStore;
 use cellar_wire::osd::Figure;
 use tokio::sync::Notify;
 
-use crate::device::Device;
+use crate::device::{Backing, Device};
 use crate::limits::{DEVICES_MAX, PURGE_INTERVAL, STREAMS_MAX};
 use crate::statistics::Statistics;
 use crate::streams::Streams;
@@ -109,12 +109,12 @@ impl OsdServer {
     /// Creates a server of these devices, by their numbers in the cell; devices beyond 64 are left
     /// out.
     #[must_use]
-    pub fn new(config: Config, devices: Vec<(u32, ObjectStore)>) -> Self {
+    pub fn new(config: Config, devices: Vec<(u32, impl Into<Backing>)>) -> Self {
         let devices = devices.into_iter().take(DEVICES_MAX);
         // Removals can be undone until a database says that they are final.
         let soft = !config.databases.is_empty();
         let mut devices: Vec<_> = devices
-            .map(|(id, store)| Arc::new(Device::new(id, store, soft)))
+            .map(|(id, backing)| Arc::new(Device::new(id, backing.into(), soft)))
             .collect();
         devices.sort_by_key(|device| device.id);
         Self(Arc::new(Server {
@@ -185,7 +185,8 @@ impl OsdServer {
     /// The error of the first device that did not close cleanly; no acknowledged change is lost.
     pub fn stop(&self) -> cellar_volume::Result<()> {
         self.0.stopping.store(true, Ordering::Release);
-        let closed = self.0.devices.iter().map(|device| device.store.close());
+        let stores = self.0.devices.iter().filter_map(|device| device.store());
+        let closed = stores.map(ObjectStore::close);
         closed.fold(Ok(()), Result::and)
     }
 }

@@ -46,7 +46,10 @@ impl Server {
     async fn purge_old(&self) {
         let before = self.now().saturating_sub(self.config.retention.as_secs());
         for device in &self.devices {
-            let store = device.store.clone();
+            let Some(store) = device.store().cloned() else {
+                self.purge_archive(device, before).await;
+                continue;
+            };
             match cellar_rpc::blocking(move || store.purge(before)).await {
                 Ok((purged, _)) => add(&self.statistics.purged, purged.into()),
                 Err(error) => tracing::warn!(osd = device.id, %error, "cannot end soft deletes"),
@@ -58,7 +61,10 @@ impl Server {
     /// that could be restored.
     async fn make_room(&self) {
         for device in &self.devices {
-            let store = device.store.clone();
+            let Some(store) = device.store().cloned() else {
+                check_archive(device);
+                continue;
+            };
             match cellar_rpc::blocking(move || make_room(&store)).await {
                 Ok(0) => {}
                 Ok(purged) => {
@@ -76,6 +82,9 @@ impl Server {
 
     /// Starts a scrub of a device, unless one is running.
     pub(crate) fn begin_scrub(self: &Arc<Self>, device: &Arc<Device>, rate: u64) {
+        let Some(store) = device.store().cloned() else {
+            return;
+        };
         {
             let mut scrub = device.scrub.lock();
             if scrub.running {
@@ -89,7 +98,7 @@ impl Server {
         let thread = std::thread::Builder::new().name(format!("osd-scrub-{}", device.id));
         let scrubbed = device.clone();
         let begun = thread.spawn(move || {
-            let outcome = scrubbed.store.scrub(rate, &mut |report| {
+            let outcome = store.scrub(rate, &mut |report| {
                 scrubbed.scrub.lock().report = report.clone();
                 match server.is_stopping() {
                     true => ControlFlow::Break(()),
@@ -108,6 +117,16 @@ impl Server {
             device.scrub.lock().running = false;
         }
     }
+}
+
+/// Asks an archive, in the background, whether it is up.
+fn check_archive(device: &Arc<Device>) {
+    let device = device.clone();
+    tokio::task::spawn_local(async move {
+        if let Some(archive) = device.archive() {
+            archive.check().await;
+        }
+    });
 }
 
 /// Ends as many soft deletes as a full device needs; returns their number.

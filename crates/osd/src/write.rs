@@ -26,7 +26,7 @@ impl HandleStream<Write, IncomingCall> for OsdService {
     ) -> Result<WriteReply, Refusal> {
         let server = &self.0;
         let Write {
-            capability,
+            ref capability,
             object,
             base,
             version,
@@ -40,9 +40,16 @@ impl HandleStream<Write, IncomingCall> for OsdService {
             begin: position,
             end,
         };
-        let device = server.admit(call, &capability, object, act)?;
+        let device = server.admit(call, capability, object, act)?;
+        if let Some(archive) = device.archive() {
+            let client = call.peer().address.ip();
+            let _stream = server.streams.begin(client).ok_or(Refusal::Busy)?;
+            let written = archive.write(call, &arguments, server.now()).await?;
+            add(&server.statistics.bytes_written, length);
+            return Ok(written);
+        }
         let mut left = length;
-        let store = device.store.clone();
+        let store = device.disk()?;
         let stream = match length > SMALL_BYTES {
             true => {
                 let client = call.peer().address.ip();
@@ -87,7 +94,7 @@ impl Handle<Truncate, IncomingCall> for OsdService {
             end: length,
         };
         let device = server.admit(call, &capability, object, act)?;
-        let store = device.store.clone();
+        let store = device.disk()?;
         let ticket = on_disk(move || store.truncate(object, base, version, length)).await?;
         ticket.await?;
         Ok(TruncateReply {})
@@ -95,7 +102,7 @@ impl Handle<Truncate, IncomingCall> for OsdService {
 }
 
 /// Reads at least `wanted` of the announced bytes, of which `left` are still to come.
-async fn gather(
+pub(crate) async fn gather(
     call: &mut IncomingCall,
     left: &mut u64,
     wanted: u64,

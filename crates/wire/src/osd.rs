@@ -13,6 +13,8 @@
 //! | `ENOENT` | There is no such object or version. |
 //! | `ESTALE` | The object is no longer at the base version. |
 //! | `EIO` | A checksum is wrong. |
+//! | `EBADMSG` | An archive has other bytes than were written. |
+//! | `EOPNOTSUPP` | An archive does not answer this call. |
 //! | `ENOSPC` | The device is full. |
 //! | `VBUSY` | The server is at its limit. |
 //! | `EINVAL` | An argument is not valid. |

@@ -22,7 +22,7 @@ use cellar_client::Ports;
 use cellar_fileserver::protection::BoxFuture;
 use cellar_fileserver::{FileServer, ObjectConfig, PolicyList};
 use cellar_objects::DeviceList;
-use cellar_osd::{Config, OsdServer};
+use cellar_osd::{ArchivalDevice, Backing, Config, OsdServer, Place};
 use cellar_rpc::{CallError, Connection, Port, Runtime, Security};
 use cellar_volume::disk::FileDisk;
 use cellar_volume::objects::ObjectStore;
@@ -219,7 +219,11 @@ pub(crate) fn open(
                 number
             }
         };
-        devices.push((number, store(&place.path, durability, damaged)?));
+        let cell = identity.cell.name.as_str();
+        devices.push((
+            number,
+            backing(&place.path, cell, None, durability, damaged)?,
+        ));
         note_used(directory, &place.path, number)?;
     }
     config.databases = identity.cell.location_servers().collect();
@@ -241,6 +245,23 @@ pub(super) fn warn_of_idle(directory: &Path) -> Outcome {
         );
     }
     Ok(())
+}
+
+/// Opens a device: an archive if its directory says so or `archive` names one, else the disk that
+/// its directory is.
+pub(crate) fn backing(
+    path: &Path,
+    cell: &str,
+    archive: Option<&Place>,
+    durability: Durability,
+    damaged: &Damaged,
+) -> Outcome<Backing> {
+    if archive.is_none() && !cellar_osd::is_archival(path) {
+        return Ok(store(path, durability, damaged)?.into());
+    }
+    let device = ArchivalDevice::open(path, cell, archive, wall_clock().as_secs());
+    let at = |cause| Failure::new(format!("device {}: {cause}", path.display()));
+    Ok(device.map_err(at)?.into())
 }
 
 /// Opens the object store of a device.

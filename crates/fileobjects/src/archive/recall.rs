@@ -333,11 +333,12 @@ async fn fill(
     Ok(writer.finish().await?.layout)
 }
 
-/// The meaning of an archive's refusal to deliver a copy. Only a missing object is a bad copy; all
-/// else may be over soon.
+/// The meaning of an archive's refusal to deliver a copy. A missing object and other bytes are a
+/// bad copy; all else may be over soon.
 fn of_copy(code: AbortCode) -> NotRecalled {
     match code {
         AbortCode::ENOENT => NotRecalled::WrongBytes("the archive does not have it"),
+        AbortCode::EBADMSG => NotRecalled::WrongBytes("the archive found other bytes"),
         code => NotRecalled::Failed(Failure::Devices(code)),
     }
 }

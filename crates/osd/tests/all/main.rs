@@ -6,6 +6,7 @@
     reason = "tests read clocks, open sockets, and say where they fail"
 )]
 
+mod archival;
 mod common;
 mod server;
 mod upkeep;

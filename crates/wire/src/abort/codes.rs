@@ -243,6 +243,7 @@ errno! {
     ENOTEMPTY = 39;
     ELOOP = 40;
     ENODATA = 61;
+    EBADMSG = 74;
     EOVERFLOW = 75;
     EOPNOTSUPP = 95;
     ECONNREFUSED = 111;
