@@ -40,6 +40,8 @@ mod reader;
 mod request;
 mod s3;
 mod signing;
+#[cfg(feature = "tls")]
+mod tls;
 mod upload;
 
 pub use archive::Archive;

@@ -66,6 +66,7 @@ impl fmt::Debug for AccessKey {
 pub(crate) fn client(at: &S3Location, connect: Duration) -> Result<AmazonS3, Error> {
     let key = access_key(&at.credentials)?;
     let endpoint = endpoint(at)?;
+    let http = Http::new(&endpoint, connect)?;
     let retry = RetryConfig {
         backoff: BackoffConfig::default(),
         max_retries: RETRIES,
@@ -83,7 +84,7 @@ pub(crate) fn client(at: &S3Location, connect: Duration) -> Result<AmazonS3, Err
         .with_disable_bulk_delete(true)
         .with_disable_tagging(true)
         .with_crypto_provider(std::sync::Arc::new(Sha256Only))
-        .with_http_connector(Http { connect })
+        .with_http_connector(http)
         .with_retry(retry);
     if let Some(token) = key.token {
         builder = builder.with_token(token);

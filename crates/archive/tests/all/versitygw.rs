@@ -31,6 +31,11 @@ impl Drop for Server {
 impl Server {
     /// Starts the server with one bucket; `None`, with a line, if it is not there.
     async fn start() -> Option<Self> {
+        Self::start_with(tempfile::tempdir().unwrap(), &[]).await
+    }
+
+    /// The same with more options, and files in a directory.
+    async fn start_with(home: tempfile::TempDir, options: &[String]) -> Option<Self> {
         let found = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../dev/versitygw"))
             .arg("--find")
             .output()
@@ -40,7 +45,6 @@ impl Server {
             return None;
         }
         let program = String::from_utf8(found.stdout).unwrap();
-        let home = tempfile::tempdir().unwrap();
         for directory in ["buckets/archive", "metadata"] {
             std::fs::create_dir_all(home.path().join(directory)).unwrap();
         }
@@ -57,7 +61,9 @@ impl Server {
                 "--access",
                 ACCESS,
             ])
-            .args(["--secret", SECRET, "posix", "--sidecar"])
+            .args(["--secret", SECRET])
+            .args(options)
+            .args(["posix", "--sidecar"])
             .args([home.path().join("metadata"), home.path().join("buckets")])
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -163,6 +169,119 @@ async fn damage_and_death_of_versitygw_are_told_apart() {
     drop(server);
     let gone = archive.check().await.unwrap_err();
     assert!(matches!(gone, Error::Down(_)), "{gone}");
+}
+
+/// A server with a certificate of its own. The test runs itself again with the variable that names
+/// the certificate, because a test must not change its own environment.
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn a_server_with_tls_is_reached_if_its_certificate_is_trusted() {
+    const HOME: &str = "CELLAR_TEST_TLS_HOME";
+    if let Ok(inner) = std::env::var(HOME) {
+        return reach_with_tls(&inner).await;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let at = |name: &str| home.path().join(name).display().to_string();
+    let (certificate, private_key) = (at("certificate"), at("private-key"));
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+        ])
+        .args([
+            "-keyout",
+            &private_key,
+            "-out",
+            &certificate,
+            "-days",
+            "2",
+            "-subj",
+            "/CN=archive",
+        ])
+        .args([
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-addext",
+            "basicConstraints=CA:FALSE",
+        ])
+        .output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        eprintln!("skipped: no openssl that makes certificates (Debian: openssl)");
+        return;
+    }
+    let options = ["--cert", &certificate, "--key", &private_key].map(str::to_owned);
+    let Some(server) = Server::start_with(home, &options).await else {
+        return;
+    };
+    let inner = format!("{} {}", server.port, server.home.path().display());
+    for (trusted, is_reached) in [(true, true), (false, false)] {
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "--nocapture"]);
+        again.arg("versitygw::a_server_with_tls_is_reached_if_its_certificate_is_trusted");
+        again.env(HOME, format!("{inner} {is_reached}"));
+        if trusted {
+            again.env("SSL_CERT_FILE", &certificate);
+        }
+        let output = again.output().unwrap();
+        let said =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
+    }
+}
+
+#[cfg(feature = "tls")]
+async fn reach_with_tls(inner: &str) {
+    let mut words = inner.split(' ');
+    let (port, home, is_reached) = (words.next(), words.next(), words.next());
+    let location = Location::S3(S3Location {
+        endpoint: format!("https://127.0.0.1:{}", port.unwrap()),
+        bucket: BUCKET.to_owned(),
+        prefix: String::new(),
+        region: "us-east-1".to_owned(),
+        credentials: {
+            let file = Path::new(home.unwrap()).join("key");
+            let text = format!("aws_access_key_id={ACCESS}\naws_secret_access_key={SECRET}\n");
+            cellar_private::replace(&file, text.as_bytes()).unwrap();
+            CredentialSource::File(file)
+        },
+        path_style: true,
+    });
+    let settings = Settings::default();
+    match is_reached {
+        Some("true") => contract::holds(&location, settings).await,
+        _ => {
+            let refused = Archive::identify(&location, settings).await.unwrap_err();
+            assert!(!matches!(refused, Error::Refused(_)), "{refused}");
+        }
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+#[tokio::test]
+async fn a_program_without_tls_says_so() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("key");
+    cellar_private::replace(&file, b"aws_access_key_id=a\naws_secret_access_key=b").unwrap();
+    let location = Location::S3(S3Location {
+        endpoint: "https://127.0.0.1:1".to_owned(),
+        bucket: BUCKET.to_owned(),
+        prefix: String::new(),
+        region: "us-east-1".to_owned(),
+        credentials: CredentialSource::File(file),
+        path_style: true,
+    });
+    let refused = Archive::identify(&location, Settings::default())
+        .await
+        .unwrap_err();
+    assert!(matches!(&refused, Error::Configuration(said) if said.contains("without TLS")));
 }
 
 /// Changes one bit of a file.
