@@ -424,6 +424,13 @@ impl Queue {
         pool_id
     }
 
+    /// Returns whether a kind and resource is held at a time.
+    pub(crate) fn is_held(&self, kind: usize, resource: &Arc<str>, now: Time) -> bool {
+        let pool = self.pool_ids.get(&(kind, Arc::clone(resource)));
+        let until = pool.and_then(|pool| self.pools[pool.0].held_until);
+        until.is_some_and(|until| until > now)
+    }
+
     /// Ends a hold whose time has come.
     pub(crate) fn release(&mut self, pool_id: PoolId, now: Time) {
         let pool = &mut self.pools[pool_id.0];

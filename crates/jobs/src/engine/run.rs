@@ -61,12 +61,18 @@ fn leave(shared: &Shared, id: JobId, outcome: Outcome) {
     match outcome {
         Outcome::Left => {}
         Outcome::ResourceDown => {
-            let failures = inner.failures.entry(resource).or_default();
-            *failures = failures.saturating_add(1);
-            let pause = shared.kinds[placement.kind].limits().retry.pause(*failures);
-            let until = now.after(pause);
-            let pool = inner.queue.hold(placement.kind, &placement.resource, until);
-            inner.held.insert((until, pool));
+            // Jobs that ran at the same time report the same outage: it counts once.
+            if !inner
+                .queue
+                .is_held(placement.kind, &placement.resource, now)
+            {
+                let failures = inner.failures.entry(resource).or_default();
+                *failures = failures.saturating_add(1);
+                let pause = shared.kinds[placement.kind].limits().retry.pause(*failures);
+                let until = now.after(pause);
+                let pool = inner.queue.hold(placement.kind, &placement.resource, until);
+                inner.held.insert((until, pool));
+            }
             inner.put_back(id, State::Queued, shared.kinds.len());
         }
         Outcome::State(state) => {

@@ -115,7 +115,7 @@ async fn a_unique_name_means_one_unfinished_job() {
     assert_eq!(again, both[0], "also after a restart");
     assert_eq!(engine.wait(again).await.unwrap(), Ended::Done);
     let next = engine
-        .submit(named("c", json!({ "one": ["bad"] })))
+        .submit(named("c", json!({ "one": ["bad", "hang"] })))
         .await
         .unwrap();
     assert_ne!(next, both[0]);

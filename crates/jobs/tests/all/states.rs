@@ -169,6 +169,19 @@ async fn a_resource_that_is_down_delays_its_jobs_and_costs_no_attempts() {
     assert_eq!(bench.engine.show(first).await.unwrap().attempts, 0);
 }
 
+/// Two jobs that run at the same time report one outage: the pause is the first, not the second.
+#[tokio::test(start_paused = true)]
+async fn an_outage_counts_once_for_all_jobs_that_notice_it() {
+    let bench = bench().await;
+    let begun = tokio::time::Instant::now();
+    let down = || job("a", json!({ "one": ["down", "ok"] }));
+    let both = bench.engine.submit_all(vec![down(), down()]).await.unwrap();
+    for id in &both {
+        assert_eq!(bench.engine.wait(*id).await.unwrap(), Ended::Done);
+    }
+    assert_eq!(begun.elapsed().as_secs(), LIMITS.retry.first.as_secs());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_queued_and_a_waiting_job_are_cancelled_at_once() {
     let bench = bench().await;
