@@ -37,6 +37,7 @@ mod quantities;
 mod reload;
 mod rxperf;
 mod serve;
+mod server;
 mod service_manager;
 mod session;
 mod settings;
@@ -149,6 +150,8 @@ enum Command {
         after_help = "Examples:\n  cellar osd help                 list the operations\n  cellar osd policy help          list the operations on policies\n  cellar osd list\n  cellar osd serve --help         run a device on a machine of its own"
     )]
     Osd(Words),
+    /// Take a file server out of a cell, or give its place to another machine.
+    Server(server::Options),
     /// Show how a cell is: its servers, partitions, devices and volumes.
     Status(status::Options),
     /// Show the volumes, users and client machines that cause load.
@@ -224,6 +227,7 @@ impl Command {
             Self::Fs(_) => return "fs".to_owned(),
             Self::Bos(_) => return "bos".to_owned(),
             Self::Osd(_) => return "osd".to_owned(),
+            Self::Server(server) => return format!("cellar server {}", server.name()),
             Self::Status(_) => "status",
             Self::Check(_) => "check",
             Self::Top(_) => "top",
@@ -257,6 +261,7 @@ impl Command {
                 osd_serve::run(&words.words)
             }
             Self::Osd(words) => block_on(suite::osd::run(words.words)),
+            Self::Server(options) => block_on(server::run(options)),
             Self::Status(options) => block_on(status::run(options)),
             Self::Check(options) => block_on(check::run(options)),
             Self::Top(options) => block_on(top::run(options)),

@@ -20,6 +20,8 @@ use cellar_admin::HostNames;
 use cellar_admin::vos::{Entry, Location, Volumes, site_flags};
 use cellar_wire::ids::{AfsUuid, VolumeId};
 
+pub(crate) use streams::Speaker;
+
 use super::syntax::{CELL_DIRECTORY, DATABASE_SERVER, Invocation};
 use super::{advised, called_server, cell_options, parse, partition};
 use crate::failure::{Failure, Outcome};

@@ -26,6 +26,7 @@ mod osd;
 mod refill;
 mod reload;
 mod serve;
+mod server;
 mod service_manager;
 mod status;
 mod top;

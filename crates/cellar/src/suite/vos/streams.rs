@@ -26,7 +26,7 @@ fn as_file(stream: BorrowedFd<'_>) -> std::io::Result<File> {
 }
 
 /// Prints the messages of a job above its bar.
-pub(super) struct Speaker<'a>(pub(super) &'a Progress);
+pub(crate) struct Speaker<'a>(pub(crate) &'a Progress);
 
 impl Watcher for Speaker<'_> {
     fn say(&self, line: &str) {
