@@ -28,7 +28,7 @@ pub use volumes::VolumesStatus;
 
 use crate::error::Error;
 use crate::osd::{Device, Osds};
-use crate::vos::{PartitionSpace, Volumes};
+use crate::vos::{PartitionScrub, PartitionSpace, Volumes};
 
 /// The version of the form of [`CellStatus`]. It grows if a field is renamed or removed.
 pub const SCHEMA: u32 = 1;
@@ -81,6 +81,8 @@ pub enum FindingKind {
     DeviceFull,
     /// Objects of files are missing or damaged, and wait for their repair.
     Degraded,
+    /// The last scrub of a partition found damaged files.
+    ScrubDamage,
     /// A volume cannot be attached.
     VolumeDamaged,
     /// A volume is off line.
@@ -138,6 +140,8 @@ pub struct FileServer {
     pub clock_offset_seconds: Option<i64>,
     /// Its partitions.
     pub partitions: Option<Vec<PartitionSpace>>,
+    /// The scrubs of its partitions; empty for a server that does not report them.
+    pub scrubs: Vec<PartitionScrub>,
     /// Its repair queue; `None` for a server without object storage.
     pub repairs: Option<Repairs>,
 }

@@ -52,7 +52,7 @@ pub use refill::Refilled;
 pub use release::{ReleaseOptions, Released, SiteOutcome};
 pub use replace_server::{ReplaceAction, ReplacePlan};
 pub use restore::{DateChoice, RestoreOptions, Restored, check_restored_name};
-pub use scrub::{Damage, Scrubbed};
+pub use scrub::{Damage, LastScrub, PartitionScrub, Scrubbed};
 pub use servers::Fields;
 pub use sync::{Repair, SyncReport};
 pub use traverse::{PlaceUsage, Scope, SizeClass, Traversable, Traversed};

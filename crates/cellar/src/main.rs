@@ -32,6 +32,7 @@ mod mounted;
 mod osd_serve;
 mod output;
 mod panics;
+mod partition;
 mod progress;
 mod quantities;
 mod reload;
@@ -152,6 +153,8 @@ enum Command {
     Osd(Words),
     /// Take a file server out of a cell, or give its place to another machine.
     Server(server::Options),
+    /// Add, remove and verify partitions of file servers.
+    Partition(partition::Options),
     /// Show how a cell is: its servers, partitions, devices and volumes.
     Status(status::Options),
     /// Show the volumes, users and client machines that cause load.
@@ -228,6 +231,7 @@ impl Command {
             Self::Bos(_) => return "bos".to_owned(),
             Self::Osd(_) => return "osd".to_owned(),
             Self::Server(server) => return format!("cellar server {}", server.name()),
+            Self::Partition(partition) => return format!("cellar partition {}", partition.name()),
             Self::Status(_) => "status",
             Self::Check(_) => "check",
             Self::Top(_) => "top",
@@ -262,6 +266,7 @@ impl Command {
             }
             Self::Osd(words) => block_on(suite::osd::run(words.words)),
             Self::Server(options) => block_on(server::run(options)),
+            Self::Partition(options) => block_on(partition::run(&options)),
             Self::Status(options) => block_on(status::run(options)),
             Self::Check(options) => block_on(check::run(options)),
             Self::Top(options) => block_on(top::run(options)),

@@ -109,10 +109,8 @@ pub(crate) fn roles_of_key(key: &str) -> &'static [Role] {
     match key {
         "transaction-idle" | "repair-after" | "repair-rate" | "collect-every" | "collect-grace"
         | "location" | "owner" => &[Fileserver],
-        "id" | "archive" | "osd-port" | "osds" | "scrub-every" | "scrub-rate" | "retention" => {
-            &[Osds]
-        }
-        "durability" => &[Fileserver, Osds],
+        "id" | "archive" | "osd-port" | "osds" | "retention" => &[Osds],
+        "durability" | "scrub-every" | "scrub-rate" => &[Fileserver, Osds],
         _ => &[Databases, Fileserver, Osds],
     }
 }

@@ -22,6 +22,7 @@ mod progress;
 mod refill;
 mod restore;
 mod scrub;
+mod scrubs;
 mod status;
 mod stream;
 mod transaction;
@@ -35,7 +36,7 @@ use cellar_volume::{Error, nonblocking};
 use cellar_wire::serve::{CallHandler, HandleStream};
 use cellar_wire::{AbortCode, Package, afsvol};
 
-pub(crate) use scrub::Scrubs;
+pub(crate) use scrubs::Scrubs;
 pub(crate) use transaction::Transactions;
 
 use crate::abort_map::{Refusal, store_code};

@@ -7,11 +7,27 @@ use std::time::Duration;
 use cellar_fileobjects::ObjectFigures;
 
 use cellar_wire::afsosd::Repairing;
+use cellar_wire::ids::PartitionId;
 use serde::Serialize;
 
 use crate::host::HostCounts;
 use crate::services::{FileServices, VolumeServices};
 use crate::statistics::{Direction, OperationFigures, TransferFigures};
+
+/// The scrubs of a partition since the start of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrubFigures {
+    /// The partition.
+    pub partition: PartitionId,
+    /// A scrub runs.
+    pub is_running: bool,
+    /// Bytes that the running scrub has verified.
+    pub bytes: u64,
+    /// The end of the last scrub of the whole partition, in seconds since 1970; 0 if none ended.
+    pub ended: u32,
+    /// Damaged files that it found.
+    pub damaged: u64,
+}
 
 /// A snapshot of a file server's counters.
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cellar_fileobjects::ObjectConfig;
 use cellar_rpc::{Connection, Port, Runtime, Service};
@@ -12,7 +13,7 @@ use crate::afsosd::ObjectService;
 use crate::afsvol::VolumeService;
 use crate::audit::Acts;
 use crate::config::Config;
-use crate::figures::Figures;
+use crate::figures::{Figures, ScrubFigures};
 use crate::locations::Locations;
 use crate::protection::Protection;
 use crate::register;
@@ -158,6 +159,21 @@ impl FileServer {
     /// Starts to repair objects and to collect garbage. Only the first call has an effect.
     pub fn keep_objects(&self, runtime: &Runtime, upkeep: crate::Upkeep) {
         self.0.objects.start_upkeep(runtime, upkeep);
+    }
+
+    /// Scrubs each partition at regular intervals on `runtime`: `every` from one start to the next,
+    /// zero for never; `rate` in bytes a second for each partition.
+    pub fn scrub_regularly(&self, runtime: &Runtime, every: Duration, rate: u64) {
+        let volumes = self.0.for_volumes.clone();
+        runtime.spawn(0, move || async move {
+            volumes.scrub_regularly(every, rate).await;
+        });
+    }
+
+    /// The scrubs of the partitions that had one since the start.
+    #[must_use]
+    pub fn scrub_figures(&self) -> Vec<ScrubFigures> {
+        self.0.for_volumes.scrubs.figures()
     }
 
     /// Removes volumes whose creation an earlier run of the server did not finish and no

@@ -51,7 +51,7 @@ pub use cellar_fileobjects::{
     PolicyList, Seal, Upkeep,
 };
 pub use config::{Config, WallClock};
-pub use figures::{CallbackFigures, ContactFigures, Figures, StoreFigures};
+pub use figures::{CallbackFigures, ContactFigures, Figures, ScrubFigures, StoreFigures};
 pub use file_server::FileServer;
 pub use locations::Locations;
 pub use protection::{Cps, Protection, ProtectionError};

@@ -7,7 +7,7 @@
 
 use cellar_xdr::{AfsString, List};
 
-use crate::ids::{Fid, VolumeId};
+use crate::ids::{AfsTime, Fid, VolumeId};
 use crate::package::package;
 
 mod constants;
@@ -148,4 +148,12 @@ package! {
     /// Cellar extension: returns the volumes, users or client machines (`LOAD_*`) with the most
     /// calls of clients. For superusers. Other values of `kind`: EINVAL.
     1128614919 GetLoad { kind: u32 } -> GetLoadReply { entries: List<LoadEntry, LOAD_ENTRIES_MAX> };
+    /// Cellar extension: returns the progress of the scrub of a partition, and the result of the
+    /// last one since the start of the server. `every`: seconds between regular scrubs, 0 for none.
+    /// `started`: the start of the running or the last scrub. `ended`: the end of the last, 0 for
+    /// none; `partial` and `last` belong to it. For every caller.
+    1128614920 ScrubStatus { partition: i32 } -> ScrubStatusReply {
+        every: u32, rate_kib: u32, running: bool, started: AfsTime, progress: ScrubProgress,
+        ended: AfsTime, partial: bool, last: ScrubProgress
+    };
 }

@@ -85,6 +85,19 @@ impl CellStatus {
                     );
                 }
             }
+            for scrub in &server.scrubs {
+                if let Some(last) = &scrub.last
+                    && last.damaged > 0
+                {
+                    let text = format!(
+                        "the last scrub of {} of {name} found {} damaged files; 'cellar vos scrub {name} {0} -refill' \
+                         names and restores them",
+                        scrub.partition, last.damaged
+                    );
+                    let subject = format!("{name} {}", scrub.partition);
+                    add(FindingKind::ScrubDamage, subject, text);
+                }
+            }
             if let Some(repairs) = server.repairs
                 && repairs.waiting + repairs.running > 0
             {

@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use super::volumes::{Found, examine};
 use super::{FileServer, Limits, Repairs, version_of};
 use crate::error::{Error, Result};
-use crate::vos::{PartitionSpace, ServerAddresses, Volumes};
+use crate::vos::{PartitionScrub, PartitionSpace, ServerAddresses, Volumes};
 
 /// A server's volumes, for the questions below.
 pub(super) struct VolumeServer<'a> {
@@ -81,6 +81,7 @@ async fn ask_one(
         uptime_seconds: None,
         clock_offset_seconds: None,
         partitions: None,
+        scrubs: Vec::new(),
         repairs: None,
     };
     // Both servers are asked at all addresses at once, so a dead machine costs one time limit.
@@ -125,15 +126,17 @@ async fn ask_one(
             // OpenAFS's volume server waits for its file server.
             asked.limits.listing = limits.answer;
         }
-        Some(partitions(&asked, ids).await)
+        let scrubs = scrubs(&asked, &ids);
+        Some(join(scrubs, partitions(&asked, ids.clone())).await)
     };
     let ((version, repairs), found) = join(of_file_server, of_volume_server).await;
     server.version = version;
     server.repairs = repairs;
-    let Some((partitions, found)) = found else {
+    let Some((scrubs, (partitions, found))) = found else {
         return (server, Found::default());
     };
     server.partitions = Some(partitions);
+    server.scrubs = scrubs;
     (server, found)
 }
 
@@ -202,6 +205,19 @@ async fn repairs(server: &VolumeServer<'_>) -> Option<Repairs> {
         running: status.running,
         failed: status.failed,
     })
+}
+
+/// The scrubs of the partitions, as far as the server reports them.
+async fn scrubs(server: &VolumeServer<'_>, ids: &PartitionIds) -> Vec<PartitionScrub> {
+    let connection = server.volumes();
+    let asked = ids.iter().flatten().map(async |id| {
+        let arguments = afsvol::ScrubStatus {
+            partition: id.number(),
+        };
+        let reply = server.call(&connection, &arguments).await.ok()?;
+        Some(PartitionScrub::of(*id, &reply))
+    });
+    join_all(asked).await.into_iter().flatten().collect()
 }
 
 /// The partitions of a volume server with their volumes.

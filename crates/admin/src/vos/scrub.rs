@@ -5,9 +5,9 @@
 
 use cellar_rpc::OutgoingCall;
 use cellar_wire::afsvol::{
-    self, SCRUB_DAMAGE, SCRUB_END, SCRUB_PROGRESS, ScrubDamage, ScrubProgress,
+    self, SCRUB_DAMAGE, SCRUB_END, SCRUB_PROGRESS, ScrubDamage, ScrubProgress, ScrubStatusReply,
 };
-use cellar_wire::ids::VolumeId;
+use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
 use serde::Serialize;
 
 use super::job::JobContext;
@@ -55,7 +55,85 @@ pub struct Scrubbed {
     pub partial: bool,
 }
 
+/// The scrubs of a partition since the start of its server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PartitionScrub {
+    /// The partition.
+    #[serde(serialize_with = "crate::json::display")]
+    pub partition: PartitionId,
+    /// Seconds between two regular scrubs; 0 for none.
+    pub every_seconds: u32,
+    /// The rate of the regular scrubs, in KiB a second.
+    pub rate_kib: u32,
+    /// A scrub runs.
+    pub running: bool,
+    /// The start of the running or the last scrub.
+    #[serde(serialize_with = "crate::json::time")]
+    pub started: AfsTime,
+    /// Number of bytes that the running scrub has verified.
+    pub bytes: u64,
+    /// Number of volumes that the running scrub has verified.
+    pub volumes: u64,
+    /// Number of volumes that it verifies.
+    pub volumes_total: u64,
+    /// The result of the last scrub of the whole partition.
+    pub last: Option<LastScrub>,
+}
+
+/// The result of a scrub.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LastScrub {
+    /// Its end.
+    #[serde(serialize_with = "crate::json::time")]
+    pub ended: AfsTime,
+    /// It ended before everything was verified.
+    pub partial: bool,
+    /// Number of verified volumes.
+    pub volumes: u64,
+    /// Number of verified bytes.
+    pub bytes: u64,
+    /// Number of damaged files.
+    pub damaged: u64,
+}
+
+impl PartitionScrub {
+    /// The reply of a server.
+    pub(crate) fn of(partition: PartitionId, reply: &ScrubStatusReply) -> Self {
+        let last = (reply.ended.0 != 0).then_some(LastScrub {
+            ended: reply.ended,
+            partial: reply.partial,
+            volumes: reply.last.volumes,
+            bytes: reply.last.bytes,
+            damaged: reply.last.damaged,
+        });
+        Self {
+            partition,
+            every_seconds: reply.every,
+            rate_kib: reply.rate_kib,
+            running: reply.running,
+            started: reply.started,
+            bytes: reply.progress.bytes,
+            volumes: reply.progress.volumes,
+            volumes_total: reply.progress.volumes_total,
+            last,
+        }
+    }
+}
+
 impl Volumes<'_> {
+    /// The scrubs of a partition since the start of its server.
+    ///
+    /// # Errors
+    /// There is no such partition, or the server is not Cellar's or does not answer.
+    pub async fn scrub_status(&self, at: Location) -> Result<PartitionScrub> {
+        let arguments = afsvol::ScrubStatus {
+            partition: at.partition.number(),
+        };
+        let what = format!("cannot ask for the scrubs of {at}");
+        let reply = self.server(at.server.into(), &arguments, &what).await?;
+        Ok(PartitionScrub::of(at.partition, &reply))
+    }
+
     /// Verifies a volume, or with id 0 every volume of a partition, at up to `rate_kib` KiB per
     /// second (0: as fast as possible). `seen` receives the number of bytes read so far.
     ///

@@ -20,6 +20,7 @@ use cellar_admin::HostNames;
 use cellar_admin::vos::{Entry, Location, Volumes, site_flags};
 use cellar_wire::ids::{AfsUuid, VolumeId};
 
+pub(crate) use jobs::run as run_job;
 pub(crate) use streams::Speaker;
 
 use super::syntax::{CELL_DIRECTORY, DATABASE_SERVER, Invocation};

@@ -31,6 +31,7 @@ impl Pages for Parts {
             transport::add(&mut snapshot, &self.ports).await;
             if let Some(fileserver) = &self.fileserver {
                 files::add(&mut snapshot, &fileserver.figures());
+                stores::add_scrubs(&mut snapshot, &fileserver.scrub_figures());
             }
             stores::add_partitions(&mut snapshot, &self.partitions);
             if let Some(probes) = &self.probes {

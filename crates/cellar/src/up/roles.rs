@@ -19,7 +19,7 @@ use super::parts::Parts;
 use super::probe::Probes;
 use super::statistics::Statistics;
 use super::trust::Trust;
-use super::upkeep::FileServerUpkeep;
+use super::upkeep::{FileServerUpkeep, Scrubbing};
 use super::{Options, banner, bootstrap, osds, partitions, pieces, wall_clock};
 use crate::cell_directory::{CellDirectory, Identity, Used};
 use crate::failure::{Failure, Outcome};
@@ -38,6 +38,7 @@ pub(super) struct Roles {
     keys: Arc<CapabilityKeys>,
     transaction_idle: Duration,
     keeping: FileServerUpkeep,
+    scrubbing: Scrubbing,
     /// The addresses that are registered.
     addresses: Vec<IpAddr>,
     runtime: Runtime,
@@ -109,6 +110,7 @@ impl Roles {
             keys,
             transaction_idle: Duration::from_secs(options.transaction_idle),
             keeping: options.keeping,
+            scrubbing: options.scrubbing,
             trust,
             partitions,
             addresses,
@@ -259,6 +261,8 @@ struct FileServices {
     volumes: Arc<dyn Service>,
     /// The background work on objects.
     upkeep: Upkeep,
+    /// The regular scrubs of the partitions.
+    scrubbing: Scrubbing,
 }
 
 impl Services {
@@ -299,6 +303,7 @@ impl Services {
                 objects: fileserver.object_service(),
                 volumes: fileserver.volume_service(),
                 upkeep: roles.keeping.upkeep(servers),
+                scrubbing: roles.scrubbing,
             })
         });
         Ok(Self {
@@ -353,6 +358,7 @@ impl Services {
                 files.server.start(runtime, &port);
                 osds::use_objects(&files.server, runtime, &port, identity, &self.keys);
                 files.server.keep_objects(runtime, files.upkeep.clone());
+                files.scrubbing.start(&files.server, runtime);
             }
             if let Some((server, _)) = self.osds.as_ref().filter(|_| name == "objects") {
                 server.start(runtime, &port);

@@ -1,10 +1,12 @@
-//! Background upkeep of objects and its intervals: options of `cellar up` and `cellar osd serve`.
+//! Background upkeep of partitions and objects, and its intervals: options of `cellar up` and
+//! `cellar osd serve`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellar_fileserver::{CellServers, Upkeep};
+use cellar_fileserver::{CellServers, FileServer, Upkeep};
 use cellar_osd::Config;
+use cellar_rpc::Runtime;
 
 use crate::quantities;
 
@@ -40,14 +42,14 @@ impl FileServerUpkeep {
     }
 }
 
-/// The upkeep by an object storage server.
+/// The scrubs of partitions and devices, and removed objects.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Scrubbing {
-    /// Interval of scrubs, which read and verify everything on the devices; 0: only 'cellar osd
-    /// scrub' does it.
+    /// Interval of scrubs, which read and verify everything on the partitions and devices; 0: only
+    /// 'cellar partition scrub' and 'cellar osd scrub' do it.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = quantities::time_option)]
     scrub_every: Duration,
-    /// Largest rate at which a scrub reads each device, in MiB a second.
+    /// Largest rate at which a scrub reads each partition and device, in MiB a second.
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     scrub_rate: u32,
     /// How long a device with '-dont_unlink' keeps removed objects; less when the device is full.
@@ -56,6 +58,11 @@ pub(crate) struct Scrubbing {
 }
 
 impl Scrubbing {
+    /// Starts the regular scrubs of a file server's partitions.
+    pub(super) fn start(&self, fileserver: &FileServer, runtime: &Runtime) {
+        fileserver.scrub_regularly(runtime, self.scrub_every, mib(self.scrub_rate));
+    }
+
     /// Enters the options into the settings of a server.
     pub(crate) fn set(&self, config: &mut Config) {
         config.scrub_interval = self.scrub_every;

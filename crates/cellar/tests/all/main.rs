@@ -23,6 +23,7 @@ mod objects_devices;
 mod objects_upkeep;
 mod objects_volumes;
 mod osd;
+mod partition;
 mod refill;
 mod reload;
 mod serve;

@@ -5,7 +5,6 @@
 //! ends when its caller hangs up. Progress reports are dropped when the caller is slow.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use bytes::{BufMut, BytesMut};
 use cellar_rpc::IncomingCall;
@@ -17,47 +16,16 @@ use cellar_wire::afsvol::{
 use cellar_wire::ids::PartitionId;
 use cellar_wire::serve::HandleStream;
 use cellar_wire::{AbortCode, AfsString, Encode, Encoder, List};
-use hashbrown::HashSet;
-use parking_lot::Mutex;
 use tokio::sync::mpsc;
-use tracing::{info, warn};
 
 use super::VolumeService;
 use super::list::partition_of;
+use super::scrubs::{Scrubs, log};
 use super::{code, superuser};
 use crate::audit;
-use crate::services::VolumeServices;
 
 /// Records of progress that wait to be sent.
 const QUEUE: usize = 4;
-
-/// The partitions that are being scrubbed.
-#[derive(Default)]
-pub(crate) struct Scrubs(Mutex<HashSet<PartitionId>>);
-
-/// Marks a partition as being scrubbed while it exists.
-struct Scrubbing {
-    services: Arc<VolumeServices>,
-    place: PartitionId,
-}
-
-impl Scrubbing {
-    fn begin(services: &Arc<VolumeServices>, place: PartitionId) -> Result<Self, AbortCode> {
-        if !services.scrubs.0.lock().insert(place) {
-            return Err(AbortCode::VOLSERVOLBUSY);
-        }
-        Ok(Self {
-            services: services.clone(),
-            place,
-        })
-    }
-}
-
-impl Drop for Scrubbing {
-    fn drop(&mut self) {
-        self.services.scrubs.0.lock().remove(&self.place);
-    }
-}
 
 impl HandleStream<Scrub, IncomingCall> for VolumeService {
     async fn handle_stream(
@@ -75,13 +43,13 @@ impl HandleStream<Scrub, IncomingCall> for VolumeService {
         audit::add_detail("partition", partition);
         audit::add_detail("volume", volume);
         let (place, partition) = partition_of(&services.volumes, partition)?;
-        let scrubbing = Scrubbing::begin(services, place)?;
+        let scrubbing = Scrubs::begin(services, place)?;
         let rate = u64::from(rate_kib) * 1024;
         let (sender, mut progress) = mpsc::channel(QUEUE);
         let stopping = services.stopping.clone();
         let work = cellar_rpc::blocking(move || {
-            let _scrubbing = scrubbing;
             let mut tell = |sent: &cellar_volume::ScrubProgress| {
+                scrubbing.progress(*sent);
                 let gone = matches!(
                     sender.try_send(*sent),
                     Err(mpsc::error::TrySendError::Closed(_))
@@ -93,7 +61,11 @@ impl HandleStream<Scrub, IncomingCall> for VolumeService {
                 }
             };
             let report = if volume.0 == 0 {
-                partition.scrub(rate, &mut tell)
+                let report = partition.scrub(rate, &mut tell);
+                if let Ok(report) = &report {
+                    scrubbing.end(report);
+                }
+                report
             } else {
                 match partition.volume(volume) {
                     Ok(Some(volume)) => volume.scrub(rate, &mut tell),
@@ -128,12 +100,10 @@ async fn finish(
     place: PartitionId,
     report: &ScrubReport,
 ) -> Result<ScrubReply, AbortCode> {
+    log(place, report);
     for damage in &report.damaged {
-        let Damage { fid, cause, .. } = damage;
-        warn!(%fid, partition = %place, cause, "damaged");
         call.write(record(SCRUB_DAMAGE, &described(damage))).await?;
     }
-    info!(partition = %place, progress = ?report.progress, partial = report.is_partial, "scrubbed");
     let last = record(SCRUB_PROGRESS, &shown(report.progress));
     call.write(last).await?;
     call.reply(&SCRUB_END);
@@ -149,7 +119,7 @@ fn record(kind: u32, record: &impl Encode) -> bytes::Bytes {
     bytes.freeze()
 }
 
-fn shown(progress: cellar_volume::ScrubProgress) -> ScrubProgress {
+pub(super) fn shown(progress: cellar_volume::ScrubProgress) -> ScrubProgress {
     ScrubProgress {
         volumes: progress.volumes,
         volumes_total: progress.volumes_total,

@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const PACKET: u64 = 1412;
 
 /// Runs a job to its end, or until Ctrl-C has been pressed twice.
-pub(super) async fn run<T>(
+pub(crate) async fn run<T>(
     watcher: &dyn Watcher,
     job: impl AsyncFnOnce(JobContext<'_>) -> cellar_admin::Result<T>,
 ) -> Outcome<T> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cellar_fileserver::ScrubFigures;
 use cellar_osd::{DeviceFigures, OsdServer};
 use cellar_volume::{Counters, Partition};
 use cellar_wire::ids::PartitionId;
@@ -53,6 +54,46 @@ pub(super) fn add_partitions(
                 .sample([("partition", &name)], value);
         }
         add_engine(snapshot, &name, &partition.counters());
+    }
+}
+
+/// Adds the scrubs of the partitions.
+pub(super) fn add_scrubs(snapshot: &mut Snapshot, scrubs: &[ScrubFigures]) {
+    for scrub in scrubs {
+        let ScrubFigures {
+            partition,
+            is_running,
+            bytes,
+            ended,
+            damaged,
+        } = *scrub;
+        let name = partition.to_string();
+        for (metric, help, value) in [
+            (
+                "cellar_partition_scrub_running",
+                "1 while a scrub verifies the partition",
+                u64::from(is_running),
+            ),
+            (
+                "cellar_partition_scrub_verified_bytes",
+                "Bytes that the running scrub has verified",
+                bytes,
+            ),
+            (
+                "cellar_partition_scrub_ended_timestamp_seconds",
+                "End of the last scrub since the start, in seconds since 1970; 0 for none",
+                u64::from(ended),
+            ),
+            (
+                "cellar_partition_scrub_damaged_files",
+                "Damaged files that the last scrub found",
+                damaged,
+            ),
+        ] {
+            snapshot
+                .gauges(metric, help)
+                .sample([("partition", &name)], value);
+        }
     }
 }
 
