@@ -36,6 +36,7 @@ mod partition;
 mod progress;
 mod quantities;
 mod reload;
+mod restart;
 mod rxperf;
 mod serve;
 mod server;

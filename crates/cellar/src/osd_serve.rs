@@ -24,6 +24,7 @@ use crate::daemon::{self, Daemon, Phase};
 use crate::failure::{Failure, Outcome};
 use crate::last_start::LastStart;
 use crate::reload::Reloader;
+use crate::restart::Restart;
 use crate::service_manager::{self, Announced};
 use crate::stop_signals::StopSignals;
 use crate::up::parts::Parts;
@@ -256,10 +257,11 @@ pub(crate) fn serve(mut options: Options) -> Outcome {
     println!("Ctrl-C stops it; the same command without --join starts it again.");
     let announced = Announced::ready(vec![port]);
     let mut reloader = Reloader::new(crate::values_of_keys);
-    let signal = signals.wait(|| {
+    // No overseer is in this process, so none asks for a restart.
+    let end = signals.wait(&Restart::default(), || {
         service_manager::reload(|| reloader.reload(metrics.as_ref()));
     });
-    tracing::info!(signal, "stopping");
+    tracing::info!(?end, "stopping");
     announced.stopping();
     drop(metrics);
     runtime.shutdown();

@@ -5,6 +5,7 @@
 //! | `READY=1` | the daemon serves |
 //! | `WATCHDOG=1` | twice in each `WatchdogSec=`, while every network thread answers |
 //! | `RELOADING=1` | the daemon reads its configuration again; `READY=1` follows |
+//! | `RELOADING=1` | a restart begins in the same process; `READY=1` of the new start follows |
 //! | `STOPPING=1` | a clean stop begins |
 //!
 //! Without a service manager (`NOTIFY_SOCKET` is not set) there are no messages. A message that
@@ -52,6 +53,15 @@ impl Announced {
         tell(&[NotifyState::Ready]);
         let running = sd_notify::watchdog_enabled().and_then(|limit| prove_life(ports, limit / 2));
         Self { _running: running }
+    }
+
+    /// Tells that the server restarts in this process. After `STOPPING=1` the service manager would
+    /// wait for the end of the process.
+    pub(crate) fn restarting(self) {
+        match NotifyState::monotonic_usec_now() {
+            Ok(now) => tell(&[NotifyState::Reloading, now]),
+            Err(cause) => tracing::warn!(%cause, "the service manager cannot be told of a restart"),
+        }
     }
 
     /// Tells that a clean stop begins. The proofs of life end: a stop has a time limit of its own.

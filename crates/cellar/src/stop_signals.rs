@@ -2,6 +2,8 @@
 //! server with a terminal ends too, because SIGHUP means that the terminal was closed. A server
 //! without a terminal reads its configuration again.
 //!
+//! `bos restart` ends a server too, which then starts again ([`crate::restart`]).
+//!
 //! A program listens before it announces that it serves. Between the two, a signal would end it
 //! without a clean stop. A shell starts background jobs with SIGINT ignored, so that signal would
 //! be lost.
@@ -9,6 +11,7 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Outcome;
+use crate::restart::Restart;
 
 /// The signals that end a server without a runtime of its own.
 pub(crate) struct StopSignals {
@@ -21,11 +24,19 @@ pub(crate) struct StopSignals {
     has_terminal: bool,
 }
 
-/// A signal to a server.
+/// A signal or request to a server.
 enum Event {
     Reload,
-    /// The name of the signal.
-    Stop(&'static str),
+    End(End),
+}
+
+/// The cause of a server's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// A signal, by name.
+    Signal(&'static str),
+    /// A superuser asked for a restart.
+    Restart,
 }
 
 impl StopSignals {
@@ -54,23 +65,23 @@ impl StopSignals {
         })
     }
 
-    /// Waits for a signal that ends the server, and returns its name. After that, the next such
-    /// signal ends the process at once. Until then, each SIGHUP calls `reload`.
-    pub(crate) fn wait(mut self, mut reload: impl FnMut()) -> &'static str {
-        let name = loop {
-            match self.next() {
+    /// Waits for a signal or a request that ends the server. After that, the next such signal ends
+    /// the process at once. Until then, each SIGHUP calls `reload`.
+    pub(crate) fn wait(mut self, restart: &Restart, mut reload: impl FnMut()) -> End {
+        let end = loop {
+            match self.next(Some(restart)) {
                 Event::Reload => reload(),
-                Event::Stop(name) => break name,
+                Event::End(end) => break end,
             }
         };
         std::thread::spawn(move || {
-            while matches!(self.next(), Event::Reload) {}
+            while matches!(self.next(None), Event::Reload) {}
             std::process::exit(130);
         });
-        name
+        end
     }
 
-    fn next(&mut self) -> Event {
+    fn next(&mut self, restart: Option<&Restart>) -> Event {
         let Self {
             runtime,
             interrupt,
@@ -80,14 +91,23 @@ impl StopSignals {
         } = self;
         runtime.block_on(async {
             tokio::select! {
-                _ = interrupt.recv() => Event::Stop("interrupt"),
-                _ = terminate.recv() => Event::Stop("terminate"),
+                _ = interrupt.recv() => Event::End(End::Signal("interrupt")),
+                _ = terminate.recv() => Event::End(End::Signal("terminate")),
                 () = hung_up(hangup) => match has_terminal {
-                    true => Event::Stop("hangup"),
+                    true => Event::End(End::Signal("hangup")),
                     false => Event::Reload,
                 },
+                () = asked(restart) => Event::End(End::Restart),
             }
         })
+    }
+}
+
+/// Waits for the request of a restart, if there may be one.
+async fn asked(restart: Option<&Restart>) {
+    match restart {
+        Some(restart) => restart.asked().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -12,6 +12,7 @@
 //!    the cell.
 //! 6. A signal ends it: the ports close, callback state is saved, then partitions and databases are
 //!    closed. A second signal ends it at once, which loses nothing that was acknowledged.
+//! 7. `bos restart` ends it in the same way; then the program starts again in the same process.
 
 pub(crate) mod addresses;
 pub(crate) mod banner;
@@ -45,14 +46,16 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::cell_directory::{CellDirectory, Identity, Part};
+use crate::daemon::Daemon;
 use crate::default_directory;
 use crate::failure::{Failure, Outcome};
 use crate::last_start::LastStart;
 use crate::osd_serve;
 use crate::reload::Reloader;
+use crate::restart;
 use crate::serve::{self, Role};
 use crate::service_manager::{self, Announced};
-use crate::stop_signals::StopSignals;
+use crate::stop_signals::{End, StopSignals};
 
 // A later option overrides an earlier one: the words of a configuration file come first.
 #[derive(Debug, clap::Args)]
@@ -242,7 +245,8 @@ pub(crate) fn run(mut options: Options) -> Outcome {
         ))
     })?;
     narrow::directory(&directory)?;
-    let _lock = lock::take(&directory.lock_file())?;
+    let program = restart::program()?;
+    let lock = lock::take(&directory.lock_file())?;
     narrow::contents(&directory)?;
     options.damaged.check(directory.path())?;
     let known = directory.identity()?;
@@ -285,6 +289,7 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     }
     let without_realm = roles.trust.is_alone();
     let held = roles.held();
+    let restart = roles.restart.clone();
     let running = roles.start(&directory, &identity, metrics.is_some())?;
     let metrics = metrics
         .map(|place| place.serve(running.pages()))
@@ -311,18 +316,30 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     }
     let announced = Announced::ready(running.ports());
     let mut reloader = Reloader::new(crate::values_of_keys);
-    let signal = signals.wait(|| {
+    let end = signals.wait(&restart, || {
         service_manager::reload(|| {
             reloader.reload(metrics.as_ref());
             join::note_moved_databases(&directory.server_etc(), &identity);
         });
     });
-    tracing::info!(signal, "stopping");
-    announced.stopping();
+    match end {
+        End::Signal(signal) => {
+            tracing::info!(signal, "stopping");
+            announced.stopping();
+        }
+        End::Restart => {
+            tracing::info!("restarting, as 'bos restart' asked");
+            announced.restarting();
+        }
+    }
     drop(metrics);
     running.stop()?;
     tracing::info!("stopped");
-    Ok(())
+    drop(lock);
+    match end {
+        End::Signal(_) => Ok(()),
+        End::Restart => Err(restart::run(&program, &crate::command_of(Daemon::Up))),
+    }
 }
 
 #[cfg(test)]

@@ -122,15 +122,14 @@ impl Act<'_> {
     /// reason.
     fn inapplicable(&self) -> Option<(AbortCode, &'static str)> {
         Some(match self {
-            Self::Stop(_)
-            | Self::StopForNow(_)
-            | Self::Restart(_)
-            | Self::StopAll
-            | Self::RestartAll
-            | Self::RestartOverseer => (
+            Self::Stop(_) | Self::StopForNow(_) | Self::StopAll => (
                 AbortCode::BZBUSY,
-                "A Cellar server runs all its roles in one process. Its service manager stops and restarts it \
-                 ('systemctl restart cellar' on that machine)",
+                "A Cellar server runs all its roles in one process, and no call could start them again. 'bos restart' \
+                 restarts the process; 'systemctl stop cellar' on that machine stops it",
+            ),
+            Self::Restart(_) | Self::RestartAll | Self::RestartOverseer => (
+                AbortCode::BZBUSY,
+                "The server is of an older release of Cellar: 'systemctl restart cellar' on that machine restarts it",
             ),
             Self::Create { .. }
             | Self::Delete(_)

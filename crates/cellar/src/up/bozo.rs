@@ -1,7 +1,8 @@
 //! The overseer of the roles of this process: answers the calls of `bos`.
 //!
 //! The roles start and stop with the process, so they cannot be installed, started or stopped one
-//! by one. All calls that only read are answered; `administer` has the calls of superusers.
+//! by one. A restart of any role restarts all ([`crate::restart`]). All calls that only read are
+//! answered; `administer` has the calls of superusers.
 
 mod administer;
 mod audited;
@@ -17,6 +18,8 @@ use cellar_wire::bozo::{self, *};
 use cellar_wire::ids::AfsTime;
 use cellar_wire::package::Package;
 use cellar_wire::serve::{CallHandler, Handle};
+
+use crate::restart::Restart;
 
 /// The parameter number of GetInstanceParm for the notifier.
 const NOTIFIER: i32 = 999;
@@ -70,6 +73,8 @@ pub(super) struct Overseer {
     logs: Vec<(&'static str, PathBuf)>,
     /// The file whose date is the date of the keys.
     key_file: PathBuf,
+    /// Receives requests for a restart.
+    restart: Restart,
 }
 
 impl Overseer {
@@ -91,12 +96,19 @@ impl Overseer {
             audit,
             logs: Vec::new(),
             key_file,
+            restart: Restart::default(),
         }
     }
 
     /// Adds a log that superusers may read under this name.
     pub(super) fn with_log(mut self, name: &'static str, path: PathBuf) -> Self {
         self.logs.push((name, path));
+        self
+    }
+
+    /// Sets the receiver of requests for a restart.
+    pub(super) fn restarted_by(mut self, restart: Restart) -> Self {
+        self.restart = restart;
         self
     }
 

@@ -24,6 +24,7 @@ use super::{Options, banner, bootstrap, osds, partitions, pieces, wall_clock};
 use crate::cell_directory::{CellDirectory, Identity, Used};
 use crate::failure::{Failure, Outcome};
 use crate::metrics::Pages;
+use crate::restart::Restart;
 use crate::serve::Role;
 
 /// The security class of Kerberos tickets, in Rx.
@@ -41,6 +42,8 @@ pub(super) struct Roles {
     scrubbing: Scrubbing,
     /// The addresses that are registered.
     addresses: Vec<IpAddr>,
+    /// Requests of superusers for a restart.
+    pub(super) restart: Restart,
     runtime: Runtime,
 }
 
@@ -114,6 +117,7 @@ impl Roles {
             trust,
             partitions,
             addresses,
+            restart: Restart::default(),
             runtime,
         })
     }
@@ -308,7 +312,11 @@ impl Services {
         });
         Ok(Self {
             files: files.transpose()?,
-            bozo: Arc::new(overseer.with_log("AuditLog", directory.audit_log())),
+            bozo: Arc::new(
+                overseer
+                    .with_log("AuditLog", directory.audit_log())
+                    .restarted_by(roles.restart.clone()),
+            ),
             keys: roles.keys.clone(),
             osds: osds.map(|server| (server.clone(), server.service())),
             databases,

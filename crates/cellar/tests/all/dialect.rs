@@ -106,7 +106,7 @@ fn a_drain_that_cannot_end_says_why() {
 fn bos_says_what_does_not_apply_to_a_cellar_server() {
     let cell = Cell::new();
     let table = [
-        ("bos restart 127.0.0.1 -all", "'systemctl restart cellar'"),
+        ("bos stop 127.0.0.1 fs", "'systemctl stop cellar'"),
         ("bos shutdown 127.0.0.1 fs", "all its roles in one process"),
         (
             "bos create 127.0.0.1 x simple /bin/true",

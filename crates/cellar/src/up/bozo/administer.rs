@@ -3,7 +3,8 @@
 //! Operations that are not possible are refused with a code that `bos` explains. The code is
 //! BZACCESS where OpenAFS's overseer in restricted mode returns it too (programs, commands,
 //! instances), and for DES keys, which nothing here uses. It is BZBUSY for stopping a role while
-//! the process runs.
+//! the process runs: without the overseer in it, no call could start the role again. A restart of
+//! a role or of the overseer restarts the process, after the reply.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -72,11 +73,19 @@ acts! {
         this.set_status(&asked.instance, asked.status).map(|()| SetTStatusReply {})
     };
     Restart(asked) -> RestartReply => {
-        this.set_status(&asked.instance, GOAL_SHUTDOWN).map(|()| RestartReply {})
+        this.instance(&asked.instance)?;
+        this.restart.ask();
+        Ok(RestartReply {})
     };
     ShutdownAll(_) -> ShutdownAllReply => Err(AbortCode::BZBUSY);
-    RestartAll(_) -> RestartAllReply => Err(AbortCode::BZBUSY);
-    ReBozo(_) -> ReBozoReply => Err(AbortCode::BZBUSY);
+    RestartAll(_) -> RestartAllReply => {
+        this.restart.ask();
+        Ok(RestartAllReply {})
+    };
+    ReBozo(_) -> ReBozoReply => {
+        this.restart.ask();
+        Ok(ReBozoReply {})
+    };
     // All roles run whenever a call is answered.
     StartupAll(_) -> StartupAllReply => Ok(StartupAllReply {});
     WaitAll(_) -> WaitAllReply => Ok(WaitAllReply {});
