@@ -11,6 +11,7 @@ pub mod date;
 mod error;
 pub mod fs;
 mod host_names;
+pub mod hsm;
 mod json;
 pub mod load;
 pub mod osd;

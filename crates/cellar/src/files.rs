@@ -8,6 +8,7 @@ mod df;
 mod du;
 mod find;
 mod glob;
+pub(crate) mod hsm;
 mod ls;
 mod make;
 mod rm;

@@ -122,6 +122,8 @@ enum Command {
     Config(config::Options),
     /// Check, export or import the databases of a stopped cell.
     Db(db::Options),
+    /// Files with copies in archives: copy, wipe, recall, list.
+    Hsm(files::hsm::Options),
     /// Volumes: create, remove, list and examine them (like OpenAFS's vos).
     #[command(
         disable_help_flag = true,
@@ -226,6 +228,7 @@ impl Command {
             Self::Key(_) => "key",
             Self::Config(_) => "config",
             Self::Db(_) => "db",
+            Self::Hsm(_) => "hsm",
             Self::Vos(_) => return "vos".to_owned(),
             Self::Pts(_) => return "pts".to_owned(),
             Self::Fs(_) => return "fs".to_owned(),
@@ -258,6 +261,7 @@ impl Command {
             Self::Key(options) => key::run(options),
             Self::Config(options) => config::run(&options, &command_of(Daemon::Serve)),
             Self::Db(options) => db::run(&options),
+            Self::Hsm(options) => block_on(files::hsm::run(options)),
             Self::Vos(words) => block_on(suite::vos::run(words.words)),
             Self::Pts(words) => block_on(suite::pts::run(words.words)),
             Self::Fs(words) => block_on(suite::fs::run(words.words)),
