@@ -13,10 +13,11 @@ fn status(cell: &Cell) -> (i32, Value) {
     let answer = cell.run(["status", "--json"]);
     let mut status: Value = serde_json::from_str(&answer.out).expect(&answer.err);
     let findings = status["findings"].as_array_mut().expect("findings");
-    let count = findings.len();
+    let is_full = !findings.is_empty();
     findings.retain(|finding| finding["kind"] != "partition-full");
-    if findings.is_empty() && count > 0 {
-        assert_eq!((answer.status, count), (1, 1));
+    // Each server of the test has a partition on this machine's disk.
+    if findings.is_empty() && is_full {
+        assert_eq!(answer.status, 1);
         status["verdict"] = "well".into();
         return (0, status);
     }
@@ -72,6 +73,7 @@ fn a_healthy_cell_is_well_and_the_names_of_the_fields_are_stable() {
         "clock_offset_seconds",
         "partitions",
         "repairs",
+        "scrubs",
     ];
     assert_eq!(names(server), of_server.into());
     let version = server["version"].as_str().expect("a version");
