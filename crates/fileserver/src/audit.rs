@@ -6,6 +6,10 @@
 //! not pass it on, and a call that is no act only pays for an empty note. The note does not follow
 //! work to the threads that may wait: facts known there are noted before or after that work.
 //!
+//! A record is one RPC, as in OpenAFS, since each RPC is allowed or refused by itself. The RPCs of
+//! one `vos` command on a volume are one transaction of this server. Their records carry its number
+//! as `transaction`, from TransCreate or CreateVolume to EndTrans.
+//!
 //! Recorded operations:
 //!
 //! * every change by AFSVol;

@@ -5,9 +5,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use cellar_wire::ids::{AfsTime, AfsUuid, Fid, ViceId, VolumeId};
-use cellar_wire::vl::{NvldbEntry, Site, VldbEntry, VldbUpdateEntry};
+use cellar_wire::vl::{NvldbEntry, Site, SiteUpdate, VldbEntry, VldbUpdateEntry};
 use cellar_wire::{AfsString, List, WordString};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::when;
 
@@ -133,55 +133,64 @@ impl Detail for AfsTime {
 }
 
 impl Detail for VldbUpdateEntry {
-    /// Its form without names is rarely used: by no command of OpenAFS 1.8.
+    /// The fields that `mask` does not name have no meaning, and are shown as they came.
     fn json(&self) -> Value {
-        text(format_args!("{self:?}"))
+        let sites: Vec<_> = self.sites.iter().map(Detail::json).collect();
+        json!({
+            "mask": format!("{:#x}", self.mask),
+            "name": self.name.json(),
+            "read_write_id": self.read_write_id.json(),
+            "read_only_id": self.read_only_id.json(),
+            "backup_id": self.backup_id.json(),
+            "clone_id": self.clone_id.json(),
+            "flags": self.flags,
+            "sites": sites,
+        })
+    }
+}
+
+impl Detail for SiteUpdate {
+    fn json(&self) -> Value {
+        json!({
+            "mask": format!("{:#x}", self.mask),
+            "target_server": self.target_server.address(),
+            "target_partition": self.target_partition,
+            "new_server": self.new_server.address(),
+            "new_partition": self.new_partition,
+            "new_flags": self.new_flags,
+        })
     }
 }
 
 impl Detail for NvldbEntry {
     fn json(&self) -> Value {
-        entry(
-            &self.name.json(),
-            &self.volume_ids,
-            self.clone_id,
-            self.flags,
-            &self.sites,
-        )
+        let ids: Vec<_> = self.volume_ids.iter().map(Detail::json).collect();
+        let sites: Vec<_> = self.sites.iter().map(Detail::json).collect();
+        json!({
+            "name": self.name.json(),
+            "volume_ids": ids,
+            "clone_id": self.clone_id.json(),
+            "flags": self.flags,
+            "sites": sites,
+        })
     }
 }
 
 impl Detail for VldbEntry {
+    /// The old form of an entry is shown as the new one.
     fn json(&self) -> Value {
-        entry(
-            &self.name.json(),
-            &self.volume_ids,
-            self.clone_id,
-            self.flags,
-            &self.sites,
-        )
+        NvldbEntry::from(self.clone()).json()
     }
 }
 
-fn entry(name: &Value, ids: &[VolumeId; 3], clone: VolumeId, flags: u32, sites: &[Site]) -> Value {
-    let sites: Vec<_> = sites
-        .iter()
-        .map(|site| {
-            json!({
-                "server": site.server.address(),
-                "partition": site.partition,
-                "flags": site.flags,
-            })
+impl Detail for Site {
+    fn json(&self) -> Value {
+        json!({
+            "server": self.server.address(),
+            "partition": self.partition,
+            "flags": self.flags,
         })
-        .collect();
-    let ids: Vec<_> = ids.iter().map(Detail::json).collect();
-    let mut object = Map::new();
-    object.insert("name".to_owned(), name.clone());
-    object.insert("volume_ids".to_owned(), ids.into());
-    object.insert("clone_id".to_owned(), clone.json());
-    object.insert("flags".to_owned(), flags.into());
-    object.insert("sites".to_owned(), sites.into());
-    Value::Object(object)
+    }
 }
 
 #[cfg(test)]
@@ -208,5 +217,44 @@ mod tests {
         assert_eq!(details[1], ("server", "192.0.2.1".into()));
         assert_eq!(details[2], ("addrs", json!(["192.0.2.1", "127.0.0.1"])));
         assert_eq!(details[3].1.as_str().map(str::len), Some(512));
+    }
+
+    #[test]
+    fn both_forms_of_an_entry_and_its_update_have_fields() {
+        let site = Site {
+            server: 0xc000_0201,
+            partition: 1,
+            flags: 4,
+        };
+        let old = VldbEntry {
+            name: "vol".try_into().expect("a name"),
+            sites: List::from_iter_cut([site]),
+            volume_ids: [VolumeId(5), VolumeId(6), VolumeId(7)],
+            clone_id: VolumeId(0),
+            flags: 0x1000,
+        };
+        let shown = json!({
+            "name": "vol",
+            "volume_ids": [5, 6, 7],
+            "clone_id": 0,
+            "flags": 0x1000,
+            "sites": [{ "server": "192.0.2.1", "partition": 1, "flags": 4 }],
+        });
+        assert_eq!(old.json(), shown);
+        assert_eq!(NvldbEntry::from(old).json(), shown);
+        let update = VldbUpdateEntry {
+            mask: 0x20,
+            sites: List::from_iter_cut([SiteUpdate {
+                mask: 0x400,
+                target_server: 0xc000_0201,
+                new_server: 0x7f00_0001,
+                ..SiteUpdate::default()
+            }]),
+            ..VldbUpdateEntry::default()
+        };
+        let shown = update.json();
+        assert_eq!(shown["mask"], "0x20");
+        assert_eq!(shown["sites"][0]["target_server"], "192.0.2.1");
+        assert_eq!(shown["sites"][0]["new_server"], "127.0.0.1");
     }
 }

@@ -66,6 +66,7 @@ impl Handle<CreateVolume, IncomingCall> for VolumeService {
         };
         let services = services.clone();
         let trans = on_disk(move || create(&services, partition, wanted)).await?;
+        audit::add_detail("transaction", trans);
         Ok(CreateVolumeReply { volume, trans })
     }
 }

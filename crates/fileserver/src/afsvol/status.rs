@@ -58,6 +58,7 @@ impl Handle<TransCreate, IncomingCall> for VolumeService {
             })
             .await?
         };
+        audit::add_detail("transaction", trans);
         Ok(TransCreateReply { trans })
     }
 }
@@ -71,6 +72,7 @@ impl Handle<EndTrans, IncomingCall> for VolumeService {
         let services = &self.services;
         let EndTrans { trans } = arguments;
         superuser(&services.sessions, call)?;
+        audit::add_detail("transaction", trans);
         if let Ok(transaction) = services.transactions.for_reading(trans) {
             audit::add_detail("volume", transaction.volume);
         }

@@ -266,6 +266,7 @@ impl InUse {
         procedure: &'static str,
     ) -> Result<Self, AbortCode> {
         let entered = Self::enter_unaudited(services, number, procedure)?;
+        audit::add_detail("transaction", number);
         audit::add_detail("volume", entered.id());
         Ok(entered)
     }

@@ -309,6 +309,38 @@ fn administrative_acts_are_written_down() {
     assert!(lines[4]["peer"].is_null());
 }
 
+#[test]
+fn the_records_of_a_volume_transaction_have_its_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("audit.log");
+    let mut cell = Some(Cell::start_with(|config| cellar_fileserver::Config {
+        audit: Audit::open(&log).unwrap(),
+        ..config
+    }));
+    run(async {
+        let cell = cell.take().unwrap();
+        let volumes = cell.admin().await;
+        let made = volumes.call(&new_volume(600_000_001)).await.unwrap();
+        let trans = made.trans;
+        volumes
+            .call(&afsvol::SetFlags { trans, flags: 0 })
+            .await
+            .unwrap();
+        volumes.call(&afsvol::EndTrans { trans }).await.unwrap();
+        cell.runtime.shutdown();
+        drop(cell);
+    });
+    let lines = written(&log, 3);
+    let acts: Vec<_> = lines.iter().map(|line| line["act"].clone()).collect();
+    assert_eq!(acts, ["CreateVolume", "SetFlags", "EndTrans"]);
+    let number = &lines[0]["details"]["transaction"];
+    assert!(number.is_i64(), "{lines:?}");
+    for line in &lines {
+        assert_eq!(&line["details"]["transaction"], number, "{line}");
+        assert_eq!(line["details"]["volume"], 600_000_001, "{line}");
+    }
+}
+
 /// The lines of an audit log, once there are `count`.
 fn written(log: &std::path::Path, count: usize) -> Vec<serde_json::Value> {
     until_some_blocking("the lines", || {
