@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 
+use cellar_wire::AbortCode;
 use cellar_wire::ids::{AfsTime, ViceId, VolumeId};
 use serde::Serializer;
 
@@ -30,6 +31,14 @@ pub(crate) fn vice_id<S: Serializer>(id: &ViceId, s: S) -> Result<S::Ok, S::Erro
 
 pub(crate) fn time<S: Serializer>(time: &AfsTime, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_u32(time.0)
+}
+
+/// The meaning of a return code; null for 0.
+pub(crate) fn code<S: Serializer>(code: &i32, s: S) -> Result<S::Ok, S::Error> {
+    match *code {
+        0 => s.serialize_none(),
+        code => s.collect_str(&AbortCode(code)),
+    }
 }
 
 /// The names of the bits that are set, in the order of `names`. Bits without a name are one

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use cellar_wire::afsvol;
 use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::{Traffic, VolumeInfo, VolumeState, VolumeType, Volumes};
 use crate::date::ctime;
@@ -34,21 +34,59 @@ pub struct Transaction {
     /// Time of its last call.
     #[serde(serialize_with = "crate::json::time")]
     pub active: AfsTime,
-    /// Its return code.
+    /// Its return code; 0 if it has none. In JSON its meaning.
+    #[serde(serialize_with = "crate::json::code")]
     pub return_code: i32,
     /// Its volume.
     #[serde(serialize_with = "crate::json::volume_id")]
     pub volume: VolumeId,
-    /// The volume's partition.
+    /// The volume's partition; in JSON as `/vicepa`.
+    #[serde(serialize_with = "partition_name")]
     pub partition: i32,
-    /// `IT_*`.
+    /// `IT_*`; in JSON their names.
+    #[serde(serialize_with = "attach_names")]
     pub attach_flags: u32,
-    /// `VT_*`.
+    /// `VT_*`; in JSON their names.
+    #[serde(serialize_with = "volume_names")]
     pub volume_flags: u32,
-    /// `TT_*`.
+    /// `TT_*`; in JSON their names.
+    #[serde(serialize_with = "transaction_names")]
     pub transaction_flags: u32,
     /// The last procedure called in it.
     pub procedure: String,
+}
+
+/// A partition as `/vicepa`. A number that no partition has is shown as a number.
+fn partition_text(number: i32) -> String {
+    PartitionId::new(number).map_or_else(|| number.to_string(), |partition| partition.to_string())
+}
+
+fn partition_name<S: Serializer>(number: &i32, s: S) -> std::result::Result<S::Ok, S::Error> {
+    s.serialize_str(&partition_text(*number))
+}
+
+fn attach_names<S: Serializer>(flags: &u32, s: S) -> std::result::Result<S::Ok, S::Error> {
+    const NAMES: [(u32, &str); 5] = [
+        (afsvol::IT_OFFLINE as u32, "offline"),
+        (afsvol::IT_BUSY as u32, "busy"),
+        (afsvol::IT_READ_ONLY as u32, "read_only"),
+        (afsvol::IT_CREATE as u32, "create"),
+        (afsvol::IT_CREATE_VOLUME_ID as u32, "create_volume_id"),
+    ];
+    crate::json::bits(*flags, &NAMES, s)
+}
+
+fn volume_names<S: Serializer>(flags: &u32, s: S) -> std::result::Result<S::Ok, S::Error> {
+    const NAMES: [(u32, &str); 3] = [
+        (afsvol::VT_DELETE_ON_SALVAGE as u32, "delete_on_salvage"),
+        (afsvol::VT_OUT_OF_SERVICE as u32, "out_of_service"),
+        (afsvol::VT_DELETED as u32, "deleted"),
+    ];
+    crate::json::bits(*flags, &NAMES, s)
+}
+
+fn transaction_names<S: Serializer>(flags: &u32, s: S) -> std::result::Result<S::Ok, S::Error> {
+    crate::json::bits(*flags, &[(afsvol::TT_DELETED as u32, "deleted")], s)
 }
 
 impl Transaction {
@@ -85,10 +123,7 @@ impl Transaction {
         if self.transaction_flags & 1 != 0 {
             text.push_str("transactionFlags: delete\n");
         }
-        let partition = PartitionId::new(self.partition).map_or_else(
-            || self.partition.to_string(),
-            |partition| partition.to_string(),
-        );
+        let partition = partition_text(self.partition);
         let _ = writeln!(
             text,
             "volume: {}  partition: {partition}  procedure: {}",
@@ -346,5 +381,35 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("volume: 536870918  partition: /vicepa  procedure: CreateVolume\n"));
+        let json = serde_json::to_value(&transaction).expect("JSON");
+        assert_eq!(
+            json,
+            serde_json::json!({
+                "id": 7,
+                "created": 1_795_257_920,
+                "active": 1_795_257_921,
+                "return_code": null,
+                "volume": 536_870_918,
+                "partition": "/vicepa",
+                "attach_flags": ["offline", "busy"],
+                "volume_flags": [],
+                "transaction_flags": ["deleted"],
+                "procedure": "CreateVolume",
+            })
+        );
+        let failed = Transaction {
+            return_code: 101,
+            partition: 300,
+            volume_flags: 0x12,
+            ..transaction
+        };
+        let json = serde_json::to_value(&failed).expect("JSON");
+        let code = json["return_code"].as_str().expect("text");
+        assert!(code.contains("VSALVAGE"), "{code}");
+        assert_eq!(json["partition"], "300");
+        assert_eq!(
+            json["volume_flags"],
+            serde_json::json!(["out_of_service", "0x10"])
+        );
     }
 }

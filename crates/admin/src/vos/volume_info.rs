@@ -132,7 +132,8 @@ pub struct VolumeInfo {
     pub day_use: u32,
     /// Number of accesses this week.
     pub week_use: u32,
-    /// Flags word.
+    /// Flags word. No bit has a name in AFS, so JSON has a list of hexadecimal numbers.
+    #[serde(serialize_with = "flag_names")]
     pub flags: u32,
     /// Number of changes of the volume.
     pub update_counter: u32,
@@ -141,6 +142,10 @@ pub struct VolumeInfo {
     /// Only in the extended form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic: Option<Traffic>,
+}
+
+fn flag_names<S: serde::Serializer>(flags: &u32, s: S) -> Result<S::Ok, S::Error> {
+    crate::json::bits(*flags, &[], s)
 }
 
 /// The place of a volume.
@@ -477,6 +482,15 @@ mod tests {
             ..volume
         };
         assert_eq!(busy.line(), "**** Volume 536870947 is busy ****\n");
+    }
+
+    #[test]
+    fn flags_are_no_bare_number_in_json() {
+        let mut volume = vol_two();
+        let flags = |volume: &VolumeInfo| serde_json::json!(volume)["flags"].clone();
+        assert_eq!(flags(&volume), serde_json::json!([]));
+        volume.flags = 0x11;
+        assert_eq!(flags(&volume), serde_json::json!(["0x11"]));
     }
 
     #[test]
