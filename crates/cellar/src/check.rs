@@ -6,6 +6,7 @@
 //! opened, and a running server is not disturbed.
 
 mod directory;
+mod kdc_clock;
 mod keys;
 mod machine;
 mod network;

@@ -3,15 +3,18 @@
 //! The programs know every kind of credential cache and every way of authentication (passwords,
 //! smart cards, one-time codes). They read the configuration of the site (decision 0009).
 //!
-//! Only four parts of their output are parsed. These have not changed in twenty years:
+//! Only five parts of their output are parsed. The first four have not changed in twenty years:
 //!
 //! 1. the name of the cache in the first line of `klist`;
 //! 2. the name of the cache in the error message of `klist` if the cache does not exist;
 //! 3. the services in the list of `klist`;
-//! 4. the principals of a keytab.
+//! 4. the principals of a keytab;
+//! 5. the address of the KDC in the trace of `kinit` (`KRB5_TRACE`, MIT 1.9 and later).
 //!
 //! Tickets are read from a cache of kind FILE. `kvno --cached-only --out-cache` copies one ticket
 //! into such a file, from a cache of any kind (MIT 1.19 and later).
+
+mod kdc;
 
 use std::ffi::OsStr;
 use std::hash::{Hash, Hasher};
@@ -25,6 +28,8 @@ use tokio::process::Command;
 
 use crate::Error;
 use crate::principal::KerberosPrincipal;
+
+pub use kdc::{KdcAnswer, ask_kdc};
 
 /// The time limit of a program that calls the KDC. MIT's library gives up the silent KDCs of a
 /// realm earlier.
@@ -276,56 +281,6 @@ pub async fn kinit_with_keytab(
     command.arg("-k").arg("-t").arg(keytab);
     command.args(options).arg(principal);
     run("kinit", command, KDC_TIME).await.map(drop)
-}
-
-/// The answer of a realm's KDC about a principal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KdcAnswer {
-    /// A KDC answers and has the principal.
-    Known,
-    /// A KDC answers and does not have the principal.
-    Unknown,
-    /// No KDC was found or answers, for this reason.
-    Silent(String),
-}
-
-/// Asks the KDC of a principal's realm whether it has the principal. `kinit` finds the KDC, as for
-/// users. No key and no password is sent.
-///
-/// # Errors
-/// `kinit` does not run, or gives another reason than those above.
-pub async fn ask_kdc(
-    principal: &KerberosPrincipal,
-    patience: Duration,
-) -> Result<KdcAnswer, Error> {
-    // A cache in memory ends with the program.
-    let mut command = program("kinit", &CacheName::named("MEMORY:check"));
-    command.arg(principal.to_string());
-    match run("kinit", command, patience).await {
-        Ok(_) => Ok(KdcAnswer::Known),
-        Err(Error::TimedOut(_)) => Ok(KdcAnswer::Silent("it takes too long".to_owned())),
-        Err(Error::Refused { message, .. }) => Ok(kdc_answer(&message)),
-        Err(other) => Err(other),
-    }
-}
-
-/// The meaning of the message of a `kinit` that cannot read a password.
-fn kdc_answer(message: &str) -> KdcAnswer {
-    let says = |words: &str| message.contains(words);
-    if says("not found in Kerberos database") {
-        return KdcAnswer::Unknown;
-    }
-    let silent = [
-        "Cannot contact any KDC",
-        "Cannot find KDC",
-        "Cannot resolve",
-    ];
-    if silent.iter().any(|words| says(words)) {
-        let reason = message.lines().next_back().unwrap_or_default();
-        return KdcAnswer::Silent(reason.trim_start_matches("kinit: ").to_owned());
-    }
-    // It asked for a password, or refuses the principal as a client.
-    KdcAnswer::Known
 }
 
 /// Renews the ticket-granting ticket of the cache. This removes all other tickets.

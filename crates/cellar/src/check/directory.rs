@@ -123,8 +123,9 @@ fn disk(path: &Path) -> Option<Finding> {
         short_size(total)
     );
     if total > 0 && (total - free.min(total)) * 100 / total >= FULL_PERCENT {
-        let remedy = "cellar vos move, or a larger disk";
-        return Some(Finding::warning(DISK, room).mended_by(remedy));
+        // The volumes with their sizes: the administrator chooses those that move.
+        let room = format!("{room}; move volumes away, or enlarge the disk");
+        return Some(Finding::warning(DISK, room).mended_by("cellar vos listvol localhost"));
     }
     Some(Finding::ok(DISK, room))
 }

@@ -1,6 +1,6 @@
 //! The network: database servers, file servers, clocks, names, and Kerberos.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use cellar_admin::status::{CLOCK_SECONDS_MAX, CellStatus, DatabaseServer, FileServer, Limits};
@@ -8,7 +8,7 @@ use cellar_client::{Cell, DNS_TIME};
 use cellar_kerberos::programs::{KdcAnswer, ask_kdc};
 use cellar_kerberos::{DomainRealm, KerberosPrincipal};
 
-use super::{Finding, Server, keys};
+use super::{Finding, Server, kdc_clock, keys};
 use crate::failure::Outcome;
 use crate::session::{As, CellOptions};
 
@@ -55,7 +55,7 @@ pub(super) async fn check(
     }
     findings.extend(clocks(&status));
     findings.extend(names);
-    findings.extend(kerberos);
+    findings.extend(kerberos.into_iter().flatten());
     drop(session);
     Ok(findings)
 }
@@ -122,21 +122,27 @@ fn clocks(status: &CellStatus) -> Vec<Finding> {
     let mut compared = 0;
     for (address, offset) in reported {
         compared += 1;
-        let seconds = offset.unsigned_abs();
-        let direction = if offset > 0 { "ahead of" } else { "behind" };
-        let text = format!("the clock of {address} is {seconds} s {direction} this machine's");
-        let finding = match seconds {
-            SKEW_ERROR.. => Finding::error(CLOCK, format!("{text}: tokens are refused")),
-            seconds if seconds > CLOCK_SECONDS_MAX => Finding::warning(CLOCK, text),
-            _ => continue,
-        };
-        findings.push(finding.mended_by("timedatectl set-ntp true"));
+        findings.extend(skewed(&address.to_string(), offset, "tokens are refused"));
     }
     if findings.is_empty() && compared > 0 {
         let text = format!("the clocks of all file servers ({compared}) agree with this machine's");
         findings.push(Finding::ok(CLOCK, text));
     }
     findings
+}
+
+/// The finding about a clock that is `offset` seconds ahead of this machine's, unless they agree.
+/// `effect` is that of a difference that Kerberos does not accept.
+fn skewed(machine: &str, offset: i64, effect: &str) -> Option<Finding> {
+    let seconds = offset.unsigned_abs();
+    let direction = if offset > 0 { "ahead of" } else { "behind" };
+    let text = format!("the clock of {machine} is {seconds} s {direction} this machine's");
+    let finding = match seconds {
+        SKEW_ERROR.. => Finding::error(CLOCK, format!("{text}: {effect}")),
+        seconds if seconds > CLOCK_SECONDS_MAX => Finding::warning(CLOCK, text),
+        _ => return None,
+    };
+    Some(finding.mended_by("timedatectl set-ntp true"))
 }
 
 /// The records of the cell in the DNS, and the names of its database servers.
@@ -194,14 +200,18 @@ fn list(addresses: &[IpAddr]) -> String {
     all.join(", ")
 }
 
-/// Asks the KDC of the cell's realm for the cell's principal.
-async fn kdc(cell: &Cell) -> Finding {
+/// Asks the KDC of the cell's realm for the cell's principal, and compares its clock.
+async fn kdc(cell: &Cell) -> Vec<Finding> {
     let domains = DomainRealm::load();
     let realm = domains.realm_of(cell.name.as_str()).map(str::to_owned);
     let realm = realm.unwrap_or_else(|| cell.name.as_str().to_ascii_uppercase());
     let service = KerberosPrincipal::afs_service(Some(cell.name.as_str()), &realm);
     let add = format!("kadmin addprinc -randkey {service}");
-    match ask_kdc(&service, KDC_TIME).await {
+    let (answer, address) = match ask_kdc(&service, KDC_TIME).await {
+        Ok((answer, address)) => (Ok(answer), address),
+        Err(cause) => (Err(cause), None),
+    };
+    let principal = match answer {
         Ok(KdcAnswer::Known) => {
             Finding::ok(KDC, format!("a KDC of {realm} answers and has {service}"))
         }
@@ -215,5 +225,54 @@ async fn kdc(cell: &Cell) -> Finding {
                 .mended_by(format!("KRB5_TRACE=/dev/stderr kinit user@{realm}"))
         }
         Err(cause) => Finding::note(KDC, format!("the KDC was not asked: {cause}")),
+    };
+    let mut findings = vec![principal];
+    if let Some(address) = address {
+        let offset = kdc_clock::offset(address, &realm).await;
+        findings.push(kdc_clock_finding(address, offset));
+    }
+    findings
+}
+
+/// The finding about the clock of a KDC.
+fn kdc_clock_finding(address: SocketAddr, offset: Option<i64>) -> Finding {
+    let machine = format!("the KDC {address}");
+    let Some(offset) = offset else {
+        let text =
+            format!("{machine} does not tell its time over UDP, so clocks were not compared");
+        return Finding::note(CLOCK, text);
+    };
+    skewed(&machine, offset, "users cannot log in").unwrap_or_else(|| {
+        Finding::ok(
+            CLOCK,
+            format!("the clock of {machine} agrees with this machine's"),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Severity;
+    use super::*;
+
+    #[test]
+    fn a_wrong_clock_of_the_kdc_is_a_finding_with_its_command() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 88));
+        for (offset, severity, part) in [
+            (Some(3), Severity::Ok, "agrees"),
+            (Some(-60), Severity::Warning, "60 s behind"),
+            (
+                Some(400),
+                Severity::Error,
+                "400 s ahead of this machine's: users cannot",
+            ),
+            (None, Severity::Note, "not compared"),
+        ] {
+            let finding = kdc_clock_finding(address, offset);
+            assert_eq!(finding.severity, severity, "{finding:?}");
+            assert!(finding.text.contains(part), "{finding:?}");
+            let has_remedy = severity >= Severity::Warning;
+            assert_eq!(finding.remedy.is_some(), has_remedy, "{finding:?}");
+        }
     }
 }

@@ -449,6 +449,24 @@ fn a_user_of_another_realm_can_register_if_the_cell_permits() {
 }
 
 #[test]
+fn check_compares_the_clock_of_the_kdc() {
+    let Some(realm) = Realm::new("test.cell") else {
+        return;
+    };
+    let cell = cell_of(&realm);
+    let answer = realm.user(&cell, "alice").run("check --json --no-dns");
+    let found: serde_json::Value = serde_json::from_str(&answer.out).expect(&answer.err);
+    let findings = found["findings"].as_array().expect("findings").iter();
+    let text = |finding: &serde_json::Value| finding["text"].as_str().map(str::to_owned);
+    let clock = findings
+        .filter(|finding| finding["check"] == "clock")
+        .filter_map(text)
+        .find(|text| text.contains("the KDC"));
+    let clock = clock.unwrap_or_else(|| panic!("{found:#}"));
+    assert!(clock.contains("agrees with this machine's"), "{clock}");
+}
+
+#[test]
 fn a_login_by_a_name_that_servers_refuse_says_so() {
     let Some(realm) = Realm::new("test.cell") else {
         return;
