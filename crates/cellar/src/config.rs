@@ -6,11 +6,17 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, ValueEnum as _};
 use serde_json::{Value, json};
 
+use crate::cell_directory::CellDirectory;
 use crate::daemon::CONFIG;
 use crate::failure::{Failure, Outcome};
+use crate::last_start::{self, LastStart};
 use crate::output::outln;
+use crate::reload;
 use crate::serve::{Role, roles_of_key};
 use crate::settings::{self, Settings};
+
+/// The source of values that `cell.json` keeps.
+const IDENTITY: &str = "cell.json";
 
 /// `cellar config`.
 #[derive(Debug, clap::Args)]
@@ -19,6 +25,7 @@ use crate::settings::{self, Settings};
   cellar config show /etc/cellar/cellar.toml      every key with its value and source
   cellar config check                             the same for /etc/cellar/cellar.toml
   cellar config show                              every key with its default
+  cellar config show --dir /var/lib/cellar        the same with the options of the last start
   cellar serve --config /etc/cellar/cellar.toml   use the file")]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -35,8 +42,11 @@ enum Operation {
     },
     /// Print every key with its value, the source of the value, and the roles that use it.
     Show {
-        /// The file. Default: none, so the defaults are shown.
+        /// The file. Default: that of the last start in --dir, or none: the defaults are shown.
         file: Option<PathBuf>,
+        /// The directory of a server, whose last start had options that are still in force.
+        #[arg(long, value_name = "DIRECTORY")]
+        dir: Option<PathBuf>,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
@@ -58,18 +68,32 @@ pub(crate) fn run(options: &Options, daemon: &Command) -> Outcome {
                     );
                 }
             }
+            outln!(
+                "A reload applies {}; for each other key that changes: restart needed",
+                reload::APPLIED.join(", ")
+            );
             Ok(())
         }
-        Operation::Show { file, json } => show(file.as_deref(), daemon, *json),
+        Operation::Show { file, dir, json } => show(file.as_deref(), dir.as_deref(), daemon, *json),
     }
 }
 
-fn show(file: Option<&Path>, daemon: &Command, as_json: bool) -> Outcome {
-    let settings = file.map(Settings::load).transpose()?;
+fn show(file: Option<&Path>, dir: Option<&Path>, daemon: &Command, as_json: bool) -> Outcome {
+    let mut last = dir.map(LastStart::load).transpose()?;
+    let file = file.map(Path::to_owned);
+    let file = file.or_else(|| last.as_ref().and_then(LastStart::config));
+    let settings = file.as_deref().map(Settings::load).transpose()?;
     let mut words = vec![daemon.get_name().into()];
     if let Some(settings) = &settings {
         words.extend(settings.words(daemon, &[])?);
     }
+    if let Some(last) = &mut last {
+        if let Some(settings) = &settings {
+            last.leave_to(settings);
+        }
+        words.extend(last.words(daemon, &[])?);
+    }
+    let has_identity = dir.is_some_and(|dir| CellDirectory::new(dir).identity_file().exists());
     let matches = daemon.clone().try_get_matches_from(words);
     let matches = matches.map_err(Failure::usage)?;
     let mut rows = Vec::new();
@@ -78,19 +102,28 @@ fn show(file: Option<&Path>, daemon: &Command, as_json: bool) -> Outcome {
             continue;
         };
         let line = settings.as_ref().and_then(|settings| settings.line_of(key));
+        let is_of_last = last.as_ref().is_some_and(|last| last.has(key));
+        let mut value = value_of(argument, &matches);
         let source = match (line, matches.value_source(argument.get_id().as_str())) {
             (Some(line), _) => format!("line {line}"),
+            (None, _) if is_of_last => "last start".to_owned(),
+            (None, _) if has_identity && last_start::is_in_identity(key) => {
+                value = Value::Null;
+                IDENTITY.to_owned()
+            }
             (None, Some(ValueSource::EnvVariable)) => "environment".to_owned(),
             (None, _) => "default".to_owned(),
         };
-        let value = value_of(argument, &matches);
         rows.push((key, value, source));
     }
     if as_json {
         let rows = rows.into_iter();
         let rows = rows.map(|(key, value, source)| {
             let roles: Vec<_> = roles_of_key(key).iter().map(Role::to_string).collect();
-            let row = json!({ "value": value, "source": source, "roles": roles });
+            let is_applied = reload::APPLIED.contains(&key);
+            let row = json!({
+                "value": value, "source": source, "roles": roles, "reload": is_applied,
+            });
             (key.to_owned(), row)
         });
         outln!("{}", Value::Object(rows.collect()));
@@ -103,8 +136,13 @@ fn show(file: Option<&Path>, daemon: &Command, as_json: bool) -> Outcome {
             true => String::new(),
             false => format!("; {}", names(roles)),
         };
+        let unset = if source == IDENTITY {
+            "kept in cell.json"
+        } else {
+            "not set"
+        };
         match value {
-            Value::Null => outln!("{:<50} # not set{about}", format!("# {key}")),
+            Value::Null => outln!("{:<50} # {unset}{about}", format!("# {key}")),
             value => outln!("{:<50} # {source}{about}", format!("{key} = {value}")),
         }
     }

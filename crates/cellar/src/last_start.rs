@@ -43,6 +43,11 @@ pub(crate) struct LastStart {
     in_force: Vec<String>,
 }
 
+/// Whether `cell.json` keeps the value of a key, in a directory that has one.
+pub(crate) fn is_in_identity(key: &str) -> bool {
+    IN_IDENTITY.contains(&key)
+}
+
 /// The file in a server's directory.
 pub(crate) fn file(directory: &Path) -> PathBuf {
     directory.join(FILE)
@@ -83,6 +88,11 @@ impl LastStart {
     /// The configuration file of the last start.
     pub(crate) fn config(&self) -> Option<PathBuf> {
         self.kept.words_of("config").last().map(PathBuf::from)
+    }
+
+    /// Whether the last start had this option.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.kept.has(key)
     }
 
     /// Removes keys.

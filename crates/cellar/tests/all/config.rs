@@ -28,6 +28,42 @@ fn a_file_gives_options_and_the_command_line_overrides_them() {
 }
 
 #[test]
+fn show_has_the_options_of_the_last_start_and_check_says_what_needs_a_restart() {
+    let home = tempfile::tempdir().expect("directory");
+    let file = home.path().join("cellar.toml");
+    fs::write(&file, "transaction-idle = \"5m\"\n").expect("file");
+    let file = file.to_str().expect("text");
+    let ports = Ports::reserve();
+    let cell = Cell::with_options(ports.first, &["--config", file, "--repair-rate", "7"]);
+    let directory = cell.directory().display().to_string();
+    let shown = run(None, ["config", "show", "--dir", &directory, "--json"]).ok("config show");
+    let all: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    for (key, value, source) in [
+        ("repair-rate", serde_json::json!(7), "last start"),
+        ("transaction-idle", serde_json::json!("5m"), "line 1"),
+        ("cell", serde_json::Value::Null, "cell.json"),
+        ("durability", serde_json::json!("strict"), "default"),
+    ] {
+        assert_eq!(all[key]["value"], value, "{key}: {shown}");
+        assert_eq!(all[key]["source"], source, "{key}: {shown}");
+    }
+    assert_eq!(
+        (&all["log"]["reload"], &all["cell"]["reload"]),
+        (&true.into(), &false.into())
+    );
+    let text = run(None, ["config", "show", "--dir", &directory]).ok("config show");
+    assert!(text.contains("# last start"), "{text}");
+    assert!(text.contains("# kept in cell.json"), "{text}");
+    let checked = run(None, ["config", "check", file]).ok("config check");
+    assert!(
+        checked.contains(
+            "A reload applies log, metrics-token; for each other key that changes: restart needed"
+        ),
+        "{checked}"
+    );
+}
+
+#[test]
 fn a_wrong_line_is_named_before_anything_is_made() {
     let home = tempfile::tempdir().expect("directory");
     let path = |name: &str| home.path().join(name).to_str().expect("text").to_owned();
