@@ -21,6 +21,9 @@ use crate::output::{errln, one_line, out, outln};
 use crate::quantities;
 use crate::session::{As, CellOptions, resolve};
 
+/// The most lines of each kind if no option gives another number.
+const LINES: usize = 10;
+
 /// The longest time that a server or database has for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -54,9 +57,9 @@ pub(crate) struct Options {
     /// The time between two screens.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = interval)]
     interval: Duration,
-    /// The most lines of each kind.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    lines: usize,
+    /// The most lines of each kind. Default: 10, or as many as fit on the terminal.
+    #[arg(long, value_name = "N")]
+    lines: Option<usize>,
     /// Show one interval and end.
     #[arg(long)]
     once: bool,
@@ -167,8 +170,23 @@ async fn watch(client: &Client, cell: &Cell, options: &Options) -> Outcome {
             kinds: Vec::new(),
             not_known,
         };
+        // A rate needs two rounds, so a server that returns has none yet.
+        let is_new = |server: &&IpAddr| {
+            let has = |round: &Round| {
+                kinds
+                    .iter()
+                    .any(|kind| round.contains_key(&(**server, *kind)))
+            };
+            has(&after) && !has(&before)
+        };
+        let new = servers.iter().filter(is_new);
+        let sentence =
+            |server| format!("file server {server}: it answers again, and its rates follow");
+        screen.not_known.extend(new.map(sentence));
+        let height = is_screen.then(terminal_height).flatten();
+        let lines = lines(options.lines, height, kinds.len(), screen.not_known.len());
         for kind in &kinds {
-            let rows = rows(&before, &after, *kind, options);
+            let rows = rows(&before, &after, *kind, options.by, lines);
             let rows = named(client, cell, *kind, rows).await;
             screen.kinds.push((*kind, rows));
         }
@@ -225,8 +243,24 @@ async fn round(
     (round, failures)
 }
 
-/// The rows of a kind, over all servers that answered both rounds.
-fn rows(before: &Round, after: &Round, kind: LoadKind, options: &Options) -> Vec<Row> {
+/// The lines of each kind. The screen has a title; each kind has an empty line and a head, and each
+/// unknown fact has an empty line too. The last line of the terminal is the cursor's.
+fn lines(given: Option<usize>, height: Option<usize>, kinds: usize, not_known: usize) -> usize {
+    let fitting = |height: usize| {
+        let rest = height.saturating_sub(2 + 2 * kinds + 2 * not_known);
+        (rest / kinds.max(1)).clamp(1, LINES)
+    };
+    given.unwrap_or_else(|| height.map_or(LINES, fitting))
+}
+
+/// The lines of the terminal, if it tells them.
+fn terminal_height() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_row > 0).then_some(size.ws_row.into())
+}
+
+/// The first rows of a kind, over all servers that answered both rounds.
+fn rows(before: &Round, after: &Round, kind: LoadKind, by: By, lines: usize) -> Vec<Row> {
     let mut sums: HashMap<[u32; 4], Counts> = HashMap::new();
     for (place, reading) in after.iter().filter(|((_, of), _)| *of == kind) {
         let Some(earlier) = before.get(place) else {
@@ -240,8 +274,8 @@ fn rows(before: &Round, after: &Round, kind: LoadKind, options: &Options) -> Vec
         }
     }
     let mut rows: Vec<_> = sums.into_iter().collect();
-    rows.sort_by_key(|(key, counts)| (std::cmp::Reverse(options.by.of(counts)), *key));
-    rows.truncate(options.lines);
+    rows.sort_by_key(|(key, counts)| (std::cmp::Reverse(by.of(counts)), *key));
+    rows.truncate(lines);
     let row = |(key, counts)| Row {
         key,
         counts,
@@ -328,5 +362,45 @@ impl Screen {
             text.push_str(&format!("\nnot known: {}\n", one_line(line)));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_screen_fits_on_its_terminal() {
+        for (height, kinds, not_known, wanted) in [
+            (24, 3, 0, 5),
+            (24, 3, 2, 4),
+            (24, 1, 0, 10),
+            (100, 3, 0, 10),
+            (5, 3, 0, 1),
+        ] {
+            let lines = lines(None, Some(height), kinds, not_known);
+            assert_eq!(lines, wanted, "{height} {kinds} {not_known}");
+            let used = 1 + kinds * (2 + lines) + 2 * not_known;
+            assert!(used < height || lines == 1, "{height}: {used}");
+        }
+        assert_eq!(lines(None, None, 3, 0), LINES);
+        assert_eq!(lines(Some(40), Some(24), 3, 0), 40);
+    }
+
+    #[test]
+    fn a_server_without_an_earlier_round_has_no_rows() {
+        let server = IpAddr::from([192, 0, 2, 1]);
+        let counts = Counts {
+            operations: 5,
+            ..Counts::default()
+        };
+        let reading = Reading::from([([1, 0, 0, 0], counts)]);
+        let place = (server, LoadKind::Volumes);
+        let after = Round::from([(place, reading)]);
+        let found = rows(&Round::new(), &after, LoadKind::Volumes, By::Operations, 9);
+        assert!(found.is_empty());
+        let before = Round::from([(place, Reading::new())]);
+        let found = rows(&before, &after, LoadKind::Volumes, By::Operations, 9);
+        assert_eq!(found.len(), 1);
     }
 }
