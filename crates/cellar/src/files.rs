@@ -12,6 +12,7 @@ pub(crate) mod hsm;
 mod ls;
 mod make;
 mod rm;
+mod shown;
 mod stat;
 mod tasks;
 mod tree;
@@ -88,7 +89,9 @@ Mount points are removed with 'cellar fs rmmount', volumes with 'cellar vos remo
         after_help = "Examples:
   cellar du -sh /afs/demo.cell/scratch
   cellar du -h --max-depth 1 /afs/demo.cell/scratch
-Mount points are not followed. 'cellar df' shows a volume's quota and room."
+  cellar du -xsh /afs/demo.cell/scratch             stay in the volume
+Mount points are followed, and each volume is counted once. 'cellar df' shows a volume's quota and
+room."
     )]
     Du(du::Options),
     /// Show the quota and room of volumes.
@@ -109,7 +112,8 @@ Access lists decide who may read and write: 'cellar fs setacl' changes them.")]
     #[command(after_help = "Examples:
   cellar find /afs/demo.cell/scratch --name '*.root' --min-size 1G
   cellar find /afs/demo.cell --type m
-  cellar find /afs/demo.cell/scratch --type f --older-than 90d -0 | xargs -0 cellar rm")]
+  cellar find /afs/demo.cell/scratch --type f --older-than 90d -x -0 | xargs -0 cellar rm
+Mount points are followed, as find(1) does in AFS; -x stays in the volume of PATH.")]
     Find(find::Options),
 }
 
@@ -155,7 +159,7 @@ impl Command {
 /// Runs one file command.
 pub(crate) async fn run(command: Command) -> Outcome {
     let (cell, paths) = match &command {
-        Command::Ls(options) => (&options.cell, options.paths.as_slice()),
+        Command::Ls(options) => (&options.shown.cell, options.paths.as_slice()),
         Command::Cat(options) => (&options.cell, options.paths.as_slice()),
         Command::Cp(options) => (&options.cell, options.paths.as_slice()),
         Command::Mkdir(options) => (&options.cell, options.paths.as_slice()),
@@ -163,8 +167,8 @@ pub(crate) async fn run(command: Command) -> Outcome {
         Command::Ln(options) => (&options.cell, std::slice::from_ref(&options.path)),
         Command::Mv(options) => (&options.cell, std::slice::from_ref(&options.from)),
         Command::Stat(options) => (&options.cell, options.paths.as_slice()),
-        Command::Du(options) => (&options.cell, options.paths.as_slice()),
-        Command::Df(options) => (&options.cell, options.paths.as_slice()),
+        Command::Du(options) => (&options.shown.cell, options.paths.as_slice()),
+        Command::Df(options) => (&options.shown.cell, options.paths.as_slice()),
         Command::Chmod(options) => (&options.cell, options.paths.as_slice()),
         Command::Find(options) => (&options.cell, options.paths.as_slice()),
     };

@@ -240,6 +240,22 @@ impl Client {
         self.fetch_all(node, LINK_TEXT_MAX).await
     }
 
+    /// The root directory of the volume that a mount point leads to.
+    ///
+    /// # Errors
+    /// As [`Client::mounted`] and [`Client::node`]; [`PathProblem::BadMountPoint`] if the text is
+    /// no mount point.
+    pub async fn mounted_root(&self, mount_point: &Node) -> Result<Node> {
+        let text = self.link_text(mount_point).await?;
+        let mount = MountPoint::parse(&text).ok_or_else(|| Error::Path {
+            path: mount_point.fid.to_string(),
+            problem: PathProblem::BadMountPoint(String::from_utf8_lossy(&text).into_owned()),
+        })?;
+        let from = &mount_point.volume;
+        let volume = self.mounted(Some(from), &from.cell, &mount).await?;
+        self.node(&volume, Fid::root(volume.id)).await
+    }
+
     /// The volume that a mount point leads to. `from` is the volume of the mount point; `None` is
     /// the start of a path.
     ///

@@ -44,7 +44,7 @@ pub use latency::{LATENCY_BOUNDS, Latency};
 pub use mount_point::{MountPoint, VolumeKind};
 pub use objects::{Download, Upload, UploadStep};
 pub use operation::VolumeOperation;
-pub use path::{Follow, Node};
+pub use path::{Follow, LINKS_MAX, Node};
 pub use rxafscb::{BreakHandled, CallbackService, Promises};
 pub use servers::{Administrator, Renewal, Servers};
 pub use stop::Stop;

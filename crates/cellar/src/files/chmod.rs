@@ -6,7 +6,7 @@
 use cellar_client::{Client, Follow, Node};
 use cellar_wire::rxafs::AfsStoreStatus;
 
-use super::tree::{Visit, walk};
+use super::tree::{Across, Visit, walk};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::session::{CellOptions, Session};
 
@@ -128,7 +128,8 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
             failures.note(changed);
             Ok(())
         };
-        walk(client, path, top, depth_max, &mut failures, change).await?;
+        let (top, mut across) = ((path.as_str(), top), Across::Nothing);
+        walk(client, top, depth_max, &mut across, &mut failures, change).await?;
     }
     failures.end()
 }

@@ -4,10 +4,11 @@ use cellar_admin::fs::{Files, VolumeStatus};
 use cellar_admin::table::{Side, Table};
 use serde_json::json;
 
+use super::shown::ShownOptions;
 use crate::failure::{Failures, Outcome};
 use crate::output::{out, outln};
 use crate::quantities::human;
-use crate::session::{CellOptions, Session};
+use crate::session::Session;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -15,17 +16,8 @@ pub(crate) struct Options {
     /// the root of the home cell.
     #[arg(value_name = "PATH")]
     pub(super) paths: Vec<String>,
-    /// Print sizes as 12K, 3.4M, 1.2G; otherwise in KiB.
-    #[arg(short = 'h', long)]
-    human_readable: bool,
-    /// Print JSON, with sizes in KiB.
-    #[arg(long)]
-    json: bool,
-    /// Print help.
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
     #[command(flatten)]
-    pub(super) cell: CellOptions,
+    pub(super) shown: ShownOptions,
 }
 
 pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
@@ -39,11 +31,11 @@ pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
         let status = files.volume_status(path).await;
         volumes.extend(failures.note(status));
     }
-    if options.json {
+    if options.shown.json {
         outln!("{:#}", json!(volumes));
         return failures.end();
     }
-    let size = |kib: i32| match (u64::try_from(kib), options.human_readable) {
+    let size = |kib: i32| match (u64::try_from(kib), options.shown.human_readable) {
         (Ok(kib), true) => human(kib * 1024),
         _ => kib.to_string(),
     };

@@ -1,14 +1,17 @@
 //! `cellar du`: adds up the sizes of trees.
 
+use std::collections::HashSet;
+
 use cellar_client::Follow;
 use serde_json::{Value, json};
 
-use super::tree::{Visit, walk};
+use super::shown::ShownOptions;
+use super::tree::{Across, StayOption, Visit, walk};
 use crate::failure::{Failures, Outcome};
 use crate::output::outln;
 use crate::progress::Progress;
 use crate::quantities::human;
-use crate::session::{CellOptions, Session};
+use crate::session::Session;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -25,17 +28,10 @@ pub(crate) struct Options {
     /// Print only directories down to this depth; 0 is the same as -s.
     #[arg(short = 'd', long, value_name = "N", conflicts_with = "summarize")]
     max_depth: Option<usize>,
-    /// Print sizes as 12K, 3.4M, 1.2G; otherwise in KiB.
-    #[arg(short = 'h', long)]
-    human_readable: bool,
-    /// Print JSON, with sizes in bytes.
-    #[arg(long)]
-    json: bool,
-    /// Print help.
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
     #[command(flatten)]
-    pub(super) cell: CellOptions,
+    stay: StayOption,
+    #[command(flatten)]
+    pub(super) shown: ShownOptions,
 }
 
 /// A directory whose contents are not all added up yet.
@@ -59,10 +55,10 @@ impl Report<'_> {
         if depth > depth_max {
             return;
         }
-        if self.options.json {
+        if self.options.shown.json {
             return self.json.push(json!({ "path": path, "bytes": bytes }));
         }
-        let size = match self.options.human_readable {
+        let size = match self.options.shown.human_readable {
             true => human(bytes),
             false => bytes.div_ceil(1024).to_string(),
         };
@@ -89,6 +85,10 @@ pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
     let mut report = Report {
         options: &options,
         json: Vec::new(),
+    };
+    let mut across = match options.stay.one_file_system {
+        true => Across::Nothing,
+        false => Across::Once(HashSet::new()),
     };
     for path in &options.paths {
         let Some(top) = failures.note(client.find(path, Follow::MOUNTS).await) else {
@@ -117,11 +117,12 @@ pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
             }
             Ok(())
         };
-        walk(client, path, top, usize::MAX, &mut failures, add).await?;
+        let top = (path.as_str(), top);
+        walk(client, top, usize::MAX, &mut across, &mut failures, add).await?;
         progress.finish();
         report.end(&mut open, 0);
     }
-    if options.json {
+    if options.shown.json {
         outln!("{:#}", Value::from(report.json));
     }
     failures.end()

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use cellar_client::{Client, Follow, Node};
+use cellar_client::{CellName, Client, Follow, Node};
 use cellar_wire::ids::{AfsTime, ViceId};
 use cellar_wire::rxafs::FileType;
 use globset::GlobMatcher;
 use serde_json::{Value, json};
 
-use super::glob;
-use super::tree::{Visit, walk};
+use super::tree::{Across, StayOption, Visit, walk};
+use super::{glob, ls};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::output::outln;
 use crate::quantities;
@@ -17,8 +17,8 @@ use crate::session::{CellOptions, Session};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Directories below /afs to search; '*', '?' and '[...]' stand for names. Mount points are
-    /// found and not followed. Default: the root of the home cell.
+    /// Directories below /afs to search; '*', '?' and '[...]' stand for names. Default: the root of
+    /// the home cell.
     #[arg(value_name = "PATH")]
     pub(super) paths: Vec<String>,
     /// Names that match this pattern, for example '*.root'.
@@ -45,6 +45,8 @@ pub(crate) struct Options {
     /// Search down to this depth only; 0 is PATH itself.
     #[arg(long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
     max_depth: usize,
+    #[command(flatten)]
+    stay: StayOption,
     /// End each path with a NUL instead of a line end, for 'xargs -0'.
     #[arg(short = '0', long)]
     print0: bool,
@@ -68,14 +70,14 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(node: &Node) -> Option<Self> {
-        Some(match node.status.file_type {
-            FileType::File => Self::F,
-            FileType::Directory => Self::D,
-            FileType::Symlink if node.is_mount_point() => Self::M,
-            FileType::Symlink => Self::L,
-            FileType::Invalid => return None,
-        })
+    /// Whether a vnode is of this type. A mount point that is followed is a directory too.
+    fn is_of(self, visit: &Visit) -> bool {
+        match self {
+            Self::F => visit.node.status.file_type == FileType::File,
+            Self::D => visit.node.is_directory(),
+            Self::L => visit.node.is_link(),
+            Self::M => visit.is_mount_point,
+        }
     }
 }
 
@@ -96,7 +98,7 @@ struct Wanted<'a> {
 impl Wanted<'_> {
     fn has(&self, visit: &Visit) -> bool {
         let options = self.options;
-        let (status, kind) = (&visit.node.status, Kind::of(&visit.node));
+        let status = &visit.node.status;
         let has_size = options.min_size.is_some() || options.max_size.is_some();
         let modified = status.client_mod_time;
         let name = String::from_utf8_lossy(&visit.name);
@@ -104,8 +106,8 @@ impl Wanted<'_> {
             .name
             .as_ref()
             .is_none_or(|glob| glob.is_match(&*name))
-            && options.kind.is_none_or(|wanted| kind == Some(wanted))
-            && (!has_size || kind == Some(Kind::F))
+            && options.kind.is_none_or(|wanted| wanted.is_of(visit))
+            && (!has_size || Kind::F.is_of(visit))
             && options.min_size.is_none_or(|least| status.length >= least)
             && options.max_size.is_none_or(|most| status.length <= most)
             && self.after.is_none_or(|after| modified >= after)
@@ -136,7 +138,7 @@ pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
         before: options.older_than.map(ago),
     };
     let mut failures = Failures::of("cellar find");
-    let mut found: Vec<Value> = Vec::new();
+    let mut found: Vec<(CellName, ViceId, Value)> = Vec::new();
     for path in &options.paths {
         let Some(top) = failures.note(find_top(client, path).await) else {
             continue;
@@ -148,14 +150,15 @@ pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
                 failures.note(Err::<(), _>(Failure::new(problem)));
             } else if !wanted.has(visit) {
             } else if options.json {
-                found.push(json!({
+                let row = json!({
                     "path": visit.path,
                     "fid": visit.node.fid.to_string(),
                     "type": super::stat::kind(status),
                     "owner": status.owner.0,
                     "length": status.length,
                     "modified": status.client_mod_time.0,
-                }));
+                });
+                found.push((visit.node.volume.cell.clone(), status.owner, row));
             } else if options.print0 {
                 crate::output::write(format!("{}\0", visit.path).as_bytes());
             } else {
@@ -163,10 +166,22 @@ pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
             }
             Ok(())
         };
-        walk(client, path, top, options.max_depth, &mut failures, print).await?;
+        let mut across = match options.stay.one_file_system {
+            true => Across::Nothing,
+            false => Across::All,
+        };
+        let (top, depth) = ((path.as_str(), top), options.max_depth);
+        walk(client, top, depth, &mut across, &mut failures, print).await?;
     }
     if options.json {
-        outln!("{:#}", Value::from(found));
+        let ids = found.iter().map(|(cell, owner, _)| (cell.clone(), *owner));
+        let owners = ls::names_of(session, ids).await;
+        let with_name = |(cell, owner, mut row): (CellName, ViceId, Value)| {
+            row["owner_name"] = json!(owners.get(&(cell, owner)));
+            row
+        };
+        let rows: Vec<_> = found.into_iter().map(with_name).collect();
+        outln!("{:#}", Value::from(rows));
     }
     failures.end()
 }

@@ -11,7 +11,7 @@ use cellar_admin::table::{Side, Table, short_size};
 use cellar_client::{Follow, Node};
 use serde_json::json;
 
-use super::tree::{Visit, walk};
+use super::tree::{Across, Visit, walk};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::output::{out, outln};
 use crate::progress::Progress;
@@ -243,7 +243,8 @@ impl Run<'_> {
                 }
                 Ok(())
             };
-            walk(client, path, top, depth_max, &mut failures, visit).await?;
+            let (top, mut across) = ((path.as_str(), top), Across::Nothing);
+            walk(client, top, depth_max, &mut across, &mut failures, visit).await?;
         }
         self.progress.finish();
         let (changed, looked) = (self.changed, self.looked);

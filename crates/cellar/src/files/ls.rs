@@ -8,10 +8,11 @@ use cellar_client::{CellName, Client, Entry, Error, Follow, Node};
 use cellar_wire::ids::ViceId;
 use cellar_wire::rxafs::{AfsFetchStatus, FileType};
 
+use super::shown::ShownOptions;
 use super::{join, printable};
 use crate::failure::{Failures, Outcome};
 use crate::output::{out, outln};
-use crate::session::{CellOptions, Session};
+use crate::session::Session;
 
 use format::Owners;
 pub(super) use format::mode;
@@ -34,30 +35,21 @@ pub(crate) struct Options {
     /// List subdirectories too. Mount points are not followed.
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// With -l: show sizes as 12K, 3.4M, 1.2G.
-    #[arg(short = 'h', long)]
-    human_readable: bool,
     /// List the directories themselves, not their contents.
     #[arg(short, long)]
     directory: bool,
-    /// Print JSON, with all names.
-    #[arg(long)]
-    json: bool,
-    /// Print help.
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
     #[command(flatten)]
-    pub(super) cell: CellOptions,
+    pub(super) shown: ShownOptions,
 }
 
 impl Options {
     /// Whether the statuses of the files are needed, and not only their names.
     fn wants_statuses(&self) -> bool {
-        self.long || self.json || self.recursive
+        self.long || self.shown.json || self.recursive
     }
 
     fn shows(&self, name: &[u8]) -> bool {
-        self.all || self.almost_all || self.json || !name.starts_with(b".")
+        self.all || self.almost_all || self.shown.json || !name.starts_with(b".")
     }
 }
 
@@ -94,7 +86,7 @@ pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
         loop {
             if let Some(mut listing) = next.take() {
                 todo.append(&mut listing.below);
-                if options.json {
+                if options.shown.json {
                     listings.push(listing);
                 } else {
                     if titles {
@@ -110,7 +102,7 @@ pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
             next = failures.note(list_directory(client, &path, &node, &options).await);
         }
     }
-    if options.json {
+    if options.shown.json {
         let owners = owners(session, &listings).await;
         outln!("{:#}", format::as_json(&listings, &owners));
     }
@@ -122,7 +114,7 @@ async fn print(session: &Session, listing: &Listing, options: &Options) {
         return out!("{}", format::short(&listing.rows));
     }
     let owners = owners(session, std::slice::from_ref(listing)).await;
-    let text = format::long(&listing.rows, &owners, options.human_readable);
+    let text = format::long(&listing.rows, &owners, options.shown.human_readable);
     out!("{text}");
 }
 
@@ -173,7 +165,7 @@ async fn list_directory(
         below: Vec::new(),
     };
     let rows = &mut listing.rows;
-    if options.all && !options.json {
+    if options.all && !options.shown.json {
         rows.push(row(client, ".".to_owned(), node).await?);
         // The directory above may be in a volume that does not answer.
         let above = client.find(&join(path, ".."), Follow::ALL).await;
@@ -244,13 +236,20 @@ async fn row(client: &Client, name: String, node: &Node) -> Result<Row, Error> {
 /// Names of the owners in the listings. An owner of a cell whose protection server does not answer
 /// is left out, and is shown as a number.
 async fn owners(session: &Session, listings: &[Listing]) -> Owners {
+    let rows = listings.iter().flat_map(|listing| &listing.rows);
+    let ids = rows.filter_map(|row| Some((row.cell.clone()?, row.status.owner)));
+    names_of(session, ids).await
+}
+
+/// Names of users by cell and id, with one question for each cell. An id of a cell whose protection
+/// server does not answer is left out.
+pub(super) async fn names_of(
+    session: &Session,
+    all: impl Iterator<Item = (CellName, ViceId)>,
+) -> Owners {
     let mut ids: BTreeMap<CellName, BTreeSet<ViceId>> = BTreeMap::new();
-    for row in listings.iter().flat_map(|listing| &listing.rows) {
-        if let Some(cell) = &row.cell {
-            ids.entry(cell.clone())
-                .or_default()
-                .insert(row.status.owner);
-        }
+    for (cell, id) in all {
+        ids.entry(cell).or_default().insert(id);
     }
     let mut owners = Owners::new();
     for (name, ids) in ids {

@@ -49,6 +49,13 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
             continue;
         };
         let status = &node.status;
+        let ids = [status.owner, status.group, status.author];
+        let names = match session.client.cell(&node.volume.cell) {
+            Ok(cell) => session.client.names_of(&cell, &ids).await.ok(),
+            Err(_) => None,
+        };
+        // Without an answer of the protection server there are no names.
+        let name = |index: usize| names.as_ref().and_then(|names| names.get(index));
         if options.json {
             answers.push(json!({
                 "path": path,
@@ -59,8 +66,11 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
                 "mode": format!("{:04o}", status.unix_mode),
                 "links": status.link_count,
                 "owner": status.owner.0,
+                "owner_name": name(0),
                 "group": status.group.0,
+                "group_name": name(1),
                 "author": status.author.0,
+                "author_name": name(2),
                 "length": status.length,
                 "data_version": status.data_version,
                 "modified": status.client_mod_time.0,
@@ -70,11 +80,11 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
             }));
             continue;
         }
-        let names = session
-            .client
-            .names_of(&session.cell, &[status.owner, status.author])
-            .await
-            .unwrap_or_else(|_| vec![status.owner.0.to_string(), status.author.0.to_string()]);
+        let shown = |index: usize| {
+            name(index)
+                .cloned()
+                .unwrap_or_else(|| ids[index].0.to_string())
+        };
         outln!("      File: {path}");
         outln!("      Type: {}, {} bytes", kind(status), status.length);
         outln!(
@@ -91,10 +101,10 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
         );
         outln!(
             "     Owner: {} ({}), group {}, last changed by {}",
-            names[0],
+            shown(0),
             status.owner.0,
             status.group.0,
-            names[1]
+            shown(2)
         );
         outln!(
             "    Rights: you {}, system:anyuser {}",

@@ -469,6 +469,19 @@ fn json_has_names_and_no_codes() {
     }
     let letters = all("pts examine system:administrators -json", "flags");
     assert_eq!(letters, [r#""S-M--""#]);
+    assert!(all("vos examine scratch -json", "flags").contains(&"[]".to_owned()));
+    // Ids of users have names beside them.
+    cell.ok(&format!("mkdir {TOP}/own"));
+    for line in [
+        &format!("stat --json {TOP}/own"),
+        &format!("find --json {TOP}/own"),
+        &format!("ls --json -d {TOP}/own"),
+    ] {
+        assert_eq!(all(line, "owner_name"), [r#""anonymous""#], "{line}");
+    }
+    let stat = &format!("stat --json {TOP}/own");
+    assert_eq!(all(stat, "author_name").len(), 1);
+    assert_eq!(all(stat, "group_name").len(), 1);
 }
 
 #[test]

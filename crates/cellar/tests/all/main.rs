@@ -31,4 +31,5 @@ mod server;
 mod service_manager;
 mod status;
 mod top;
+mod trees;
 mod vos;
