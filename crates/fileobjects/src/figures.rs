@@ -33,6 +33,8 @@ pub struct ObjectFigures {
     pub recalled: u64,
     /// Recalls that failed.
     pub recalls_failed: u64,
+    /// Recalls in progress.
+    pub recalls_running: u64,
 }
 
 /// Counters of object storage.
@@ -64,7 +66,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// The present figures.
+    /// The present figures, without those that are no counters.
     pub(crate) fn figures(&self) -> ObjectFigures {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ObjectFigures {
@@ -81,6 +83,7 @@ impl Counters {
             wiped: load(&self.wiped),
             recalled: load(&self.recalled),
             recalls_failed: load(&self.recalls_failed),
+            recalls_running: 0,
         }
     }
 

@@ -222,7 +222,10 @@ impl Objects {
 
     /// The present figures.
     pub fn figures(&self) -> ObjectFigures {
-        self.counters.figures()
+        ObjectFigures {
+            recalls_running: self.recalls_in_progress() as u64,
+            ..self.counters.figures()
+        }
     }
 
     /// The progress of the repairs.

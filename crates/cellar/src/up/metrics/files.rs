@@ -231,7 +231,13 @@ fn add_objects(snapshot: &mut Snapshot, figures: &ObjectFigures) {
         wiped,
         recalled,
         recalls_failed,
+        recalls_running,
     } = *figures;
+    snapshot.gauge(
+        "cellar_archive_recalls_running",
+        "Recalls from archives in progress",
+        recalls_running,
+    );
     for (name, help, value) in [
         (
             "cellar_object_fetches",
