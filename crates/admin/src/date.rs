@@ -20,6 +20,16 @@ pub fn ctime_or_never(time: AfsTime) -> String {
     }
 }
 
+/// `YYYY-MM-DD hh:mm` in the local time zone, for tables. `seconds` count from 1970.
+pub fn to_the_minute(seconds: u64) -> String {
+    let date = i64::try_from(seconds).ok();
+    let date = date.and_then(|seconds| Local.timestamp_opt(seconds, 0).earliest());
+    match date {
+        Some(date) => date.format("%Y-%m-%d %H:%M").to_string(),
+        None => format!("{seconds} s"),
+    }
+}
+
 /// Parses a date in the local time zone: `MM/DD/YYYY` as OpenAFS's commands take it, or
 /// `YYYY-MM-DD`. `HH:MM` or `HH:MM:SS` may follow. `now` is the current time. A date outside the
 /// range of AFS becomes the nearest one in it, see [`AfsTime::of_seconds`].

@@ -46,6 +46,8 @@ pub struct Copies {
     pub fid: String,
     /// Length in bytes.
     pub length: u64,
+    /// Whether the file is in objects. Only such files have copies of their present bytes.
+    pub in_objects: bool,
     /// Whether the bytes are on online devices or on the file server.
     pub online: bool,
     /// The copies, the oldest first.
@@ -100,6 +102,7 @@ impl<'a> Archives<'a> {
             path: path.to_owned(),
             fid: node.fid.to_string(),
             length: reply.length,
+            in_objects: reply.version != 0,
             online: reply.online,
             copies: reply.copies.iter().map(copy).collect(),
         })
@@ -146,10 +149,10 @@ impl<'a> Archives<'a> {
         let wiped = self.call(node, path, &asked).await;
         match wiped {
             Ok(reply) => Ok(reply.length > 0),
-            Err(error) if error.code() == Some(AbortCode::EAGAIN) => Err(Error::Usage(format!(
-                "{path}: fewer than {copies} archives confirm a copy of the present bytes; 'cellar hsm copies' lists \
-                 them, 'cellar hsm archive' makes one"
-            ))),
+            Err(error) if error.code() == Some(AbortCode::EAGAIN) => {
+                let known = self.copies(node, path, &[]).await?.good().count();
+                Err(Error::Usage(too_few(path, known, copies)))
+            }
             Err(error) => Err(error),
         }
     }
@@ -198,6 +201,20 @@ impl<'a> Archives<'a> {
             )),
             _ => error.into(),
         })
+    }
+}
+
+/// The reason why a file is not wiped. By its record, `known` archives have good copies.
+fn too_few(path: &str, known: usize, needed: u32) -> String {
+    match known < needed as usize {
+        true => format!(
+            "{path}: {known} of the {needed} needed archives have good copies of the present bytes; \
+             'cellar hsm archive' makes copies, 'cellar hsm copies' lists them"
+        ),
+        false => format!(
+            "{path}: fewer than {needed} of {known} archives confirm their copies of the present bytes; 'cellar osd list' \
+             shows which archives are up, 'cellar hsm copies' lists the copies"
+        ),
     }
 }
 

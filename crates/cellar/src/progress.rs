@@ -72,6 +72,11 @@ impl Progress {
         Self::new(None, "{pos:>10} checked {per_sec:>14}  {msg:!60}")
     }
 
+    /// A bar over files, whose number is not known.
+    pub(crate) fn files() -> Self {
+        Self::new(None, "{pos:>10} files  {msg:!60}")
+    }
+
     /// A bar over `total` things.
     pub(crate) fn count(total: u64) -> Self {
         Self::new(

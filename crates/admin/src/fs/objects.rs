@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use super::Files;
 use crate::error::{Error, Result, is_unknown_there};
-use crate::osd::{Device, State};
+use crate::hsm::Archives;
+use crate::osd::{Device, Osds, State};
 use crate::table::{Side, Table};
 
 /// The number of times, one second apart, that a file server is asked to accept a new policy.
@@ -46,6 +47,10 @@ pub struct Pieces {
     pub length: u64,
     /// The layout in words; `None` if the bytes are on the file server.
     pub shape: Option<String>,
+    /// Whether the bytes are in archives only.
+    pub wiped: bool,
+    /// The archives that have good copies of a wiped file.
+    pub archives: Vec<String>,
     /// Whether no data is lost, as far as is known.
     pub readable: bool,
     /// Whether every piece is well.
@@ -61,6 +66,8 @@ impl Pieces {
             fid: fid.to_string(),
             length: reply.length,
             shape: None,
+            wiped: false,
+            archives: Vec::new(),
             readable: true,
             redundant: true,
             pieces: Vec::new(),
@@ -77,6 +84,16 @@ impl Pieces {
     /// The text for users.
     pub fn text(&self) -> String {
         let length = cellar_policy::bytes(self.length);
+        if self.wiped {
+            let state = match &self.archives[..] {
+                [] => "NOT READABLE: no archive has a good copy".to_owned(),
+                archives => format!("good copies in {}", archives.join(", ")),
+            };
+            return format!(
+                "{} ({}): {length}, wiped, only in archives: {state}\n",
+                self.path, self.fid
+            );
+        }
         let Some(shape) = &self.shape else {
             return format!(
                 "{} ({}): {length} on the file server's own disk\n",
@@ -198,7 +215,39 @@ impl Files<'_> {
             return Err(Error::Usage(format!("{path}: a directory has no pieces")));
         }
         let reply = call(self.client, &node, path, &GetPieces { fid: node.fid }).await?;
-        Ok(Pieces::of(path, node.fid, &reply))
+        let mut pieces = Pieces::of(path, node.fid, &reply);
+        if pieces.shape.is_none() {
+            self.find_in_archives(&node, &mut pieces).await?;
+        }
+        Ok(pieces)
+    }
+
+    /// Completes the description of a file without objects: it may be wiped.
+    async fn find_in_archives(&self, node: &Node, pieces: &mut Pieces) -> Result<()> {
+        let archives = Archives::new(self.client);
+        let copies = match archives.copies(node, &pieces.path, &[]).await {
+            Ok(copies) if !copies.online => copies,
+            // An older file server knows no archives.
+            Ok(_) | Err(Error::Usage(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let devices = match self.client.home() {
+            // Without the database the numbers alone are shown.
+            Some(home) => Osds::new(self.client, home)
+                .list()
+                .await
+                .unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let name = |osd| {
+            let device = devices.iter().find(|device| device.id == osd);
+            device.map_or_else(|| osd.to_string(), |device| device.name.clone())
+        };
+        pieces.wiped = true;
+        pieces.archives = copies.good().map(name).collect();
+        pieces.readable = !pieces.archives.is_empty();
+        pieces.redundant = pieces.archives.len() > 1;
+        Ok(())
     }
 
     /// The policies that apply in a directory, or to a file that is in it or could be.

@@ -9,11 +9,15 @@ use cellar_admin::hsm::{Archives, Copies};
 use cellar_admin::osd::{Device, Osds};
 use cellar_admin::table::{Side, Table, short_size};
 use cellar_client::{Follow, Node};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
+use serde::Serialize;
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::tree::{Across, Visit, walk};
 use crate::failure::{Failure, Failures, Outcome};
-use crate::output::{out, outln};
+use crate::output::outln;
 use crate::progress::Progress;
 use crate::quantities;
 use crate::session::{As, CellOptions, Session};
@@ -21,6 +25,10 @@ use crate::suite::print_json;
 
 /// Digits of a BLAKE3 in a table.
 const DIGITS: usize = 12;
+/// Number of files in work at the same time.
+const FILES_MAX: usize = 8;
+/// Interval at which the progress is shown while nothing ends.
+const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -114,11 +122,56 @@ impl Options {
 }
 
 /// The result for one file.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 enum Done {
-    /// Nothing had to be done.
-    Nothing,
-    /// Something was done with a file of that length.
-    Changed,
+    /// The command did its work with the file.
+    Done,
+    /// Nothing had to be done, or in a dry run could be done.
+    Unchanged,
+    /// The file is not in objects.
+    Skipped,
+    /// At least one part of the work failed.
+    Failed,
+}
+
+/// The result for one file, with the reasons of failures.
+struct Report {
+    path: String,
+    result: Done,
+    errors: Vec<String>,
+    /// The length of the file.
+    length: u64,
+    /// The copies afterwards, if they are known.
+    copies: Option<Copies>,
+}
+
+impl Report {
+    fn json(&self) -> Outcome<serde_json::Value> {
+        let failed = |error: serde_json::Error| Failure::new(error.to_string());
+        let mut value = match &self.copies {
+            Some(copies) => serde_json::to_value(copies).map_err(failed)?,
+            None => json!({ "path": self.path, "length": self.length }),
+        };
+        value["result"] = serde_json::to_value(self.result).map_err(failed)?;
+        value["errors"] = json!(self.errors);
+        Ok(value)
+    }
+}
+
+/// The totals of a command.
+#[derive(Default)]
+struct Totals {
+    /// The files for JSON.
+    listed: Vec<serde_json::Value>,
+    /// Files whose result is known.
+    looked: u64,
+    done: u64,
+    unchanged: u64,
+    skipped: u64,
+    failed: u64,
+    /// Bytes of the files that were done.
+    bytes: u64,
 }
 
 /// The work of a command on each file.
@@ -139,6 +192,11 @@ impl Work {
             Self::Prefetch(_) => ("cellar hsm prefetch", "recalled"),
             Self::Copies => ("cellar hsm copies", "listed"),
         }
+    }
+
+    /// Whether the copies or the place of a file may differ afterwards.
+    fn changes(&self) -> bool {
+        !matches!(self, Self::Copies | Self::Wipe { dry_run: true, .. })
     }
 }
 
@@ -167,25 +225,25 @@ async fn run_in(session: &Session, mut options: Options) -> Outcome {
         Command::Prefetch { timeout, files } => (Work::Prefetch(timeout), files),
         Command::Copies { files } => (Work::Copies, files),
     };
-    let mut run = Run {
+    let run = Run {
         session,
         archives: Archives::new(&session.client),
         devices,
         work,
-        progress: Progress::names(),
-        listed: Vec::new(),
-        looked: 0,
-        changed: 0,
-        bytes: 0,
+        progress: Progress::files(),
+        json: files.json,
     };
     run.all(&files).await
 }
 
 /// The archives with these names or numbers; all if there are none.
 fn chosen(devices: &[Device], names: &[String]) -> Outcome<Vec<Device>> {
-    let all = || devices.iter().filter(|device| device.archival);
+    let all = || {
+        let archives = devices.iter().filter(|device| device.archival);
+        archives.filter(|device| !device.obsolete)
+    };
     if names.is_empty() {
-        let all: Vec<Device> = all().cloned().collect();
+        let all: Vec<Device> = all().filter(|device| !device.draining).cloned().collect();
         return match all.is_empty() {
             true => Err(Failure::new(
                 "the cell has no archive: 'cellar osd create NAME -archival' makes one",
@@ -210,106 +268,223 @@ struct Run<'a> {
     devices: Vec<Device>,
     work: Work,
     progress: Progress,
-    /// The files for JSON.
-    listed: Vec<serde_json::Value>,
-    looked: u64,
-    changed: u64,
-    bytes: u64,
+    json: bool,
 }
 
 impl Run<'_> {
-    async fn all(&mut self, files: &FileOptions) -> Outcome {
-        let (command, verb) = self.work.words();
-        let mut failures = Failures::of(command);
+    async fn all(&self, files: &FileOptions) -> Outcome {
+        let (command, _) = self.work.words();
+        let (mut failures, mut totals) = (Failures::of(command), Totals::default());
         let client = &self.session.client;
+        let mut running = FuturesOrdered::new();
         for path in &files.paths {
             let Some(top) = failures.note(client.find(path, Follow::ALL).await) else {
+                totals.failed += 1;
                 continue;
             };
             if top.is_directory() && !files.recursive {
                 let failure = format!("{path}: a directory; -r takes all files below it");
-                let _told = failures.note(Err::<(), _>(Failure::usage(failure)));
+                let _told = failures.note(Err::<(), _>(Failure::new(failure)));
+                totals.failed += 1;
                 continue;
             }
             let depth_max = if files.recursive { usize::MAX } else { 0 };
             let visit = async |visit: &Visit, failures: &mut Failures| {
                 let node = &visit.node;
                 if !node.is_directory() && !node.is_link() && !node.is_mount_point() {
-                    let done = self.file(&visit.path, &visit.node, files.json).await;
-                    if let Some(Done::Changed) = failures.note(done) {
-                        self.changed += 1;
-                        self.bytes += visit.node.status.length;
-                    }
+                    running.push_back(self.file(visit.path.clone(), node.clone()));
+                }
+                if running.len() >= FILES_MAX {
+                    let report = self.next(&mut running).await;
+                    self.count(report, &mut totals, failures)?;
                 }
                 Ok(())
             };
             let (top, mut across) = ((path.as_str(), top), Across::Nothing);
             walk(client, top, depth_max, &mut across, &mut failures, visit).await?;
         }
-        self.progress.finish();
-        let (changed, looked) = (self.changed, self.looked);
-        if files.json {
-            print_json(&json!({
-                "files": self.listed, "looked": looked, "done": changed, "bytes": self.bytes,
-            }))?;
-        } else if !matches!(self.work, Work::Copies) {
-            let size = short_size(self.bytes);
-            outln!("{changed} of {looked} files {verb}, {size}");
+        while !running.is_empty() {
+            let report = self.next(&mut running).await;
+            self.count(report, &mut totals, &mut failures)?;
         }
-        if looked == 0 {
-            let _told = failures.note(Err::<(), _>(Failure::new("no file matches")));
+        self.progress.finish();
+        self.sum_up(&totals)?;
+        if totals.done + totals.unchanged + totals.failed == 0 {
+            let reason = match totals.skipped {
+                0 => "no file matches",
+                _ => "no file in objects matches; 'cellar fs osd PATH' shows where a file is",
+            };
+            let _told = failures.note(Err::<(), _>(Failure::new(reason)));
         }
         failures.end()
     }
 
-    async fn file(&mut self, path: &str, node: &Node, json: bool) -> Outcome<Done> {
-        self.looked += 1;
-        self.progress.name(path);
-        let before = self.archives.copies(node, path, &self.devices).await?;
-        let done = match &self.work {
+    /// The report of the file that was begun first. The progress is shown meanwhile.
+    async fn next<F: Future<Output = Report>>(
+        &self,
+        running: &mut FuturesOrdered<F>,
+    ) -> Option<Report> {
+        loop {
+            match timeout(LOOK, running.next()).await {
+                Ok(report) => return report,
+                Err(_) => self.progress.waits(),
+            }
+        }
+    }
+
+    /// Prints the result of a file, and adds it to the totals.
+    fn count(
+        &self,
+        report: Option<Report>,
+        totals: &mut Totals,
+        failures: &mut Failures,
+    ) -> Outcome {
+        let Some(report) = report else {
+            return Ok(());
+        };
+        self.progress.add(1);
+        totals.looked += 1;
+        for error in &report.errors {
+            let _told = failures.note(Err::<(), _>(Failure::new(error)));
+        }
+        match report.result {
+            Done::Done => {
+                totals.done += 1;
+                totals.bytes += report.length;
+            }
+            Done::Unchanged => totals.unchanged += 1,
+            Done::Skipped => totals.skipped += 1,
+            Done::Failed => totals.failed += 1,
+        }
+        if self.json {
+            totals.listed.push(report.json()?);
+            return Ok(());
+        }
+        match (&self.work, &report.copies) {
+            (Work::Copies, Some(copies)) => self.progress.out(text(copies).trim_end()),
+            (Work::Wipe { dry_run: true, .. }, _) if report.result == Done::Done => {
+                self.progress.out(&report.path);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn sum_up(&self, totals: &Totals) -> Outcome {
+        let Totals {
+            listed,
+            looked,
+            done,
+            unchanged,
+            skipped,
+            failed,
+            bytes,
+        } = totals;
+        if self.json {
+            return print_json(&json!({
+                "files": listed, "looked": looked, "done": done, "unchanged": unchanged, "skipped": skipped,
+                "failed": failed, "bytes": bytes,
+            }));
+        }
+        if matches!(self.work, Work::Copies) {
+            return Ok(());
+        }
+        let (_, verb) = self.work.words();
+        let mut line = format!("{done} of {looked} files {verb} ({})", short_size(*bytes));
+        for (count, words) in [
+            (unchanged, "unchanged"),
+            (skipped, "not in objects"),
+            (failed, "failed"),
+        ] {
+            if *count > 0 {
+                line.push_str(&format!(", {count} {words}"));
+            }
+        }
+        outln!("{line}");
+        Ok(())
+    }
+
+    async fn file(&self, path: String, node: Node) -> Report {
+        self.progress.name(&path);
+        let mut report = Report {
+            result: Done::Failed,
+            errors: Vec::new(),
+            length: node.status.length,
+            copies: None,
+            path,
+        };
+        let path = &report.path;
+        let before = match self.archives.copies(&node, path, &self.devices).await {
+            Ok(before) => before,
+            Err(error) => {
+                report.errors.push(error.to_string());
+                return report;
+            }
+        };
+        let mut errors = Vec::new();
+        report.result = self.work_on(&before, path, &node, &mut errors).await;
+        let looks_again = self.json && self.work.changes();
+        report.copies = match looks_again {
+            false => Some(before),
+            true => match self.archives.copies(&node, path, &self.devices).await {
+                Ok(after) => Some(after),
+                Err(error) => {
+                    errors.push(error.to_string());
+                    None
+                }
+            },
+        };
+        if !errors.is_empty() {
+            report.result = Done::Failed;
+        }
+        report.errors = errors;
+        report
+    }
+
+    /// Does the work of the command on one file.
+    async fn work_on(
+        &self,
+        before: &Copies,
+        path: &str,
+        node: &Node,
+        errors: &mut Vec<String>,
+    ) -> Done {
+        let worked = match &self.work {
+            Work::Copies => return Done::Done,
+            _ if !before.in_objects => return Done::Skipped,
             Work::Archive(to) => {
                 let lacking = |archive: &&Device| !before.good().any(|osd| osd == archive.id);
-                let mut done = Done::Nothing;
+                let mut made = false;
+                // The other archives may take a file that one refuses.
                 for archive in to.iter().filter(lacking) {
-                    self.archives.archive(node, path, archive).await?;
-                    done = Done::Changed;
+                    match self.archives.archive(node, path, archive).await {
+                        Ok(()) => made = true,
+                        Err(error) => errors.push(error.to_string()),
+                    }
                 }
-                done
+                Ok(made)
             }
             Work::Wipe {
                 copies,
                 dry_run: true,
-            } => match before.online && before.good().count() >= *copies as usize {
-                true => Done::Changed,
-                false => Done::Nothing,
-            },
+            } => Ok(before.online && before.good().count() >= *copies as usize),
             Work::Wipe { copies, .. } if before.online => {
-                match self.archives.wipe(node, path, *copies).await? {
-                    true => Done::Changed,
-                    false => Done::Nothing,
-                }
+                self.archives.wipe(node, path, *copies).await
             }
             Work::Prefetch(patience) if !before.online => {
-                self.archives.recall(node, path, *patience).await?;
-                Done::Changed
+                let recalled = self.archives.recall(node, path, *patience).await;
+                recalled.map(|()| true)
             }
-            Work::Wipe { .. } | Work::Prefetch(_) => Done::Nothing,
-            Work::Copies => Done::Changed,
+            Work::Wipe { .. } | Work::Prefetch(_) => Ok(false),
         };
-        if !json {
-            if let Work::Copies = self.work {
-                out!("{}", text(&before));
+        match worked {
+            Ok(true) => Done::Done,
+            Ok(false) => Done::Unchanged,
+            Err(error) => {
+                errors.push(error.to_string());
+                Done::Failed
             }
-            return Ok(done);
         }
-        let after = match self.work {
-            Work::Copies | Work::Wipe { dry_run: true, .. } => before,
-            _ => self.archives.copies(node, path, &self.devices).await?,
-        };
-        let value = serde_json::to_value(&after);
-        let value = value.map_err(|error| Failure::new(error.to_string()))?;
-        self.listed.push(value);
-        Ok(done)
     }
 }
 
@@ -329,7 +504,7 @@ fn text(file: &Copies) -> String {
     let mut table = Table::new([
         ("Archive", Side::Left),
         ("State", Side::Left),
-        ("Data version", Side::Right),
+        ("Version", Side::Right),
         ("Length", Side::Right),
         ("Made", Side::Left),
         ("BLAKE3", Side::Left),
@@ -339,13 +514,12 @@ fn text(file: &Copies) -> String {
             true => copy.osd.to_string(),
             false => copy.osd_name.clone(),
         };
-        let made = u32::try_from(copy.made).unwrap_or(u32::MAX);
         table.row([
             name,
             copy.state.to_owned(),
             copy.data_version.to_string(),
-            copy.length.to_string(),
-            cellar_admin::date::ctime(cellar_wire::AfsTime(made)),
+            short_size(copy.length),
+            cellar_admin::date::to_the_minute(copy.made),
             copy.blake3.chars().take(DIGITS).collect(),
         ]);
     }

@@ -10,6 +10,7 @@ mod config;
 mod databases;
 mod dialect;
 mod hostile;
+mod hsm;
 mod interrupted;
 mod join;
 mod kerberos;
