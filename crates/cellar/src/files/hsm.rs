@@ -124,7 +124,7 @@ impl Options {
 /// The result for one file.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Done {
+enum FileResult {
     /// The command did its work with the file.
     Done,
     /// Nothing had to be done, or in a dry run could be done.
@@ -138,7 +138,7 @@ enum Done {
 /// The result for one file, with the reasons of failures.
 struct Report {
     path: String,
-    result: Done,
+    result: FileResult,
     errors: Vec<String>,
     /// The length of the file.
     length: u64,
@@ -348,13 +348,13 @@ impl Run<'_> {
             let _told = failures.note(Err::<(), _>(Failure::new(error)));
         }
         match report.result {
-            Done::Done => {
+            FileResult::Done => {
                 totals.done += 1;
                 totals.bytes += report.length;
             }
-            Done::Unchanged => totals.unchanged += 1,
-            Done::Skipped => totals.skipped += 1,
-            Done::Failed => totals.failed += 1,
+            FileResult::Unchanged => totals.unchanged += 1,
+            FileResult::Skipped => totals.skipped += 1,
+            FileResult::Failed => totals.failed += 1,
         }
         if self.json {
             totals.listed.push(report.json()?);
@@ -362,7 +362,7 @@ impl Run<'_> {
         }
         match (&self.work, &report.copies) {
             (Work::Copies, Some(copies)) => self.progress.out(text(copies).trim_end()),
-            (Work::Wipe { dry_run: true, .. }, _) if report.result == Done::Done => {
+            (Work::Wipe { dry_run: true, .. }, _) if report.result == FileResult::Done => {
                 self.progress.out(&report.path);
             }
             _ => {}
@@ -407,7 +407,7 @@ impl Run<'_> {
     async fn file(&self, path: String, node: Node) -> Report {
         self.progress.name(&path);
         let mut report = Report {
-            result: Done::Failed,
+            result: FileResult::Failed,
             errors: Vec::new(),
             length: node.status.length,
             copies: None,
@@ -435,7 +435,7 @@ impl Run<'_> {
             },
         };
         if !errors.is_empty() {
-            report.result = Done::Failed;
+            report.result = FileResult::Failed;
         }
         report.errors = errors;
         report
@@ -448,10 +448,10 @@ impl Run<'_> {
         path: &str,
         node: &Node,
         errors: &mut Vec<String>,
-    ) -> Done {
+    ) -> FileResult {
         let worked = match &self.work {
-            Work::Copies => return Done::Done,
-            _ if !before.in_objects => return Done::Skipped,
+            Work::Copies => return FileResult::Done,
+            _ if !before.in_objects => return FileResult::Skipped,
             Work::Archive(to) => {
                 let lacking = |archive: &&Device| !before.good().any(|osd| osd == archive.id);
                 let mut made = false;
@@ -478,11 +478,11 @@ impl Run<'_> {
             Work::Wipe { .. } | Work::Prefetch(_) => Ok(false),
         };
         match worked {
-            Ok(true) => Done::Done,
-            Ok(false) => Done::Unchanged,
+            Ok(true) => FileResult::Done,
+            Ok(false) => FileResult::Unchanged,
             Err(error) => {
                 errors.push(error.to_string());
-                Done::Failed
+                FileResult::Failed
             }
         }
     }
