@@ -239,7 +239,7 @@ impl Files<'_> {
                 .unwrap_or_default(),
             None => Vec::new(),
         };
-        let name = |osd| {
+        let name = |osd: u32| {
             let device = devices.iter().find(|device| device.id == osd);
             device.map_or_else(|| osd.to_string(), |device| device.name.clone())
         };
