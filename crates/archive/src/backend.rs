@@ -2,9 +2,13 @@
 //!
 //! | operation | directory | S3 |
 //! | --- | --- | --- |
-//! | create a small object | file in the same directory, fsync, hard link, fsync of the directory | put with `If-None-Match: *` |
-//! | create a copy | file in `staging/`, fsync, hard link, fsync of the directory | upload in parts; its completion has `If-None-Match: *` |
+//! | create a small object | file in the same directory, then as below | put, see below |
+//! | create a copy | file in `staging/`, then as below | upload in parts, see below |
 //! | remove | unlink, fsync of the directory | delete |
+//!
+//! In a directory a new object is synced, gets its name by a hard link, and then the directory is
+//! synced. In S3 a put and the completion of an upload carry `If-None-Match: *`. So an existing
+//! name is never replaced.
 //!
 //! The library syncs files and directories when it writes (`LocalFileSystem::with_fsync`), but not
 //! when it removes: this file does.

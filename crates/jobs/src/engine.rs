@@ -3,7 +3,7 @@
 //! | state | owner |
 //! | --- | --- |
 //! | rows of a running job | its task (`run.rs`) |
-//! | rows of any other job | the caller of the engine's method, who first takes the job out of the queue |
+//! | rows of any other job | the engine's caller; the job leaves the queue first |
 //! | order, limits, pauses, holds | [`Inner`], under one lock |
 //!
 //! The lock is never held while the database is called. The database comes first: a change of

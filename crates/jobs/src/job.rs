@@ -82,7 +82,7 @@ pub struct NewJob {
 /// | `Running` | the last step ends | `Done` |
 /// | `Running` | a transient error | `Waiting` with a longer pause each time |
 /// | `Running` | the resource is down | `Queued`; the resource waits |
-/// | `Running` | a permanent error, no attempts left, deadline | `Failed` (or `Queued`, to clean up) |
+/// | `Running` | permanent error, no attempts left, deadline | `Failed`, or `Queued` to clean up |
 /// | `Running` | cancel | `Cancelled` (or `Queued`, to clean up), when the step has stopped |
 /// | `Running` | the process restarts | `Queued` with the same step |
 /// | `Failed`, `Cancelled` | retry by the user | `Queued` with the first step |

@@ -103,11 +103,29 @@ pub struct ArchivalDevice {
 
 /// Threads that end in the background when they are dropped.
 #[derive(Debug)]
-struct Threads(Option<Runtime>);
+struct Threads {
+    handle: Handle,
+    /// Taken when this is dropped.
+    runtime: Option<Runtime>,
+}
+
+impl Threads {
+    fn start() -> std::io::Result<Self> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("cellar-archive")
+            .enable_all()
+            .build()?;
+        Ok(Self {
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
+        })
+    }
+}
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
+        if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
@@ -146,17 +164,12 @@ impl ArchivalDevice {
         wanted: Option<&Place>,
         now: u64,
     ) -> Result<Self, OpenError> {
-        let threads = Builder::new_multi_thread()
-            .worker_threads(THREADS)
-            .thread_name("cellar-archive")
-            .enable_all()
-            .build();
         let file = device.join(FILE);
         let at = |cause| OpenError::File {
             path: file.clone(),
             cause,
         };
-        let threads = Threads(Some(threads.map_err(at)?));
+        let threads = Threads::start().map_err(at)?;
         let id = cell_id(cell);
         let record = match std::fs::read(&file) {
             Ok(text) => Some(serde_json::from_slice::<Record>(&text).map_err(|e| at(e.into()))?),
@@ -178,7 +191,7 @@ impl ArchivalDevice {
         let record = match (record, wanted) {
             (Some(record), _) => record,
             (None, Some(wanted)) => {
-                let record = threads.run(create(wanted, id, cell, now))?;
+                let record = threads.handle.block_on(create(wanted, id, cell, now))?;
                 let text = serde_json::to_vec_pretty(&record).map_err(|e| at(e.into()))?;
                 cellar_private::replace(&file, &text).map_err(at)?;
                 record
@@ -192,7 +205,10 @@ impl ArchivalDevice {
             copies: u64::from(!catalogue.is_empty()?),
         };
         let location = record.place.location();
-        let opened = threads.run(Archive::open(location, Settings::default(), &expected));
+        let opened =
+            threads
+                .handle
+                .block_on(Archive::open(location, Settings::default(), &expected));
         let archive = opened.map_err(|cause| OpenError::Archive {
             place: Box::new(record.place.clone()),
             cause,
@@ -216,14 +232,10 @@ impl ArchivalDevice {
         }
     }
 
-    fn handle(&self) -> Option<&Handle> {
-        self.threads.0.as_ref().map(Runtime::handle)
-    }
-
     /// Begins to write a copy of `length` bytes, which the caller sends through the result.
     pub(crate) fn begin_put(&self, object: ObjectId, version: u64, length: u64) -> Incoming {
         let (archive, key) = (self.archive.clone(), self.key(object, version));
-        Incoming::begin(self.handle(), move |mut source| async move {
+        Incoming::begin(&self.threads.handle, move |mut source| async move {
             archive.put(&key, length, &mut source).await
         })
     }
@@ -232,7 +244,7 @@ impl ArchivalDevice {
     pub(crate) fn begin_get(&self, object: ObjectId, copy: &Copy) -> Outgoing {
         let (archive, key) = (self.archive.clone(), self.key(object, copy.version));
         let receipt = copy.receipt;
-        Outgoing::begin(self.handle(), move |mut sink| async move {
+        Outgoing::begin(&self.threads.handle, move |mut sink| async move {
             archive.get(&key, &receipt, &mut sink).await
         })
     }
@@ -271,10 +283,7 @@ impl ArchivalDevice {
         &self,
         work: impl Future<Output = Result<T, cellar_archive::Error>> + Send + 'static,
     ) -> Result<T, cellar_archive::Error> {
-        let Some(handle) = self.handle() else {
-            return Err(cellar_archive::Error::Cancelled);
-        };
-        let done = handle.spawn(work).await;
+        let done = self.threads.handle.spawn(work).await;
         done.unwrap_or(Err(cellar_archive::Error::Cancelled))
     }
 
@@ -319,16 +328,6 @@ impl ArchivalDevice {
             let bytes = |blocks: u64| found.f_frsize.saturating_mul(blocks);
             (bytes(found.f_blocks), bytes(found.f_bavail))
         })
-    }
-}
-
-impl Threads {
-    fn run<T>(&self, work: impl Future<Output = T>) -> T {
-        match &self.0 {
-            Some(runtime) => runtime.block_on(work),
-            None => futures_util::future::FutureExt::now_or_never(work)
-                .unwrap_or_else(|| unreachable!("the threads end only when they are dropped")),
-        }
     }
 }
 

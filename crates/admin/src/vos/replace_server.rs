@@ -3,10 +3,11 @@
 //! The VLDB names the sites of volumes by server, and a server by UUID and addresses. So one change
 //! of a server's entry carries all its volumes to another machine:
 //!
-//! | the new machine | the change |
-//! | --- | --- |
-//! | is not in the VLDB: it will start with the identity of the old one | `Readdress`: the server gets the new address under its UUID (`vos setaddrs`); without a UUID `vos changeaddr` |
-//! | has registered with an identity of its own, without volumes in the VLDB | `Adopt`: its entry is removed, the old server gets its addresses, then its UUID |
+//! * `Readdress`: the new machine is not in the VLDB, and will start with the identity of the old
+//!   one. The server gets the new address under its UUID (`vos setaddrs`), or without a UUID by
+//!   `vos changeaddr`.
+//! * `Adopt`: the new machine has registered with an identity of its own, and has no volumes in the
+//!   VLDB. Its entry is removed. The old server gets its addresses, then its UUID.
 //!
 //! `Adopt` uses the rule by which a server that lost its identity keeps its volumes: a registration
 //! with a new UUID and the addresses of one known server takes over that entry. If it stops between

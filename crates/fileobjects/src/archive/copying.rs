@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cellar_archive::{Hasher, Receipt};
 use cellar_rpc::{CallError, Connection, blocking};
 use cellar_volume::{ArchiveState, Referenced, VnodeStatus, Volume};
 use cellar_wire::AbortCode;
@@ -18,7 +19,7 @@ use super::super::figures::Counters;
 use super::super::prune::remove;
 use super::super::storage::Storage;
 use super::super::whole_file::{InObjects, ObjectBytes};
-use super::sums::{Summed, Sums};
+use super::sums;
 
 /// A file that is to be copied.
 struct Present {
@@ -74,7 +75,8 @@ impl Objects {
                 return Err(failure);
             }
         };
-        (copy.length, copy.blake3, copy.md5) = (summed.length, summed.blake3, summed.md5);
+        copy.length = summed.length;
+        (copy.blake3, copy.md5) = (sums::blake3(&summed), sums::md5(&summed));
         copy.made = self.wall().as_secs();
         let entered = {
             let volume = volume.clone();
@@ -104,7 +106,7 @@ impl Objects {
         fid: Fid,
         present: &Present,
         copy: &ArchiveCopy,
-    ) -> Result<Summed, Failure> {
+    ) -> Result<Receipt, Failure> {
         let connection = connection(storage, copy.osd)?;
         let (capability, length) = (storage.capability(copy.osd), present.status.length);
         let object = copy.object(fid.vnode, fid.uniquifier);
@@ -124,11 +126,11 @@ impl Objects {
         };
         let failed = |cause: CallError| Failure::Devices(cause.code());
         let mut call = connection.open(&arguments).await.map_err(failed)?;
-        let (mut sums, mut left) = (Sums::default(), length);
+        let (mut hasher, mut left) = (Hasher::default(), length);
         while left > 0 {
             let piece = bytes.next().await.map_err(Failure::Devices)?;
             left = left.saturating_sub(piece.len() as u64);
-            sums = sums.add(piece.clone()).await;
+            hasher = sums::add(hasher, piece.clone()).await;
             match call.write(piece).await {
                 // The archive has already answered; its answer has the reason.
                 Err(CallError::AnsweredEarly) => break,
@@ -137,7 +139,7 @@ impl Objects {
         }
         call.finish();
         call.results::<WriteReply>().await.map_err(failed)?;
-        let summed = sums.finish();
+        let summed = hasher.finish();
         let arguments = Checksum {
             capability,
             object,
@@ -145,7 +147,7 @@ impl Objects {
             sums: SUM_MD5,
         };
         let there = connection.call(&arguments).await.map_err(failed)?;
-        if (there.length, there.md5) != (summed.length, summed.md5) {
+        if (there.length, there.md5) != (summed.length, sums::md5(&summed)) {
             warn!(%fid, osd = copy.osd, "an archive has other bytes than were sent");
             return Err(Failure::Devices(AbortCode::EIO));
         }

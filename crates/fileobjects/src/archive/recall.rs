@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cellar_archive::Hasher;
 use cellar_objects::{WriteOptions, Writer};
 use cellar_rpc::blocking;
 use cellar_volume::{ArchiveState, VnodeStatus, Volume};
@@ -25,7 +26,7 @@ use super::super::policies::ObjectSpec;
 use super::super::prune::remove;
 use super::super::storage::Storage;
 use super::copying::{connection, upper_serial};
-use super::sums::Sums;
+use super::sums;
 
 /// The most bytes that are read from an archive at a time.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -314,18 +315,17 @@ async fn fill(
         ));
     }
     writer.begin(0, coming).await?;
-    let (mut sums, mut left) = (Sums::default(), coming);
+    let (mut hasher, mut left) = (Hasher::default(), coming);
     while left > 0 {
         let piece = call.read_some(left.min(PIECE_BYTES)).await;
         let piece = piece.map_err(|cause| of_copy(cause.code()))?;
         left -= piece.len() as u64;
-        sums = sums.add(piece.clone()).await;
+        hasher = sums::add(hasher, piece.clone()).await;
         writer.push(piece).await?;
     }
     let ended = call.results::<ReadReply>().await;
     ended.map_err(|cause| of_copy(cause.code()))?;
-    let summed = sums.finish();
-    if summed.blake3 != copy.blake3 {
+    if sums::blake3(&hasher.finish()) != copy.blake3 {
         return Err(NotRecalled::WrongBytes(
             "its BLAKE3 is not the recorded one",
         ));

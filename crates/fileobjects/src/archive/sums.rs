@@ -1,54 +1,32 @@
-//! Sums of the bytes of a copy.
+//! Sums of the bytes of a copy, off the shard's thread.
 
 use bytes::Bytes;
+use cellar_archive::{Hasher, Receipt};
 use cellar_rpc::blocking;
-use md5::{Digest, Md5};
 
-/// Sums of bytes that pass.
-#[derive(Default)]
-pub(super) struct Sums {
-    blake3: blake3::Hasher,
-    md5: Md5,
-    length: u64,
+/// Adds bytes. Runs on a thread of the pool, because a megabyte takes milliseconds.
+pub(super) async fn add(mut hasher: Hasher, bytes: Bytes) -> Hasher {
+    blocking(move || {
+        hasher.update(&bytes);
+        hasher
+    })
+    .await
 }
 
-/// The result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Summed {
-    pub(super) length: u64,
-    pub(super) blake3: [u32; 8],
-    pub(super) md5: [u32; 4],
+/// BLAKE3 as words of the wire.
+pub(super) fn blake3(receipt: &Receipt) -> [u32; 8] {
+    words(&receipt.blake3)
 }
 
-impl Sums {
-    /// Adds bytes. Runs on a thread of the pool, because a megabyte takes milliseconds.
-    pub(super) async fn add(mut self, bytes: Bytes) -> Self {
-        blocking(move || {
-            self.length += bytes.len() as u64;
-            self.blake3.update(&bytes);
-            self.md5.update(&bytes);
-            self
-        })
-        .await
-    }
-
-    /// The sums of all bytes.
-    pub(super) fn finish(self) -> Summed {
-        Summed {
-            length: self.length,
-            blake3: words(self.blake3.finalize().as_bytes()),
-            md5: words(&self.md5.finalize()),
-        }
-    }
+/// MD5 as words of the wire.
+pub(super) fn md5(receipt: &Receipt) -> [u32; 4] {
+    words(&receipt.md5)
 }
 
-/// Bytes of a sum as words of the wire.
 fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     let mut words = [0; N];
-    for (word, four) in words.iter_mut().zip(bytes.chunks(4)) {
-        *word = four
-            .iter()
-            .fold(0, |word, byte| word << 8 | u32::from(*byte));
+    for (word, four) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *word = u32::from_be_bytes(*four);
     }
     words
 }
@@ -59,15 +37,12 @@ mod tests {
 
     #[test]
     fn sums_are_those_of_the_tools() {
-        let mut sums = Sums::default();
-        sums.md5.update(b"abc");
-        sums.blake3.update(b"abc");
-        let summed = sums.finish();
+        let mut hasher = Hasher::default();
+        hasher.update(b"abc");
+        let receipt = hasher.finish();
         // `printf abc | md5sum` and `b3sum`.
-        assert_eq!(
-            summed.md5,
-            [0x9001_5098, 0x3cd2_4fb0, 0xd696_3f7d, 0x28e1_7f72]
-        );
-        assert_eq!(summed.blake3[..2], [0x6437_b3ac, 0x3846_5133]);
+        let wanted = [0x9001_5098, 0x3cd2_4fb0, 0xd696_3f7d, 0x28e1_7f72];
+        assert_eq!(md5(&receipt), wanted);
+        assert_eq!(blake3(&receipt)[..2], [0x6437_b3ac, 0x3846_5133]);
     }
 }

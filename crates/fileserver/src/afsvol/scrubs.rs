@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | idle | [`Scrubs::begin`] | running |
 //! | running | `begin` | running; the second caller is refused |
-//! | running | the [`Scrubbing`] is dropped | idle; with a result if [`Scrubbing::end`] was called |
+//! | running | the [`Scrubbing`] is dropped | idle; has a result after [`Scrubbing::end`] |
 //!
 //! The result of the last scrub of a whole partition is kept in memory, beside the progress of the
 //! next one. A restart forgets it. A scrub of one volume leaves no result.

@@ -2,12 +2,12 @@
 //!
 //! | table | key | value |
 //! | --- | --- | --- |
-//! | `copies` | object (16 bytes), version (8) | length, created, removed (8 each), BLAKE3 (32), MD5 (16) |
+//! | `copies` | object (16 bytes), version (8) | length, created, removed (8 each), sums (48) |
 //! | `archive` | `session` | the newest session of the archive that is known (8) |
 //!
-//! All numbers are big-endian, so copies are in the order of their objects. `removed` is the time
-//! of a soft removal, or 0. A copy is entered after the archive has it durably, and leaves the
-//! catalogue after the archive has removed it.
+//! The sums are BLAKE3 (32 bytes) and MD5 (16). All numbers are big-endian, so copies are in the
+//! order of their objects. `removed` is the time of a soft removal, or 0. A copy is entered after
+//! the archive has it durably, and leaves the catalogue after the archive has removed it.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -18,18 +18,18 @@ const PIECES: usize = 8;
 /// Bytes that go to an archive.
 pub(crate) struct Incoming {
     pieces: mpsc::Sender<Bytes>,
-    work: Option<JoinHandle<Result<Receipt, Error>>>,
+    work: JoinHandle<Result<Receipt, Error>>,
 }
 
 /// Bytes that come from an archive.
 pub(crate) struct Outgoing {
     pieces: mpsc::Receiver<Bytes>,
-    work: Option<JoinHandle<Result<(), Error>>>,
+    work: JoinHandle<Result<(), Error>>,
 }
 
 impl Incoming {
     pub(super) fn begin<F>(
-        threads: Option<&Handle>,
+        threads: &Handle,
         work: impl FnOnce(PieceSource) -> F + Send + 'static,
     ) -> Self
     where
@@ -42,7 +42,7 @@ impl Incoming {
         };
         Self {
             pieces,
-            work: threads.map(|threads| threads.spawn(work(source))),
+            work: threads.spawn(work(source)),
         }
     }
 
@@ -61,7 +61,7 @@ impl Incoming {
 
 impl Outgoing {
     pub(super) fn begin<F>(
-        threads: Option<&Handle>,
+        threads: &Handle,
         work: impl FnOnce(PieceSink) -> F + Send + 'static,
     ) -> Self
     where
@@ -70,7 +70,7 @@ impl Outgoing {
         let (sender, pieces) = mpsc::channel(PIECES);
         Self {
             pieces,
-            work: threads.map(|threads| threads.spawn(work(PieceSink(sender)))),
+            work: threads.spawn(work(PieceSink(sender))),
         }
     }
 
@@ -86,11 +86,9 @@ impl Outgoing {
     }
 }
 
-async fn ended<T>(work: Option<JoinHandle<Result<T, Error>>>) -> Result<T, Error> {
-    match work {
-        Some(work) => work.await.unwrap_or(Err(Error::Cancelled)),
-        None => Err(Error::Cancelled),
-    }
+/// The result of work; work ends without one only if the threads end.
+async fn ended<T>(work: JoinHandle<Result<T, Error>>) -> Result<T, Error> {
+    work.await.unwrap_or(Err(Error::Cancelled))
 }
 
 /// The archive's end of bytes that go to it.
