@@ -12,6 +12,7 @@ mod machine;
 mod network;
 mod ports;
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use cellar_admin::table::{Side, Table};
@@ -115,13 +116,21 @@ impl Finding {
         Self::new(check, Severity::Error, text)
     }
 
-    /// The same finding with the command that mends it.
-    fn mended_by(self, remedy: impl Into<String>) -> Self {
-        Self {
-            remedy: Some(remedy.into()),
-            ..self
-        }
+    /// The same finding with the words of the command that mends it. A shell takes the remedy as it
+    /// is printed: words with blanks and other special characters are quoted.
+    fn mended_by<W: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
+        let words: Vec<W> = words.into_iter().collect();
+        self.remedy = command(words.iter().map(AsRef::as_ref));
+        self
     }
+}
+
+/// The words as a command for a shell; `None` if a word is no text, or has a NUL or a control
+/// character, which the screen could not show as it is.
+fn command<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<String> {
+    let words: Option<Vec<&str>> = words.map(OsStr::to_str).collect();
+    let words = words.filter(|words| !words.concat().contains(char::is_control))?;
+    shlex::try_join(words).ok()
 }
 
 /// The server of this machine.
@@ -177,7 +186,12 @@ fn server(options: &Options) -> Result<Option<Server>, Finding> {
                 "directory",
                 format!("{} holds no cell", named.display()),
             )
-            .mended_by(format!("cellar up --dir {}", named.display()))),
+            .mended_by([
+                "cellar".as_ref(),
+                "up".as_ref(),
+                "--dir".as_ref(),
+                named.as_os_str(),
+            ])),
             None => Ok(None),
         };
     };
@@ -234,4 +248,29 @@ fn print(findings: &[Finding], is_server: bool, options: &Options) -> Outcome {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remedies_can_be_pasted_into_a_shell() {
+        let home = tempfile::tempdir().expect("tempdir");
+        for name in ["plain", "two words", "it's", "$HOME `x` \\ \"", "-rf", "*"] {
+            let path = home.path().join(name);
+            std::fs::write(&path, "").expect("file");
+            let finding = Finding::error("disk", "wrong");
+            let remedy = finding.mended_by([OsStr::new("rm"), path.as_os_str()]);
+            let remedy = remedy.remedy.expect("a command");
+            let shell = std::process::Command::new("sh")
+                .args(["-c", &remedy])
+                .status();
+            assert!(shell.expect("sh").success(), "{remedy}");
+            assert!(!path.exists(), "{remedy}");
+        }
+        let plain = ["mount", "/vicepa"].map(OsStr::new).into_iter();
+        assert_eq!(command(plain).as_deref(), Some("mount /vicepa"));
+        assert_eq!(command(["mount", "a\nb"].map(OsStr::new).into_iter()), None);
+    }
 }

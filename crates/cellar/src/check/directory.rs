@@ -57,8 +57,8 @@ pub(super) fn check(server: &Server) -> Vec<Finding> {
         if !found.contains(id) {
             let path = directory.partition(*id);
             let text = format!("the partition {} is missing", path.display());
-            findings
-                .push(Finding::error(DISK, text).mended_by(format!("mount {}", path.display())));
+            let finding = Finding::error(DISK, text);
+            findings.push(finding.mended_by(["mount".as_ref(), path.as_os_str()]));
         }
     }
     for id in found {
@@ -96,13 +96,16 @@ pub(super) fn private(path: &Path, owner: u32, forbidden: u32, findings: &mut Ve
     };
     if about.uid() != owner {
         let text = format!("{shown} belongs to account {}, not {owner}", about.uid());
-        findings.push(Finding::error(CHECK, text).mended_by(format!("chown {owner} {shown}")));
+        let owner_word = owner.to_string();
+        let words = ["chown".as_ref(), owner_word.as_ref(), path.as_os_str()];
+        findings.push(Finding::error(CHECK, text).mended_by(words));
     }
     let mode = about.mode() & 0o7777;
     if mode & forbidden != 0 {
         let text = format!("{shown} has mode {mode:o}: other accounts can use it");
-        let right = mode & !forbidden;
-        findings.push(Finding::error(CHECK, text).mended_by(format!("chmod {right:o} {shown}")));
+        let right = format!("{:o}", mode & !forbidden);
+        let words = ["chmod".as_ref(), right.as_ref(), path.as_os_str()];
+        findings.push(Finding::error(CHECK, text).mended_by(words));
     }
 }
 
@@ -125,7 +128,12 @@ fn disk(path: &Path) -> Option<Finding> {
     if total > 0 && (total - free.min(total)) * 100 / total >= FULL_PERCENT {
         // The volumes with their sizes: the administrator chooses those that move.
         let room = format!("{room}; move volumes away, or enlarge the disk");
-        return Some(Finding::warning(DISK, room).mended_by("cellar vos listvol localhost"));
+        return Some(Finding::warning(DISK, room).mended_by([
+            "cellar",
+            "vos",
+            "listvol",
+            "localhost",
+        ]));
     }
     Some(Finding::ok(DISK, room))
 }

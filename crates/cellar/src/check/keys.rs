@@ -1,5 +1,6 @@
 //! The keys of a server.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -11,7 +12,7 @@ const CHECK: &str = "keys";
 
 pub(super) fn check(server: &Server) -> Vec<Finding> {
     let etc = server.directory.server_etc();
-    let dir = server.directory.path().display();
+    let dir = server.directory.path().as_os_str();
     let mut findings = Vec::new();
     let owner = fs::metadata(server.directory.path()).map_or(0, |about| about.uid());
     let files = ["KeyFileExt", "rxkad.keytab"];
@@ -23,7 +24,8 @@ pub(super) fn check(server: &Server) -> Vec<Finding> {
     for path in &present {
         directory::private(path, owner, 0o077, &mut findings);
     }
-    let import = format!("cellar key import-keytab --dir {dir} afs.keytab");
+    let import = ["cellar", "key", "import-keytab", "--dir"].map(OsStr::new);
+    let import = import.into_iter().chain([dir, "afs.keytab".as_ref()]);
     if present.is_empty() {
         let text = format!("{} has no keys", etc.display());
         findings.push(Finding::error(CHECK, text).mended_by(import));

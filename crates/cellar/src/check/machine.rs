@@ -22,7 +22,11 @@ pub(super) fn buffers(server: &Server) -> Vec<Finding> {
         return vec![Finding::ok(CHECK, text)];
     }
     let small = small.join(" and ");
-    let remedy = format!("sysctl -w net.core.rmem_max={wanted} net.core.wmem_max={wanted}");
+    let limits = limits.map(|name| format!("net.core.{name}={wanted}"));
+    let remedy = ["sysctl", "-w"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(limits);
     let owner = std::fs::metadata(server.directory.path());
     let is_root = owner.is_ok_and(|owner| std::os::unix::fs::MetadataExt::uid(&owner) == 0);
     let finding = match is_root {

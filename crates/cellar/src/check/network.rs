@@ -78,7 +78,7 @@ fn database(server: &DatabaseServer) -> Finding {
     let text = format!(
         "{silent} {address} does not answer; it is down, or a firewall drops its UDP ports"
     );
-    Finding::error(DATABASES, text).mended_by(format!("cellar bos status {address}"))
+    Finding::error(DATABASES, text).mended_by(["cellar", "bos", "status", &address.to_string()])
 }
 
 fn file_server(server: &FileServer) -> Finding {
@@ -91,11 +91,15 @@ fn file_server(server: &FileServer) -> Finding {
         let text = format!(
             "the file server {name} does not answer; it is down, or a firewall drops its UDP port"
         );
-        return Finding::error(SERVERS, text).mended_by(format!("cellar bos status {name}"));
+        let finding = Finding::error(SERVERS, text);
+        return match address {
+            Some(_) => finding.mended_by(["cellar", "bos", "status", &name]),
+            None => finding,
+        };
     }
     if !server.volume_server {
         let text = format!("the volume server {name} does not answer");
-        return Finding::warning(SERVERS, text).mended_by(format!("cellar bos status {name}"));
+        return Finding::warning(SERVERS, text).mended_by(["cellar", "bos", "status", &name]);
     }
     let own = format!("Cellar {}", env!("CARGO_PKG_VERSION"));
     match server.version.as_deref() {
@@ -142,7 +146,7 @@ fn skewed(machine: &str, offset: i64, effect: &str) -> Option<Finding> {
         seconds if seconds > CLOCK_SECONDS_MAX => Finding::warning(CLOCK, text),
         _ => return None,
     };
-    Some(finding.mended_by("timedatectl set-ntp true"))
+    Some(finding.mended_by(["timedatectl", "set-ntp", "true"]))
 }
 
 /// The records of the cell in the DNS, and the names of its database servers.
@@ -206,7 +210,7 @@ async fn kdc(cell: &Cell) -> Vec<Finding> {
     let realm = domains.realm_of(cell.name.as_str()).map(str::to_owned);
     let realm = realm.unwrap_or_else(|| cell.name.as_str().to_ascii_uppercase());
     let service = KerberosPrincipal::afs_service(Some(cell.name.as_str()), &realm);
-    let add = format!("kadmin addprinc -randkey {service}");
+    let add = ["kadmin", "addprinc", "-randkey", &service.to_string()].map(str::to_owned);
     let (answer, address) = match ask_kdc(&service, KDC_TIME).await {
         Ok((answer, address)) => (Ok(answer), address),
         Err(cause) => (Err(cause), None),
@@ -221,8 +225,12 @@ async fn kdc(cell: &Cell) -> Vec<Finding> {
         }
         Ok(KdcAnswer::Silent(reason)) => {
             let text = format!("no KDC of {realm} answers ({reason}): users cannot log in");
-            Finding::warning(KDC, text)
-                .mended_by(format!("KRB5_TRACE=/dev/stderr kinit user@{realm}"))
+            Finding::warning(KDC, text).mended_by([
+                "env",
+                "KRB5_TRACE=/dev/stderr",
+                "kinit",
+                &format!("user@{realm}"),
+            ])
         }
         Err(cause) => Finding::note(KDC, format!("the KDC was not asked: {cause}")),
     };

@@ -1,5 +1,6 @@
 //! The UDP ports of a server: free, or held by the running server.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
@@ -52,19 +53,18 @@ pub(super) fn check(server: &Server) -> Vec<Finding> {
             }
             (ErrorKind::AddrInUse, Some(Holder { pid, name })) => {
                 let text = format!("UDP port {port} ({role}) is held by {name}, process {pid}");
-                Finding::error(CHECK, text).mended_by(format!("kill {pid}"))
+                Finding::error(CHECK, text).mended_by(["kill", &pid.to_string()])
             }
             (ErrorKind::AddrInUse, None) => {
                 let text = format!("UDP port {port} ({role}) is held by another program");
-                Finding::error(CHECK, text).mended_by(format!("ss -ulpn 'sport = :{port}'"))
+                Finding::error(CHECK, text).mended_by(["ss", "-ulpn", &format!("sport = :{port}")])
             }
             (ErrorKind::AddrNotAvailable, _) => {
                 let text = format!("this machine does not have the address {}", identity.bind);
-                let directory = server.directory.path().display();
-                findings.push(
-                    Finding::error(CHECK, text)
-                        .mended_by(format!("cellar up --dir {directory} --bind 0.0.0.0")),
-                );
+                let words = ["cellar", "up", "--bind", "0.0.0.0", "--dir"].map(OsStr::new);
+                let directory = server.directory.path().as_os_str();
+                let words = words.into_iter().chain([directory]);
+                findings.push(Finding::error(CHECK, text).mended_by(words));
                 break;
             }
             _ => Finding::error(CHECK, format!("UDP port {port} ({role}): {cause}")),
