@@ -12,7 +12,7 @@ use clap::Subcommand;
 
 use crate::failure::{Failure, Outcome};
 use crate::output::outln;
-use crate::session::{As, CellOptions, Session, resolve};
+use crate::session::{As, CellOptions, resolve};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -30,6 +30,19 @@ enum Operation {
     Replace(replace::Options),
 }
 
+/// The options of every operation.
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// Print the changes, or the reason why there can be none, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    cell: CellOptions,
+}
+
 impl Options {
     /// The name of the operation.
     pub(crate) fn name(&self) -> &'static str {
@@ -42,27 +55,18 @@ impl Options {
 }
 
 pub(crate) async fn run(options: Options) -> Outcome {
-    match options.operation {
-        Operation::Drain(options) => {
-            let session = session(&options.cell).await?;
-            let outcome = drain::run(&session, &options).await;
-            session.end(outcome).await
-        }
-        Operation::Remove(options) => {
-            let session = session(&options.cell).await?;
-            let outcome = remove::run(&session, &options).await;
-            session.end(outcome).await
-        }
-        Operation::Replace(options) => {
-            let session = session(&options.cell).await?;
-            let outcome = replace::run(&session, &options).await;
-            session.end(outcome).await
-        }
-    }
-}
-
-async fn session(cell: &CellOptions) -> Outcome<Session> {
-    cell.session(None, As::AdministratorIfPossible).await
+    let Common { cell, .. } = match &options.operation {
+        Operation::Drain(options) => &options.common,
+        Operation::Remove(options) => &options.common,
+        Operation::Replace(options) => &options.common,
+    };
+    let session = cell.session(None, As::AdministratorIfPossible).await?;
+    let outcome = match &options.operation {
+        Operation::Drain(options) => drain::run(&session, options).await,
+        Operation::Remove(options) => remove::run(&session, options).await,
+        Operation::Replace(options) => replace::run(&session, options).await,
+    };
+    session.end(outcome).await
 }
 
 /// The IPv4 address of a file server, by name or address.
@@ -94,6 +98,12 @@ async fn devices_at(osds: &Osds<'_>, server: &ServerAddresses) -> Outcome<Vec<De
         here && !matches!(device.state, State::Local | State::Obsolete)
     });
     Ok(devices)
+}
+
+/// The line about a device that still has objects of files, with the command that moves them.
+fn device_line(device: &Device) -> String {
+    let Device { id, name, .. } = device;
+    format!("device {id} ({name}): 'cellar osd drain {id} -wait' moves its objects away")
 }
 
 /// Prints the work that is left on the machine itself.

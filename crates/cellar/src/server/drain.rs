@@ -7,11 +7,11 @@ use cellar_wire::ids::PartitionId;
 use futures_util::StreamExt;
 use serde::Serialize;
 
-use super::{address, devices_at};
+use super::{Common, address, device_line, devices_at};
 use crate::failure::{Failure, Outcome};
 use crate::output::{errln, outln};
 use crate::progress::Progress;
-use crate::session::{CellOptions, Session};
+use crate::session::Session;
 use crate::suite::print_json;
 use crate::suite::vos::Speaker;
 
@@ -19,6 +19,8 @@ use crate::suite::vos::Speaker;
 #[command(
     after_help = "Read-write volumes are moved while clients use them. Read-only volumes get another site with the
 same contents; nothing is released. If every other server has a copy already, the site is given up.
+
+Object storage devices of the server are named at the end; 'cellar osd drain' moves their objects.
 
 An interrupted drain is continued by the same command. The exit status is 0 when the server is
 empty, and 1 when a volume is left; the last lines say why.
@@ -40,14 +42,8 @@ pub(super) struct Options {
     /// The number of volumes in work at the same time.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     parallel: u8,
-    /// Print the steps and change nothing.
-    #[arg(long)]
-    dry_run: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    pub(super) cell: CellOptions,
+    pub(super) common: Common,
 }
 
 /// A step, as JSON.
@@ -83,20 +79,20 @@ pub(super) async fn run(session: &Session, options: &Options) -> Outcome {
     let to: Vec<DrainTarget> = to.collect::<Outcome<_>>()?;
     let plan = volumes.plan_drain(&server, &to).await?;
     let devices = devices_at(&osds, &server).await?;
-    if !options.json {
+    if !options.common.json {
         for silent in &plan.silent {
             errln!("{silent} does not answer and takes no volumes");
         }
     }
-    if options.dry_run {
-        return dry_run(&plan, &devices, options.json);
+    if options.common.dry_run {
+        return dry_run(&plan, &devices, options.common.json);
     }
     let stop = Stop::default();
     let done = steps(&volumes, &plan, options, &stop).await;
     // The plan of the rest says what is left.
     let rest = volumes.plan_drain(&server, &to).await?;
     let empty = rest.groups.is_empty() && rest.stuck.is_empty() && rest.unlisted.is_empty();
-    if options.json {
+    if options.common.json {
         print_json(&View {
             server: &server,
             dry_run: false,
@@ -134,7 +130,7 @@ async fn steps<'p>(
             let error = outcome.err().map(|error| error.to_string());
             if let Some(error) = error.as_ref().filter(|_| !stop.is_asked()) {
                 progress.say(&format!("{}: {error}", step.name));
-            } else if error.is_none() && !options.json {
+            } else if error.is_none() && !options.common.json {
                 progress.out(&line(step));
             }
             progress.add(1);
@@ -192,6 +188,9 @@ fn dry_run(plan: &DrainPlan, devices: &[Device], json: bool) -> Outcome {
     for remaining in plan.stuck.iter().chain(&plan.unlisted) {
         outln!("{}", left(remaining));
     }
+    for device in devices {
+        outln!("{}", device_line(device));
+    }
     outln!("{} steps; nothing was changed (--dry-run)", plan.steps());
     Failure::if_any(!plan.stuck.is_empty())
 }
@@ -202,14 +201,16 @@ fn report(server: &str, rest: &DrainPlan, devices: &[Device], empty: bool) {
         errln!("{}", left(remaining));
     }
     for device in devices {
-        errln!(
-            "device {} ({}) is on the server too: 'cellar osd drain {0} -wait' moves its objects away",
-            device.id,
-            device.name
-        );
+        errln!("{}", device_line(device));
     }
     let count = rest.steps() + rest.stuck.len() + rest.unlisted.len();
     match (empty, rest.steps()) {
+        (true, _) if !devices.is_empty() => {
+            outln!(
+                "{server} has no volumes any more; when its devices are empty, 'cellar server remove {server}' takes it \
+                 out of the cell"
+            )
+        }
         (true, _) => {
             outln!("{server} is empty; 'cellar server remove {server}' takes it out of the cell")
         }

@@ -4,10 +4,10 @@ use cellar_admin::osd::Osds;
 use cellar_admin::vos::Volumes;
 use serde_json::json;
 
-use super::{address, devices_at, print_tasks};
+use super::{Common, address, device_line, devices_at, print_tasks};
 use crate::failure::{Failure, Outcome};
 use crate::output::outln;
-use crate::session::{CellOptions, Session};
+use crate::session::Session;
 use crate::suite::print_json;
 
 #[derive(Debug, clap::Args)]
@@ -22,14 +22,8 @@ pub(super) struct Options {
     /// The file server, by name or address.
     #[arg(id = "fileserver", value_name = "SERVER")]
     server: String,
-    /// Check, and change nothing.
-    #[arg(long)]
-    dry_run: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    pub(super) cell: CellOptions,
+    pub(super) common: Common,
 }
 
 pub(super) async fn run(session: &Session, options: &Options) -> Outcome {
@@ -43,28 +37,25 @@ pub(super) async fn run(session: &Session, options: &Options) -> Outcome {
     for device in &devices {
         let files = osds.files_on(device.id, 1).await?;
         if !files.files.is_empty() || !files.silent.is_empty() {
-            held.push(format!(
-                "files have objects on device {}: 'cellar osd drain {0} -wait' moves them away",
-                device.id
-            ));
+            held.push(format!("files have objects on {}", device_line(device)));
         }
     }
     if let Some(first) = held.first() {
         return Err(Failure::new(first));
     }
-    if !options.dry_run {
+    if !options.common.dry_run {
         for device in &devices {
             osds.remove(&device.id.to_string(), false).await?;
         }
         volumes.remove_server(&server).await?;
     }
     let tasks = tasks(session, options, own.into());
-    if options.json {
+    if options.common.json {
         let devices: Vec<u32> = devices.iter().map(|device| device.id).collect();
         return print_json(&json!({
             "server": server,
             "devices": devices,
-            "removed": !options.dry_run,
+            "removed": !options.common.dry_run,
             "left_to_do": tasks,
         }));
     }
@@ -72,7 +63,7 @@ pub(super) async fn run(session: &Session, options: &Options) -> Outcome {
         outln!("device {} ({})", device.id, device.name);
     }
     let server = &options.server;
-    if options.dry_run {
+    if options.common.dry_run {
         outln!("{server} can be removed; nothing was changed (--dry-run)");
         return Ok(());
     }

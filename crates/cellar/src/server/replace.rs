@@ -3,10 +3,10 @@
 use cellar_admin::vos::{ReplaceAction, ReplacePlan, Volumes};
 use serde_json::json;
 
-use super::{address, print_tasks};
+use super::{Common, address, print_tasks};
 use crate::failure::{Failure, Outcome};
 use crate::output::{errln, outln};
-use crate::session::{CellOptions, Session};
+use crate::session::Session;
 use crate::suite::print_json;
 
 /// The most missing volumes on the screen.
@@ -39,14 +39,8 @@ pub(super) struct Options {
     /// Replace the server though the new machine lacks volumes.
     #[arg(long)]
     force: bool,
-    /// Print the change and make none.
-    #[arg(long)]
-    dry_run: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    pub(super) cell: CellOptions,
+    pub(super) common: Common,
 }
 
 pub(super) async fn run(session: &Session, options: &Options) -> Outcome {
@@ -54,12 +48,12 @@ pub(super) async fn run(session: &Session, options: &Options) -> Outcome {
     let (old, new) = (address(&options.old)?, address(&options.new)?);
     let plan = volumes.plan_replacement(old, new).await?;
     let refused = !plan.missing.is_empty() && !options.force;
-    let change = !refused && !options.dry_run;
+    let change = !refused && !options.common.dry_run;
     if change {
         volumes.replace_server(&plan).await?;
     }
     let tasks = tasks(options, &plan);
-    if options.json {
+    if options.common.json {
         print_json(&json!({
             "plan": plan,
             "replaced": change,
@@ -92,7 +86,7 @@ pub(super) async fn run(session: &Session, options: &Options) -> Outcome {
     }
     let groups = plan.groups;
     let (old, new) = (&options.old, &options.new);
-    if options.dry_run {
+    if options.common.dry_run {
         let how = match plan.action {
             ReplaceAction::Readdress => "keeps its UUID and gets the new address",
             ReplaceAction::Adopt => "gets the identity of the new machine",
