@@ -229,14 +229,11 @@ impl Partition {
         Ok(infos)
     }
 
-    /// The volumes with the most accesses today, at most `limit`, the busiest first. Only volumes
-    /// in memory count, because all others had no access since the start. Costs one look at each
-    /// of them, and reads no disk.
-    pub fn busiest_volumes(&self, limit: usize) -> Vec<VolumeInfo> {
-        let mut volumes = self.core.attached_volumes();
-        volumes.sort_by_cached_key(|volume| std::cmp::Reverse(volume.info().day_use));
-        volumes.truncate(limit);
-        volumes.iter().map(|volume| volume.info()).collect()
+    /// The volumes in memory, with their figures; one is examined at a time. All others had no
+    /// access since the start, or none for long. Reads no disk.
+    pub fn volumes_in_memory(&self) -> impl Iterator<Item = VolumeInfo> + use<> {
+        let volumes = self.core.attached_volumes().into_iter();
+        volumes.map(|volume| volume.info())
     }
 
     /// Room, in blocks of 1 KiB.
