@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use cellar_client::CellName;
-use cellar_kerberos::keyring::KeyringKind;
+use cellar_kerberos::keyring::{self, KeyringKind};
 use cellar_kerberos::{self as kerberos, CacheName};
 use cellar_wire::ids::AfsTime;
 use serde_json::json;
@@ -24,6 +24,12 @@ use crate::output::outln;
 use crate::session::CellOptions;
 use crate::suite::print_json;
 use obtain::{ObtainedToken, Proof, Request};
+
+/// Exit statuses of `aklog`: one of several cells failed, no Kerberos ticket, no token. Source:
+/// aklog(1).
+const AKLOG_SOME_FAILED: u8 = 2;
+const AKLOG_KERBEROS: u8 = 4;
+const AKLOG_TOKEN: u8 = 5;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -77,6 +83,15 @@ pub(crate) struct Options {
     /// Behave as aklog: use the tickets that you have, and print nothing.
     #[arg(long, hide = true, conflicts_with_all = ["principal", "keytab", "keep"])]
     aklog: bool,
+    /// As aklog -d: print the tokens.
+    #[arg(long, hide = true, requires = "aklog")]
+    debug: bool,
+    /// As aklog -noauth: get no token.
+    #[arg(long, hide = true, requires = "aklog")]
+    check: bool,
+    /// As aklog -setpag: the parent process gets a session of its own with the tokens.
+    #[arg(long, hide = true, requires = "aklog")]
+    setpag: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -110,19 +125,69 @@ pub(crate) async fn run(options: Options) -> Outcome {
         return keep::run(request, options.cache, &options.command).await;
     }
     let cache = options.cache.map_or_else(CacheName::own, CacheName::named);
-    if options.aklog && kerberos::granting_ticket(&cache, now()).await?.is_none() {
-        return Err(kerberos::Error::NoTicket.into());
+    if options.aklog {
+        return aklog(
+            &request,
+            &cache,
+            options.debug,
+            options.check,
+            options.setpag,
+        )
+        .await;
     }
     let held = request.obtain(&cache).await?;
-    if options.aklog {
-        return Ok(());
-    }
     if options.json {
         let all: Vec<_> = held.iter().map(as_json).collect();
         return print_json(&all);
     }
     for held in &held {
         outln!("{}", sentence(held));
+    }
+    Ok(())
+}
+
+/// Does the work of `aklog`, and ends with its exit statuses. `check`: gets no token. `setpag`:
+/// gives the parent process a session keyring of its own, the place of kAFS's tokens.
+async fn aklog(
+    request: &Request,
+    cache: &CacheName,
+    debug: bool,
+    check: bool,
+    setpag: bool,
+) -> Outcome {
+    let granting = kerberos::granting_ticket(cache, now()).await;
+    let granting = granting.map_err(|cause| Failure::from(cause).coded(AKLOG_KERBEROS))?;
+    if granting.is_none() {
+        return Err(Failure::from(kerberos::Error::NoTicket).coded(AKLOG_KERBEROS));
+    }
+    if check {
+        return Ok(());
+    }
+    if setpag {
+        if !keyring::kernel_has_client() {
+            let text = "aklog: -setpag: this kernel has no AFS client whose tokens a session could have. \
+                        'cellar login --keep -- COMMAND' runs a command with tickets of its own";
+            return Err(Failure::new(text).coded(AKLOG_TOKEN));
+        }
+        keyring::join_new_session()?;
+    }
+    let status = match request.cells.len() {
+        1 => AKLOG_KERBEROS,
+        _ => AKLOG_SOME_FAILED,
+    };
+    let held = request.obtain(cache).await;
+    let held = held.map_err(|failure| failure.coded(status))?;
+    if setpag {
+        let given = keyring::give_session_to_parent();
+        given.map_err(|cause| {
+            let text = format!("aklog: -setpag: the parent process keeps its session: {cause}");
+            Failure::new(text).coded(AKLOG_TOKEN)
+        })?;
+    }
+    if debug {
+        for held in &held {
+            outln!("{}", sentence(held));
+        }
     }
     Ok(())
 }
@@ -144,7 +209,16 @@ async fn request(options: &Options) -> Outcome<Request> {
         vec![home.name.clone()]
     } else {
         let names = options.cells.iter().map(|name| CellName::new(name));
-        names.collect::<Result<_, _>>()?
+        let mut names: Vec<CellName> = names.collect::<Result<_, _>>()?;
+        if options.aklog {
+            let known: Vec<_> = known.iter().map(|cell| &cell.name).collect();
+            for name in &mut names {
+                if let Some(whole) = expanded(name, &known) {
+                    *name = whole;
+                }
+            }
+        }
+        names
     };
     if !options.server.is_empty() && names.len() > 1 {
         return Err(Failure::usage(
@@ -199,6 +273,17 @@ async fn request(options: &Options) -> Outcome<Request> {
     })
 }
 
+/// The one known cell whose name begins with `short`, unless that is a cell's name itself.
+fn expanded(short: &CellName, known: &[&CellName]) -> Option<CellName> {
+    let mut begins = known
+        .iter()
+        .filter(|name| name.as_str().starts_with(short.as_str()));
+    match (begins.next(), begins.next()) {
+        (Some(only), None) => Some((*only).clone()),
+        _ => None,
+    }
+}
+
 fn sentence(held: &ObtainedToken) -> String {
     let until = cellar_admin::date::ctime(AfsTime(held.ticket.ends));
     let kernel = if held.in_kernel {
@@ -221,4 +306,27 @@ fn as_json(held: &ObtainedToken) -> serde_json::Value {
         "expires": held.ticket.ends,
         "kernel": held.in_kernel,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_name_stands_for_the_only_cell_that_begins_with_it() {
+        let name = |text| CellName::new(text).expect("name");
+        let all = [
+            name("prod.example.org"),
+            name("test.example.org"),
+            name("testing.org"),
+        ];
+        let all: Vec<_> = all.iter().collect();
+        assert_eq!(
+            expanded(&name("prod"), &all),
+            Some(name("prod.example.org"))
+        );
+        for same in ["test", "elsewhere.org", "prod.example.org.net"] {
+            assert_eq!(expanded(&name(same), &all), None, "{same}");
+        }
+    }
 }

@@ -10,6 +10,7 @@
 //!    other process would see a new one.
 //! 2. [`join_new_session`] makes a keyring for this process and its children alone, like a "process
 //!    authentication group" of OpenAFS. Other processes of the same user do not have its tokens.
+//!    [`give_session_to_parent`] makes it the parent's too, as `aklog -setpag` does.
 //! 3. A keyring belongs to a thread: call [`join_new_session`] on the thread that starts the
 //!    processes.
 //!
@@ -167,6 +168,16 @@ pub fn join_new_session() -> Result<(), Error> {
         .map_err(Error::of)
 }
 
+/// Gives the parent process the session keyring of the calling thread. The parent has it when it
+/// next returns from the kernel, at the latest after it has waited for this process.
+///
+/// # Errors
+/// [`Error::Kernel`]: the parent belongs to another user or has several threads, or keyrings are
+/// refused.
+pub fn give_session_to_parent() -> Result<(), Error> {
+    keyutils_raw::keyctl_session_to_parent().map_err(|cause| Error::Kernel(cause.into()))
+}
+
 fn description(cell: &str) -> String {
     format!("{PREFIX}{cell}")
 }
@@ -297,6 +308,57 @@ mod tests {
         words(&mut bytes, &[0x6000_0000, 0x6001_0000, 0, 16]);
         bytes.extend(0..16u8);
         bytes
+    }
+
+    /// The step that a process of the next test does.
+    const STEP: &str = "CELLAR_TEST_KEYRING_STEP";
+
+    /// The number of the calling thread's session keyring.
+    fn session() -> i32 {
+        let session = keyutils_raw::KEY_SPEC_SESSION_KEYRING;
+        keyutils_raw::keyctl_get_keyring_id(session, false).map_or(0, |serial| serial.get())
+    }
+
+    /// Does nothing unless the next test runs it as a process of its own.
+    #[test]
+    fn step_of_a_child() {
+        match std::env::var(STEP).as_deref() {
+            Ok("give") => {
+                join_new_session().expect("a session");
+                println!("\nsession {}", session());
+                give_session_to_parent().expect("given");
+            }
+            Ok(_) => println!("\nsession {}", session()),
+            Err(_) => {}
+        }
+    }
+
+    #[test]
+    fn a_child_gives_its_parent_a_new_session() {
+        if session() == 0 {
+            println!("skipped: no keyrings here");
+            return;
+        }
+        let child = "--exact keyring::tests::step_of_a_child --nocapture";
+        let step = |step: &str| format!("{STEP}={step} \"$0\" {child}");
+        let script = [step("show"), step("give"), step("show")].join("\n");
+        let this = std::env::current_exe().expect("this program");
+        let shell = std::process::Command::new("sh")
+            .arg("-c")
+            .arg(script)
+            .arg(this)
+            .output()
+            .expect("sh");
+        let said = String::from_utf8_lossy(&shell.stdout).into_owned();
+        let seen: Vec<&str> = said
+            .lines()
+            .filter_map(|line| line.strip_prefix("session "))
+            .collect();
+        let [before, given, after] = seen[..] else {
+            panic!("{said}");
+        };
+        assert_ne!(before, given, "{said}");
+        assert_eq!(given, after, "{said}");
     }
 
     #[test]
