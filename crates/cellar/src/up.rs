@@ -23,6 +23,7 @@ pub(crate) mod damaged;
 mod databases;
 mod decide;
 mod family;
+mod file_figures;
 pub(crate) mod join;
 pub(crate) mod lock;
 mod metrics;

@@ -4,20 +4,20 @@
 //! | --- | --- |
 //! | `calls.rs` | calls by procedure, and the queue of each port |
 //! | `transport.rs` | Rx and the sockets below it |
-//! | `files.rs` | callbacks, hosts, transfers, files in objects |
+//! | `../file_figures.rs` | callbacks, hosts, transfers, files in objects |
 //! | `stores.rs` | partitions and object storage devices |
 //! | `access.rs` | authentication and the audit log |
 //! | `volumes.rs` | the busiest volumes, on a page of their own |
 
 mod access;
 mod calls;
-mod files;
 mod stores;
 mod transport;
 mod volumes;
 
 use futures_util::future::BoxFuture;
 
+use super::file_figures;
 use super::parts::Parts;
 use crate::metrics::snapshot::Snapshot;
 use crate::metrics::{Pages, process};
@@ -30,7 +30,7 @@ impl Pages for Parts {
             calls::add(&mut snapshot, &self.ports);
             transport::add(&mut snapshot, &self.ports).await;
             if let Some(fileserver) = &self.fileserver {
-                files::add(&mut snapshot, &fileserver.figures());
+                file_figures::add(&mut snapshot, &fileserver.figures());
                 stores::add_scrubs(&mut snapshot, &fileserver.scrub_figures());
             }
             stores::add_partitions(&mut snapshot, &self.partitions);

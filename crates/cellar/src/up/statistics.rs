@@ -2,7 +2,6 @@
 //!
 //! The names are those of the counters in their crates, where the meaning of each is described.
 
-use cellar_fileserver::{Figures, TransferFigures};
 use cellar_osd::OsdServer;
 use cellar_rpc::{Caller, IncomingCall, LocalBoxFuture, Port, Service, TransportStatistics};
 use cellar_volume::Partition;
@@ -11,6 +10,7 @@ use cellar_wire::ids::PartitionId;
 use cellar_wire::package::Package;
 use serde_json::{Map, Value, json};
 
+use super::file_figures;
 use super::parts::Parts;
 use crate::statistics::{PACKAGE, SNAPSHOT};
 
@@ -50,7 +50,7 @@ impl Statistics {
             .map(|(id, partition)| show_partition(*id, partition))
             .collect();
         let mut all = match &self.0.fileserver {
-            Some(fileserver) => show_files(&fileserver.figures()),
+            Some(fileserver) => file_figures::json(&fileserver.figures()),
             None => Map::new(),
         };
         all.insert("authentication".to_owned(), self.authentication());
@@ -62,57 +62,6 @@ impl Statistics {
         all.insert("ports".to_owned(), ports.into());
         Value::Object(all)
     }
-}
-
-fn show_files(figures: &Figures) -> Map<String, Value> {
-    let hosts = figures.hosts;
-    let transfers = |figures: &TransferFigures| {
-        json!({
-            "transfers": figures.transfers,
-            "succeeded": figures.succeeded,
-            "bytes": figures.bytes,
-        })
-    };
-    let refused: Map<String, Value> = figures
-        .refusals
-        .iter()
-        .map(|(kind, count)| ((*kind).to_owned(), (*count).into()))
-        .collect();
-    let parts = [
-        ("started", json!(figures.started.as_secs())),
-        ("now", json!(figures.now.as_secs())),
-        (
-            "files",
-            json!({
-                "refused": refused,
-                "fetched": transfers(&figures.fetched),
-                "stored": transfers(&figures.stored),
-                "looks_at_directories": figures.looks_at_directories,
-                "looks_at_files": figures.looks_at_files,
-                "volumes": figures.volumes,
-                "locks": figures.locks,
-                "leases": figures.leases,
-                "volume_transactions": figures.transactions,
-            }),
-        ),
-        (
-            "hosts",
-            json!({
-                "known": hosts.hosts,
-                "active": hosts.active,
-                "unknown": hosts.unknown,
-                "down": hosts.down,
-                "clients": figures.clients,
-            }),
-        ),
-        ("callbacks", json!(figures.callbacks)),
-        ("contacts", json!(figures.contacts)),
-        ("files_in_objects", json!(figures.objects)),
-    ];
-    let parts = parts.into_iter();
-    parts
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect()
 }
 
 impl Statistics {
