@@ -321,6 +321,7 @@ impl Engine {
     /// holds the returned promise of room until the operation has ended.
     pub(crate) fn admit(&self, growth: u64) -> Result<Promise> {
         self.check_running()?;
+        self.space.look_for_room();
         let promise = self.ledger.enter(growth);
         let mut waited = 0;
         loop {
@@ -332,14 +333,14 @@ impl Engine {
                 Fit::No => {
                     drop(queue);
                     if self.ledger.is_full() || !self.hand_back_blocks()? {
-                        return Err(Error::DiskFull);
+                        return Err(self.space.refused());
                     }
                     continue;
                 }
             }
             // Every wait has an end: a flush that takes this long has no room, or no disk.
             if waited == ROOM_WAITS {
-                return Err(Error::DiskFull);
+                return Err(self.space.refused());
             }
             if fit == Fit::AfterFlush && queue.frozen < FROZEN_MAX {
                 self.begin_flush(&mut queue);

@@ -182,6 +182,7 @@ impl Engine {
         self.statistics.flushes.fetch_add(1, Ordering::Relaxed);
         self.ledger.flushed(table);
         self.ledger.restore_reserve();
+        self.space.look_for_room();
         Ok(())
     }
 

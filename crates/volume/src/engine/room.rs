@@ -48,10 +48,13 @@
 //! Meanwhile only changes that free something are accepted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use bytes::Bytes;
 
+mod shortage;
+
+pub(crate) use self::shortage::Shortage;
 use super::key::Key;
 use super::table::Table;
 use crate::disk::Disk;
@@ -75,8 +78,6 @@ const PART_MIN: u64 = 32;
 #[derive(Debug)]
 pub(crate) struct Room {
     disk: Arc<dyn Disk>,
-    /// Names the store in the log.
-    span: tracing::Span,
     journal_bytes: u64,
     /// R in the formulas above.
     reserve: u64,
@@ -94,8 +95,8 @@ pub(crate) struct Room {
     growing: AtomicI64,
     /// A table with this many bytes is frozen.
     table_limit: AtomicU64,
-    /// A flush found no room: only changes that free some are accepted.
-    full: AtomicBool,
+    /// Whether changes are refused for lack of room.
+    shortage: Shortage,
 }
 
 /// Whether a change may be made now.
@@ -138,11 +139,11 @@ impl Room {
     /// The ledger of a disk, of which `reserve` bytes are kept back.
     pub(crate) fn new(disk: Arc<dyn Disk>, reserve: u64, journal_bytes: u64) -> Result<Self> {
         let space = disk.space().map_err(|error| space_error(&error))?;
+        let reserve = reserve.min(space.total / 8);
         Ok(Self {
             disk,
-            span: tracing::Span::current(),
             journal_bytes,
-            reserve: reserve.min(space.total / 8),
+            reserve,
             set_aside: AtomicU64::new(0),
             entering: AtomicI64::new(0),
             unflushed: AtomicI64::new(0),
@@ -150,7 +151,7 @@ impl Room {
             unused: AtomicU64::new(0),
             growing: AtomicI64::new(0),
             table_limit: AtomicU64::new(u64::MAX),
-            full: AtomicBool::new(false),
+            shortage: Shortage::new(reserve / 2),
         })
     }
 
@@ -200,7 +201,7 @@ impl Room {
 
     /// Returns whether there is room for a change that has [entered](Room::enter).
     pub(crate) fn fits(&self, growth: u64) -> Result<Fit> {
-        if growth > 0 && self.full.load(Ordering::Relaxed) {
+        if growth > 0 && self.is_full() {
             return Ok(Fit::No);
         }
         let bytes = if growth == 0 { FREEING_BYTES } else { growth } as i64;
@@ -298,9 +299,7 @@ impl Room {
 
     /// A flush found no room: gives up the reserve.
     pub(crate) fn overflowed(&self) {
-        if !self.full.swap(true, Ordering::Relaxed) {
-            tracing::warn!(parent: &self.span, "the partition is full: only removals are accepted");
-        }
+        self.shortage.overflowed();
         self.allowance.store(0, Ordering::SeqCst);
         self.set_aside.store(0, Ordering::SeqCst);
         spend_reserve(self.disk.as_ref());
@@ -309,15 +308,23 @@ impl Room {
     /// A flush found room. If the reserve was given up and there is enough room, sets it aside
     /// again.
     pub(crate) fn restore_reserve(self: &Arc<Self>) {
-        if self.full.swap(false, Ordering::Relaxed) {
-            tracing::info!(parent: &self.span, "the partition has room again");
-        }
+        self.shortage.flushed();
         let _ = self.set_reserve_aside();
+    }
+
+    /// Whether changes are refused for lack of room.
+    pub(crate) fn shortage(&self) -> &Shortage {
+        &self.shortage
+    }
+
+    /// The bytes that files and the tables can take, without those in files that did not grow.
+    pub(crate) fn left(&self) -> Result<u64> {
+        Ok(self.available()? + self.unused.load(Ordering::SeqCst))
     }
 
     /// Returns whether a flush found no room, and no later flush has succeeded.
     pub(crate) fn is_full(&self) -> bool {
-        self.full.load(Ordering::Relaxed)
+        self.shortage.is_overflow()
     }
 
     /// Makes the reserve file if there is room for it.

@@ -18,6 +18,7 @@
 
 mod allocation;
 mod files;
+mod shortage;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -152,6 +153,9 @@ impl Space {
         let mut aside = Vec::new();
         let found = self.find_room(blocks, &mut aside, load);
         self.give_back(&aside);
+        if matches!(found, Err(Error::DiskFull)) {
+            return Err(self.refused());
+        }
         found
     }
 

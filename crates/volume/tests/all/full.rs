@@ -1,8 +1,9 @@
 //! A full partition refuses changes that add, accepts removals, loses nothing, and continues
 //! afterwards.
 
+use std::io::Write;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::common::*;
 use bytes::Bytes;
@@ -83,6 +84,74 @@ fn small_files_fill_the_table_and_leave_it_whole() {
     store_once_more(&world.volume(), b"more");
     world.check();
     world.reopen().check();
+}
+
+/// The log of this process, which all of its tests write.
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LOG.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_partition_that_fills_and_gets_room_again_has_one_line_each() {
+    let log = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(|| LogWriter);
+    // No other test of this process starts a log.
+    log.init();
+    let lines = |text: &str| {
+        let log = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
+        let named = log.lines().filter(|line| line.contains("/filled"));
+        named.filter(|line| line.contains(text)).count()
+    };
+    let span = tracing::info_span!("store", path = "/filled").entered();
+    let world = World::with_capacity(64 << 20);
+    drop(span);
+    let volume = world.volume();
+    let root = volume.root();
+    for round in 1..=2 {
+        let mut made = Vec::new();
+        let mut refused = 0;
+        for n in 0.. {
+            if refused == 20 {
+                break;
+            }
+            // Large stores fail first, and small ones still fit: that is one shortage.
+            let bytes = if n % 2 == 0 { 500_000 } else { 50 };
+            let name = format!("f{n}");
+            let stored = volume
+                .create_file(root, name.as_bytes(), &new(), at(1))
+                .and_then(|created| {
+                    let fid = created.outcome.status.fid;
+                    let data = Bytes::from(vec![7u8; bytes]);
+                    made.push(name);
+                    volume.store(fid, &StoreSpec::at(0), &[data], at(2))
+                });
+            match stored {
+                Ok(stored) => drop(stored.wait().unwrap()),
+                Err(Error::DiskFull) => refused += 1,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        let counts = || (lines("the partition is full"), lines("has room again"));
+        assert_eq!(counts(), (round, round - 1));
+        for name in made {
+            let removed = volume.remove_file(root, name.as_bytes(), at(3));
+            removed.unwrap().wait().unwrap();
+        }
+        world.partition.flush().unwrap();
+        assert_eq!(counts(), (round, round));
+    }
 }
 
 /// Number of changes that run at the same time, as if from as many clients.
