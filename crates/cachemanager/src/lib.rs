@@ -272,6 +272,11 @@ impl Cache {
         self.env.cells.alias(aliases);
     }
 
+    /// The reachability and the names of servers.
+    pub fn reach(&self) -> &Arc<cellar_client::reach::Reach> {
+        &self.env.reach
+    }
+
     /// The options with which the cache was created.
     pub fn options(&self) -> &Options {
         &self.env.options

@@ -12,6 +12,7 @@ use cellar_rpc::{Runtime, RuntimeConfig};
 use futures_util::future::BoxFuture;
 
 mod helper;
+mod server_names;
 mod tokens;
 mod watch;
 
@@ -203,6 +204,7 @@ async fn mounted(options: Options) -> Outcome {
         identities,
         now,
     )?;
+    server_names::learn(cache.reach(), dns.is_some())?;
     if let Some(dns) = dns {
         cache.discover(dns);
     }

@@ -215,6 +215,7 @@ pub(crate) fn serve(mut options: Options) -> Outcome {
     let mut config = osds::config(&authority, keys);
     options.scrubbing.set(&mut config);
     config.databases = cell.location_servers().collect();
+    config.server_names = join::server_names(&etc).into_iter().collect();
     config.addresses = addresses;
     let server = OsdServer::new(config, devices);
     let mut threads = RuntimeConfig {

@@ -508,7 +508,7 @@ fn named_list() -> Option<PathBuf> {
 }
 
 /// The named list, otherwise this machine's.
-fn list_of_cells() -> PathBuf {
+pub(crate) fn list_of_cells() -> PathBuf {
     named_list().unwrap_or_else(|| PathBuf::from("/etc/openafs/CellServDB"))
 }
 

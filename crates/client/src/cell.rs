@@ -13,7 +13,7 @@ mod cell_serv_db;
 mod dns;
 mod known;
 
-pub use cell_serv_db::{parse_cell_alias, parse_cell_serv_db};
+pub use cell_serv_db::{parse_cell_alias, parse_cell_serv_db, parse_server_names};
 pub use dns::{DNS_TIME, Dns};
 pub use known::{KnownCells, Reachability};
 

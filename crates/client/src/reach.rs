@@ -22,12 +22,15 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use crate::cell::CellName;
+use crate::server_names::{ServerName, ServerNames};
 
 /// The time for which an address that did not answer is tried after all others.
 pub(crate) const DOWN_TIME: Duration = Duration::from_secs(60);
@@ -36,12 +39,15 @@ pub(crate) const DOWN_TIME: Duration = Duration::from_secs(60);
 const ADDRESSES_MAX: usize = 1_000;
 
 type Listener = Box<dyn Fn(SocketAddr) + Send + Sync>;
+type NewServer = Box<dyn Fn(IpAddr) + Send + Sync>;
 
 /// The reachability of servers.
 #[derive(Default)]
 pub struct Reach {
     state: Mutex<State>,
+    names: ServerNames,
     back: OnceLock<Listener>,
+    new_server: OnceLock<NewServer>,
     longest_idle: OnceLock<Duration>,
     patience: OnceLock<Duration>,
 }
@@ -106,6 +112,19 @@ impl Reach {
         }
     }
 
+    /// Sets the function to call when an address answers for the first time. It must not wait. Only
+    /// the first call has an effect.
+    pub fn on_new_server(&self, listener: NewServer) {
+        if self.new_server.set(listener).is_err() {
+            tracing::debug!("a listener for new servers is set already");
+        }
+    }
+
+    /// The names of servers, for the log.
+    pub fn names(&self) -> &ServerNames {
+        &self.names
+    }
+
     /// Notes that an address did not answer.
     pub fn silent(&self, peer: SocketAddr) {
         let mut state = self.state.lock();
@@ -126,19 +145,30 @@ impl Reach {
         }
         drop(state);
         if is_new {
-            tracing::info!(server = %peer, "a server does not answer");
+            let ServerName { host, cell } = self.names.of(peer.ip());
+            let (name, cell) = (host.as_deref(), cell.as_ref().map(CellName::as_str));
+            tracing::info!(server = %peer, name, cell, "a server does not answer");
         }
     }
 
     /// Notes that an address answered.
     pub fn answered(&self, peer: SocketAddr) {
-        let returns = {
+        let (returns, is_new) = {
             let mut state = self.state.lock();
             if !state.down.is_empty() {
                 state.down.remove(&peer);
             }
             let now = Instant::now();
-            bounded(&mut state.last_answers, peer).insert_entry(now);
+            let is_new = match bounded(&mut state.last_answers, peer) {
+                Entry::Occupied(mut last) => {
+                    last.insert(now);
+                    false
+                }
+                Entry::Vacant(first) => {
+                    first.insert(now);
+                    true
+                }
+            };
             let away = match state.away.is_empty() {
                 true => None,
                 false => state.away.remove(&peer),
@@ -146,10 +176,15 @@ impl Reach {
             if away.is_some() {
                 bounded(&mut state.returned, peer).insert_entry(now);
             }
-            away.map(|since| now.duration_since(since))
+            (away.map(|since| now.duration_since(since)), is_new)
         };
         if let Some(away) = returns {
-            tracing::info!(server = %peer, ?away, "a server answers again");
+            let ServerName { host, cell } = self.names.of(peer.ip());
+            let (name, cell) = (host.as_deref(), cell.as_ref().map(CellName::as_str));
+            tracing::info!(server = %peer, name, cell, ?away, "a server answers again");
+        }
+        if is_new && let Some(new_server) = self.new_server.get() {
+            new_server(peer.ip());
         }
         if returns.is_some()
             && let Some(back) = self.back.get()
@@ -306,6 +341,84 @@ mod tests {
         assert!(!reach.is_down(one));
         assert_eq!(reach.changes(), 1);
         assert_ne!(reach.age(other), young);
+    }
+
+    /// The lines of a log in memory.
+    #[derive(Clone, Default)]
+    struct Lines(std::sync::Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_lost_and_regained_server_has_one_line_each_with_its_names() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        let named = SocketAddr::from(([192, 0, 2, 1], 7000));
+        let nameless = SocketAddr::from(([192, 0, 2, 2], 7000));
+        let reach = Reach::default();
+        reach.names().add_host(named.ip(), "fs1.example.org");
+        reach.names().add_host(named.ip(), "another.example.org");
+        let cell = CellName::new("example.org").expect("name");
+        reach.names().add_cell(nameless.ip(), &cell);
+        tracing::subscriber::with_default(log, || {
+            for peer in [named, nameless] {
+                reach.answered(peer);
+                (0..3).for_each(|_| reach.silent(peer));
+                (0..3).for_each(|_| reach.answered(peer));
+            }
+        });
+        let text = String::from_utf8(lines.0.lock().clone()).expect("text");
+        let all: Vec<&str> = text.lines().collect();
+        let expected = [
+            (
+                "a server does not answer",
+                "192.0.2.1:7000 name=\"fs1.example.org\"",
+            ),
+            (
+                "a server answers again",
+                "192.0.2.1:7000 name=\"fs1.example.org\"",
+            ),
+            (
+                "a server does not answer",
+                "192.0.2.2:7000 cell=\"example.org\"",
+            ),
+            (
+                "a server answers again",
+                "192.0.2.2:7000 cell=\"example.org\"",
+            ),
+        ];
+        assert_eq!(all.len(), expected.len(), "{text}");
+        for (line, (event, server)) in all.iter().zip(expected) {
+            assert!(line.contains(event) && line.contains(server), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_new_once() {
+        let reach = Reach::default();
+        let seen = std::sync::Arc::new(Mutex::new(Vec::new()));
+        let listener = seen.clone();
+        reach.on_new_server(Box::new(move |address| listener.lock().push(address)));
+        let peer = SocketAddr::from(([192, 0, 2, 1], 7000));
+        reach.silent(peer);
+        assert!(seen.lock().is_empty(), "it has not answered");
+        reach.answered(peer);
+        reach.silent(peer);
+        reach.answered(peer);
+        assert_eq!(*seen.lock(), [peer.ip()]);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use crate::cell::CellName;
 use crate::latency::{Latencies, Latency};
 use crate::reach::{Age, Reach};
+use crate::server_names::ServerNames;
 
 /// The most connections kept for a cell; when more are needed, its pool is emptied.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -206,6 +207,7 @@ impl Servers {
         match of_cell.connections.get(&key) {
             Some((of_age, connection)) if *of_age == age => connection.clone(),
             _ => {
+                self.reach.names().add_cell(peer.ip(), cell);
                 // Calls in progress on the old connection end on it.
                 let connection = connect(&of_cell.security);
                 let entry = (age, connection.clone());
@@ -270,6 +272,11 @@ impl Servers {
     /// Whether the address did not answer a short while ago.
     pub fn is_down(&self, peer: SocketAddr) -> bool {
         self.reach.is_down(peer)
+    }
+
+    /// The names of servers, for the log.
+    pub fn names(&self) -> &ServerNames {
+        self.reach.names()
     }
 
     /// The known reachability of servers.

@@ -108,7 +108,8 @@ impl Fetching {
         let problems = self.reader.problems();
         for problem in problems.get(self.reported..).unwrap_or_default() {
             Counters::count(&self.objects.counters.problems);
-            tracing::info!(fid = %self.fid, osd = problem.placed.osd, cause = %problem.cause,
+            let name = self.objects.device_name(problem.placed.osd);
+            tracing::info!(fid = %self.fid, osd = problem.placed.osd, name, cause = %problem.cause,
                 "an object could not be read, another one was read");
             self.objects
                 .repair_after_read(self.fid, &self.layout, self.whole, problem);

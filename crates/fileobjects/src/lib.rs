@@ -238,6 +238,12 @@ impl Objects {
         self.storage.get()
     }
 
+    /// The name of a device, for the log; `None` if the cell's table has no such device.
+    fn device_name(&self, osd: u32) -> Option<String> {
+        let listed = self.storage()?.devices.get(osd)?;
+        Some(listed.entry.name.to_string())
+    }
+
     /// The cell's object storage, for a call that needs it.
     fn needed(&self) -> Result<&Storage, Failure> {
         self.storage().ok_or(Failure::Devices(AbortCode::EIO))

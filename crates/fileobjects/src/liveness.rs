@@ -107,8 +107,10 @@ async fn all_answer(objects: &Objects, storage: &Storage, layout: &Layout) -> bo
         };
         match answer {
             Ok(reply) if reply.devices.iter().any(|at| at.osd == osd && at.free == 0) => {
+                let name = objects.device_name(osd);
                 tracing::info!(
                     osd,
+                    name,
                     "a device takes no changes: a new file goes to another device"
                 );
                 storage.devices.suspect(osd);
@@ -116,7 +118,8 @@ async fn all_answer(objects: &Objects, storage: &Storage, layout: &Layout) -> bo
             }
             Ok(_) | Err(CallError::Aborted(_)) => liveness.note_answer(osd),
             Err(cause) => {
-                tracing::info!(osd, %cause, "a device does not answer: a new file goes to another device");
+                let name = objects.device_name(osd);
+                tracing::info!(osd, name, %cause, "a device does not answer: a new file goes to another device");
                 storage.devices.failed(osd, &cause);
                 all = false;
             }

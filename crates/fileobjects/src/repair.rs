@@ -65,7 +65,8 @@ impl Objects {
         let placed = &problem.placed;
         let object = layout.object(fid.vnode, fid.uniquifier, placed);
         if self.repairs.note_damaged(placed.osd, object) {
-            tracing::warn!(%fid, osd = placed.osd, %object, cause = %problem.cause,
+            let name = self.device_name(placed.osd);
+            tracing::warn!(%fid, osd = placed.osd, name, %object, cause = %problem.cause,
                 "an object of a file is damaged");
         }
         self.repair(fid, layout, problem.place, length);

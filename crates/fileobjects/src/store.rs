@@ -431,7 +431,8 @@ impl Storing {
         let written = writer.finish().await?;
         for problem in &written.problems {
             Counters::count(&self.objects.counters.problems);
-            tracing::info!(fid = %self.fid, osd = problem.placed.osd, cause = %problem.cause,
+            let name = self.objects.device_name(problem.placed.osd);
+            tracing::info!(fid = %self.fid, osd = problem.placed.osd, name, cause = %problem.cause,
                 "a store goes on without a device");
         }
         Ok((written, kept.max(end)))

@@ -23,6 +23,8 @@ pub(crate) struct Device {
     /// Whether the cell's database has the device as removed. It is not served then.
     removed: AtomicBool,
     pub(crate) scrub: Mutex<ScrubState>,
+    /// Its name in the cell's database, for the log; empty until that has answered.
+    name: Mutex<String>,
 }
 
 /// The place of the objects of a device.
@@ -61,6 +63,7 @@ impl Device {
             soft_delete: AtomicBool::new(soft_delete),
             removed: AtomicBool::new(false),
             scrub: Mutex::default(),
+            name: Mutex::default(),
         }
     }
 
@@ -122,8 +125,14 @@ impl Device {
         self.removed.load(Ordering::Relaxed)
     }
 
-    /// Applies the flags of its entry in the cell's database.
-    pub(crate) fn apply_flags(&self, flags: u32) {
+    /// Its name in the cell's database, for the log; empty until that has answered.
+    pub(crate) fn name(&self) -> String {
+        self.name.lock().clone()
+    }
+
+    /// Applies the name and the flags of its entry in the cell's database.
+    pub(crate) fn apply_entry(&self, name: String, flags: u32) {
+        self.name.lock().clone_from(&name);
         let is = |flag| flags & flag != 0;
         self.soft_delete
             .store(is(OSD_SOFT_DELETE), Ordering::Relaxed);
@@ -131,12 +140,13 @@ impl Device {
         if self.removed.swap(removed, Ordering::Relaxed) != removed {
             match removed {
                 true => tracing::warn!(
-                    device = self.id,
+                    osd = self.id,
+                    name,
                     "the device was removed from the cell and is not served; 'cellar osd set {} -obsolete off' puts \
                      it back, or start without it and delete its directory",
                     self.id
                 ),
-                false => tracing::info!(device = self.id, "the device is in the cell again"),
+                false => tracing::info!(osd = self.id, name, "the device is in the cell again"),
             }
         }
     }

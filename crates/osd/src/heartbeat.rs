@@ -41,7 +41,10 @@ impl Server {
             match self.send_report(to, &mut revision).await {
                 Ok(()) => {
                     add(&self.statistics.heartbeats, 1);
-                    failed = false;
+                    if std::mem::take(&mut failed) {
+                        let name = self.config.server_names.get(&database.ip());
+                        tracing::info!(server = %database, name, "the OSD database takes heartbeats again");
+                    }
                 }
                 Err(code) => {
                     add(&self.statistics.heartbeats_failed, 1);
@@ -50,7 +53,8 @@ impl Server {
                             AbortCode::ENOENT => "a device is not in the cell's table",
                             _ => "trying again",
                         };
-                        tracing::warn!(%database, %code, hint, "the OSD database refuses heartbeats");
+                        let name = self.config.server_names.get(&database.ip());
+                        tracing::warn!(server = %database, name, %code, hint, "the OSD database refuses heartbeats");
                     }
                     connection = None;
                 }
@@ -101,7 +105,7 @@ impl Server {
             };
             let reply = connection.call_with(&asked, options).await;
             let entry = reply.map_err(|failure| failure.code())?.osd.entry;
-            device.apply_flags(entry.flags);
+            device.apply_entry(entry.name.to_string(), entry.flags);
         }
         *known = Some(revision);
         Ok(())

@@ -1,5 +1,6 @@
 //! The object storage server: state shared by its calls, start and stop.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -26,6 +27,8 @@ pub struct Config {
     pub keys: Arc<CapabilityKeys>,
     /// The cell's OSD databases; each gets heartbeats.
     pub databases: Vec<SocketAddr>,
+    /// Names of the databases' hosts, for the log.
+    pub server_names: HashMap<IpAddr, String>,
     /// Addresses of this server for clients, the preferred one first.
     pub addresses: Vec<IpAddr>,
     /// Returns the time since 1970.
@@ -51,6 +54,7 @@ impl Config {
             authority,
             keys,
             databases: Vec::new(),
+            server_names: HashMap::new(),
             addresses: Vec::new(),
             clock,
             retention: week,

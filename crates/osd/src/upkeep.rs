@@ -52,7 +52,9 @@ impl Server {
             };
             match cellar_rpc::blocking(move || store.purge(before)).await {
                 Ok((purged, _)) => add(&self.statistics.purged, purged.into()),
-                Err(error) => tracing::warn!(osd = device.id, %error, "cannot end soft deletes"),
+                Err(error) => {
+                    tracing::warn!(osd = device.id, name = device.name(), %error, "cannot end soft deletes")
+                }
             }
         }
     }
@@ -71,11 +73,14 @@ impl Server {
                     add(&self.statistics.purged, purged.into());
                     tracing::info!(
                         osd = device.id,
+                        name = device.name(),
                         purged,
                         "the device was full: soft deletes ended early"
                     );
                 }
-                Err(error) => tracing::warn!(osd = device.id, %error, "cannot end soft deletes"),
+                Err(error) => {
+                    tracing::warn!(osd = device.id, name = device.name(), %error, "cannot end soft deletes")
+                }
             }
         }
     }
@@ -109,11 +114,11 @@ impl Server {
             scrub.running = false;
             match outcome {
                 Ok(report) => scrub.report = report,
-                Err(error) => tracing::error!(osd = scrubbed.id, %error, "the scrub ended early"),
+                Err(error) => tracing::error!(osd = scrubbed.id, name = scrubbed.name(), %error, "the scrub ended early"),
             }
         });
         if let Err(error) = begun {
-            tracing::error!(osd = device.id, %error, "cannot start a scrub");
+            tracing::error!(osd = device.id, name = device.name(), %error, "cannot start a scrub");
             device.scrub.lock().running = false;
         }
     }

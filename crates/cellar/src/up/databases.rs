@@ -47,7 +47,8 @@ impl Databases {
             true => OwnDatabases::open(directory, identity, trust, new).map(Self::Here),
             false => {
                 let cell: &Cell = &identity.cell;
-                let elsewhere = RemoteDatabases::new(runtime, cell, &trust.authority)?;
+                let etc = directory.server_etc();
+                let elsewhere = RemoteDatabases::new(runtime, cell, &trust.authority, Some(&etc))?;
                 Ok(Self::RemoteDatabases(Arc::new(elsewhere)))
             }
         }
@@ -88,7 +89,7 @@ impl Databases {
         Ok(match self {
             Self::Here(_) => {
                 let cell: &Cell = &identity.cell;
-                Arc::new(RemoteDatabases::new(runtime, cell, &trust.authority)?)
+                Arc::new(RemoteDatabases::new(runtime, cell, &trust.authority, None)?)
             }
             Self::RemoteDatabases(elsewhere) => elsewhere.clone(),
         })

@@ -8,9 +8,10 @@
 
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 
-use cellar_client::cell::parse_cell_serv_db;
+use cellar_client::cell::{parse_cell_serv_db, parse_server_names};
 use cellar_client::{Cell, CellName, Ports};
 
 use crate::cell_directory::{Identity, replace_file};
@@ -51,6 +52,12 @@ pub(crate) fn cell_of(server_etc: &Path, ports: Ports) -> Outcome<Cell> {
         ))
     })?;
     Ok(Cell { ports, ..cell })
+}
+
+/// The names that `CellServDB` in a server's configuration directory gives to servers, for the log.
+pub(crate) fn server_names(server_etc: &Path) -> Vec<(IpAddr, String)> {
+    let listed = fs::read_to_string(server_etc.join("CellServDB"));
+    parse_server_names(&listed.unwrap_or_default())
 }
 
 /// Logs that `CellServDB` names other database servers than those in use. They are used after a

@@ -11,6 +11,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -25,6 +26,7 @@ use cellar_wire::ids::ViceId;
 use cellar_wire::package::{Package, Procedure};
 use cellar_wire::{pr, vl};
 
+use super::join;
 use crate::cell_directory::Identity;
 use crate::failure::{Failure, Outcome};
 
@@ -57,7 +59,13 @@ impl Renewal for TicketMaker {
 
 impl RemoteDatabases {
     /// Makes the client. No call is made yet.
-    pub(super) fn new(runtime: &Runtime, cell: &Cell, authority: &Authority) -> Outcome<Self> {
+    /// `CellServDB` in `server_etc` names the servers in the log.
+    pub(super) fn new(
+        runtime: &Runtime,
+        cell: &Cell,
+        authority: &Authority,
+        server_etc: Option<&Path>,
+    ) -> Outcome<Self> {
         let security = authority
             .localauth(Level::Crypt)
             .map_err(|cause| Failure::new(format!("cannot call the database servers: {cause}")))?;
@@ -70,8 +78,12 @@ impl RemoteDatabases {
             security: HashMap::from([(cell.name.clone(), security)]),
             renewal: Some(Arc::new(TicketMaker(authority.clone()))),
         };
+        let client = Client::new(port, config)?;
+        for (address, name) in server_etc.map(join::server_names).unwrap_or_default() {
+            client.servers().names().add_host(address, &name);
+        }
         Ok(Self {
-            client: Client::new(port, config)?,
+            client,
             cell: cell.clone(),
         })
     }
@@ -124,7 +136,9 @@ impl RemoteDatabases {
                     Ok(reply) => return Ok(reply),
                     Err(CallError::Aborted(code)) => last = code,
                     Err(cause) => {
-                        tracing::warn!(%peer, %cause, "a database server does not answer")
+                        let name = pool.names().of(peer.ip()).host;
+                        let name = name.as_deref();
+                        tracing::warn!(server = %peer, name, %cause, "a database server does not answer");
                     }
                 }
             }

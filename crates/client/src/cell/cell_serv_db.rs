@@ -52,6 +52,21 @@ pub fn parse_cell_serv_db(text: &str) -> Vec<Cell> {
     cells
 }
 
+/// Parses the names of servers in a `CellServDB`: the comment of a line with an address, up to the
+/// first blank. Lines without one, and those whose comment is an address, name nothing.
+pub fn parse_server_names(text: &str) -> Vec<(IpAddr, String)> {
+    let named = text.lines().filter_map(|line| {
+        let (address, comment) = line.split_once('#')?;
+        let address = address.trim().trim_start_matches('[').trim_end_matches(']');
+        let address: Ipv4Addr = address.parse().ok()?;
+        let name = comment.split_whitespace().next()?;
+        name.parse::<IpAddr>()
+            .is_err()
+            .then(|| (IpAddr::V4(address), name.to_owned()))
+    });
+    named.collect()
+}
+
 /// Parses a `CellAlias`: maps other names of cells to the names of the cells.
 ///
 /// Lines are `cell alias`, and `#` begins a comment. Bad lines are skipped, as is an alias that
@@ -95,6 +110,16 @@ not an address
         assert_eq!(names, ["first.org", "second.org"]);
         assert_eq!(cells[0].database_servers.len(), 2);
         assert_eq!(cells[1].database_servers, [IpAddr::from([198, 51, 100, 7])]);
+        let text =
+            format!("{text}198.51.100.8 # db2.second.org a comment\n198.51.100.9 #198.51.100.9\n");
+        let named = [
+            ([192, 0, 2, 1], "db1.first.org"),
+            ([192, 0, 2, 2], "clone.first.org"),
+            ([198, 51, 100, 7], "db.second.org"),
+            ([198, 51, 100, 8], "db2.second.org"),
+        ];
+        let named = named.map(|(address, name)| (IpAddr::from(address), name.to_owned()));
+        assert_eq!(parse_server_names(&text), named);
     }
 
     #[test]

@@ -70,7 +70,8 @@ impl Objects {
             Ok(summed) => summed,
             Err(failure) => {
                 Counters::count(&self.counters.copies_failed);
-                warn!(%fid, osd, %failure, "a file could not be copied to an archive");
+                let name = self.device_name(osd);
+                warn!(%fid, osd, name, %failure, "a file could not be copied to an archive");
                 remove(storage, osd, &[(object, 0)], REMOVE_HARD).await;
                 return Err(failure);
             }
@@ -148,7 +149,8 @@ impl Objects {
         };
         let there = connection.call(&arguments).await.map_err(failed)?;
         if (there.length, there.md5) != (summed.length, sums::md5(&summed)) {
-            warn!(%fid, osd = copy.osd, "an archive has other bytes than were sent");
+            let name = self.device_name(copy.osd);
+            warn!(%fid, osd = copy.osd, name, "an archive has other bytes than were sent");
             return Err(Failure::Devices(AbortCode::EIO));
         }
         Ok(summed)

@@ -148,12 +148,14 @@ impl Objects {
                     return Ok(());
                 }
                 Err(NotRecalled::WrongBytes(reason)) => {
-                    warn!(%fid, osd = copy.osd, reason,
+                    let name = self.device_name(copy.osd);
+                    warn!(%fid, osd = copy.osd, name, reason,
                         "a copy in an archive is bad and is not used any more");
                     self.mark_bad(volume, fid, copy).await?;
                 }
                 Err(NotRecalled::Failed(failure)) => {
-                    warn!(%fid, osd = copy.osd, %failure, "an archive did not deliver a copy");
+                    let name = self.device_name(copy.osd);
+                    warn!(%fid, osd = copy.osd, name, %failure, "an archive did not deliver a copy");
                     last = failure;
                 }
             }

@@ -77,7 +77,8 @@ impl Objects {
             match self.confirms(fid, status, copy).await {
                 Ok(true) => confirmed += 1,
                 Ok(false) => {
-                    tracing::warn!(%fid, osd = copy.osd, "an archive lacks a copy that it took");
+                    let name = self.device_name(copy.osd);
+                    tracing::warn!(%fid, osd = copy.osd, name, "an archive lacks a copy that it took");
                 }
                 Err(failure) => {
                     debug!(%fid, osd = copy.osd, %failure, "an archive does not answer")

@@ -125,7 +125,8 @@ impl Objects {
             let made = match rebuilt.await {
                 Ok(made) => made,
                 Err(cause) => {
-                    warn!(%fid, osd = work.placed.osd, %cause, "an object cannot be rebuilt");
+                    let name = self.device_name(work.placed.osd);
+                    warn!(%fid, osd = work.placed.osd, name, %cause, "an object cannot be rebuilt");
                     self.give_up(storage, &work.layout, fid, &made).await;
                     worst = Outcome::Failed;
                     continue;
@@ -145,7 +146,8 @@ impl Objects {
                     if damaged {
                         // It stays in the list of damaged objects, because other versions of the
                         // file may name it.
-                        warn!(%fid, %object, osd = work.placed.osd, to = made.osd,
+                        let name = self.device_name(work.placed.osd);
+                        warn!(%fid, %object, osd = work.placed.osd, name, to = made.osd,
                             "a damaged object was healed");
                     } else {
                         info!(%fid, %object, osd = work.placed.osd, to = made.osd,

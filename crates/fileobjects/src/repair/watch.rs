@@ -211,7 +211,8 @@ impl Objects {
             });
             match is_here.await {
                 Ok(true) => {
-                    warn!(osd, %object, "a device says that an object is damaged");
+                    let name = self.device_name(osd);
+                    warn!(osd, name, %object, "a device says that an object is damaged");
                     self.repairs.add(broken, 0);
                 }
                 // A read-only volume whose RW volume is on another server.
