@@ -66,6 +66,10 @@ fn a_device_is_emptied_and_taken_away_and_garbage_is_collected() {
         let staying = (2..5).filter(|device| *device != leaving);
         staying.map(|device| objects(cell, device)).sum()
     };
+    // The plan of a drain of the whole server names the command for its devices.
+    let plan = cell.run("server drain 127.0.0.1 --dry-run".split(' ')).out;
+    let remedy = format!("'cellar osd drain {leaving} -wait'");
+    assert!(plan.contains(&remedy), "{plan}");
     let error = cell.fails(&format!("osd remove {leaving}"));
     let needed = format!("files have objects on device {leaving}");
     assert!(error.contains(&needed), "{error}");
