@@ -495,3 +495,49 @@ fn a_login_by_a_name_that_servers_refuse_says_so() {
     alice.log_in();
     assert!(!alice.run("login").err.contains("refuse"));
 }
+
+#[test]
+fn a_link_named_aklog_has_the_effects_and_statuses_of_the_original() {
+    let Some(realm) = Realm::new("test.cell") else {
+        return;
+    };
+    let cell = cell_of(&realm);
+    let alice = realm.user(&cell, "alice");
+    let link = cell.local("aklog");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_cellar"), &link).expect("a link");
+    let link = link.to_str().expect("a path");
+    let aklog = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        alice.command_line(link, &words)
+    };
+    assert_eq!(aklog("").status, 4, "without a ticket");
+    let keytab = realm.keytab("alice");
+    let kinit = alice.command_line("kinit", &["-k", "-t", &keytab, "alice"]);
+    kinit.ok("kinit");
+    assert_eq!(aklog("-noauth").ok("aklog -noauth"), "");
+    assert!(alice.ok("tokens").contains("No tokens"));
+    assert_eq!(aklog("-force -noprdb").ok("aklog"), "");
+    assert!(alice.ok("tokens").contains("alice@"));
+    for line in ["-d", "-d test", "-d -c test.cell -k TEST.CELL"] {
+        let said = aklog(line).ok(line);
+        assert!(
+            said.contains("has a token for cell test.cell"),
+            "{line}: {said}"
+        );
+    }
+    for (line, status) in [
+        ("-nosuch", 1),
+        ("-hosts /afs/test.cell", 1),
+        ("/tmp", 6),
+        ("nosuch.cell", 4),
+        ("test.cell nosuch.cell", 2),
+    ] {
+        let answer = aklog(line);
+        assert_eq!(answer.status, status, "{line}: {}", answer.err);
+    }
+    let session = aklog("-setpag");
+    // With an AFS client in the kernel, the parent of aklog gets a session.
+    let has_client = !session.err.contains("this kernel has no AFS client");
+    let expected = if has_client { 0 } else { 5 };
+    assert_eq!(session.status, expected, "{}", session.err);
+}
