@@ -71,11 +71,12 @@ async fn delete(
     volume: VolumeId,
     used: Option<InUse>,
 ) -> Result<(), AbortCode> {
-    let (pending, durable) = {
+    let (pending, durable, name) = {
         let (services, used) = (services.clone(), used.clone());
         on_disk(move || {
             let found = services.volumes.find_on(place, volume).map_err(code)?;
             let attached = found.ok_or(AbortCode::VNOVOL)?;
+            let name = attached.volume.info().name;
             let deleted = attached.partition.delete_volume(volume).map_err(code)?;
             if let Some(used) = used {
                 used.set_deleted();
@@ -87,12 +88,12 @@ async fn delete(
                 .callbacks
                 .breaker
                 .collect_volume(volume, services.now_secs());
-            Ok((pending, deleted.durable))
+            Ok((pending, deleted.durable, name))
         })
         .await?
     };
     durable.await.map_err(code)?;
-    info!(%volume, partition = %place, "volume deleted");
+    info!(%volume, name, partition = %place, "volume deleted");
     services.callbacks.breaker.wait_for_delivery(pending).await;
     Ok(())
 }
@@ -270,7 +271,8 @@ impl Handle<ConvertROtoRWvolume, IncomingCall> for VolumeService {
                         _ => AbortCode::VOLSERFAILEDOP,
                     }
                 })?;
-                info!(%volume, into = %converted.id(), partition = %place, "volume converted");
+                let name = converted.info().name;
+                info!(%volume, into = %converted.id(), name, partition = %place, "volume converted");
                 services.volumes.forget(volume);
                 services.volumes.forget(converted.id());
                 services.volumes.clear_moved(converted.id());

@@ -85,7 +85,7 @@ fn create(
     place: PartitionId,
     wanted: NewVolume,
 ) -> Result<i32, AbortCode> {
-    let volume = wanted.volume;
+    let (volume, name) = (wanted.volume, wanted.name.clone());
     let now = services.now();
     let begun = InUse::begin(
         services,
@@ -102,11 +102,11 @@ fn create(
     match make(services, place, wanted, now) {
         Ok(()) => {
             services.volumes.clear_moved(volume);
-            info!(%volume, partition = %place, "volume created");
+            info!(%volume, name, partition = %place, "volume created");
             Ok(begun.number())
         }
         Err(error) => {
-            info!(%volume, partition = %place, %error, "volume not created");
+            info!(%volume, name, partition = %place, %error, "volume not created");
             begun.end();
             Err(create_code(&error))
         }

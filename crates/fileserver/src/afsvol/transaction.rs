@@ -441,7 +441,9 @@ impl VolumeServices {
             let services = self.clone();
             tokio::spawn(cellar_rpc::blocking(move || {
                 let volume = transaction.volume;
-                warn!(transaction = number, %volume, "volume transaction timed out");
+                let found = services.volumes.find_on(transaction.partition, volume);
+                let name = found.ok().flatten().map(|found| found.volume.info().name);
+                warn!(transaction = number, %volume, name, "volume transaction timed out");
                 if let Err(code) = services.remove_unfinished(&transaction) {
                     warn!(transaction = number, %volume, %code, "unfinished volume not removed");
                 }
@@ -459,7 +461,8 @@ impl VolumeServices {
         }
         let found = self.volumes.find_on(partition, volume).map_err(code)?;
         if let Some(attached) = found.filter(|found| found.volume.info().destroy_me) {
-            info!(%volume, %partition, "unfinished volume removed");
+            let name = attached.volume.info().name;
+            info!(%volume, name, %partition, "unfinished volume removed");
             let deleted = attached.partition.delete_volume(volume).map_err(code)?;
             deleted.wait().map_err(code)?;
         }
