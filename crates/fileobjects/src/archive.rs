@@ -18,13 +18,19 @@
 //! 5. **One recall of a file runs at a time.** Further callers wait for the same one.
 //! 6. **Errors have a culprit.** Other bytes than recorded make a copy bad, and the next copy is
 //!    read. An archive that is silent, full or busy changes nothing.
+//! 7. **Volumes travel with their copies.** A receiver of the same cell gets the copies, and no
+//!    byte is recalled. Others get the bytes straight from an archive (`reading`), and the file
+//!    stays wiped here. Garbage collection alone removes a copy that a record named. It asks every
+//!    server.
 //!
 //! After a crash at any moment the record is the old one or the new one. Objects that no record
 //! names are found by garbage collection.
 
 mod copying;
+mod reading;
 mod recall;
 mod sums;
 mod wiping;
 
+pub use reading::{ArchivedBytes, InArchives};
 pub(crate) use recall::Recalls;

@@ -1,4 +1,4 @@
-//! Layouts that leave this server with a volume, and layouts that arrive with one.
+//! Layouts, and copies in archives, that leave this server with a volume or arrive with one.
 //!
 //! The receiver of a layout names the same versions of the same objects, and this server does not
 //! learn when that ends. So the RW volume stores, durably and before the first layout leaves, the
@@ -10,6 +10,8 @@
 //! object that this server no longer needs. So if objects are in use, the version is stored before
 //! the first record is read.
 //!
+//! The same holds for copies in archives: garbage collection alone removes them.
+//!
 //! Received layouts are *borrowed* (`VolumeInfo::borrowed`): they can be read at once, and written
 //! when [`super::ownership`] allows it.
 
@@ -17,7 +19,7 @@ use std::sync::Arc;
 
 use cellar_volume::VolumeInfo;
 use cellar_wire::ids::VolumeId;
-use cellar_wire::object::Layout;
+use cellar_wire::object::{ArchiveCopies, Layout, Wiped};
 use cellar_wire::{AbortCode, AfsString};
 use tracing::{info, warn};
 
@@ -130,6 +132,18 @@ impl Borrower {
         let versions = layout.objects.iter().map(|placed| placed.version);
         let highest = versions.fold(layout.version, u64::max);
         self.highest = self.highest.max(highest).max(1);
+    }
+
+    /// Takes copies in archives from a server that knows of it. New versions of the file are higher
+    /// than theirs, so a copy is never taken for the bytes of a later store.
+    pub fn take_copies(&mut self, copies: &ArchiveCopies) {
+        let highest = copies.iter().map(|copy| copy.version).max();
+        self.highest = self.highest.max(highest.unwrap_or(0)).max(1);
+    }
+
+    /// Takes the remains of the layout of a wiped file from a server that knows of it.
+    pub fn take_wiped(&mut self, wiped: &Wiped) {
+        self.highest = self.highest.max(wiped.version).max(1);
     }
 
     /// Takes a layout from a dump of any origin.

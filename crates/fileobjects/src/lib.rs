@@ -12,7 +12,8 @@
 //! | clients that read and write directly | [`Objects::grant`], [`Objects::lend`], [`Objects::begin_direct`] |
 //! | old versions of a changed or removed file | [`Objects::forget`] |
 //! | copies in archives | [`Objects::archive`], [`Objects::wipe`], [`Objects::recall`] |
-//! | layouts that leave or arrive with a volume | [`Lender`], [`Borrower`] |
+//! | layouts and copies that leave or arrive with a volume | [`Lender`], [`Borrower`] |
+//! | bytes for receivers that cannot read the objects or archives | [`ElsewhereBytes`] |
 //! | repair and garbage collection | [`Objects::start_upkeep`], [`Objects::collect_garbage`] |
 //!
 //! A store writes new versions and takes effect by one change of the vnode, so readers see all or
@@ -44,6 +45,7 @@ mod cell;
 mod collect;
 mod direct;
 mod direct_stores;
+mod elsewhere;
 mod failure;
 mod fetch;
 mod figures;
@@ -68,8 +70,10 @@ mod store;
 mod store_locks;
 mod whole_file;
 
+pub use archive::{ArchivedBytes, InArchives};
 pub use cell::{BoxFuture, CellServer, CellServers, Family, FamilySite, Upkeep};
 pub use direct::{BegunStore, DirectRequest};
+pub use elsewhere::{Elsewhere, ElsewhereBytes};
 pub use failure::Failure;
 pub use fetch::Fetching;
 pub use figures::ObjectFigures;

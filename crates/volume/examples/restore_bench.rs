@@ -56,6 +56,8 @@ fn image(vnode: u32, kind: FileType, parent: u32, length: u64) -> VnodeImage {
         length,
         acl: directory.then(|| Arc::new(AccessList::administrators_only())),
         layout: None,
+        copies: None,
+        wiped: None,
         policy: 0,
     }
 }

@@ -20,7 +20,7 @@ pub(crate) use object::{DeviceRecord, ObjectRecord, VersionRecord};
 pub(crate) use piece::{
     BLOCK, BlockRef, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, block_checksum,
 };
-pub(crate) use vnode::{ArchiveCopies, Body, VnodeRecord, Wiped};
+pub(crate) use vnode::{Body, VnodeRecord};
 pub(crate) use volume::{CountersRecord, EPOCH_MAX, PartitionRecord, Received, VolumeRecord};
 
 use bytes::{Buf, Bytes};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cellar_wire::acl::AccessList;
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
-use cellar_wire::object::Layout;
+use cellar_wire::object::{ArchiveCopies, Layout, Wiped};
 
 use crate::state::ticket::Ticket;
 
@@ -480,6 +480,11 @@ pub struct VnodeImage {
     pub acl: Option<Arc<AccessList>>,
     /// The objects that hold a file's bytes; then no bytes follow.
     pub layout: Option<Arc<Layout>>,
+    /// A file's copies in archives, also of older bytes.
+    pub copies: Option<Arc<ArchiveCopies>>,
+    /// Set if only these copies have the file's bytes; then no bytes follow, and there is no
+    /// layout.
+    pub wiped: Option<Wiped>,
     /// A directory's policy; 0: that of the volume.
     pub policy: u32,
 }

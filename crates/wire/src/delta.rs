@@ -12,7 +12,7 @@
 //! 3. [`Writer`] gathers small items into frames and passes contents on without copying them.
 //!    [`Reader`] is fed bytes as they arrive, and holds at most one frame.
 //! 4. If the receiver reads the same objects as the sender, the layout of a file in objects is sent
-//!    instead of its contents.
+//!    instead of its contents. So are the copies of a file in archives.
 //! 5. Nothing is compressed: contents are arbitrary user data, and the rest is about a hundred
 //!    bytes for each changed vnode.
 //!
@@ -23,7 +23,7 @@ use cellar_xdr::{Opaque, xdr_struct};
 
 use crate::acl::ACL_SIZE;
 use crate::ids::{AfsTime, Uniquifier, ViceId, VnodeId};
-use crate::object::Layout;
+use crate::object::{ArchiveCopies, Layout, Wiped};
 
 mod read;
 mod write;
@@ -109,6 +109,11 @@ pub enum Item {
     Borrowed,
     /// The next vnode is a file in these objects; its contents are not in the delta.
     Layout(Box<Layout>),
+    /// The next vnode is a file with these copies in archives.
+    Copies(Box<ArchiveCopies>),
+    /// The next vnode is a file whose bytes are only in its copies in archives, which come before
+    /// this item. Its contents are not in the delta.
+    Wiped(Wiped),
     /// The next vnode is a directory with this policy.
     Policy(u32),
     /// The end.
@@ -159,3 +164,5 @@ const TAG_LAYOUT: u32 = 7;
 const TAG_POLICY: u32 = 8;
 const TAG_ORIGIN: u32 = 9;
 const TAG_BORROWED: u32 = 10;
+const TAG_COPIES: u32 = 11;
+const TAG_WIPED: u32 = 12;

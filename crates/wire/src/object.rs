@@ -263,6 +263,45 @@ impl Decode for Layout {
 /// The most copies of a file in archives that its record names, older versions included.
 pub const ARCHIVE_COPIES_MAX: usize = 16;
 
+/// Copies of a file in archives, also of older bytes, the oldest first.
+pub type ArchiveCopies = List<ArchiveCopy, ARCHIVE_COPIES_MAX>;
+
+xdr_struct! {
+    /// The remains of the layout of a file that was wiped: enough to make objects for it again.
+    #[derive(Copy)]
+    pub struct Wiped {
+        /// How the bytes were spread.
+        pub shape: Shape,
+        /// [`Layout::version`].
+        pub version: u64,
+        /// [`Layout::serial`].
+        pub serial: u32,
+        /// [`Layout::volume`].
+        pub volume: VolumeId,
+    }
+}
+
+impl Wiped {
+    /// The name of the bytes, which are in archives only.
+    pub fn contents(&self) -> Contents {
+        Contents {
+            volume: self.volume,
+            version: self.version,
+        }
+    }
+}
+
+impl From<&Layout> for Wiped {
+    fn from(layout: &Layout) -> Self {
+        Self {
+            shape: layout.shape,
+            version: layout.version,
+            serial: layout.serial,
+            volume: layout.volume,
+        }
+    }
+}
+
 xdr_struct! {
     /// A copy of the bytes of one version of a file, as one object of an archival device.
     ///

@@ -29,7 +29,7 @@ use super::copying::{connection, upper_serial};
 use super::sums;
 
 /// The most bytes that are read from an archive at a time.
-const PIECE_BYTES: u64 = 1 << 20;
+pub(super) const PIECE_BYTES: u64 = 1 << 20;
 
 /// The recalls that are in progress. All versions of a file with the same bytes share one.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl Recalls {
 }
 
 /// The reason why a copy was not recalled.
-enum NotRecalled {
+pub(super) enum NotRecalled {
     /// The copy has other bytes than recorded.
     WrongBytes(&'static str),
     /// The archive, or a device, failed. Another attempt may succeed.
@@ -140,7 +140,7 @@ impl Objects {
         let fid = status.fid;
         let wiped = archive.wiped.as_ref().ok_or(Failure::Busy)?;
         let mut last = Failure::NoGoodCopy;
-        for copy in self.in_order(archive)? {
+        for copy in self.in_order(archive.current().copied())? {
             match self.recall_copy(volume, status, wiped, &copy).await {
                 Ok(()) => {
                     Counters::count(&self.counters.recalled);
@@ -164,9 +164,12 @@ impl Objects {
     }
 
     /// The copies that may be recalled. Archives with a higher read priority come first.
-    fn in_order(&self, archive: &ArchiveState) -> Result<Vec<ArchiveCopy>, Failure> {
+    pub(super) fn in_order(
+        &self,
+        copies: impl Iterator<Item = ArchiveCopy>,
+    ) -> Result<Vec<ArchiveCopy>, Failure> {
         let devices = &self.needed()?.devices;
-        let mut copies: Vec<ArchiveCopy> = archive.current().copied().collect();
+        let mut copies: Vec<ArchiveCopy> = copies.collect();
         copies.sort_by_key(|copy| std::cmp::Reverse(devices.read_priority(copy.osd)));
         Ok(copies)
     }
@@ -223,7 +226,7 @@ impl Objects {
     }
 
     /// Records that a copy is bad. It stays in the record, so that an administrator sees it.
-    async fn mark_bad(
+    pub(super) async fn mark_bad(
         &self,
         volume: &Arc<Volume>,
         fid: Fid,
@@ -337,7 +340,7 @@ async fn fill(
 
 /// The meaning of an archive's refusal to deliver a copy. A missing object and other bytes are a
 /// bad copy; all else may be over soon.
-fn of_copy(code: AbortCode) -> NotRecalled {
+pub(super) fn of_copy(code: AbortCode) -> NotRecalled {
     match code {
         AbortCode::ENOENT => NotRecalled::WrongBytes("the archive does not have it"),
         AbortCode::EBADMSG => NotRecalled::WrongBytes("the archive found other bytes"),

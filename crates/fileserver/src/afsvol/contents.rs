@@ -179,6 +179,8 @@ pub(super) fn image(
             .objects
             .as_ref()
             .map(|objects| Arc::new(objects.layout.clone())),
+        copies: None,
+        wiped: None,
         policy: attributes.policy,
     })
 }
@@ -228,6 +230,8 @@ pub(super) fn image_of_delta(vnode: &DeltaVnode) -> Result<VnodeImage, AbortCode
         length: vnode.length,
         acl: access_list(kind, Some(vnode.access_list.as_bytes()))?,
         layout: None,
+        copies: None,
+        wiped: None,
         policy: 0,
     })
 }

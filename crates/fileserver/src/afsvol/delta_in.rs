@@ -15,7 +15,7 @@ use cellar_wire::afsvol::{
 };
 use cellar_wire::delta::{Item, Origin, Reader};
 use cellar_wire::ids::VolumeId;
-use cellar_wire::object::Layout;
+use cellar_wire::object::{ArchiveCopies, Layout, Wiped};
 use cellar_wire::serve::{Handle, HandleStream};
 
 use super::VolumeService;
@@ -122,6 +122,10 @@ pub(super) struct DeltaSink {
     is_borrowed: bool,
     /// The layout of the next vnode.
     layout: Option<Arc<Layout>>,
+    /// The copies of the next vnode in archives.
+    copies: Option<Arc<ArchiveCopies>>,
+    /// Set if only these copies have the bytes of the next vnode.
+    wiped: Option<Wiped>,
     policy: u32,
 }
 
@@ -183,6 +187,8 @@ impl DeltaSink {
             origin: None,
             is_borrowed: false,
             layout: None,
+            copies: None,
+            wiped: None,
             policy: 0,
         })
     }
@@ -193,13 +199,15 @@ impl DeltaSink {
                 self.end_body()?;
                 let mut image = image_of_delta(&vnode)?;
                 image.layout = self.layout.take();
+                image.copies = self.copies.take();
+                image.wiped = self.wiped.take();
                 image.policy = std::mem::take(&mut self.policy);
                 if vnode.kept == 0 {
                     self.target.restoring().put(&image)?;
                 } else {
                     self.target.restoring().patch(&image)?;
                 }
-                if image.layout.is_some() {
+                if image.layout.is_some() || image.wiped.is_some() {
                     return Ok(());
                 }
                 self.body = Some(ContentPosition {
@@ -231,11 +239,21 @@ impl DeltaSink {
             Item::Borrowed => self.is_borrowed = true,
             Item::Layout(layout) => {
                 self.end_body()?;
-                if !self.is_local {
-                    self.borrower.check_storage()?;
-                }
+                self.check_storage()?;
                 self.borrower.take(&layout);
                 self.layout = Some(Arc::from(layout));
+            }
+            Item::Copies(copies) => {
+                self.end_body()?;
+                self.check_storage()?;
+                self.borrower.take_copies(&copies);
+                self.copies = Some(Arc::from(copies));
+            }
+            Item::Wiped(wiped) => {
+                self.end_body()?;
+                self.check_storage()?;
+                self.borrower.take_wiped(&wiped);
+                self.wiped = Some(wiped);
             }
             Item::Policy(policy) => {
                 self.end_body()?;
@@ -244,6 +262,14 @@ impl DeltaSink {
             Item::End(_) => self.end_body()?,
         }
         Ok(())
+    }
+
+    /// Checks that this server can read the file of the next vnode.
+    fn check_storage(&self) -> Result<(), AbortCode> {
+        match self.is_local {
+            true => Ok(()),
+            false => self.borrower.check_storage(),
+        }
     }
 
     /// Skips contents that are not sent: they stay, or become zeros.

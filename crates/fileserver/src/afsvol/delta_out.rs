@@ -1,8 +1,9 @@
 //! Making deltas: the data that another Cellar server needs to bring its volume to the state of the
 //! one here.
 //!
-//! A receiver that reads the same objects gets the layouts of files in objects. Other receivers get
-//! their bytes, and then all bytes of a file if anything in it has changed.
+//! A receiver that reads the same objects gets the layouts of files in objects, and the copies of
+//! files in archives. No byte is recalled for it. Other receivers get the bytes, and then all bytes
+//! of a file if anything in it has changed.
 
 use std::collections::VecDeque;
 
@@ -15,7 +16,7 @@ use cellar_wire::delta::{Origin, Writer};
 use cellar_wire::ids::AfsTime;
 
 use super::contents::{delta_head, delta_vnode, from_wire};
-use super::dump::in_objects;
+use super::dump::elsewhere;
 use super::stream::{Next, Source};
 use crate::abort_map::{dump_code, store_code};
 use crate::limits::VOLUME_STREAM_PIECE_BYTES;
@@ -173,22 +174,33 @@ impl DeltaSource {
             if image.policy != 0 {
                 self.writer.policy(image.policy);
             }
-            if let Some(layout) = &image.layout {
+            if image.layout.is_some() || image.copies.is_some() {
                 let lent = lender.lend(self.frozen.info());
                 lent.map_err(|error| store_code(&error))?;
+            }
+            if let Some(copies) = &image.copies {
+                self.writer.copies(copies);
+            }
+            if let Some(wiped) = &image.wiped {
+                self.writer.wiped(wiped);
+            }
+            if let Some(layout) = &image.layout {
                 self.writer.layout(layout);
+            }
+            if image.layout.is_some() || image.wiped.is_some() {
                 self.writer.vnode(&delta_vnode(image, 0));
                 return Ok(None);
             }
         }
-        if let Some(file) = in_objects(&self.frozen, listed) {
+        if let Some(file) = elsewhere(&self.frozen, listed) {
             // The source does not know which bytes of objects are new since the base.
             self.writer.vnode(&delta_vnode(image, 0));
-            if file.length == 0 {
+            let length = file.length();
+            if length == 0 {
                 return Ok(None);
             }
-            self.fed = Some((0, file.length));
-            return Ok(Some(Next::Objects(file)));
+            self.fed = Some((0, length));
+            return Ok(Some(Next::Elsewhere(file)));
         }
         let body = self.frozen.body(listed, self.epoch);
         let body = body.map_err(|error| dump_code(&error))?;

@@ -7,12 +7,13 @@
 //!
 //! Files in objects have their bytes in the dump, unless the caller wants their layouts instead
 //! ([`DUMP_OSD_METADATA`]). Such a dump is small, and usable only in the cell of these objects.
+//! Wiped files always have their bytes in the dump, read from an archive at its pace.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use cellar_fileobjects::{InObjects, Lender};
+use cellar_fileobjects::{Elsewhere, InArchives, InObjects, Lender};
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Body, Content, Frozen, Listed, Part, Since, Vnodes};
 use cellar_wire::AbortCode;
@@ -126,7 +127,7 @@ pub(super) struct DumpSource {
 enum Contents {
     Here(Box<Body>),
     /// The caller feeds the bytes.
-    Objects,
+    Elsewhere,
 }
 
 impl DumpSource {
@@ -165,7 +166,7 @@ impl DumpSource {
     /// continue, or the next result that is no piece.
     fn step(&mut self) -> Result<Option<Next>, AbortCode> {
         if let Some((contents, _)) = &self.body {
-            if matches!(contents, Contents::Objects) {
+            if matches!(contents, Contents::Elsewhere) {
                 return Ok(Some(Next::More));
             }
             self.contents()?;
@@ -180,9 +181,9 @@ impl DumpSource {
         if length == 0 {
             return Ok(None);
         }
-        if let Some(file) = in_objects(&self.frozen, &vnode) {
-            self.body = Some((Contents::Objects, length));
-            return Ok(Some(Next::Objects(file)));
+        if let Some(file) = elsewhere(&self.frozen, &vnode) {
+            self.body = Some((Contents::Elsewhere, length));
+            return Ok(Some(Next::Elsewhere(file)));
         }
         let body = self.frozen.body(&vnode, None);
         let body = body.map_err(|error| dump_code(&error))?;
@@ -291,7 +292,7 @@ impl Source for DumpSource {
     }
 
     fn feed(&mut self, bytes: Bytes) {
-        if let Some((Contents::Objects, left)) = &mut self.body {
+        if let Some((Contents::Elsewhere, left)) = &mut self.body {
             // More bytes than in the record never arrive, because only so many were requested.
             *left = left.saturating_sub(bytes.len() as u64);
             if *left == 0 {
@@ -302,19 +303,29 @@ impl Source for DumpSource {
     }
 }
 
-/// A vnode whose bytes are in objects.
-pub(super) fn in_objects(frozen: &Frozen, listed: &Listed) -> Option<InObjects> {
+/// A vnode whose bytes are in objects, or in archives only.
+pub(super) fn elsewhere(frozen: &Frozen, listed: &Listed) -> Option<Elsewhere> {
     let image = listed.image.as_ref()?;
-    let layout = image.layout.clone()?;
-    Some(InObjects {
-        fid: Fid {
-            volume: frozen.info().id,
-            vnode: listed.vnode,
-            uniquifier: listed.uniquifier,
-        },
-        layout,
-        length: image.length,
-    })
+    let length = image.length;
+    let fid = Fid {
+        volume: frozen.info().id,
+        vnode: listed.vnode,
+        uniquifier: listed.uniquifier,
+    };
+    if let Some(layout) = image.layout.clone() {
+        return Some(Elsewhere::Objects(InObjects {
+            fid,
+            layout,
+            length,
+        }));
+    }
+    let wiped = image.wiped?;
+    Some(Elsewhere::Archives(InArchives {
+        fid,
+        contents: wiped.contents(),
+        copies: image.copies.clone().unwrap_or_default(),
+        length,
+    }))
 }
 
 impl Handle<GetSize, IncomingCall> for VolumeService {

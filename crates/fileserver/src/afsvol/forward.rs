@@ -14,7 +14,8 @@
 //!    A restore brings old dates, so dates do not count if the state is known.
 //! 3. This server calls as a holder of the cell's key, encrypted if its caller uses encryption.
 //! 4. A destination that uses the object storage of this server's cell gets the layouts of files in
-//!    objects. No device is asked, so devices may be missing. All other destinations get the bytes.
+//!    objects, and the copies of files in archives. No device is asked, so devices may be missing.
+//!    All other destinations get the bytes, from the devices or from an archive.
 //! 5. A transfer to this server itself, as in a move between its partitions, stays in the process.
 //!    It is a delta like any other.
 

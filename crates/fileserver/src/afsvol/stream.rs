@@ -5,19 +5,22 @@
 //! one consumed, while this one is being transferred. So a call with a slow peer holds two pieces
 //! and no thread, and memory is bounded whatever the volume's size.
 //!
-//! If a stream contains the bytes of a file in objects, its source requests them. They are then fed
-//! to it as the devices send them ([`ObjectBytes`]).
+//! If a stream contains the bytes of a file in objects or in archives, its source requests them.
+//! They are then fed to it as the devices or the archive send them ([`ElsewhereBytes`]). A slow
+//! archive holds no thread either: the peer's pings are answered, and the transaction is in use.
 
 use std::future::Future;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use cellar_fileobjects::{InObjects, ObjectBytes};
+use cellar_fileobjects::{Elsewhere, ElsewhereBytes};
 use cellar_rpc::{IncomingCall, OutgoingCall, blocking};
 use cellar_wire::AbortCode;
+use cellar_wire::ids::Fid;
 use tokio::time::timeout;
 
 use super::progress::Progress;
+use crate::audit;
 use crate::limits::{VOLUME_STREAM_PATIENCE, VOLUME_STREAM_PIECE_BYTES};
 use crate::services::VolumeServices;
 
@@ -30,7 +33,7 @@ pub(super) trait Source: Send + 'static {
     /// The next step. May wait for the disk.
     fn next(&mut self) -> Result<Next, AbortCode>;
 
-    /// Receives the next bytes of the requested file in objects.
+    /// Receives the next bytes of the requested file.
     fn feed(&mut self, bytes: Bytes);
 }
 
@@ -38,8 +41,8 @@ pub(super) trait Source: Send + 'static {
 pub(super) enum Next {
     /// A piece of it, never empty.
     Piece(Bytes),
-    /// A request for the bytes of this file in objects.
-    Objects(InObjects),
+    /// A request for the bytes of this file.
+    Elsewhere(Elsewhere),
     /// A request for more of these bytes.
     More,
     /// The end of the stream.
@@ -95,7 +98,7 @@ impl Stream {
         to: &mut impl Writing,
     ) -> Result<(), AbortCode> {
         let (mut source, mut next) = make(source).await;
-        let mut objects = None;
+        let mut reading = None;
         loop {
             (source, next) = match next? {
                 Next::Piece(bytes) => {
@@ -106,13 +109,16 @@ impl Stream {
                     self.progress.sent(len, self.services.now_secs());
                     made
                 }
-                Next::Objects(file) => {
-                    objects = Some(ObjectBytes::begin(&self.services.objects, file)?);
+                Next::Elsewhere(file) => {
+                    let fid = file.fid();
+                    let begun = ElsewhereBytes::begin(&self.services.objects, file);
+                    reading = Some((fid, begun.inspect_err(|_| note_unreadable(fid))?));
                     make(source).await
                 }
                 Next::More => {
-                    let reading = objects.as_mut().ok_or(AbortCode::VOLSERDUMPERROR)?;
-                    source.feed(self.within_patience(reading.next()).await?);
+                    let (fid, bytes) = reading.as_mut().ok_or(AbortCode::VOLSERDUMPERROR)?;
+                    let next = self.within_patience(bytes.next()).await;
+                    source.feed(next.inspect_err(|_| note_unreadable(*fid))?);
                     make(source).await
                 }
                 Next::End => return Ok(()),
@@ -247,8 +253,8 @@ pub(super) fn pass(
         let piece = match source.next()? {
             Next::Piece(piece) => piece,
             Next::End => return Ok(StreamResult { bytes, ended: true }),
-            // Transfers within a server use layouts, and never bytes of objects.
-            Next::Objects(_) | Next::More => return Err(AbortCode::VOLSERDUMPERROR),
+            // Transfers within a server use layouts and copies, and never bytes of objects.
+            Next::Elsewhere(_) | Next::More => return Err(AbortCode::VOLSERDUMPERROR),
         };
         bytes += piece.len();
         sink.take(piece)?;
@@ -257,6 +263,11 @@ pub(super) fn pass(
         bytes,
         ended: false,
     })
+}
+
+/// Records the file that ended a stream: the code on the wire cannot name it.
+fn note_unreadable(fid: Fid) {
+    audit::add_detail("unreadable", fid.to_string());
 }
 
 async fn make<S: Source>(mut source: S) -> (S, Result<Next, AbortCode>) {

@@ -20,6 +20,7 @@ mod make_many;
 mod moves;
 mod objects;
 mod objects_archived;
+mod objects_archived_moves;
 mod objects_away;
 mod objects_collect;
 mod objects_direct;

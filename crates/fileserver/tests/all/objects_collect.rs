@@ -21,7 +21,7 @@ use cellar_wire::AbortCode;
 use cellar_wire::afsosd::{self, COLLECT_DRY, CollectGarbage, Collected};
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use cellar_wire::object::ObjectId;
-use cellar_wire::osddb::OSD_DRAINING;
+use cellar_wire::osddb::{OSD_ARCHIVAL, OSD_DRAINING};
 use cellar_wire::rxafs;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -144,7 +144,7 @@ impl World {
         while let Some(listed) = vnodes.next().unwrap() {
             let image = listed.image.clone().unwrap();
             restore.put(&image).unwrap();
-            if image.layout.is_some() {
+            if image.layout.is_some() || image.wiped.is_some() {
                 continue;
             }
             let (mut body, mut at) = (frozen.body(&listed, None).unwrap(), 0);
@@ -537,6 +537,39 @@ fn objects_of_a_deleted_volume_are_collected_by_the_first_server() {
         };
         let refused = second.call(&call).await;
         assert_eq!(common::code(refused, "the second"), AbortCode::EXDEV.0);
+        world.collect().await;
+        assert_eq!(world.osds.counts(), (0, 0));
+    });
+}
+
+#[test]
+fn a_copy_in_an_archive_stays_while_a_volume_of_any_server_names_it() {
+    patiently(async {
+        let world = World::new(2, "=> osd;").await;
+        world.osds.add(4);
+        world.osds.mark(4, OSD_ARCHIVAL);
+        let fid = world.create("f").await;
+        let bytes = pattern(BIG, 1);
+        world.store(fid, 0, &bytes, KEEP).await;
+        let archive = afsosd::Archive { fid, osd: 4 };
+        until("the archive is known", async || {
+            world.admin.call(&archive).await.is_ok()
+        })
+        .await;
+        let wiped = world.admin.call(&afsosd::Wipe { fid, copies: 1 }).await;
+        assert_eq!(wiped.unwrap().length, BIG as u64);
+        world.release();
+        world.place(false, true);
+        world.remove("f").await;
+        world.collect().await;
+        assert_eq!(world.osds.counts().0, 1, "the copy alone");
+        let there = Fid {
+            volume: CLONE,
+            ..fid
+        };
+        assert!(world.other.fetch(there, 0, 1 << 30).await.unwrap() == bytes);
+        world.delete(&world.there, CLONE);
+        world.place(false, false);
         world.collect().await;
         assert_eq!(world.osds.counts(), (0, 0));
     });

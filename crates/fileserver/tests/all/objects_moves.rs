@@ -10,43 +10,15 @@ use crate::common::osds::{KEEP, Osds, layout, pattern, read, set_policy};
 use crate::common::shared::{
     BIG, Here, SHAPES, check, fill, one_cell, ro_site, store, without_files,
 };
-use crate::common::volser::{NEW, RO, Volser, cookie, one_more, release, taken, two};
+use crate::common::volser::{RO, Volser, cookie, move_volume, one_more, release, taken, two};
 use crate::common::{Cell, Machine, NOW, OPEN, plain_code as code, run};
 use cellar_objects::fake::Fault;
 use cellar_until::until;
 use cellar_wire::AbortCode;
-use cellar_wire::afsvol::{self, IT_BUSY, IT_OFFLINE, READONLY, READWRITE};
+use cellar_wire::afsvol::{self, IT_BUSY, READWRITE};
 use cellar_wire::ids::Fid;
 use cellar_wire::object::{Layout, ObjectId};
 use cellar_wire::rxafs;
-
-/// The steps of `vos move` of the scratch volume.
-async fn move_volume(source: &Volser, target: &Volser, port: &cellar_rpc::Port) {
-    let ids = || cookie("scratch", READWRITE, OPEN);
-    let trans = source.begin(OPEN, IT_BUSY).await;
-    source
-        .clone_of(trans, READONLY, "move-clone-temp", NEW)
-        .await;
-    source.end(trans).await;
-    let clone = source.begin(NEW, IT_OFFLINE).await;
-    let to = target.create("scratch", READWRITE, OPEN, OPEN).await;
-    target.flags(to, 3).await;
-    source.forward(clone, 0, (port, to), ids()).await.unwrap();
-    source.end(clone).await;
-    let trans = source.begin(OPEN, IT_BUSY).await;
-    let from = (NOW - 2) as i32;
-    source
-        .forward(trans, from, (port, to), ids())
-        .await
-        .unwrap();
-    source.flags(trans, 2).await;
-    target.flags(to, 0).await;
-    target.end(to).await;
-    let delete = afsvol::DeleteVolume { trans };
-    source.0.call(&delete).await.unwrap();
-    source.end(trans).await;
-    source.delete(NEW).await;
-}
 
 #[test]
 fn a_moved_volume_goes_on_with_its_objects() {

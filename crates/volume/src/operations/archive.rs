@@ -16,14 +16,17 @@
 //!    older state two versions of a file can have the same data version and other bytes.
 //! 3. The bytes stay the same, so neither data version nor dates change, and caches stay valid.
 //! 4. A wipe is one change with the check that enough good copies exist.
+//! 5. A restore sets copies, and the wiped state, in the same change as the rest of the vnode.
 
 use std::sync::Arc;
 
 use cellar_wire::ids::{Uniquifier, VnodeId};
-use cellar_wire::object::{ARCHIVE_COPIES_MAX, ArchiveCopy, Contents, Layout};
+use cellar_wire::object::{
+    ARCHIVE_COPIES_MAX, ArchiveCopies, ArchiveCopy, Contents, Layout, Wiped,
+};
 
 use crate::error::{Error, Result};
-use crate::record::{ArchiveCopies, Body, VnodeRecord, Wiped};
+use crate::record::{Body, VnodeRecord};
 use crate::types::{Changed, FileType};
 use crate::volume::Volume;
 
@@ -67,7 +70,7 @@ impl Volume {
                 contents: record.contents(),
                 copies: copies.copied().collect(),
                 wiped: match record.body {
-                    Body::Archived(wiped) => Some(wiped.layout()),
+                    Body::Archived(wiped) => Some(without_objects(&wiped)),
                     _ => None,
                 },
             })
@@ -209,16 +212,14 @@ impl Volume {
     }
 }
 
-impl Wiped {
-    /// The former layout without its objects.
-    fn layout(&self) -> Layout {
-        Layout {
-            shape: self.shape,
-            version: self.version,
-            serial: self.serial,
-            volume: self.volume,
-            objects: cellar_wire::List::default(),
-        }
+/// The former layout without its objects.
+fn without_objects(wiped: &Wiped) -> Layout {
+    Layout {
+        shape: wiped.shape,
+        version: wiped.version,
+        serial: wiped.serial,
+        volume: wiped.volume,
+        objects: cellar_wire::List::default(),
     }
 }
 

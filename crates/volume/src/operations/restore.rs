@@ -68,8 +68,8 @@ pub struct Restore {
     done: bool,
 }
 
-/// The error for bytes of a file that is in objects.
-const NO_BYTES: Error = Error::Invalid("the bytes of a file in objects are elsewhere");
+/// The error for bytes of a file that is in objects or in archives only.
+const NO_BYTES: Error = Error::Invalid("the bytes of the file are elsewhere");
 
 /// The restore's changes of the counters.
 struct Tally {
@@ -91,8 +91,8 @@ enum Content {
     File(FileBody),
     Directory(DirectoryBody),
     VnodeRef(Vec<u8>),
-    /// The bytes are in objects elsewhere.
-    Objects,
+    /// The bytes are in objects, or in archives only.
+    Elsewhere,
 }
 
 impl std::fmt::Debug for Restore {
@@ -211,7 +211,7 @@ impl Restore {
                 target.extend_from_slice(&bytes);
             }
             Content::Directory(directory) => directory.push(&bytes)?,
-            Content::Objects => return Err(NO_BYTES),
+            Content::Elsewhere => return Err(NO_BYTES),
             Content::File(_) => self.with_file(|file, stage| file.push(stage, &bytes))?,
         }
         Ok(())
@@ -223,7 +223,7 @@ impl Restore {
         match &mut self.current_mut()?.content {
             Content::VnodeRef(_) => Err(Error::Invalid("a link's target has no holes")),
             Content::Directory(directory) => directory.skip(length),
-            Content::Objects => Err(NO_BYTES),
+            Content::Elsewhere => Err(NO_BYTES),
             Content::File(_) => self.with_file(|file, stage| file.skip(stage, length)),
         }
     }
@@ -233,7 +233,7 @@ impl Restore {
         match &mut self.current_mut()?.content {
             Content::VnodeRef(_) => Err(Error::Invalid("a link's target has no holes")),
             Content::Directory(directory) => directory.zeros(length),
-            Content::Objects => Err(NO_BYTES),
+            Content::Elsewhere => Err(NO_BYTES),
             Content::File(_) => self.with_file(|file, stage| file.zeros(stage, length)),
         }
     }

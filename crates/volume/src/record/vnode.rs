@@ -6,8 +6,8 @@ use bytes::Bytes;
 use cellar_wire::acl::{ACL_SIZE, AccessList, ByteOrder};
 use cellar_wire::dir::PAGE_SIZE;
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
-use cellar_wire::object::{ARCHIVE_COPIES_MAX, ArchiveCopy, Contents, Layout, Shape};
-use cellar_wire::{Decode, Encode, List};
+use cellar_wire::object::{ArchiveCopies, Contents, Layout, Shape, Wiped};
+use cellar_wire::{Decode, Encode};
 
 use super::{Fields, PutFields};
 use crate::engine::space::with_checksum;
@@ -27,9 +27,6 @@ const HAS_SERIAL: u8 = 0x40;
 const HAS_COPIES: u8 = 0x80;
 const FLAGS: u8 = HAS_CUT | HAS_POLICY | HAS_SERIAL | HAS_COPIES;
 
-/// Copies of a file in archives.
-pub(crate) type ArchiveCopies = List<ArchiveCopy, ARCHIVE_COPIES_MAX>;
-
 /// The location of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
@@ -46,40 +43,6 @@ pub(crate) enum Body {
     Objects,
     /// Only in archives: the objects were wiped. The record's copies name them.
     Archived(Wiped),
-}
-
-/// The remains of the layout of a file that was wiped: enough to make objects for it again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wiped {
-    /// How the bytes were spread.
-    pub(crate) shape: Shape,
-    /// [`Layout::version`].
-    pub(crate) version: u64,
-    /// [`Layout::serial`].
-    pub(crate) serial: u32,
-    /// [`Layout::volume`].
-    pub(crate) volume: VolumeId,
-}
-
-impl Wiped {
-    /// The bytes that the file has.
-    pub(crate) fn contents(&self) -> Contents {
-        Contents {
-            volume: self.volume,
-            version: self.version,
-        }
-    }
-}
-
-impl From<&Layout> for Wiped {
-    fn from(layout: &Layout) -> Self {
-        Self {
-            shape: layout.shape,
-            version: layout.version,
-            serial: layout.serial,
-            volume: layout.volume,
-        }
-    }
 }
 
 /// Result of decoding a record of a vnode that does not exist any more.
@@ -383,6 +346,11 @@ impl VnodeRecord {
             length: self.length,
             acl: self.acl.clone(),
             layout: self.layout.clone(),
+            copies: self.copies.clone(),
+            wiped: match self.body {
+                Body::Archived(wiped) => Some(wiped),
+                _ => None,
+            },
             policy: self.policy,
         }
     }
@@ -418,7 +386,7 @@ impl VnodeRecord {
 
 #[cfg(test)]
 mod tests {
-    use cellar_wire::object::{Placed, Shape};
+    use cellar_wire::object::{ArchiveCopy, Placed, Shape};
 
     use super::*;
 

@@ -3,9 +3,14 @@
 use std::sync::Arc;
 
 use crate::common::*;
-use cellar_volume::{Error, LayoutChange, StoreSpec, Volume, VolumeKind, WipedFile};
+use cellar_volume::{
+    Content, Error, FileType, LayoutChange, RestoreMode, RestoredInfo, Since, StoreSpec,
+    VnodeImage, Volume, VolumeKind, WipedFile,
+};
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
-use cellar_wire::object::{ARCHIVE_COPIES_MAX, ArchiveCopy, Contents, Layout};
+use cellar_wire::object::{
+    ARCHIVE_COPIES_MAX, ArchiveCopies, ArchiveCopy, Contents, Layout, Wiped,
+};
 
 const LENGTH: u64 = 1 << 20;
 
@@ -275,4 +280,89 @@ fn archivable_files_are_listed_once_as_their_head_sees_them() {
         .map(|file| (file.status.fid, file.layout.is_none(), file.copies.len()))
         .collect();
     assert_eq!(found, [(fid, true, 1), (plain, false, 0)]);
+}
+
+#[test]
+fn a_restored_volume_has_the_copies_and_wiped_files_of_its_source() {
+    let world = World::new();
+    let volume = world.volume();
+    let wiped = file(&volume, b"wiped", 5);
+    let online = file(&volume, b"online", 4);
+    add(&volume, wiped, &copy(70, 5));
+    add(&volume, online, &copy(70, 4));
+    store(&volume, online, 6);
+    add(&volume, online, &copy(70, 6));
+    wipe(&volume, wiped, 5, 1);
+    let states = [wiped, online].map(|fid| volume.archive_state(fid).unwrap());
+    let frozen = volume.freeze().unwrap();
+    let mut images = Vec::new();
+    let mut vnodes = frozen.vnodes(Since::Everything).unwrap();
+    while let Some(listed) = vnodes.next().unwrap() {
+        let image = listed.image.clone().unwrap();
+        let mut pages = Vec::new();
+        if image.kind == FileType::Directory {
+            let mut body = frozen.body(&listed, None).unwrap();
+            while let Some(part) = body.next(1 << 20).unwrap() {
+                pages.push(part.content);
+            }
+        }
+        images.push((image, pages));
+    }
+    let (info, next_uniquifier) = (frozen.info().clone(), frozen.next_uniquifier().0);
+    drop((vnodes, frozen));
+    let restore = |edit: &dyn Fn(&mut VnodeImage)| {
+        let mut restore = world
+            .partition
+            .begin_restore(VOLUME, RestoreMode::Full)
+            .unwrap();
+        for (image, pages) in &images {
+            let mut image = image.clone();
+            edit(&mut image);
+            restore.put(&image)?;
+            for page in pages {
+                match page {
+                    Content::Bytes(bytes) => restore.push(bytes.clone())?,
+                    Content::Hole(length) => restore.zeros(*length)?,
+                }
+            }
+        }
+        let restored = RestoredInfo {
+            info: info.clone(),
+            next_uniquifier,
+            received: None,
+        };
+        restore.commit(restored)?.wait().map(drop)
+    };
+    restore(&|_| {}).unwrap();
+    let volume = world.volume();
+    let restored = [wiped, online].map(|fid| volume.archive_state(fid).unwrap());
+    assert_eq!(restored, states);
+    assert!(volume.is_wiped(wiped).unwrap());
+    let no_copy = |image: &mut VnodeImage| {
+        if image.wiped.is_some() {
+            image.copies = states[1]
+                .copies
+                .get(1)
+                .map(|copy| Arc::new(ArchiveCopies::from_iter_cut([*copy])));
+        }
+    };
+    let both = |image: &mut VnodeImage| {
+        if let Some(layout) = &image.layout {
+            image.wiped = Some(Wiped::from(&**layout));
+        }
+    };
+    let directory = |image: &mut VnodeImage| {
+        if image.kind == FileType::Directory {
+            image.copies = Some(Arc::new(ArchiveCopies::from_iter_cut([copy(70, 5)])));
+        }
+    };
+    let edits: [&dyn Fn(&mut VnodeImage); 3] = [&no_copy, &both, &directory];
+    for edit in edits {
+        let refused = restore(edit).unwrap_err();
+        assert!(matches!(refused, Error::Unsound(_)), "{refused:?}");
+        world.partition.reap_now().unwrap();
+        assert!(world.volume().is_wiped(wiped).unwrap(), "unchanged");
+    }
+    let report = world.partition.check().unwrap();
+    assert!(report.faults.is_empty(), "{:#?}", report.faults);
 }

@@ -4,8 +4,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use cellar_xdr::{Decode, Decoder};
 
 use super::{
-    DeltaError, DeltaVnode, FRAME_HEAD, FRAME_MAX, Item, MAGIC, TAG_BORROWED, TAG_DATA, TAG_END,
-    TAG_KEEP, TAG_LAYOUT, TAG_ORIGIN, TAG_POLICY, TAG_REMOVE, TAG_VNODE, TAG_ZEROS, Totals,
+    DeltaError, DeltaVnode, FRAME_HEAD, FRAME_MAX, Item, MAGIC, TAG_BORROWED, TAG_COPIES, TAG_DATA,
+    TAG_END, TAG_KEEP, TAG_LAYOUT, TAG_ORIGIN, TAG_POLICY, TAG_REMOVE, TAG_VNODE, TAG_WIPED,
+    TAG_ZEROS, Totals,
 };
 use crate::dump::append;
 use crate::ids::{Uniquifier, VnodeId};
@@ -157,6 +158,14 @@ impl Reader {
             TAG_LAYOUT => {
                 self.place = None;
                 Item::Layout(Box::new(self.value()?))
+            }
+            TAG_COPIES => {
+                self.place = None;
+                Item::Copies(Box::new(self.value()?))
+            }
+            TAG_WIPED => {
+                self.place = None;
+                Item::Wiped(self.value()?)
             }
             TAG_POLICY => {
                 self.place = None;

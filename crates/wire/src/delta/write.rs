@@ -4,11 +4,12 @@ use bytes::{BufMut, Bytes, BytesMut};
 use cellar_xdr::{Encode, Encoder};
 
 use super::{
-    DeltaVnode, FRAME_HEAD, FRAME_MAX, MAGIC, Origin, TAG_BORROWED, TAG_DATA, TAG_END, TAG_KEEP,
-    TAG_LAYOUT, TAG_ORIGIN, TAG_POLICY, TAG_REMOVE, TAG_VNODE, TAG_ZEROS, Totals,
+    DeltaVnode, FRAME_HEAD, FRAME_MAX, MAGIC, Origin, TAG_BORROWED, TAG_COPIES, TAG_DATA, TAG_END,
+    TAG_KEEP, TAG_LAYOUT, TAG_ORIGIN, TAG_POLICY, TAG_REMOVE, TAG_VNODE, TAG_WIPED, TAG_ZEROS,
+    Totals,
 };
 use crate::ids::{Uniquifier, VnodeId};
-use crate::object::Layout;
+use crate::object::{ArchiveCopies, Layout, Wiped};
 
 /// A frame is closed when it has this many bytes.
 const FRAME_GOAL: usize = 256 << 10;
@@ -112,6 +113,16 @@ impl Writer {
     /// Writes that the next vnode is a file in these objects.
     pub fn layout(&mut self, layout: &Layout) {
         self.item(TAG_LAYOUT, layout);
+    }
+
+    /// Writes that the next vnode is a file with these copies in archives.
+    pub fn copies(&mut self, copies: &ArchiveCopies) {
+        self.item(TAG_COPIES, copies);
+    }
+
+    /// Writes that only archives have the contents of the next vnode, whose copies were written.
+    pub fn wiped(&mut self, wiped: &Wiped) {
+        self.item(TAG_WIPED, wiped);
     }
 
     /// Writes that the next vnode is a directory with this policy.

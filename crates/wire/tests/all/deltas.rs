@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use cellar_wire::delta::{DeltaError, DeltaVnode, Item, Origin, Reader, Totals, Writer};
-use cellar_wire::object::{Layout, Placed, Shape};
+use cellar_wire::object::{ArchiveCopies, ArchiveCopy, Layout, Placed, Shape, Wiped};
 use cellar_wire::{List, Uniquifier, VnodeId, VolumeId};
 
 use crate::seeded;
@@ -46,7 +46,17 @@ fn sample() -> (Vec<Item>, Vec<u8>) {
         }]),
     };
     writer.layout(&layout);
-    items.push(Item::Layout(Box::new(layout)));
+    items.push(Item::Layout(Box::new(layout.clone())));
+    let copies = ArchiveCopies::from_iter_cut([4, 5].map(|osd| ArchiveCopy {
+        osd,
+        volume: VolumeId(10),
+        version: 1 << 49,
+        ..ArchiveCopy::default()
+    }));
+    writer.copies(&copies);
+    items.push(Item::Copies(Box::new(copies)));
+    writer.wiped(&Wiped::from(&layout));
+    items.push(Item::Wiped(Wiped::from(&layout)));
     for (vnode, lengths) in [(2, &[5, 30_000][..]), (4, &[300_000]), (6, &[])] {
         let vnode = file(vnode, 1 << 33);
         writer.vnode(&vnode);

@@ -346,3 +346,33 @@ pub(crate) async fn release(source: &Volser, target: &Volser, port: &Port, from_
     target.end(to).await;
     source.end(from).await;
 }
+
+/// The steps of `vos move` of the scratch volume.
+pub(crate) async fn move_volume(source: &Volser, target: &Volser, port: &Port) {
+    let ids = || cookie("scratch", afsvol::READWRITE, OPEN);
+    let trans = source.begin(OPEN, IT_BUSY).await;
+    source
+        .clone_of(trans, READONLY, "move-clone-temp", NEW)
+        .await;
+    source.end(trans).await;
+    let clone = source.begin(NEW, IT_OFFLINE).await;
+    let to = target
+        .create("scratch", afsvol::READWRITE, OPEN, OPEN)
+        .await;
+    target.flags(to, 3).await;
+    source.forward(clone, 0, (port, to), ids()).await.unwrap();
+    source.end(clone).await;
+    let trans = source.begin(OPEN, IT_BUSY).await;
+    let from = (super::NOW - 2) as i32;
+    source
+        .forward(trans, from, (port, to), ids())
+        .await
+        .unwrap();
+    source.flags(trans, 2).await;
+    target.flags(to, 0).await;
+    target.end(to).await;
+    let delete = afsvol::DeleteVolume { trans };
+    source.0.call(&delete).await.unwrap();
+    source.end(trans).await;
+    source.delete(NEW).await;
+}

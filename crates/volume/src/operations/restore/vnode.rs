@@ -56,10 +56,13 @@ impl Restore {
                 };
                 Content::Directory(DirectoryBody::new(image.length as usize, base))
             }
-            FileType::File if image.layout.is_some() => {
-                record.body = Body::Objects;
+            FileType::File if image.layout.is_some() || image.wiped.is_some() => {
+                record.body = match image.wiped {
+                    Some(wiped) => Body::Archived(wiped),
+                    None => Body::Objects,
+                };
                 record.layout.clone_from(&image.layout);
-                Content::Objects
+                Content::Elsewhere
             }
             FileType::File => {
                 let base = match patched {
@@ -120,7 +123,7 @@ impl Restore {
                 }
                 self.remember_parent(vnode, record.uniquifier)?;
             }
-            Content::Objects => {}
+            Content::Elsewhere => {}
             Content::File(file) => {
                 record.body = file.end(&mut self.stage)?;
             }
@@ -171,7 +174,7 @@ impl Restore {
                 0
             },
             serial: 0,
-            copies: None,
+            copies: image.copies.clone(),
         })
     }
 
@@ -291,6 +294,26 @@ fn check_image(image: &VnodeImage) -> Result<()> {
         FileType::Directory | FileType::Symlink if image.layout.is_some() => {
             unsound("is no file and has objects")
         }
-        _ => Ok(()),
+        _ => check_archived(image),
+    }
+}
+
+/// Checks the copies of an image in archives.
+fn check_archived(image: &VnodeImage) -> Result<()> {
+    let vnode = image.vnode;
+    let unsound = |what: &str| Err(Error::Unsound(format!("vnode {vnode} {what}")));
+    if image.kind != FileType::File && (image.copies.is_some() || image.wiped.is_some()) {
+        return unsound("is no file and has copies in archives");
+    }
+    let Some(wiped) = image.wiped else {
+        return Ok(());
+    };
+    if image.layout.is_some() {
+        return unsound("is in objects and wiped");
+    }
+    let mut copies = image.copies.iter().flat_map(|copies| copies.iter());
+    match copies.any(|copy| copy.has(wiped.contents())) {
+        true => Ok(()),
+        false => unsound("is wiped and has no copy of its bytes"),
     }
 }

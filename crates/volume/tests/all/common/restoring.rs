@@ -57,6 +57,8 @@ pub(crate) fn contents(volume: &Volume) -> Contents {
             length: status.length,
             acl,
             layout: volume.layout(fid).unwrap(),
+            copies: None,
+            wiped: None,
             policy: 0,
         };
         // Statuses have the parent's uniquifier too, which must be right.
