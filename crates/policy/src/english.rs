@@ -99,6 +99,21 @@ fn fields(outcome: &Outcome) -> String {
         "" => "on devices of any class".to_owned(),
         class => format!("on devices of class {class}"),
     }));
+    said.extend(outcome.archives.map(|n| match n {
+        0 => "no copy in archives".to_owned(),
+        n => format!("copies in {}", count(n, "archive", "archives")),
+    }));
+    said.extend(
+        outcome
+            .archive_class
+            .as_ref()
+            .map(|class| match class.as_str() {
+                "" => "in archives of any class".to_owned(),
+                class => format!("in archives of class {class}"),
+            }),
+    );
+    let after = outcome.archive_after.map(crate::print::time);
+    said.extend(after.map(|time| format!("archived {time} after the last change")));
     match said.is_empty() {
         true => "nothing is said".to_owned(),
         false => said.join(", "),

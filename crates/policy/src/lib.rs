@@ -37,6 +37,9 @@ pub use english::{bytes, shape};
 pub use error::{ParseError, PolicyError};
 pub use parse::parse_size;
 pub use pattern::{Kind, Pattern};
-pub use policies::{BY_SIZE, Facts, Needs, Policies, RULES_MAX, Reason, USES_DEEP_MAX, Verdict};
-pub use print::Form;
+pub use policies::{
+    ARCHIVE_AFTER, Archiving, BY_SIZE, Facts, Needs, Policies, RULES_MAX, Reason, USES_DEEP_MAX,
+    Verdict,
+};
+pub use print::{Form, time};
 pub use rule::{Condition, Outcome, Policy, Rule, Spread, StorageTarget, Verdict as Said};

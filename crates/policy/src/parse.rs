@@ -12,6 +12,9 @@
 //!            | ("copies=" | "c=") number
 //!            | "ec=" number "+" number
 //!            | "class=" (word | quoted)
+//!            | "archives=" 0..4
+//!            | "archive_class=" (word | quoted)
+//!            | "archive_after=" time
 //!            | "[" [location] "," [stripes | data "+" parity] "," [stripe size] "," [copies] "]"
 //! condition  : all ("|" all)*                     "||" and "&&" are the same as "|" and "&"
 //! all        : not ("&" not)*
@@ -20,6 +23,7 @@
 //!            | ["name" | "dir" | "volume"] "~" (quoted | "/" expression "/" ["i"])
 //!            | ("uid" | "gid" | "owner" | "group") "=" ["-"] number
 //! size       : number ["b" | "k" | "m" | "g" | "t"]
+//! time       : number ["s" | "m" | "h" | "d"]
 //! ```
 //!
 //! Each field is said once in a verdict. `#` begins a comment.
@@ -27,8 +31,8 @@
 use crate::error::ParseError;
 use crate::pattern::{Kind, Pattern};
 use crate::rule::{
-    COPIES, Condition, DATA, Outcome, PARITY, Policy, Rule, STRIPES, Spread, StorageTarget,
-    Verdict, is_unit, unit_max,
+    ARCHIVES_MAX, COPIES, Condition, DATA, Outcome, PARITY, Policy, Rule, STRIPES, Spread,
+    StorageTarget, Verdict, is_unit, unit_max,
 };
 use crate::text::Text;
 
@@ -109,7 +113,7 @@ fn rule(text: &mut Text<'_>) -> Result<Rule, ParseError> {
     if !text.sign(";") {
         return Err(text.expected(match stop {
             true => "; behind stop",
-            false => "a property (osd, local, dynamic, stripes=, stripe_size=, copies=, ec=, class=), stop or ;",
+            false => "a property (osd, local, dynamic, stripes=, stripe_size=, copies=, ec=, class=, archives=), stop or ;",
         }));
     }
     Ok(Rule::When {
@@ -355,11 +359,40 @@ fn property(text: &mut Text<'_>, outcome: &mut Outcome) -> Result<bool, ParseErr
             let name = class(text)?;
             set(&here, "class", &mut outcome.class, name)?;
         }
+        "archives" => {
+            let archives = archives(text)?;
+            set(&here, "number of archives", &mut outcome.archives, archives)?;
+        }
+        "archive_class" => {
+            let name = class(text)?;
+            set(&here, "class of archives", &mut outcome.archive_class, name)?;
+        }
+        "archive_after" => {
+            let seconds = text.time()?;
+            set(
+                &here,
+                "delay of archives",
+                &mut outcome.archive_after,
+                seconds,
+            )?;
+        }
         _ => {
-            return Err(here.expected("location=, stripes=, stripe_size=, copies=, ec= or class="));
+            return Err(here.expected(
+                "location=, stripes=, stripe_size=, copies=, ec=, class=, archives=, archive_class= or archive_after=",
+            ));
         }
     }
     Ok(true)
+}
+
+fn archives(text: &mut Text<'_>) -> Result<u32, ParseError> {
+    const EXPECTED: &str = "0 to 4 archives";
+    text.blanks();
+    let here = text.clone();
+    match text.number(EXPECTED)? {
+        number @ 0..=ARCHIVES_MAX => Ok(number as u32),
+        _ => Err(here.expected(EXPECTED)),
+    }
 }
 
 fn place(word: &str) -> Option<StorageTarget> {

@@ -85,8 +85,25 @@ pub struct Verdict {
     pub shape: Option<Shape>,
     /// Devices of that class only; `None`: of any.
     pub class: Option<String>,
+    /// The copies in archives.
+    pub archiving: Archiving,
     /// The rules that matched, in order.
     pub why: Vec<Reason>,
+}
+
+/// Seconds from the last change of a file to its first copy in an archive, if no rule names them.
+/// The value is that of AFS/OSD.
+pub const ARCHIVE_AFTER: u32 = 3600;
+
+/// The copies of a file in archives that the policies ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Archiving {
+    /// The number of archives that have a copy; 0: no copies are made.
+    pub archives: u32,
+    /// Archives of that class only; `None`: of any.
+    pub class: Option<String>,
+    /// Seconds from the last change to the first copy.
+    pub after: u32,
 }
 
 /// A step of an evaluation.
@@ -126,6 +143,8 @@ struct Compiled {
     steps: Vec<Step>,
     /// Also of those that it uses.
     needs: Needs,
+    /// The highest number of archives that a rule names, also of policies that it uses.
+    archives_max: u32,
 }
 
 #[derive(Debug)]
@@ -208,6 +227,7 @@ impl Policies {
                 source,
                 steps,
                 needs,
+                archives_max: 0,
             };
             if compiled.insert(id, policy).is_some() {
                 return Err(PolicyError::Twice { id });
@@ -218,11 +238,15 @@ impl Policies {
             (*id, (own, policy.uses()))
         });
         crate::uses::check(&uses.collect())?;
-        let all = |id: &u32| (*id, needs_with_uses(&compiled, *id));
-        let needs: Vec<(u32, Needs)> = compiled.keys().map(all).collect();
-        for (id, needs) in needs {
+        let all = |id: &u32| {
+            let needs = needs_with_uses(&compiled, *id);
+            (*id, needs, archives_with_uses(&compiled, *id))
+        };
+        let found: Vec<_> = compiled.keys().map(all).collect();
+        for (id, needs, archives_max) in found {
             if let Some(policy) = compiled.get_mut(&id) {
                 policy.needs = needs;
+                policy.archives_max = archives_max;
             }
         }
         Ok(Self {
@@ -292,6 +316,13 @@ impl Policies {
         needs
     }
 
+    /// The highest number of archives that a rule of these policies, or of those that they use,
+    /// names. 0: no file that they apply to is copied to archives.
+    pub fn archives_max(&self, ids: &[u32]) -> u32 {
+        let known = ids.iter().filter_map(|id| self.compiled.get(id));
+        known.map(|policy| policy.archives_max).max().unwrap_or(0)
+    }
+
     /// Evaluates the policies of a file's volume and directory, in this order. If the first is 0,
     /// the volume does not use objects, and nothing else counts. A later 0, and 1, have no effect.
     /// If no policy has one, the size decides.
@@ -324,9 +355,35 @@ impl Policies {
             place: run.outcome.place.unwrap_or_default(),
             shape: run.outcome.shape(),
             class: run.outcome.class.filter(|class| !class.is_empty()),
+            archiving: Archiving {
+                archives: run.outcome.archives.unwrap_or_default(),
+                class: run.outcome.archive_class.filter(|class| !class.is_empty()),
+                after: run.outcome.archive_after.unwrap_or(ARCHIVE_AFTER),
+            },
             why: run.why,
         }
     }
+}
+
+/// Returns the highest number of archives that a policy, and those that it uses, name. There are no
+/// circles.
+fn archives_with_uses(compiled: &HashMap<u32, Compiled>, id: u32) -> u32 {
+    let Some(policy) = compiled.get(&id) else {
+        return 0;
+    };
+    let archives = |outcome: &Outcome| outcome.archives.unwrap_or_default();
+    let of_rule = |rule: &Rule| match rule {
+        Rule::Use(used) => archives_with_uses(compiled, *used),
+        Rule::When { verdict, .. } => match verdict {
+            Said::Plain(outcome) => archives(outcome),
+            Said::Steps(steps) => {
+                let steps = steps.iter().map(|(_, outcome)| archives(outcome));
+                steps.max().unwrap_or_default()
+            }
+        },
+    };
+    let rules = policy.source.rules.iter();
+    rules.map(of_rule).max().unwrap_or_default()
 }
 
 /// Returns the facts that a policy and those that it uses need. There are no circles.

@@ -227,7 +227,7 @@ fn print_outcome(outcome: &Outcome, form: Form) -> String {
             false => format!("stripe_size={}", size(unit.into())),
         });
     }
-    fields.extend(outcome.class.as_deref().map(print_class));
+    fields.extend(trailing(outcome));
     fields.join(if short { "," } else { ", " })
 }
 
@@ -241,19 +241,43 @@ fn print_table(outcome: &Outcome) -> String {
     let place = outcome.place.map_or("", StorageTarget::letter);
     let unit = number(outcome.unit.map(u32::trailing_zeros));
     let mut out = format!("[{place},{stripes},{unit},{copies}]");
-    if let Some(class) = &outcome.class {
+    for field in trailing(outcome) {
         out.push(' ');
-        out.push_str(&print_class(class));
+        out.push_str(&field);
     }
     out
 }
 
-fn print_class(class: &str) -> String {
+/// The fields that are printed in the same way in all forms, behind the others.
+fn trailing(outcome: &Outcome) -> impl Iterator<Item = String> {
+    let named =
+        |key: &str, name: &Option<String>| name.as_deref().map(|name| print_name(key, name));
+    let archives = outcome.archives.map(|n| format!("archives={n}"));
+    let after = outcome.archive_after;
+    let after = after.map(|seconds| format!("archive_after={}", time(seconds)));
+    let class = named("class", &outcome.class);
+    let archive_class = named("archive_class", &outcome.archive_class);
+    [class, archives, archive_class, after]
+        .into_iter()
+        .flatten()
+}
+
+/// A time in seconds as the language writes it: in the largest unit that is exact.
+pub fn time(seconds: u32) -> String {
+    let units = [(86_400, "d"), (3600, "h"), (60, "m")];
+    let mut exact = units.iter();
+    match exact.find(|(unit, _)| seconds > 0 && seconds.is_multiple_of(*unit)) {
+        Some((unit, letter)) => format!("{}{letter}", seconds / unit),
+        None => format!("{seconds}s"),
+    }
+}
+
+fn print_name(key: &str, class: &str) -> String {
     let is_word = class.starts_with(|c: char| c.is_ascii_alphabetic())
         && class.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     match is_word {
-        true => format!("class={class}"),
-        false => format!("class={}", quote(class)),
+        true => format!("{key}={class}"),
+        false => format!("{key}={}", quote(class)),
     }
 }
 

@@ -118,6 +118,12 @@ pub struct Outcome {
     pub unit: Option<u32>,
     /// `class=`: devices of that class; empty: of any class, whatever was said before.
     pub class: Option<String>,
+    /// `archives=`: the number of archives that have a copy, 0 to 4.
+    pub archives: Option<u32>,
+    /// `archive_class=`: archives of that class; empty: of any class, whatever was said before.
+    pub archive_class: Option<String>,
+    /// `archive_after=`: seconds from the last change to the first copy.
+    pub archive_after: Option<u32>,
 }
 
 impl Outcome {
@@ -137,6 +143,11 @@ impl Outcome {
         }
         if later.class.is_some() {
             self.class.clone_from(&later.class);
+        }
+        self.archives = later.archives.or(self.archives);
+        self.archive_after = later.archive_after.or(self.archive_after);
+        if later.archive_class.is_some() {
+            self.archive_class.clone_from(&later.archive_class);
         }
         self.spread = match (self.spread, later.spread) {
             (before, Spread::Unsaid) => before,
@@ -196,6 +207,9 @@ pub(crate) fn unit_max(data: u32) -> u32 {
 pub(crate) fn is_unit(bytes: u64) -> bool {
     bytes.is_power_of_two() && (u64::from(UNIT_MIN)..=u64::from(UNIT_MAX)).contains(&bytes)
 }
+
+/// Archives that can have a copy of a file, at most.
+pub(crate) const ARCHIVES_MAX: u64 = 4;
 
 /// Limits of the counts, as `(what is expected, largest)`.
 pub(crate) const STRIPES: (&str, u32) = ("1 to 32 stripes", STRIPES_MAX);

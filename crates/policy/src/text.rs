@@ -192,6 +192,28 @@ impl<'a> Text<'a> {
         }
     }
 
+    /// A time in seconds: a number with `s`, `m`, `h`, `d` or nothing behind it.
+    pub(crate) fn time(&mut self) -> Result<u32, ParseError> {
+        const EXPECTED: &str = "a time, such as 30m, 12h or 7d";
+        self.blanks();
+        let begin = self.clone();
+        let number = self.number(EXPECTED)?;
+        let unit = match self.rest().starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            true => self.word().unwrap_or_default(),
+            false => "s",
+        };
+        let seconds = match unit {
+            "s" => Some(1),
+            "m" => Some(60),
+            "h" => Some(3600),
+            "d" => Some(86_400),
+            _ => None,
+        };
+        let time = seconds.and_then(|seconds| number.checked_mul(seconds));
+        let time = time.and_then(|time| u32::try_from(time).ok());
+        time.ok_or_else(|| begin.expected(EXPECTED))
+    }
+
     /// The error at this position: the text is not `expected`.
     pub(crate) fn expected(&self, expected: impl Into<String>) -> ParseError {
         let mut here = self.clone();

@@ -172,6 +172,33 @@ fn later_rules_overwrite_what_they_name() {
 }
 
 #[test]
+fn archives_are_named_by_rules_and_their_highest_number_is_known() {
+    let text = "=> archives=1; >1g => archives=2, archive_class=tape, archive_after=2d;";
+    let small = verdict(text, &named("a")).archiving;
+    assert_eq!((small.archives, small.class, small.after), (1, None, 3600));
+    let facts = Facts {
+        size: 2 << 30,
+        ..named("a")
+    };
+    let large = verdict(text, &facts).archiving;
+    assert_eq!(
+        (large.archives, large.class.as_deref(), large.after),
+        (2, Some("tape"), 172_800)
+    );
+    assert_eq!(verdict("=> osd;", &named("a")).archiving.archives, 0);
+
+    let policies = compiled(&[
+        (2, text),
+        (3, "=> osd;"),
+        (4, "use(3); use(2);"),
+        (5, "=> steps { 1m: archives=3; 1g: osd };"),
+    ]);
+    let max = |ids: &[u32]| policies.archives_max(ids);
+    assert_eq!((max(&[2]), max(&[3]), max(&[4]), max(&[5])), (2, 0, 2, 3));
+    assert_eq!((max(&[3, 2]), max(&[1, 0]), max(&[99])), (2, 0, 0));
+}
+
+#[test]
 fn steps_are_taken_by_size() {
     let text = "=> steps { 1m: osd; 64m: osd, s=2; 1g: osd, s=4 };";
     let at = |size| {

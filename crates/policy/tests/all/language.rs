@@ -78,6 +78,12 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("=> class='two words';", "=>class='two words';"),
     ("=> class='';", "=>class='';"),
     (
+        "=> osd, archives=2, archive_class=tape, archive_after=2h;",
+        "=>o,archives=2,archive_class=tape,archive_after=2h;",
+    ),
+    ("=> archive_after=90;", "=>archive_after=90s;"),
+    ("=> archives=0;", "=>archives=0;"),
+    (
         "=> steps { 1m: osd; 64m: s=2; 1g: s=4, ss=1m } stop;",
         "=>steps{1m:o;64m:s=2;1g:s=4,ss=20;},stop;",
     ),
@@ -118,7 +124,7 @@ fn means_what_it_says() {
                     copies: None,
                 },
                 unit: None,
-                class: None,
+                ..Outcome::default()
             }),
             stop: true,
         }]
@@ -221,6 +227,10 @@ const REFUSED: &[(&str, u32, u32, &str)] = &[
     ),
     ("# two\n  ümlaut => osd;", 2, 3, "found \"ü\""),
     ("=> class=;", 1, 10, "a string in quotes"),
+    ("=> archives=5;", 1, 13, "0 to 4 archives"),
+    ("=> archives=1, archives=2;", 1, 16, "a second time"),
+    ("=> archive_after=2w;", 1, 18, "a time, such as"),
+    ("=> archive_after=99999d;", 1, 18, "a time, such as"),
 ];
 
 #[test]

@@ -88,6 +88,11 @@ fn outcome(rng: &mut StdRng) -> Outcome {
             .random::<bool>()
             .then(|| 1 << rng.random_range(12..=largest)),
         class: one(rng, &classes).map(str::to_owned),
+        archives: rng.random::<bool>().then(|| rng.random_range(0..=4)),
+        archive_class: one(rng, &classes).map(str::to_owned),
+        archive_after: rng
+            .random::<bool>()
+            .then(|| rng.random_range(0..=u32::MAX) / rng.random_range(1..=86_400)),
     }
 }
 
@@ -170,6 +175,10 @@ fn any_text_is_answered() {
         "c=",
         "ec=",
         "class=",
+        "archives=",
+        "archive_class=",
+        "archive_after=",
+        "2h",
         "uid=",
         "dir",
         "steps",
