@@ -169,6 +169,11 @@ impl CellDirectory {
         self.0.join("callbacks")
     }
 
+    /// The database of the file server's jobs.
+    pub(crate) fn jobs(&self) -> PathBuf {
+        self.0.join("jobs.redb")
+    }
+
     /// The directory that [`cellar_auth::Authority`] is opened over.
     pub(crate) fn server_etc(&self) -> PathBuf {
         self.0.join("server-etc")

@@ -21,6 +21,7 @@ mod default_directory;
 mod failure;
 mod files;
 mod identity;
+mod jobs;
 mod key;
 mod last_start;
 mod links;
@@ -122,8 +123,10 @@ enum Command {
     Config(config::Options),
     /// Check, export or import the databases of a stopped cell.
     Db(db::Options),
-    /// Files with copies in archives: copy, wipe, recall, list.
+    /// Files with copies in archives: copy, wipe, recall, list; the state of each file server.
     Hsm(files::hsm::Options),
+    /// Jobs of file servers: list, show, cancel, retry.
+    Jobs(jobs::Options),
     /// Volumes: create, remove, list and examine them (like OpenAFS's vos).
     #[command(
         disable_help_flag = true,
@@ -229,6 +232,7 @@ impl Command {
             Self::Config(_) => "config",
             Self::Db(_) => "db",
             Self::Hsm(_) => "hsm",
+            Self::Jobs(_) => "jobs",
             Self::Vos(_) => return "vos".to_owned(),
             Self::Pts(_) => return "pts".to_owned(),
             Self::Fs(_) => return "fs".to_owned(),
@@ -262,6 +266,7 @@ impl Command {
             Self::Config(options) => config::run(&options, &command_of(Daemon::Serve)),
             Self::Db(options) => db::run(&options),
             Self::Hsm(options) => block_on(files::hsm::run(options)),
+            Self::Jobs(options) => block_on(jobs::run(options)),
             Self::Vos(words) => block_on(suite::vos::run(words.words)),
             Self::Pts(words) => block_on(suite::pts::run(words.words)),
             Self::Fs(words) => block_on(suite::fs::run(words.words)),

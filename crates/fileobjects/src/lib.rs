@@ -14,6 +14,7 @@
 //! | copies in archives | [`Objects::archive`], [`Objects::wipe`], [`Objects::recall`] |
 //! | layouts and copies that leave or arrive with a volume | [`Lender`], [`Borrower`] |
 //! | bytes for receivers that cannot read the objects or archives | [`ElsewhereBytes`] |
+//! | copies and wipes by policies, jobs | [`Objects::start_hsm`], [`Objects::jobs`] |
 //! | repair and garbage collection | [`Objects::start_upkeep`], [`Objects::collect_garbage`] |
 //!
 //! A store writes new versions and takes effect by one change of the vnode, so readers see all or
@@ -51,6 +52,7 @@ mod fetch;
 mod figures;
 mod garbage;
 mod grants;
+mod hsm;
 mod layouts;
 mod lending;
 mod limits;
@@ -78,6 +80,7 @@ pub use failure::Failure;
 pub use fetch::Fetching;
 pub use figures::ObjectFigures;
 pub use grants::{Grant, Grantee};
+pub use hsm::{COPY, Candidate, Census, DeviceCensus, HsmConfig, RECALL, Tally, WIPE};
 pub use lending::{Borrower, Lender};
 pub use limits::{OBJECT_MOVE_MAX, OBJECT_REPLAY_MAX};
 pub use open_reads::ReadGuard;
@@ -91,6 +94,7 @@ pub use whole_file::{InObjects, ObjectBytes};
 use archive::Recalls;
 use direct_stores::DirectStores;
 use figures::Counters;
+use hsm::{Hsm, LastUses};
 use limits::{CLIENT_CAPABILITY_LIFE, DEVICES_INTERVAL};
 use liveness::DeviceLiveness;
 use loaded_lists::{LoadedLists, has_none};
@@ -123,6 +127,8 @@ pub struct Objects {
     liveness: DeviceLiveness,
     repairs: Repairs,
     recalls: Recalls,
+    hsm: OnceLock<Hsm>,
+    last_uses: LastUses,
     upkeep: OnceLock<Upkeep>,
     direct_stores: DirectStores,
     claims: Claims,
@@ -155,6 +161,8 @@ impl Objects {
             liveness: DeviceLiveness::default(),
             repairs: Repairs::default(),
             recalls: Recalls::default(),
+            hsm: OnceLock::new(),
+            last_uses: LastUses::default(),
             upkeep: OnceLock::new(),
             direct_stores: DirectStores::default(),
             claims: Claims::default(),
@@ -201,14 +209,16 @@ impl Objects {
         self.storage().is_some()
     }
 
-    /// Keeps the objects of a layout until the returned value is dropped.
+    /// Keeps the objects of a layout for a reader, until the returned value is dropped.
     pub fn hold(&self, fid: Fid, layout: &Arc<Layout>) -> ReadGuard {
+        self.last_uses.note(fid, layout, self.now_secs());
         self.open_reads.begin(fid, layout)
     }
 
     /// Keeps the objects of a layout for a client that reads directly, as long as its capabilities
     /// are valid. Returns `false` if too many files are kept already.
     pub fn lend(&self, fid: Fid, layout: &Arc<Layout>) -> bool {
+        self.last_uses.note(fid, layout, self.now_secs());
         let until = self.wall().as_secs() + CLIENT_CAPABILITY_LIFE.as_secs();
         self.open_reads.lend(fid, layout, until)
     }

@@ -123,5 +123,5 @@ pub(crate) const DAMAGED_MAX: usize = 64 << 10;
 /// Bytes of a file that are read at a time while they are copied to objects.
 pub(crate) const COPY_PIECE_BYTES: usize = 256 * 1024;
 
-/// Recalls in progress at a time; further callers are told to come back.
-pub(crate) const RECALLS_MAX: usize = 64;
+/// Files whose recalls are queued or in progress; callers for further files are told to come back.
+pub(crate) const RECALLS_MAX: usize = 16 << 10;

@@ -65,7 +65,8 @@ impl LoadedLists {
         }
     }
 
-    fn is_complete(&self) -> bool {
+    /// Whether devices and policies are known.
+    pub(crate) fn is_complete(&self) -> bool {
         self.devices.load(Ordering::Acquire) && self.policies.load(Ordering::Acquire)
     }
 

@@ -13,9 +13,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cellar_policy::{Facts, Policies, StorageTarget};
+use cellar_policy::{Archiving, Facts, Policies, StorageTarget, Verdict};
 use cellar_volume::{FileType, Result, VnodeStatus, Volume};
-use cellar_wire::ids::{Fid, ViceId};
+use cellar_wire::ids::{Fid, ViceId, VnodeId};
 use cellar_wire::object::{Shape, final_name};
 use parking_lot::{Mutex, RwLock};
 
@@ -114,24 +114,79 @@ impl PolicyBook {
         ids: &[ViceId],
         threshold: u64,
     ) -> Result<StorageDecision> {
+        let name = |dir| self.name(volume, dir, status.fid);
+        let Some(verdict) = self.verdict(volume, status, length, ids, name)? else {
+            return Ok(StorageDecision::Here);
+        };
+        let wanted = |by_size| ObjectSpec {
+            shape: verdict.shape.unwrap_or_default(),
+            class: verdict.class.clone(),
+            by_size,
+        };
+        Ok(match verdict.place {
+            StorageTarget::Local => StorageDecision::Here,
+            StorageTarget::Objects => StorageDecision::Objects(wanted(false)),
+            StorageTarget::BySize if length > threshold => StorageDecision::Objects(wanted(true)),
+            StorageTarget::BySize => StorageDecision::Here,
+        })
+    }
+
+    /// The highest number of archives that the policies of a file name. 0: no copies are made.
+    pub(crate) fn archives_max(
+        &self,
+        volume: &Volume,
+        status: &VnodeStatus,
+        names: &mut ScanNames,
+    ) -> Result<u32> {
         let policy = volume.policy();
         if policy == 0 || status.kind != FileType::File {
-            return Ok(StorageDecision::Here);
+            return Ok(0);
         }
-        let dir = Fid {
-            volume: status.fid.volume,
-            vnode: status.parent,
-            uniquifier: status.parent_uniquifier,
-        };
+        let dir = directory_of(status);
+        if names.dir != Some(dir) {
+            let (own, _) = volume.policies(dir)?;
+            *names = ScanNames {
+                dir: Some(dir),
+                archives_max: self.get().archives_max(&[policy, own]),
+                names: None,
+            };
+        }
+        Ok(names.archives_max)
+    }
+
+    /// The copies in archives that the policies ask for. Conditions on the storing user see the
+    /// owner of the file.
+    pub(crate) fn archiving(
+        &self,
+        volume: &Volume,
+        status: &VnodeStatus,
+        names: &mut ScanNames,
+    ) -> Result<Archiving> {
+        let name = |dir| names.name(volume, dir, status.fid);
+        let verdict = self.verdict(volume, status, status.length, &[status.owner], name)?;
+        Ok(verdict.map(|verdict| verdict.archiving).unwrap_or_default())
+    }
+
+    /// The outcome of the policies of volume and directory; `None` if none applies. `name` finds
+    /// the name of the file in its directory, if a policy needs it.
+    fn verdict(
+        &self,
+        volume: &Volume,
+        status: &VnodeStatus,
+        length: u64,
+        ids: &[ViceId],
+        name: impl FnOnce(Fid) -> Result<Bytes>,
+    ) -> Result<Option<Verdict>> {
+        let policy = volume.policy();
+        if policy == 0 || status.kind != FileType::File {
+            return Ok(None);
+        }
+        let dir = directory_of(status);
         let (own, _) = volume.policies(dir)?;
         let policies = self.get();
         let asked = [policy, own];
         let needs = policies.needs(&asked);
-        let name = if needs.name {
-            self.name(volume, dir, status.fid)?
-        } else {
-            Bytes::new()
-        };
+        let name = if needs.name { name(dir)? } else { Bytes::new() };
         let directory = if needs.directory {
             path(volume, dir)?
         } else {
@@ -156,18 +211,7 @@ impl PolicyBook {
             owner: status.owner.0,
             group: status.group.0,
         };
-        let verdict = policies.evaluate(&asked, &facts);
-        let wanted = |by_size| ObjectSpec {
-            shape: verdict.shape.unwrap_or_default(),
-            class: verdict.class.clone(),
-            by_size,
-        };
-        Ok(match verdict.place {
-            StorageTarget::Local => StorageDecision::Here,
-            StorageTarget::Objects => StorageDecision::Objects(wanted(false)),
-            StorageTarget::BySize if length > threshold => StorageDecision::Objects(wanted(true)),
-            StorageTarget::BySize => StorageDecision::Here,
-        })
+        Ok(Some(policies.evaluate(&asked, &facts)))
     }
 
     /// The name of a file; empty if it has none any more.
@@ -176,6 +220,37 @@ impl PolicyBook {
             return Ok(name.clone());
         }
         name_in(volume, dir, fid)
+    }
+}
+
+/// The directory of the last file of a walk over files.
+#[derive(Default)]
+pub(crate) struct ScanNames {
+    dir: Option<Fid>,
+    /// The highest number of archives that the policies of the directory and its volume name.
+    archives_max: u32,
+    /// The names in the directory, if a policy needed one.
+    names: Option<HashMap<VnodeId, Bytes>>,
+}
+
+impl ScanNames {
+    fn name(&mut self, volume: &Volume, dir: Fid, fid: Fid) -> Result<Bytes> {
+        if self.dir != Some(dir) || self.names.is_none() {
+            let entries = volume.entries(dir)?.into_iter();
+            let files = entries.filter(|entry| entry.name != "." && entry.name != "..");
+            self.names = Some(files.map(|entry| (entry.vnode, entry.name)).collect());
+        }
+        let known = self.names.as_ref().and_then(|names| names.get(&fid.vnode));
+        Ok(known.cloned().unwrap_or_default())
+    }
+}
+
+/// The directory of a file.
+fn directory_of(status: &VnodeStatus) -> Fid {
+    Fid {
+        volume: status.fid.volume,
+        vnode: status.parent,
+        uniquifier: status.parent_uniquifier,
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod archives;
 mod fetch;
+mod jobs;
 mod pieces;
 mod policy;
 mod references;

@@ -161,6 +161,12 @@ impl FileServer {
         self.0.objects.start_upkeep(runtime, upkeep);
     }
 
+    /// Starts the job engine, and copies files to archives and wipes them as policies and water
+    /// marks demand. Only the first call has an effect.
+    pub fn keep_archives(&self, runtime: &Runtime, config: crate::HsmConfig) {
+        self.0.objects.start_hsm(runtime, config);
+    }
+
     /// Scrubs each partition at regular intervals on `runtime`: `every` from one start to the next,
     /// zero for never; `rate` in bytes a second for each partition.
     pub fn scrub_regularly(&self, runtime: &Runtime, every: Duration, rate: u64) {

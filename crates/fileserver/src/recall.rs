@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::abort_map::Refusal;
 use crate::limits::{RECALL_ATTEMPTS, RECALL_PATIENCE};
 use crate::services::FileServices;
+use crate::session::Session;
 use crate::volumes::VolumeAccess;
 
 /// Runs a call again after the recall of the file, if it refuses because the file is wiped.
@@ -23,22 +24,28 @@ use crate::volumes::VolumeAccess;
 /// Those of the call. `Busy`: the recall takes longer, or the file was wiped again and again.
 pub(crate) async fn with_recall<T>(
     services: &FileServices,
+    session: &Session,
     fid: Fid,
     mut call: impl AsyncFnMut() -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
     for _ in 0..RECALL_ATTEMPTS {
         match call().await {
-            Err(Refusal::Store(Error::Archived(_))) => wait(services, fid).await?,
+            Err(Refusal::Store(Error::Archived(_))) => wait(services, session, fid).await?,
             outcome => return outcome,
         }
     }
     Err(Refusal::Busy)
 }
 
-/// Recalls a file, and waits for some time.
-pub(crate) async fn wait(services: &FileServices, fid: Fid) -> Result<(), Refusal> {
+/// Recalls a file on behalf of a caller, and waits for some time.
+pub(crate) async fn wait(
+    services: &FileServices,
+    session: &Session,
+    fid: Fid,
+) -> Result<(), Refusal> {
     let attached = services.volumes.of(fid, VolumeAccess::Read)?;
-    let recall = services.objects.recall(&attached.volume, fid);
+    let user = Some(session.id());
+    let recall = services.objects.recall(&attached.volume, fid, user);
     match timeout(RECALL_PATIENCE, recall).await {
         Ok(recalled) => Ok(recalled?),
         Err(_) => Err(Refusal::Busy),

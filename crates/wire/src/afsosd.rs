@@ -12,7 +12,7 @@
 //! This service is an extension of Cellar. Other file servers answer RXGEN_OPCODE or nothing; the
 //! client then uses plain FetchData and StoreData.
 
-use cellar_xdr::{List, xdr_struct};
+use cellar_xdr::{AfsString, List, xdr_struct};
 
 use crate::ids::{AfsTime, Fid, ViceId};
 use crate::object::{ARCHIVE_COPIES_MAX, ArchiveCopy, Capability, Layout, OBJECTS_MAX, Shape};
@@ -123,6 +123,150 @@ package! {
     /// Returns the copies of a file in archives, also of its older bytes, and whether its present
     /// bytes are on online devices. Needs the right to read.
     19 ListCopies { fid: Fid } -> ListCopiesReply { length: u64, version: u64, online: bool, copies: List<ArchiveCopy, ARCHIVE_COPIES_MAX> };
+    /// Lists jobs of this server with numbers above `after`, the lowest first. Empty `kind` and
+    /// `user`: of all kinds and users. For superusers.
+    20 ListJobs { after: u64, limit: u32, unfinished: bool, kind: JobText, user: JobText }
+        -> ListJobsReply { jobs: List<JobView, JOBS_AT_ONCE_MAX>, more: bool };
+    /// Returns a job, its arguments as JSON, and the results of its files from the index `from` on.
+    /// ENOENT: there is no such job. For superusers.
+    21 ShowJob { job: u64, from: u64 }
+        -> ShowJobReply { view: JobView, arguments: AfsString<65536>, items: List<JobItem, 1024>, more: bool };
+    /// Changes a job (`JOB_*`). ENOENT: there is no such job. EINVAL: its state does not permit the
+    /// change. For superusers.
+    22 ChangeJob { job: u64, change: u32 } -> ChangeJobReply {};
+    /// Returns the last census of the files in objects and in archives; `taken` 0: there was none
+    /// yet. `look`: another census begins now; this call does not wait for it. For superusers.
+    23 GetCensus { look: bool } -> GetCensusReply { census: ArchiveCensus };
+    /// Lists the files that the last census found to be copied to the archive `osd`, or to be wiped
+    /// from the device `osd`. The files that come first are the next. For superusers.
+    24 ListCandidates { osd: u32, limit: u32 } -> ListCandidatesReply { files: List<ArchiveCandidate, 4096> };
+}
+
+/// Jobs of one `ListJobs`, at most.
+pub const JOBS_AT_ONCE_MAX: usize = 256;
+/// The most bytes of a name or an error of a job.
+pub const JOB_TEXT_MAX: usize = 1024;
+/// A name or an error of a job.
+pub type JobText = AfsString<JOB_TEXT_MAX>;
+
+/// `ChangeJob`: cancel the job.
+pub const JOB_CANCEL: u32 = 0;
+/// `ChangeJob`: run a failed or cancelled job again, from its first step.
+pub const JOB_RETRY: u32 = 1;
+/// `ChangeJob`: put the job before all others of its user.
+pub const JOB_FIRST: u32 = 2;
+/// `ChangeJob`: put the job behind all others of its user.
+pub const JOB_LAST: u32 = 3;
+
+xdr_struct! {
+    /// A job of the job engine. Times are in milliseconds since 1970; 0: not yet, or none.
+    #[derive(Default)]
+    pub struct JobView {
+        /// Its number on this server.
+        pub id: u64,
+        /// Its kind.
+        pub kind: JobText,
+        /// The user on whose behalf it runs.
+        pub user: JobText,
+        /// The archive or device that it uses; may be empty.
+        pub resource: JobText,
+        /// A higher priority starts first.
+        pub priority: i32,
+        /// The state in one word: queued, running, waiting, done, failed, cancelled.
+        pub state: JobText,
+        /// The step that runs or will run next.
+        pub step: JobText,
+        /// Failed attempts of this step.
+        pub attempts: u32,
+        /// The last error; may be empty.
+        pub error: JobText,
+        /// Finished bytes.
+        pub bytes: u64,
+        /// Finished files, also those that failed.
+        pub items: u64,
+        /// Files that failed.
+        pub failed: u64,
+        /// Bytes to process; 0: not known.
+        pub expected_bytes: u64,
+        /// Files to process; 0: not known.
+        pub expected_items: u64,
+        /// The submission.
+        pub created: u64,
+        /// The first start.
+        pub started: u64,
+        /// The end.
+        pub ended: u64,
+        /// The time until which a waiting job waits.
+        pub until: u64,
+        /// A user has cancelled the job, and it has not stopped yet.
+        pub cancelling: bool,
+    }
+
+    /// The result of a file of a job.
+    pub struct JobItem {
+        /// The file: a fid.
+        pub name: JobText,
+        /// The error; empty: it succeeded.
+        pub error: JobText,
+    }
+
+    /// Files and their bytes.
+    #[derive(Copy, Default)]
+    pub struct FileTally {
+        /// Files.
+        pub files: u64,
+        /// Bytes.
+        pub bytes: u64,
+    }
+
+    /// The candidates for an archive, or the files on a device.
+    #[derive(Copy, Default)]
+    pub struct DeviceTally {
+        /// The archive or device.
+        pub osd: u32,
+        /// Objects of files of this server, with their bytes.
+        pub online: FileTally,
+        /// Those that could be wiped now.
+        pub wipeable: FileTally,
+        /// Files that are to be copied to it, at most 4096.
+        pub copies: u32,
+    }
+
+    /// A census of the files of a server in objects and in archives.
+    #[derive(Default)]
+    pub struct ArchiveCensus {
+        /// When it began, in seconds since 1970; 0: there was none.
+        pub taken: u64,
+        /// How long it took, in milliseconds.
+        pub millis: u64,
+        /// Files in objects that are online.
+        pub online: FileTally,
+        /// Files in archives only.
+        pub wiped: FileTally,
+        /// Online files with a good copy of their present bytes.
+        pub copied: FileTally,
+        /// Files for which policies ask for more copies than there are.
+        pub lacking: FileTally,
+        /// Those of them whose delay has passed.
+        pub due: FileTally,
+        /// Copies that are known to be bad.
+        pub bad: u64,
+        /// Archives and devices.
+        pub devices: List<DeviceTally, 4096>,
+    }
+
+    /// A file that is to be copied or wiped.
+    #[derive(Copy, Default)]
+    pub struct ArchiveCandidate {
+        /// The file, in its RW volume.
+        pub fid: Fid,
+        /// Length in bytes.
+        pub length: u64,
+        /// Seconds since its last change; for wiping, since its last change or use.
+        pub age: u64,
+        /// Bytes that wiping frees on the device; 0 for a copy.
+        pub frees: u64,
+    }
 }
 
 /// `CollectGarbage`: only list the garbage.

@@ -55,6 +55,12 @@ pub struct Preview {
     pub shape: Option<String>,
     /// The class of devices.
     pub class: Option<String>,
+    /// The number of archives that get a copy.
+    pub archives: u32,
+    /// The class of archives.
+    pub archive_class: Option<String>,
+    /// Seconds from the last change to the first copy.
+    pub archive_after: u32,
     /// The rules that matched, in order.
     pub rules: Vec<DecidingRule>,
     /// An example of the devices that could be chosen now.
@@ -104,6 +110,16 @@ impl Preview {
             _ => text.push_str(&format!(
                 "The file stays on the file server's own disk{why}.\n"
             )),
+        }
+        if self.in_objects && self.archives > 0 {
+            let class = self.archive_class.as_ref();
+            let class = class.map_or(String::new(), |class| format!(" of class {class}"));
+            let plural = if self.archives == 1 { "" } else { "s" };
+            text.push_str(&format!(
+                "Copies go to {} archive{plural}{class}, {} after the last change.\n",
+                self.archives,
+                cellar_policy::time(self.archive_after)
+            ));
         }
         if let Some(problem) = &self.problem {
             text.push_str(&format!("That fails at the moment: {problem}.\n"));
@@ -165,6 +181,9 @@ impl Osds<'_> {
             location: verdict.place.word(),
             shape: in_objects.then(|| cellar_policy::shape(&shape)),
             class: verdict.class.clone().filter(|_| in_objects),
+            archives: verdict.archiving.archives,
+            archive_class: verdict.archiving.class.clone(),
+            archive_after: verdict.archiving.after,
             rules: decided(policies, &verdict),
             devices,
             less,

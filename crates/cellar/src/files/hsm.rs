@@ -3,6 +3,8 @@
 //! The commands walk over trees, and go on after a file that failed. The last line of a command
 //! says how many files and bytes it concerned.
 
+mod status;
+
 use std::time::Duration;
 
 use cellar_admin::hsm::{Archives, Copies};
@@ -38,6 +40,27 @@ pub(crate) struct Options {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Files(FileCommand),
+    /// Show the files in objects and in archives, and the work that is left, by file server.
+    #[command(
+        after_help = "File servers examine their files at intervals ('cellar up --archive-every').
+
+Examples:
+  cellar hsm status
+  cellar hsm status --now fs2.example.org"
+    )]
+    Status(status::StatusOptions),
+    /// List the files that are to be copied to an archive, or to be wiped from a device, next.
+    #[command(after_help = "Examples:
+  cellar hsm candidates tape1
+  cellar hsm candidates disk3 --max 1000 --json")]
+    Candidates(status::CandidateOptions),
+}
+
+/// A command on files.
+#[derive(Debug, clap::Subcommand)]
+enum FileCommand {
     /// Copy files to archives.
     #[command(after_help = "Examples:
   cellar hsm archive /afs/demo.cell/data/run7.h5
@@ -106,18 +129,14 @@ fn time(text: &str) -> Result<Duration, String> {
     quantities::time(text).ok_or_else(|| format!("not a time; {}", quantities::FORMS))
 }
 
-impl Options {
+impl FileCommand {
     fn files(&mut self) -> &mut FileOptions {
-        match &mut self.command {
-            Command::Archive { files, .. }
-            | Command::Wipe { files, .. }
-            | Command::Prefetch { files, .. }
-            | Command::Copies { files } => files,
+        match self {
+            Self::Archive { files, .. }
+            | Self::Wipe { files, .. }
+            | Self::Prefetch { files, .. }
+            | Self::Copies { files } => files,
         }
-    }
-
-    pub(super) fn paths(&mut self) -> &mut Vec<String> {
-        &mut self.files().paths
     }
 }
 
@@ -201,29 +220,35 @@ impl Work {
 }
 
 /// Runs a command.
-pub(crate) async fn run(mut options: Options) -> Outcome {
-    let first = options.paths().first().cloned();
-    let who = match &options.command {
-        Command::Archive { .. } | Command::Wipe { .. } => As::AdministratorIfPossible,
-        Command::Prefetch { .. } | Command::Copies { .. } => As::Anybody,
+pub(crate) async fn run(options: Options) -> Outcome {
+    let mut command = match options.command {
+        Command::Files(command) => command,
+        Command::Status(options) => return status::status(&options).await,
+        Command::Candidates(options) => return status::candidates(&options).await,
     };
-    let session = options.files().cell.session(first.as_deref(), who).await?;
-    let outcome = run_in(&session, options).await;
+    let who = match &command {
+        FileCommand::Archive { .. } | FileCommand::Wipe { .. } => As::AdministratorIfPossible,
+        FileCommand::Prefetch { .. } | FileCommand::Copies { .. } => As::Anybody,
+    };
+    let files = command.files();
+    let first = files.paths.first().cloned();
+    let session = files.cell.session(first.as_deref(), who).await?;
+    let outcome = run_in(&session, command).await;
     session.end(outcome).await
 }
 
-async fn run_in(session: &Session, mut options: Options) -> Outcome {
-    super::glob::expand(&session.client, options.paths(), true).await?;
+async fn run_in(session: &Session, mut command: FileCommand) -> Outcome {
+    super::glob::expand(&session.client, &mut command.files().paths, true).await?;
     let devices = Osds::new(&session.client, &session.cell).list().await?;
-    let (work, files) = match options.command {
-        Command::Archive { to, files } => (Work::Archive(chosen(&devices, &to)?), files),
-        Command::Wipe {
+    let (work, files) = match command {
+        FileCommand::Archive { to, files } => (Work::Archive(chosen(&devices, &to)?), files),
+        FileCommand::Wipe {
             copies,
             dry_run,
             files,
         } => (Work::Wipe { copies, dry_run }, files),
-        Command::Prefetch { timeout, files } => (Work::Prefetch(timeout), files),
-        Command::Copies { files } => (Work::Copies, files),
+        FileCommand::Prefetch { timeout, files } => (Work::Prefetch(timeout), files),
+        FileCommand::Copies { files } => (Work::Copies, files),
     };
     let run = Run {
         session,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_auth::capability::CapabilityKeys;
-use cellar_fileserver::{Config as FileConfig, FileServer, Upkeep};
+use cellar_fileserver::{Config as FileConfig, FileServer, HsmConfig, Upkeep};
 use cellar_osd::OsdServer;
 use cellar_rpc::ServerSecurity;
 use cellar_rpc::local::Listener;
@@ -265,6 +265,8 @@ struct FileServices {
     volumes: Arc<dyn Service>,
     /// The background work on objects.
     upkeep: Upkeep,
+    /// Copies to archives, and wiping.
+    hsm: HsmConfig,
     /// The regular scrubs of the partitions.
     scrubbing: Scrubbing,
 }
@@ -307,6 +309,7 @@ impl Services {
                 objects: fileserver.object_service(),
                 volumes: fileserver.volume_service(),
                 upkeep: roles.keeping.upkeep(servers),
+                hsm: roles.keeping.hsm(directory)?,
                 scrubbing: roles.scrubbing,
             })
         });
@@ -366,6 +369,7 @@ impl Services {
                 files.server.start(runtime, &port);
                 osds::use_objects(&files.server, runtime, &port, identity, &self.keys);
                 files.server.keep_objects(runtime, files.upkeep.clone());
+                files.server.keep_archives(runtime, files.hsm.clone());
                 files.scrubbing.start(&files.server, runtime);
             }
             if let Some((server, _)) = self.osds.as_ref().filter(|_| name == "objects") {

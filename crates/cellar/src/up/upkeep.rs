@@ -4,10 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellar_fileserver::{CellServers, FileServer, Upkeep};
+use cellar_celldb::Embedded;
+use cellar_fileserver::{CellServers, FileServer, HsmConfig, Upkeep};
 use cellar_osd::Config;
 use cellar_rpc::Runtime;
 
+use crate::cell_directory::CellDirectory;
+use crate::failure::{Failure, Outcome};
 use crate::quantities;
 
 /// The upkeep by a file server.
@@ -27,9 +30,29 @@ pub(crate) struct FileServerUpkeep {
     /// Age below which such objects are kept.
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = quantities::time_option)]
     collect_grace: Duration,
+    /// Interval at which this file server examines its files for copies to archives and for wiping;
+    /// 0: only commands copy and wipe files.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = quantities::time_option)]
+    archive_every: Duration,
+    /// Largest rate at which this file server copies to archives by itself, in MiB a second; 0:
+    /// unlimited.
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    archive_rate: u32,
 }
 
 impl FileServerUpkeep {
+    /// Opens the database of the jobs, and makes the settings of hierarchical storage.
+    pub(super) fn hsm(&self, directory: &CellDirectory) -> Outcome<HsmConfig> {
+        let path = directory.jobs();
+        let jobs = Embedded::open(&path)
+            .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
+        Ok(HsmConfig {
+            jobs: Arc::new(jobs),
+            interval: self.archive_every,
+            copy_rate: mib(self.archive_rate),
+        })
+    }
+
     /// The options as the file server's settings.
     pub(super) fn upkeep(&self, servers: Arc<dyn CellServers>) -> Upkeep {
         Upkeep {

@@ -48,7 +48,8 @@ impl Objects {
         if let Some(copy) = present.archive.current().find(|copy| copy.osd == osd) {
             return Ok(*copy);
         }
-        let read_guard = self.hold(fid, &present.layout);
+        // No reader: a copy is no use of the file.
+        let read_guard = self.open_reads.begin(fid, &present.layout);
         let unchanged = {
             let volume = volume.clone();
             run_apart(move || Ok(volume.layout(fid)?)).await?

@@ -4,21 +4,23 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cellar_archive::Hasher;
+use cellar_jobs::{Ended, Engine, NewJob};
 use cellar_objects::{WriteOptions, Writer};
 use cellar_rpc::blocking;
 use cellar_volume::{ArchiveState, VnodeStatus, Volume};
 use cellar_wire::AbortCode;
-use cellar_wire::ids::{Fid, VnodeId};
+use cellar_wire::ids::{Fid, ViceId, VnodeId};
 use cellar_wire::object::{ArchiveCopy, Contents, Layout};
 use cellar_wire::osd::{REMOVE_HARD, Read, ReadReply};
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::super::Objects;
 use super::super::apart::run_apart;
 use super::super::failure::Failure;
 use super::super::figures::Counters;
+use super::super::hsm;
 use super::super::layouts::NewFile;
 use super::super::limits::{OBJECT_PATIENCE, RECALLS_MAX};
 use super::super::liveness;
@@ -31,17 +33,24 @@ use super::sums;
 /// The most bytes that are read from an archive at a time.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
 
-/// The recalls that are in progress. All versions of a file with the same bytes share one.
+/// The recalls that are queued or in progress. All versions of a file with the same bytes share
+/// one.
 #[derive(Debug, Default)]
-pub(crate) struct Recalls(Mutex<HashMap<(VnodeId, Contents), Running>>);
+pub(crate) struct Recalls {
+    running: Mutex<HashMap<RecallKey, Running>>,
+    /// Failures of jobs, for the callers that wait for them.
+    failures: Mutex<HashMap<RecallKey, Failure>>,
+}
+
+type RecallKey = (VnodeId, Contents);
 
 /// The result of a recall; `None` while it runs.
 type Running = watch::Receiver<Option<Result<(), Failure>>>;
 
 impl Recalls {
-    /// The number of recalls in progress.
+    /// The number of recalls that are queued or in progress.
     pub(crate) fn count(&self) -> usize {
-        self.0.lock().len()
+        self.running.lock().len()
     }
 }
 
@@ -66,17 +75,23 @@ impl From<cellar_objects::Error> for NotRecalled {
 }
 
 impl Objects {
-    /// Begins to recall a file, unless that is in progress, and waits for the end. A caller that
-    /// stops waiting does not stop the recall. Must be called on a shard's thread.
+    /// Queues the recall of a file on behalf of `user`, unless that is in progress, and waits for
+    /// the end. A caller that stops waiting does not stop the recall. Must be called on a shard's
+    /// thread.
     ///
     /// # Errors
-    /// `Busy`: too many recalls are in progress, or the file changed. `NoGoodCopy`. The failure of
-    /// the archive or of the devices.
-    pub async fn recall(self: &Arc<Self>, volume: &Arc<Volume>, fid: Fid) -> Result<(), Failure> {
+    /// `Busy`: too many recalls are queued, by all or by this user, or the file changed.
+    /// `NoGoodCopy`. The failure of the archive or of the devices.
+    pub async fn recall(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        fid: Fid,
+        user: Option<ViceId>,
+    ) -> Result<(), Failure> {
         let Some((status, archive)) = wiped_file(volume, fid).await? else {
             return Ok(());
         };
-        let mut running = self.begin_recall(volume, status, archive)?;
+        let mut running = self.begin_recall(volume, status, archive, user)?;
         let ended = running.wait_for(Option::is_some).await;
         match ended.as_deref() {
             Ok(Some(result)) => result.clone(),
@@ -85,16 +100,16 @@ impl Objects {
         }
     }
 
-    /// Begins to recall a file, and does not wait. Must be called on a shard's thread.
+    /// Queues the recall of a file, and does not wait. Must be called on a shard's thread.
     pub fn recall_later(self: &Arc<Self>, volume: &Arc<Volume>, fid: Fid) {
         let (objects, volume) = (self.clone(), volume.clone());
         tokio::task::spawn_local(async move {
             // A failure is logged, and the next caller begins another recall.
-            let _ended = objects.recall(&volume, fid).await;
+            let _ended = objects.recall(&volume, fid, None).await;
         });
     }
 
-    /// The number of recalls in progress.
+    /// The number of recalls that are queued or in progress.
     pub fn recalls_in_progress(&self) -> usize {
         self.recalls.count()
     }
@@ -104,10 +119,11 @@ impl Objects {
         volume: &Arc<Volume>,
         status: VnodeStatus,
         archive: ArchiveState,
+        user: Option<ViceId>,
     ) -> Result<Running, Failure> {
         let fid = status.fid;
         let key = (fid.vnode, archive.contents.ok_or(Failure::Busy)?);
-        let mut all = self.recalls.0.lock();
+        let mut all = self.recalls.running.lock();
         if let Some(running) = all.get(&key) {
             return Ok(running.clone());
         }
@@ -119,16 +135,100 @@ impl Objects {
         drop(all);
         let (objects, volume) = (self.clone(), volume.clone());
         tokio::task::spawn_local(async move {
-            let result = objects.recall_now(&volume, &status, &archive).await;
-            if let Err(failure) = &result {
-                Counters::count(&objects.counters.recalls_failed);
-                warn!(%fid, %failure, "a file could not be recalled");
-            }
+            let result = match objects.jobs() {
+                Some(engine) => {
+                    let job = objects.recall_job(&status, &archive, user);
+                    let result = objects.wait_for_recall(engine, job, key).await;
+                    objects.recalls.failures.lock().remove(&key);
+                    result
+                }
+                None => objects.recall_logged(&volume, &status, &archive).await,
+            };
             // Later callers look at the file again.
-            objects.recalls.0.lock().remove(&key);
+            objects.recalls.running.lock().remove(&key);
             sender.send_replace(Some(result));
         });
         Ok(running)
+    }
+
+    /// Queues a job, and waits until it ends.
+    async fn wait_for_recall(
+        &self,
+        engine: &Engine,
+        job: NewJob,
+        key: RecallKey,
+    ) -> Result<(), Failure> {
+        let ended = match engine.submit(job).await {
+            Ok(id) => engine.wait(id).await,
+            Err(refused) => Err(refused),
+        };
+        match ended {
+            Ok(Ended::Done) => Ok(()),
+            Ok(Ended::Failed | Ended::Cancelled) => {
+                let failure = self.recalls.failures.lock().remove(&key);
+                Err(failure.unwrap_or(Failure::Devices(AbortCode::EIO)))
+            }
+            Err(error) => {
+                debug!(%error, "a recall cannot be queued");
+                Err(Failure::Busy)
+            }
+        }
+    }
+
+    /// The job that recalls a file.
+    fn recall_job(
+        &self,
+        status: &VnodeStatus,
+        archive: &ArchiveState,
+        user: Option<ViceId>,
+    ) -> NewJob {
+        let copies = self
+            .in_order(archive.current().copied())
+            .unwrap_or_default();
+        let listed = copies.first().and_then(|copy| {
+            let storage = self.storage()?;
+            storage.devices.get(copy.osd)
+        });
+        let archive = listed.map_or_else(String::new, |listed| hsm::resource_of(&listed.entry));
+        hsm::recall_of(status.fid, status.length, archive, user)
+    }
+
+    /// Recalls a file for a job. A failure is kept for the callers that wait for the job. Returns
+    /// the bytes; 0: the file is online.
+    ///
+    /// # Errors
+    /// As [`Objects::recall`].
+    pub(crate) async fn recall_for_job(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        fid: Fid,
+    ) -> Result<u64, Failure> {
+        let Some((status, archive)) = wiped_file(volume, fid).await? else {
+            return Ok(0);
+        };
+        let result = self.recall_logged(volume, &status, &archive).await;
+        if let (Err(failure), Some(contents)) = (&result, archive.contents) {
+            let key = (fid.vnode, contents);
+            // Without a caller that waits, no caller removes it.
+            if self.recalls.running.lock().contains_key(&key) {
+                self.recalls.failures.lock().insert(key, failure.clone());
+            }
+        }
+        result.map(|()| status.length)
+    }
+
+    async fn recall_logged(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        status: &VnodeStatus,
+        archive: &ArchiveState,
+    ) -> Result<(), Failure> {
+        let result = self.recall_now(volume, status, archive).await;
+        if let Err(failure) = &result {
+            Counters::count(&self.counters.recalls_failed);
+            warn!(fid = %status.fid, %failure, "a file could not be recalled");
+        }
+        result
     }
 
     async fn recall_now(

@@ -52,7 +52,7 @@ impl Handle<Recall, IncomingCall> for ObjectService {
         let Recall { fid } = arguments;
         let session = services.sessions.session(call).await?;
         readable(services, &session, fid, |_| Ok(())).await?;
-        recall::wait(services, fid).await?;
+        recall::wait(services, &session, fid).await?;
         Ok(RecallReply {})
     }
 }

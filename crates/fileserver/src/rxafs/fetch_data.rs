@@ -145,7 +145,7 @@ async fn open(
     range: (u64, u64),
 ) -> Result<Fetch, Refusal> {
     let open = async || open_once(services, session, fid, range).await;
-    with_recall(services, fid, open).await
+    with_recall(services, session, fid, open).await
 }
 
 async fn open_once(

@@ -141,7 +141,7 @@ async fn store(
 ) -> Result<(AfsFetchStatus, VolSync), Refusal> {
     let session = services.sessions.session(call).await?;
     let recalled = async || permitted::check_online(services, &session, &asked).await;
-    with_recall(services, asked.fid, recalled).await?;
+    with_recall(services, &session, asked.fid, recalled).await?;
     let begun = Instant::now();
     let mut left = asked.length;
     let outcome = if asked.length <= SMALL_STORE {

@@ -25,6 +25,7 @@ mod objects_away;
 mod objects_collect;
 mod objects_direct;
 mod objects_full;
+mod objects_hsm;
 mod objects_moves;
 mod objects_policies;
 mod objects_races;

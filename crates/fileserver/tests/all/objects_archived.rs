@@ -20,17 +20,22 @@ const BIG: usize = 5 * THRESHOLD as usize + 777;
 /// The archives; devices 2 and 3 hold the files.
 const ARCHIVES: [u32; 2] = [4, 5];
 
-struct World {
-    cell: Cell,
-    osds: Osds,
-    admin: Connection,
-    machine: Machine,
+pub(crate) struct World {
+    pub(crate) cell: Cell,
+    pub(crate) osds: Osds,
+    pub(crate) admin: Connection,
+    pub(crate) machine: Machine,
 }
 
 impl World {
     /// Two devices for files of two stripes, and two archives.
     async fn start(cell: Cell) -> Self {
-        let osds = Osds::start(&cell, 4, &[(2, "=> osd, stripes=2, ssize=12;")]).await;
+        Self::start_with(cell, "=> osd, stripes=2, ssize=12;").await
+    }
+
+    /// The same with another policy.
+    pub(crate) async fn start_with(cell: Cell, policy: &str) -> Self {
+        let osds = Osds::start(&cell, 4, &[(2, policy)]).await;
         for listed in osds.database.listed.lock().iter_mut() {
             if ARCHIVES.contains(&listed.entry.id) {
                 listed.entry.flags |= OSD_ARCHIVAL;
@@ -50,23 +55,29 @@ impl World {
     }
 
     /// A new file with these bytes.
-    async fn file(&self, name: &str, bytes: &[u8]) -> Fid {
+    pub(crate) async fn file(&self, name: &str, bytes: &[u8]) -> Fid {
         let fid = self.machine.create(Fid::root(OPEN), name).await;
         store(&self.machine, fid, 0, bytes, KEEP).await.unwrap();
         assert_eq!(layout(&self.cell, fid).unwrap().objects.len(), 2);
         fid
     }
 
+    /// Stores a part of a file.
+    pub(crate) async fn store(&self, fid: Fid, position: u64, bytes: &[u8]) {
+        let stored = store(&self.machine, fid, position, bytes, KEEP).await;
+        stored.unwrap();
+    }
+
     async fn archive(&self, fid: Fid, osd: u32) -> ArchiveCopy {
         self.admin.call(&Archive { fid, osd }).await.unwrap().copy
     }
 
-    async fn wipe(&self, fid: Fid, copies: u32) -> u64 {
+    pub(crate) async fn wipe(&self, fid: Fid, copies: u32) -> u64 {
         let wiped = self.admin.call(&Wipe { fid, copies }).await;
         wiped.unwrap().length
     }
 
-    async fn copies(&self, fid: Fid) -> ListCopiesReply {
+    pub(crate) async fn copies(&self, fid: Fid) -> ListCopiesReply {
         self.admin.call(&ListCopies { fid }).await.unwrap()
     }
 
@@ -87,7 +98,7 @@ impl World {
     }
 
     /// Damages all copies of an archive.
-    fn damage(&self, osd: u32) {
+    pub(crate) fn damage(&self, osd: u32) {
         self.osds.fakes[osd as usize - 2].objects(|objects| {
             for bytes in objects
                 .values_mut()

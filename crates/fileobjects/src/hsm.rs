@@ -1,0 +1,66 @@
+//! Hierarchical storage: the decisions which files are copied to archives and which are wiped, and
+//! the queue of recalls.
+//!
+//! | part | task |
+//! | --- | --- |
+//! | `census` | examines all files, counts them, and finds candidates for copies and for wiping |
+//! | `keeper` | takes a census at intervals, and submits jobs for the candidates |
+//! | `kinds` | the kinds of jobs for the job engine (crate `jobs`), and their steps |
+//! | `work` | runs the operations of steps on the thread of a shard |
+//! | `last_uses` | the times at which files were last read |
+//!
+//! 1. **Policies decide.** `archives=`, `archive_class=` and `archive_after=` say how many archives
+//!    get a copy, which, and when. A file without `archives=` is neither copied nor wiped by
+//!    itself.
+//! 2. **A census is a view.** Nothing of it is kept over a restart. Steps check a file again before
+//!    they change it, so an old candidate is harmless.
+//! 3. **One round at a time.** An archive gets further copy jobs when its earlier ones have ended.
+//!    A device gets further wipe jobs in the same way. So no file is in two jobs of one kind.
+//! 4. **Old files first.** Copies begin with the file whose last change is oldest. Wiping begins
+//!    with the largest product of age and size.
+//! 5. **An archive that is down delays its own jobs only.** The engine pauses its queue, longer
+//!    each time.
+
+mod census;
+mod keeper;
+mod kinds;
+mod last_uses;
+mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellar_celldb::CellDb;
+use cellar_jobs::Engine;
+use parking_lot::Mutex;
+
+pub use census::{Candidate, Census, DeviceCensus, Tally};
+pub use kinds::{COPY, RECALL, WIPE};
+pub(crate) use kinds::{recall_of, resource_of};
+pub(crate) use last_uses::LastUses;
+
+/// Settings of hierarchical storage on a file server.
+#[derive(Clone)]
+pub struct HsmConfig {
+    /// The database of the jobs. No other server uses it.
+    pub jobs: Arc<dyn CellDb>,
+    /// Time between two censuses. Zero: only on request, and no jobs are submitted by themselves.
+    pub interval: Duration,
+    /// Bytes per second that copies read, all together; 0: no limit.
+    pub copy_rate: u64,
+}
+
+impl std::fmt::Debug for HsmConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HsmConfig(every {:?})", self.interval)
+    }
+}
+
+/// The running parts of hierarchical storage.
+pub(crate) struct Hsm {
+    pub(crate) engine: Engine,
+    /// The last census.
+    pub(crate) census: Mutex<Arc<Census>>,
+    /// Asks for a census now.
+    pub(crate) look: tokio::sync::Notify,
+}
