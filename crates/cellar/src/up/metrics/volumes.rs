@@ -3,7 +3,7 @@
 //! A server may have 850,000 volumes, and each label of a metric costs Prometheus memory. The page
 //! therefore has the volumes with the most accesses today, at most [`VOLUMES_MAX`] of each
 //! partition. All others are idle, or close to it. While a page is made, no more than these volumes
-//! are in memory, and its text has at most [`BYTES_MAX`] bytes for each partition.
+//! are in memory. Its text has at most 880 KB for each partition.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
