@@ -169,9 +169,9 @@ impl CellDirectory {
         self.0.join("callbacks")
     }
 
-    /// The database of the file server's jobs.
+    /// The directory with the database of the file server's jobs.
     pub(crate) fn jobs(&self) -> PathBuf {
-        self.0.join("jobs.redb")
+        self.0.join("jobs")
     }
 
     /// The directory that [`cellar_auth::Authority`] is opened over.

@@ -29,6 +29,7 @@ pub(crate) fn contents(directory: &CellDirectory) -> Outcome {
         directory.lock_file(),
         directory.identity_file(),
         directory.databases(),
+        directory.jobs(),
         directory.callback_state(),
         directory.server_etc(),
         directory.audit_log(),

@@ -1,6 +1,7 @@
 //! Background upkeep of partitions and objects, and its intervals: options of `cellar up` and
 //! `cellar osd serve`.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,8 +45,9 @@ impl FileServerUpkeep {
     /// Opens the database of the jobs, and makes the settings of hierarchical storage.
     pub(super) fn hsm(&self, directory: &CellDirectory) -> Outcome<HsmConfig> {
         let path = directory.jobs();
-        let jobs = Embedded::open(&path)
-            .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
+        let at = |cause: &dyn Display| Failure::new(format!("{}: {cause}", path.display()));
+        cellar_private::directory(&path).map_err(|cause| at(&cause))?;
+        let jobs = Embedded::open(&path.join("jobs.redb")).map_err(|cause| at(&cause))?;
         Ok(HsmConfig {
             jobs: Arc::new(jobs),
             interval: self.archive_every,
