@@ -5,7 +5,7 @@
 //! | state | event | next state | line |
 //! | --- | --- | --- | --- |
 //! | none | a change is refused | refusing | the partition is full: changes are refused |
-//! | none, refusing | a flush finds no room | overflow | the partition is full: only removals are accepted |
+//! | none, refusing | a flush finds no room | overflow | the partition is full |
 //! | overflow | a flush finds room | refusing | none |
 //! | refusing | much more is available than at the refusal | none | the partition has room again |
 //!
