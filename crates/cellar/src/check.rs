@@ -125,8 +125,8 @@ impl Finding {
     }
 }
 
-/// The words as a command for a shell; `None` if a word is no text, or has a NUL or a control
-/// character, which the screen could not show as it is.
+/// The words as a command for a shell. `None`: a word is no text, or has a character that the
+/// screen cannot show.
 fn command<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<String> {
     let words: Option<Vec<&str>> = words.map(OsStr::to_str).collect();
     let words = words.filter(|words| !words.concat().contains(char::is_control))?;

@@ -19,7 +19,7 @@ const SERVERS_MAX: usize = 10_000;
 #[derive(Debug, Default)]
 pub struct ServerNames(Mutex<HashMap<IpAddr, ServerName>>);
 
-/// What is known of a server, for a line of the log.
+/// The known facts of a server, for a line of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerName {
     /// The name of its host.
@@ -43,7 +43,7 @@ impl ServerNames {
         });
     }
 
-    /// What is known of an address.
+    /// The known facts of an address.
     pub fn of(&self, address: IpAddr) -> ServerName {
         self.0.lock().get(&address).cloned().unwrap_or_default()
     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::bytes_of::{CELL, Counted, Held, expected, key, random, receipt};
 
-/// What all kinds of requests of these tests have.
+/// The common parts of all requests of these tests.
 struct Ask<T> {
     id: RequestId,
     key: ObjectKey,

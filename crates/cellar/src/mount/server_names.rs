@@ -1,7 +1,6 @@
 //! The names of servers in the log of a mount: those of `CellServDB`, and for other servers the
-//! names that the system finds for their addresses. A thread looks them up when a server has
-//! answered for the first time, because later, when the server is lost, the name server may be out
-//! of reach too.
+//! names of their addresses. A thread looks them up when a server has answered for the first time.
+//! When the server is lost later, the name server may be out of reach too.
 
 use std::io;
 use std::net::IpAddr;

@@ -18,7 +18,7 @@ use crate::up;
 /// The most volumes that a refusal names.
 const NAMED_MAX: usize = 5;
 
-/// What is left of the partition's place.
+/// The rest of the partition's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     /// Nothing.

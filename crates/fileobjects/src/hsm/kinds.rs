@@ -7,12 +7,12 @@
 //! | [`RECALL`] | the name of the archive that is asked first | the file to recall |
 //!
 //! All have one step, `files`. Its data are the number of files that are finished. A crash repeats
-//! at most the files since the last checkpoint, which changes nothing: a copy that exists is not
+//! at most the files since the last checkpoint. That changes nothing: a copy that exists is not
 //! made again, a wiped file is not wiped, an online file is not recalled.
 //!
 //! Copies and wipes belong to the server. A recall has one file and belongs to the user who opened
-//! it. So recalls of many files by one user do not delay another user's: the queue serves the n-th
-//! recall of each user before any next one. A recall that fails is not repeated, because its
+//! it. The queue serves the n-th recall of each user before any next one. So recalls of many files
+//! by one user do not delay another user's. A recall that fails is not repeated, because its
 //! callers have the error; the next open begins another one.
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The times at which files in objects were last read through this server, or lent to a client.
 //!
-//! They are in memory only. After a restart a file counts as last used when it was last changed,
-//! so it may be wiped once too early; it is then recalled once more.
+//! They are in memory only. After a restart a file counts as last used when it was last changed.
+//! So it may be wiped once too early. It is then recalled once more.
 
 use std::collections::HashMap;
 

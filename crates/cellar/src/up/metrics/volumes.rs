@@ -17,9 +17,8 @@ use crate::metrics::snapshot::Snapshot;
 /// Volumes of each partition on the page.
 const VOLUMES_MAX: usize = 1_000;
 
-/// The longest text of one partition's volumes. Each volume has five lines of at most 176 bytes:
-/// the longest name of a metric, labels with a name of 31 bytes that are all escaped, a number of
-/// 20 digits.
+/// The longest text of one partition's volumes. Each volume has five lines of at most 176 bytes.
+/// Such a line has the longest name of a metric, a name of 31 escaped bytes, and 20 digits.
 #[cfg(test)]
 const BYTES_MAX: usize = VOLUMES_MAX * 5 * 176;
 

@@ -1,6 +1,5 @@
-//! The shortage of room on a partition. Its states exist for the log: an administrator reads one
-//! line when the partition becomes full and one when it has room again, however many changes are
-//! refused.
+//! The shortage of room on a partition. Its states exist for the log. An administrator reads one
+//! line when the partition becomes full and one when it has room again, not one for each change.
 //!
 //! | state | event | next state | line |
 //! | --- | --- | --- | --- |
