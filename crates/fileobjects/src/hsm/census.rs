@@ -184,6 +184,8 @@ impl Objects {
         let storage = self.needed()?;
         let listed = storage.devices.list();
         let views = listed.iter().map(|d| (d.entry.id, DeviceView::of(d)));
+        let wipeable = |listed: &OsdListed| listed.entry.flags & OSD_WIPEABLE != 0;
+        self.last_uses.set_needed(listed.iter().any(wipeable));
         let mut counting = Counting {
             now: self.wall().as_secs(),
             devices: views.collect(),
