@@ -104,6 +104,7 @@ impl Cache {
                 handle.close().await;
                 return Err(error);
             }
+            vnode.state.lock().kernel.lower_length(0);
         }
         Ok(handle)
     }
@@ -150,6 +151,7 @@ impl Cache {
             self.write_back
                 .changed(user, vnode, |body| body.set_length(length, now))
                 .await?;
+            vnode.state.lock().kernel.lower_length(length);
             // No close will follow that could return the server's error.
             if !vnode.is_open() {
                 self.write_back.store(vnode, false).await?;
@@ -206,11 +208,17 @@ impl Handle {
     /// # Errors
     /// The server's error; a failure of the cache.
     pub async fn read(&self, start: u64, length: u64) -> Result<Vec<u8>> {
-        self.vnode.hold_contents();
-        self.cache
+        let bytes = self
+            .cache
             .reads
             .read_file(&self.user, &self.vnode, &self.position, start, length)
-            .await
+            .await?;
+        let read = bytes.len() as u64;
+        if read < length {
+            let mut state = self.vnode.state.lock();
+            state.kernel.lower_length(start.saturating_add(read));
+        }
+        Ok(bytes)
     }
 
     /// Passes all bytes of a cached file that is not empty and has at most `most` bytes to `give`.

@@ -17,7 +17,8 @@
 //! 5. Before a program gets a lock, the cache asks the server about the file, unless its status is
 //!    promised.
 //! 6. If a file grew and the kernel may use the old length without a request, the cache sends the
-//!    new length to the kernel (`reads/renew.rs`).
+//!    new length to the kernel (`reads/renew.rs`). It does not if the kernel has a greater length,
+//!    which a notice cannot lower.
 //!
 //! # Why
 //!
@@ -91,7 +92,9 @@ impl Vnode {
         let mut state = self.state.lock();
         let status = self.with_changes_in(&state, state.status.last()?);
         let valid = state.status.valid();
-        state.kernel.give_attributes(!valid.is_zero());
+        state
+            .kernel
+            .give_attributes(status.length, !valid.is_zero());
         Some(Attributes { status, valid })
     }
 

@@ -46,9 +46,9 @@ impl Owed {
 pub(crate) struct KernelState {
     attributes: bool,
     contents: bool,
-    /// The kernel was given attributes at some time, so it has a length.
-    has_length: bool,
-    /// The file is longer than the kernel knows.
+    /// The least length that the kernel may have. `None`: the kernel was given no attributes.
+    least_length: Option<u64>,
+    /// The file grew, and is longer than the kernel may know.
     is_longer: bool,
     /// The number of unanswered requests for attributes.
     requests: u32,
@@ -64,10 +64,18 @@ pub(crate) struct KernelState {
 }
 
 impl KernelState {
-    /// The kernel is given attributes. `may_hold`: it may believe them for some time.
-    pub(crate) fn give_attributes(&mut self, may_hold: bool) {
-        self.has_length = true;
+    /// The kernel is given attributes, with this length. `may_hold`: it may believe them for some
+    /// time.
+    pub(crate) fn give_attributes(&mut self, length: u64, may_hold: bool) {
+        // The kernel may ignore them and keep the length that it has.
+        self.least_length = Some(self.least_length.map_or(length, |least| least.min(length)));
         self.attributes |= may_hold;
+    }
+
+    /// The kernel lowers its length to this one: a program truncates the file, or a read is
+    /// answered with fewer bytes than the kernel asked for.
+    pub(crate) fn lower_length(&mut self, length: u64) {
+        self.least_length = self.least_length.map(|least| least.min(length));
     }
 
     /// The kernel is given bytes or names, without a request or with one. Also for the changed
@@ -114,8 +122,13 @@ impl KernelState {
 
     /// A server's answer shows another version of a file. The arguments are its old and its new
     /// length. Returns the notice that is owed.
+    ///
+    /// A file may shrink and then grow without a request of the kernel, which still has the first
+    /// length. A notice could only make that length greater, and would make the kernel ignore the
+    /// next answer with the true length.
     pub(crate) fn new_version(&mut self, (was, is): (u64, u64)) -> Owed {
-        self.is_longer |= self.has_length && is > was;
+        let exceeds = self.least_length.is_some_and(|least| is > least);
+        self.is_longer = exceeds && (is > was || self.is_longer);
         if self.requests == 0 {
             return self.take();
         }
@@ -156,7 +169,7 @@ impl KernelState {
             _ => Owed::NOTHING,
         };
         if !crossed {
-            self.length_sent();
+            self.length_sent(length);
         }
         owed
     }
@@ -165,7 +178,7 @@ impl KernelState {
     /// at most `most` of them, and the kernel has a length.
     pub(crate) fn may_renew(&mut self, most: u32) -> bool {
         self.unasked += 1;
-        self.has_length && self.unasked <= most
+        self.least_length.is_some() && self.unasked <= most
     }
 
     /// Returns whether the kernel must learn that the file is longer.
@@ -173,8 +186,9 @@ impl KernelState {
         self.is_longer
     }
 
-    /// The kernel has the new length.
-    pub(crate) fn length_sent(&mut self) {
+    /// The kernel has this length, or a greater one.
+    pub(crate) fn length_sent(&mut self, length: u64) {
+        self.least_length = Some(length);
         self.is_longer = false;
     }
 }

@@ -16,7 +16,11 @@
 //!    An OpenAFS server breaks the promises about a read-only volume when it takes the volume off
 //!    line to release it. It does not break them again when the new contents are there. So a
 //!    request that finds the volume off line is repeated every [`OFF_LINE_WAIT`].
-//! 4. If the kernel makes no request itself, this is done [`UNASKED_MAX`] times. Then the promise
+//! 4. So a program may read before that request is answered. Then the kernel asks for bytes, and
+//!    gets the length before them. The system call uses the length that the kernel has afterwards.
+//!    The notice may wait for a page that the read holds, but the kernel takes the length before it
+//!    waits. So the read is answered after [`LENGTH_WAIT`] at the latest.
+//! 5. If the kernel makes no request itself, this is done [`UNASKED_MAX`] times. Then the promise
 //!    stays broken, and stores by other clients need not wait for this client any more.
 
 use std::sync::Arc;
@@ -47,6 +51,8 @@ const OFF_LINE_WAIT: Duration = Duration::from_millis(100);
 const OFF_LINE_TRIES: u32 = 100;
 /// How often the length is sent if the file changes in between.
 const TRIES: u32 = 4;
+/// The longest time that a read waits until the kernel has the length.
+const LENGTH_WAIT: Duration = Duration::from_millis(20);
 
 /// The requests to servers for which the answer to a break waits.
 #[derive(Default)]
@@ -126,8 +132,8 @@ impl Reads {
                     self.promises.send_length(vnode, length.clone());
                     self.env.audience.notified(vnode).await;
                     let mut state = vnode.state.lock();
-                    if length.last().is_some() {
-                        state.kernel.length_sent();
+                    if let Some((at, _)) = length.last() {
+                        state.kernel.length_sent(at + 1);
                     }
                 }
                 Ok(None) => {}
@@ -139,13 +145,20 @@ impl Reads {
         }
     }
 
+    /// Sends the length of a file that grew to the kernel before a read is answered (rule 4).
+    pub(super) async fn lengthen_before_read(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
+        if vnode.state.lock().kernel.is_longer() {
+            let _late = tokio::time::timeout(LENGTH_WAIT, self.lengthen(user, vnode)).await;
+        }
+    }
+
     /// Returns the last byte of a file; `None` if the file changed in between.
     async fn last_byte(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<Option<Length>> {
         self.statuses.status(user, vnode).await?;
         let breaks = vnode.breaks();
         let length = vnode.length();
         let Some(at) = length.checked_sub(1) else {
-            vnode.state.lock().kernel.length_sent();
+            vnode.state.lock().kernel.length_sent(0);
             return Ok(None);
         };
         if vnode.body.lock().lacks(at, length) {

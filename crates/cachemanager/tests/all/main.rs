@@ -57,6 +57,25 @@ async fn a_close_on_one_machine_is_visible_on_the_other() {
     bench.end();
 }
 
+/// The kernel would ignore the shorter length of the answer to a read if a notice crossed it.
+#[tokio::test]
+async fn a_read_that_finds_another_version_sends_no_notice() {
+    let bench = Bench::start();
+    let [(a, file), (b, seen)] = bench.two_with_a_file(b"a long file").await;
+    let notices = Arc::new(NoticeCounter::default());
+    b.cache.watch(notices.clone());
+    let handle = b.open(&seen, Rights::READ).await;
+    assert_eq!(handle.read(0, 100).await.expect("read"), b"a long file");
+    let held = notices.0.load(Ordering::SeqCst);
+    a.put(&file, b"short").await.expect("stored");
+    let broken = notices.0.load(Ordering::SeqCst);
+    assert!(broken > held, "the kernel held the long file");
+    assert_eq!(handle.read(0, 100).await.expect("read"), b"short");
+    assert_eq!(notices.0.load(Ordering::SeqCst), broken);
+    handle.close().await;
+    bench.end();
+}
+
 #[tokio::test]
 async fn a_small_file_is_given_away_only_as_it_is() {
     let bench = Bench::start();

@@ -9,7 +9,7 @@ fn given() -> KernelState {
     KernelState {
         attributes: true,
         contents: true,
-        has_length: true,
+        least_length: Some(10),
         ..KernelState::default()
     }
 }
@@ -96,4 +96,28 @@ fn a_kernel_that_asks_nothing_is_told_a_few_times() {
     assert!(kernel.may_renew(2) && kernel.may_renew(2) && !kernel.may_renew(2));
     kernel.unasked = 0;
     assert!(kernel.may_renew(2));
+}
+
+#[test]
+fn a_length_is_sent_only_if_the_kernel_may_have_a_smaller_one() {
+    let mut kernel = KernelState::default();
+    kernel.give_attributes(1_300_000, true);
+    // The file shrinks and grows without a request of the kernel.
+    let _owed = kernel.new_version((1_300_000, 5_000));
+    let _owed = kernel.new_version((5_000, 8_000));
+    assert!(!kernel.is_longer(), "the kernel has the first length");
+    // A read that ends early lowers the kernel's length.
+    kernel.lower_length(5_000);
+    let _owed = kernel.new_version((5_000, 8_000));
+    assert!(kernel.is_longer());
+    kernel.length_sent(8_000);
+    assert!(!kernel.is_longer());
+    // The kernel may ignore attributes, and then has the lesser length.
+    kernel.give_attributes(9_000, true);
+    let _owed = kernel.new_version((8_000, 8_500));
+    assert!(kernel.is_longer());
+    // The answer that is not ignored has the length.
+    assert_eq!(kernel.answer(8_500, false), Owed::NOTHING);
+    let _owed = kernel.new_version((8_500, 8_400));
+    assert!(!kernel.is_longer());
 }
