@@ -229,6 +229,7 @@ pub(crate) fn serve(mut options: Options) -> Outcome {
     let port = PortConfig::new(socket)
         .service(server.service())
         .security(RXKAD_INDEX, authority.server_security());
+    let signals = StopSignals::listen()?;
     let port = runtime
         .open(port)
         .map_err(|cause| Failure::of_port(&cause, socket))?;
@@ -246,7 +247,6 @@ pub(crate) fn serve(mut options: Options) -> Outcome {
         .map(|place| place.serve(Arc::new(parts)))
         .transpose()?;
     options.last_start.save(&directory)?;
-    let signals = StopSignals::listen()?;
     println!(
         "Object storage of cell {}: devices {:?} on {socket} (UDP)",
         cell.name,

@@ -4,9 +4,9 @@
 //!
 //! `bos restart` ends a server too, which then starts again ([`crate::restart`]).
 //!
-//! A program listens before it announces that it serves. Between the two, a signal would end it
-//! without a clean stop. A shell starts background jobs with SIGINT ignored, so that signal would
-//! be lost.
+//! A program listens before it opens its ports. Otherwise a signal could end a program that already
+//! answers, without a clean stop. A shell starts background jobs with SIGINT ignored, so that
+//! signal would be lost.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

@@ -291,6 +291,7 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     let without_realm = roles.trust.is_alone();
     let held = roles.held();
     let restart = roles.restart.clone();
+    let signals = StopSignals::listen()?;
     let running = roles.start(&directory, &identity, metrics.is_some())?;
     let metrics = metrics
         .map(|place| place.serve(running.pages()))
@@ -310,7 +311,6 @@ pub(crate) fn run(mut options: Options) -> Outcome {
         options.durability,
         start.elapsed(),
     );
-    let signals = StopSignals::listen()?;
     let _unread = std::io::stdout().write_all(banner.as_bytes());
     if let Some(metrics) = &metrics {
         tracing::info!(place = %metrics.place(), "metrics are served");

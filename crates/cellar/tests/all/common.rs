@@ -245,7 +245,7 @@ impl Cell {
 }
 
 /// Whether a process has handlers for SIGINT and SIGTERM. Source: proc_pid_status(5), `SigCgt`.
-fn catches_signals(pid: u32) -> bool {
+pub(crate) fn catches_signals(pid: u32) -> bool {
     const BOTH: u64 = 1 << 1 | 1 << 14;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

@@ -2,8 +2,9 @@
 
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::common::catches_signals;
 use crate::common::ports::Ports;
 
 /// The service manager's wait for a message.
@@ -47,4 +48,31 @@ fn a_cell_is_ready_lives_and_stops() {
     };
     assert_eq!(last, "STOPPING=1");
     assert!(server.wait().expect("end").success());
+}
+
+/// A shell starts background jobs with SIGINT ignored. A signal before the handlers would be lost.
+#[test]
+fn a_server_with_open_ports_handles_signals() {
+    let home = tempfile::tempdir().expect("directory");
+    let ports = Ports::reserve();
+    let mut server = Command::new(env!("CARGO_BIN_EXE_cellar"))
+        .args(["up", "--fileserver-port", &ports.first.to_string(), "--dir"])
+        .arg(home.path().join("cell"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let open = format!(":{:04X} ", ports.first);
+    let start = Instant::now();
+    loop {
+        let sockets = std::fs::read_to_string("/proc/net/udp").expect("sockets");
+        if sockets.contains(&open) {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "no port");
+    }
+    let handles = catches_signals(server.id());
+    server.kill().expect("kill");
+    server.wait().expect("end");
+    assert!(handles);
 }
