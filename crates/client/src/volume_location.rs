@@ -14,7 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellar_rpc::CallError;
+use bytes::Bytes;
+use cellar_rpc::{CallError, CallOptions, EncodedRequest};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::{AfsUuid, PartitionId, VolumeId};
 use cellar_wire::package::Procedure;
@@ -328,9 +329,20 @@ pub(crate) async fn call_database<P: Procedure>(
     addresses: Vec<SocketAddr>,
     arguments: &P,
 ) -> Result<P::Reply> {
+    let request = EncodedRequest::new(arguments);
+    let results = call_encoded(servers, cell, addresses, &request).await?;
+    EncodedRequest::reply::<P>(&results).map_err(|cause| refused(&request, cell, cause))
+}
+
+async fn call_encoded(
+    servers: &Servers,
+    cell: &Cell,
+    addresses: Vec<SocketAddr>,
+    request: &EncodedRequest,
+) -> Result<Bytes> {
     let mut waits = Waits::new();
     loop {
-        let asked = ask_databases(servers, cell, addresses.clone(), arguments).await;
+        let asked = ask_databases(servers, cell, addresses.clone(), request).await;
         match asked {
             Err(Error::DatabaseUnreachable { ref cause, .. }) if cause.is_unreachable() => {
                 let Some(wait) = waits.next(servers.reach(), &addresses) else {
@@ -344,12 +356,12 @@ pub(crate) async fn call_database<P: Procedure>(
 }
 
 /// One round of [`call_database`], without retries.
-async fn ask_databases<P: Procedure>(
+async fn ask_databases(
     servers: &Servers,
     cell: &Cell,
     mut addresses: Vec<SocketAddr>,
-    arguments: &P,
-) -> Result<P::Reply> {
+    request: &EncodedRequest,
+) -> Result<Bytes> {
     addresses.sort_by_key(|address| servers.is_down(*address));
     let mut last = CallError::Dead;
     let mut asked = FuturesUnordered::new();
@@ -360,7 +372,7 @@ async fn ask_databases<P: Procedure>(
     loop {
         if let Some(address) = rest.next() {
             waited_for.push(*address);
-            asked.push(ask_database(servers, cell, *address, arguments));
+            asked.push(ask_database(servers, cell, *address, request));
         }
         let Ok(answer) = tokio::time::timeout(NEXT_TIME, asked.next()).await else {
             slow.clone_from(&waited_for);
@@ -373,27 +385,24 @@ async fn ask_databases<P: Procedure>(
             list.retain(|other| *other != address);
         }
         match answer {
-            Ok(reply) => {
+            Ok(results) => {
                 for other in slow {
                     servers.mark_down(other);
                 }
-                return Ok(reply);
+                return Ok(results);
             }
             Err(error) if error.is_unreachable() => {
                 servers.mark_down(address);
                 last = error;
             }
             Err(CallError::Aborted(code)) if is_ubik(code) => last = CallError::Aborted(code),
-            Err(cause) => {
-                let what = format!("{} {} of cell {}", P::package().name, P::NAME, cell.name);
-                return Err(Error::Database { what, cause });
-            }
+            Err(cause) => return Err(refused(request, cell, cause)),
         }
     }
     let names: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
     Err(Error::DatabaseUnreachable {
         cell: cell.name.clone(),
-        role: if P::package().name == "PR" {
+        role: if request.package().name == "PR" {
             "protection"
         } else {
             "volume location"
@@ -403,27 +412,34 @@ async fn ask_databases<P: Procedure>(
     })
 }
 
-async fn ask_database<P: Procedure>(
+fn refused(request: &EncodedRequest, cell: &Cell, cause: CallError) -> Error {
+    let (package, name) = (request.package().name, request.name());
+    let what = format!("{package} {name} of cell {}", cell.name);
+    Error::Database { what, cause }
+}
+
+async fn ask_database(
     servers: &Servers,
     cell: &Cell,
     address: SocketAddr,
-    arguments: &P,
-) -> (SocketAddr, std::result::Result<P::Reply, CallError>) {
-    let connect = || servers.connection(&cell.name, address, P::package());
+    request: &EncodedRequest,
+) -> (SocketAddr, std::result::Result<Bytes, CallError>) {
+    let connect = || servers.connection(&cell.name, address, request.package());
+    let limits = CallOptions::default();
     let asked = Instant::now();
     let changes = servers.reach().changes();
-    let mut answer = connect().call(arguments).await;
+    let mut answer = connect().call_encoded(request, limits).await;
     if let Err(error) = &answer
         && error.is_unreachable()
         && servers.reach().changes() != changes
     {
         // The answer went to an address that this machine no longer has.
-        answer = connect().call(arguments).await;
+        answer = connect().call_encoded(request, limits).await;
     }
     if let Err(error) = &answer
         && servers.renewed(&cell.name, error).await
     {
-        answer = connect().call(arguments).await;
+        answer = connect().call_encoded(request, limits).await;
     }
     if answer.is_ok() {
         servers.answered(address, asked.elapsed());

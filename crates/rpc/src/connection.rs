@@ -5,14 +5,16 @@
 //! error. A caller on that shard's thread enters the protocol directly; other callers use the
 //! shard's command queue.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use cellar_rx::Path as NetworkPath;
-use cellar_wire::package::Procedure;
+use cellar_wire::package::{Package, Procedure};
+use cellar_xdr::Decode;
 
 use crate::CallError;
 use crate::local::LocalConnection;
@@ -37,6 +39,59 @@ pub struct ConnectionOptions {
 pub struct CallOptions {
     /// Longest duration of the call, including the wait for a channel.
     pub timeout: Option<Duration>,
+}
+
+/// The encoded request of a call.
+///
+/// Code that routes or repeats calls takes it in place of typed arguments. The compiler then
+/// translates that code once, and not once for each procedure.
+#[derive(Clone)]
+pub struct EncodedRequest {
+    package: &'static Package,
+    name: &'static str,
+    bytes: Bytes,
+}
+
+impl EncodedRequest {
+    /// Encodes the arguments of a procedure.
+    #[must_use]
+    pub fn new<P: Procedure>(arguments: &P) -> Self {
+        Self {
+            package: P::package(),
+            name: P::NAME,
+            bytes: arguments.to_request(),
+        }
+    }
+
+    /// The package of the procedure.
+    #[must_use]
+    pub fn package(&self) -> &'static Package {
+        self.package
+    }
+
+    /// The name of the procedure, without the package's prefix.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Decodes the results of a procedure.
+    ///
+    /// # Errors
+    /// [`CallError::BadReply`] if they do not parse.
+    pub fn reply<P: Procedure>(results: &[u8]) -> Result<P::Reply, CallError> {
+        Ok(P::Reply::from_xdr(results)?)
+    }
+}
+
+impl fmt::Debug for EncodedRequest {
+    /// Without the arguments, which may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EncodedRequest")
+            .field("package", &self.package.name)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A connection to one service of one server. Cheap to clone; clones share all state.
@@ -93,7 +148,8 @@ impl Connection {
     /// # Errors
     /// [`CallError`]. Dropping the future aborts the call.
     pub async fn call<P: Procedure>(&self, arguments: &P) -> Result<P::Reply, CallError> {
-        self.call_with(arguments, CallOptions::default()).await
+        let request = EncodedRequest::new(arguments);
+        EncodedRequest::reply::<P>(&self.call_encoded(&request, CallOptions::default()).await?)
     }
 
     /// Like [`Self::call`], with its own limits.
@@ -105,9 +161,22 @@ impl Connection {
         arguments: &P,
         options: CallOptions,
     ) -> Result<P::Reply, CallError> {
-        let mut call = self.begin(arguments, options, true)?;
+        let request = EncodedRequest::new(arguments);
+        EncodedRequest::reply::<P>(&self.call_encoded(&request, options).await?)
+    }
+
+    /// Calls a procedure with an encoded request, and returns the encoded results.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn call_encoded(
+        &self,
+        request: &EncodedRequest,
+        options: CallOptions,
+    ) -> Result<Bytes, CallError> {
+        let mut call = self.begin(request, options, true)?;
         call.finish();
-        call.results().await
+        call.result_bytes().await
     }
 
     /// Starts a streaming call: sends the arguments and leaves the rest to the caller.
@@ -131,7 +200,7 @@ impl Connection {
         arguments: &P,
         options: CallOptions,
     ) -> Result<OutgoingCall, CallError> {
-        self.begin(arguments, options, false)
+        self.begin(&EncodedRequest::new(arguments), options, false)
     }
 
     /// Starts a call with a request given as bytes, opcode first; for tests and for requests that
@@ -141,7 +210,7 @@ impl Connection {
     /// [`CallError`].
     pub fn open_raw(
         &self,
-        package: &'static cellar_wire::package::Package,
+        package: &'static Package,
         request: Bytes,
         options: CallOptions,
     ) -> Result<OutgoingCall, CallError> {
@@ -151,17 +220,16 @@ impl Connection {
         }
     }
 
-    fn begin<P: Procedure>(
+    fn begin(
         &self,
-        arguments: &P,
+        request: &EncodedRequest,
         options: CallOptions,
         last: bool,
     ) -> Result<OutgoingCall, CallError> {
-        let mut request = BytesMut::new();
-        arguments.encode_request(&mut request);
+        let bytes = request.bytes.clone();
         match &self.0 {
-            Carrier::Rx(connection) => connection.start(request.freeze(), options, last),
-            Carrier::Local(connection) => connection.start(P::package(), request.freeze(), options),
+            Carrier::Rx(connection) => connection.start(bytes, options, last),
+            Carrier::Local(connection) => connection.start(request.package, bytes, options),
         }
     }
 }

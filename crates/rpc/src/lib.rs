@@ -41,7 +41,7 @@ pub use cellar_rx::{
     Caller, Path as NetworkPath, ROUND_TRIP_BOUNDS_MICROS, Security, ServerSecurity,
     Statistics as TransportStatistics,
 };
-pub use connection::{CallOptions, Connection, ConnectionOptions};
+pub use connection::{CallOptions, Connection, ConnectionOptions, EncodedRequest};
 pub use error::CallError;
 pub use incoming::{IncomingCall, Peer};
 pub use outgoing::OutgoingCall;

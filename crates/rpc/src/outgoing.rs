@@ -190,7 +190,12 @@ impl OutgoingCall {
     /// # Errors
     /// [`CallError::BadReply`] if the rest of the reply does not parse, or is longer than
     /// [`crate::limits::RESULT_BYTES_MAX`]; otherwise as [`Self::read_chunk`].
-    pub async fn results<T: Decode>(mut self) -> Result<T, CallError> {
+    pub async fn results<T: Decode>(self) -> Result<T, CallError> {
+        Ok(T::from_xdr(&self.result_bytes().await?)?)
+    }
+
+    /// Returns the rest of the reply. Errors as [`Self::results`].
+    pub(crate) async fn result_bytes(mut self) -> Result<Bytes, CallError> {
         let mut whole = self.read_chunk().await?.unwrap_or_default();
         while let Some(chunk) = self.read_chunk().await? {
             let len = whole.len() + chunk.len();
@@ -200,7 +205,7 @@ impl OutgoingCall {
             }
             whole = join(whole, &chunk);
         }
-        Ok(T::from_xdr(&whole)?)
+        Ok(whole)
     }
 
     /// Aborts the call with `code`.
