@@ -170,8 +170,9 @@ impl Reads {
             let status = self.statuses.status(user, vnode).await?;
             // Not earlier: a new version that this request finds out needs no notice. The notice
             // would make the kernel ignore the shorter length that the answer shows.
-            vnode.hold_contents();
-            self.lengthen_before_read(user, vnode).await;
+            if vnode.hold_contents() {
+                self.lengthen_before_read(user, vnode).await;
+            }
             if start == 0 && attempt == 0 {
                 self.fetch_neighbours(user, vnode, &status);
             }

@@ -105,11 +105,13 @@ impl Vnode {
         self.attributes()
     }
 
-    /// The kernel receives bytes or names of the vnode, and may hold them.
-    pub(crate) fn hold_contents(&self) {
+    /// The kernel receives bytes or names of the vnode, and may hold them. Returns whether the file
+    /// is longer than the kernel may know.
+    pub(crate) fn hold_contents(&self) -> bool {
         let mut state = self.state.lock();
         state.kernel.give_contents();
         state.kernel.asked();
+        state.kernel.is_longer()
     }
 }
 

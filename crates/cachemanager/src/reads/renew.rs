@@ -145,11 +145,15 @@ impl Reads {
         }
     }
 
-    /// Sends the length of a file that grew to the kernel before a read is answered (rule 4).
+    /// Sends the length of a file that grew to the kernel before a read is answered (rule 4). If the
+    /// notice waits for that read, it goes on after the answer.
     pub(super) async fn lengthen_before_read(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
-        if vnode.state.lock().kernel.is_longer() {
-            let _late = tokio::time::timeout(LENGTH_WAIT, self.lengthen(user, vnode)).await;
-        }
+        let Some(reads) = self.me() else {
+            return;
+        };
+        let (user, vnode) = (user.clone(), vnode.clone());
+        let sent = tokio::spawn(async move { reads.lengthen(&user, &vnode).await });
+        let _late = tokio::time::timeout(LENGTH_WAIT, sent).await;
     }
 
     /// Returns the last byte of a file; `None` if the file changed in between.

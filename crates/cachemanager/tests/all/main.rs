@@ -10,6 +10,7 @@ mod compare;
 mod direct;
 mod full_disk;
 mod gone;
+mod lengths;
 mod local_create;
 mod locks;
 mod metrics;
