@@ -145,8 +145,8 @@ impl Reads {
         }
     }
 
-    /// Sends the length of a file that grew to the kernel before a read is answered (rule 4). If the
-    /// notice waits for that read, it goes on after the answer.
+    /// Sends the length of a file that grew to the kernel before a read is answered (rule 4). A
+    /// notice that waits for that read goes on after the answer.
     pub(super) async fn lengthen_before_read(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
         let Some(reads) = self.me() else {
             return;
