@@ -9,7 +9,7 @@ use crate::common::devices::{
     Servers, TOP, comes_back, devices_are, devices_of, local, objects_of, objects_on, pieces,
     ready, repairs, seen_on, spoil,
 };
-use cellar_until::until_blocking;
+use cellar_until::{until_blocking, until_some_blocking};
 use serde_json::json;
 
 /// Letters that do not repeat.
@@ -127,29 +127,26 @@ fn a_device_is_emptied_and_taken_away_and_garbage_is_collected() {
 /// An object of a file that is being made on one of the devices `on`, with its device: the first
 /// that is not `known`.
 fn being_made(cell: &Cell, file: &str, on: &[u64], known: &mut HashSet<String>) -> (u64, String) {
-    let mut found = None;
-    until_blocking(&format!("an object of {file} is being made"), || {
-        for device in on {
+    until_some_blocking(&format!("an object of {file} is being made"), || {
+        on.iter().find_map(|device| {
             // A device that was just started may not answer yet.
-            for object in seen_on(cell, *device).unwrap_or_default() {
-                if object.starts_with(file) && known.insert(object.clone()) {
-                    found = Some((*device, object));
-                }
-            }
-        }
-        found.is_some()
-    });
-    found.expect("an object")
+            let seen = seen_on(cell, *device).unwrap_or_default().into_iter();
+            let mut seen = seen.filter(|object| object.starts_with(file));
+            let object = seen.find(|object| known.insert(object.clone()))?;
+            Some((*device, object))
+        })
+    })
 }
 
 /// A device dies for good. During the repair two devices are killed: one from which the object is
 /// computed, while it is read, then the one that receives the object.
 fn repairs_go_on(name: &str, layout: &str, length: usize) {
+    // A repair lasts longer than the commands that find it: 40 MiB take 20 s.
     let options = [
         "--repair-after",
         "1",
         "--repair-rate",
-        "8",
+        "2",
         "--collect-every",
         "0",
     ];
