@@ -125,28 +125,37 @@ fn a_device_is_emptied_and_taken_away_and_garbage_is_collected() {
 }
 
 /// An object of a file that is being made on one of the devices `on`, with its device: the first
-/// that is not `known`.
+/// that is not `known`. All devices are asked at the same time, so that the answer is early.
 fn being_made(cell: &Cell, file: &str, on: &[u64], known: &mut HashSet<String>) -> (u64, String) {
     until_some_blocking(&format!("an object of {file} is being made"), || {
-        on.iter().find_map(|device| {
+        let lists: Vec<(u64, Vec<String>)> = std::thread::scope(|scope| {
             // A device that was just started may not answer yet.
-            let seen = seen_on(cell, *device).unwrap_or_default().into_iter();
-            let mut seen = seen.filter(|object| object.starts_with(file));
-            let object = seen.find(|object| known.insert(object.clone()))?;
-            Some((*device, object))
+            let ask = |device: u64| (device, seen_on(cell, device).unwrap_or_default());
+            let asked = on.iter().map(|device| scope.spawn(move || ask(*device)));
+            let asked: Vec<_> = asked.collect();
+            let lists = asked.into_iter().map(|list| list.join());
+            lists.map(|list| list.expect("a list")).collect()
+        });
+        lists.into_iter().find_map(|(device, seen)| {
+            let mut seen = seen.into_iter();
+            let object = seen.find(|o| o.starts_with(file) && known.insert(o.clone()))?;
+            Some((device, object))
         })
     })
 }
 
 /// A device dies for good. During the repair two devices are killed: one from which the object is
 /// computed, while it is read, then the one that receives the object.
-fn repairs_go_on(name: &str, layout: &str, length: usize) {
-    // A repair lasts longer than the commands that find it: 40 MiB take 20 s.
+///
+/// The repair must last longer than the commands that find its object. `rate`, in MiB/s, delays
+/// each step of a computation. A copy is one call between two devices, which no rate delays: only
+/// its length makes it last.
+fn repairs_go_on(name: &str, layout: &str, length: usize, rate: &str) {
     let options = [
         "--repair-after",
         "1",
         "--repair-rate",
-        "2",
+        rate,
         "--collect-every",
         "0",
     ];
@@ -237,12 +246,13 @@ fn repairs_go_on(name: &str, layout: &str, length: usize) {
 
 #[test]
 fn repairs_of_copies_go_on_when_devices_that_take_part_are_killed() {
-    repairs_go_on("copies", "copies=2", 40 << 20);
+    repairs_go_on("copies", "copies=2", 160 << 20, "0");
 }
 
 #[test]
 fn repairs_of_a_code_go_on_when_devices_that_take_part_are_killed() {
-    repairs_go_on("parity", "ec=4+2,stripe-size=64K", 60 << 20);
+    // An object has 15 MiB.
+    repairs_go_on("parity", "ec=4+2,stripe-size=64K", 60 << 20, "1");
 }
 
 /// Without a command: objects that no file names are removed when their time has come, and not
