@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cellar_client::{Client, Node};
-use cellar_wire::afsosd::{Archive, ListCopies, Recall, Wipe};
+use cellar_wire::afsosd::{Archive, ListCopies, Recall, VerifyCopies, Wipe};
 use cellar_wire::object::ArchiveCopy;
 use cellar_wire::{AbortCode, Procedure};
 use serde::Serialize;
@@ -29,6 +29,9 @@ pub struct Copy {
     pub length: u64,
     /// When it was made, in seconds since 1970.
     pub made: u64,
+    /// When its bytes were last read back and compared, in seconds since 1970; `None`: not since it
+    /// was made.
+    pub verified: Option<u64>,
     /// The object on the device, as `osd examine` takes it.
     pub object: String,
     /// BLAKE3 of the bytes, in hexadecimal digits.
@@ -94,6 +97,7 @@ impl<'a> Archives<'a> {
             data_version: copy.data_version,
             length: copy.length,
             made: copy.made,
+            verified: Some(copy.verified).filter(|time| *time > 0),
             object: copy.object(node.fid.vnode, node.fid.uniquifier).to_string(),
             blake3: digits(&copy.blake3),
             md5: digits(&copy.md5),
@@ -134,6 +138,33 @@ impl<'a> Archives<'a> {
             }
             _ => error,
         })
+    }
+
+    /// Reads the copies of a file in an archive back, and compares them. Returns the number of good
+    /// copies. For superusers.
+    ///
+    /// # Errors
+    /// A copy is bad, and is marked so. The archive does not deliver a copy; nothing is known then.
+    pub async fn verify(&self, node: &Node, path: &str, archive: &Device) -> Result<u32> {
+        let asked = VerifyCopies {
+            fid: node.fid,
+            osd: archive.id,
+        };
+        let name = &archive.name;
+        let verified = self.call(node, path, &asked).await;
+        let verified = verified.map_err(|error| match error.code() {
+            Some(code @ (AbortCode::EIO | AbortCode::VBUSY)) => Error::Usage(format!(
+                "{path}: archive {name} does not deliver its copy ({code}); 'cellar osd list' shows which archives are up"
+            )),
+            _ => error,
+        })?;
+        match verified.bad {
+            0 => Ok(verified.good),
+            bad => Err(Error::Usage(format!(
+                "{path}: {bad} bad {} in archive {name}; 'cellar hsm archive' makes a new one while the file is online",
+                if bad == 1 { "copy" } else { "copies" }
+            ))),
+        }
     }
 
     /// Takes a file off its online devices, if `copies` archives confirm their copies. Returns

@@ -173,6 +173,15 @@ pub struct DeviceCount {
     pub wipeable: Tally,
     /// Files that are to be copied to it. A census lists up to 4096.
     pub copies_due: u32,
+    /// Copies that it has, without the bad ones.
+    pub archived: Tally,
+    /// Copies that are known to be bad.
+    pub bad: Tally,
+    /// Copies that were not compared for longer than the interval of verification.
+    pub unverified: Tally,
+    /// The earliest time at which one of the copies was last compared, in seconds since 1970; `None`:
+    /// there are no copies.
+    pub oldest_comparison: Option<u64>,
 }
 
 /// The last census of a file server.
@@ -359,6 +368,10 @@ impl<'a> Jobs<'a> {
                 online: count.online.into(),
                 wipeable: count.wipeable.into(),
                 copies_due: count.copies,
+                archived: count.archived.into(),
+                bad: count.bad.into(),
+                unverified: count.unverified.into(),
+                oldest_comparison: Some(count.oldest).filter(|time| *time > 0),
             }
         };
         Ok(ServerCensus {

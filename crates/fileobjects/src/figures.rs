@@ -27,6 +27,8 @@ pub struct ObjectFigures {
     pub copies_failed: u64,
     /// Copies that were found to be bad.
     pub copies_bad: u64,
+    /// Copies that were read back and had the recorded bytes.
+    pub copies_verified: u64,
     /// Files that were wiped.
     pub wiped: u64,
     /// Files that were recalled.
@@ -56,6 +58,8 @@ pub(crate) struct Counters {
     pub(crate) copies_made: AtomicU64,
     pub(crate) copies_failed: AtomicU64,
     pub(crate) copies_bad: AtomicU64,
+    /// Copies that were read back and had the recorded bytes.
+    pub(crate) copies_verified: AtomicU64,
     /// Files that were wiped.
     pub(crate) wiped: AtomicU64,
     /// Files that were recalled, and recalls that failed.
@@ -80,6 +84,7 @@ impl Counters {
             copies_made: load(&self.copies_made),
             copies_failed: load(&self.copies_failed),
             copies_bad: load(&self.copies_bad),
+            copies_verified: load(&self.copies_verified),
             wiped: load(&self.wiped),
             recalled: load(&self.recalled),
             recalls_failed: load(&self.recalls_failed),

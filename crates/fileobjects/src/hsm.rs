@@ -18,7 +18,9 @@
 //!    A device gets further wipe jobs in the same way. So no file is in two jobs of one kind.
 //! 4. **Old files first.** Copies begin with the file whose last change is oldest. Wiping begins
 //!    with the largest product of age and size.
-//! 5. **An archive that is down delays its own jobs only.** The engine pauses its queue, longer
+//! 5. **Copies are read back for ever.** Verification takes the copies that were not compared for the
+//!    longest time. Their records say when that was, so a restart forgets nothing.
+//! 6. **An archive that is down delays its own jobs only.** The engine pauses its queue, longer
 //!    each time.
 
 mod census;
@@ -34,8 +36,8 @@ use cellar_celldb::CellDb;
 use cellar_jobs::Engine;
 use parking_lot::Mutex;
 
-pub use census::{Candidate, Census, DeviceCensus, Tally};
-pub use kinds::{COPY, RECALL, WIPE};
+pub use census::{ArchiveCensus, Candidate, Census, DeviceCensus, Tally};
+pub use kinds::{COPY, RECALL, VERIFY, WIPE};
 pub(crate) use kinds::{recall_of, resource_of};
 pub(crate) use last_uses::LastUses;
 
@@ -48,6 +50,10 @@ pub struct HsmConfig {
     pub interval: Duration,
     /// Bytes per second that copies read, all together; 0: no limit.
     pub copy_rate: u64,
+    /// Time after which a copy is read back and compared again. Zero: never.
+    pub verify_interval: Duration,
+    /// Bytes per second that verification reads from archives, all together; 0: no limit.
+    pub verify_rate: u64,
 }
 
 impl std::fmt::Debug for HsmConfig {

@@ -11,7 +11,7 @@
 //! | storing for them | [`Objects::write`], then [`Stored::commit`] |
 //! | clients that read and write directly | [`Objects::grant`], [`Objects::lend`], [`Objects::begin_direct`] |
 //! | old versions of a changed or removed file | [`Objects::forget`] |
-//! | copies in archives | [`Objects::archive`], [`Objects::wipe`], [`Objects::recall`] |
+//! | copies in archives | [`Objects::archive`], [`Objects::wipe`], [`Objects::recall`], [`Objects::verify`] |
 //! | layouts and copies that leave or arrive with a volume | [`Lender`], [`Borrower`] |
 //! | bytes for receivers that cannot read the objects or archives | [`ElsewhereBytes`] |
 //! | copies and wipes by policies, jobs | [`Objects::start_hsm`], [`Objects::jobs`] |
@@ -72,7 +72,7 @@ mod store;
 mod store_locks;
 mod whole_file;
 
-pub use archive::{ArchivedBytes, InArchives};
+pub use archive::{ArchivedBytes, InArchives, Verified};
 pub use cell::{BoxFuture, CellServer, CellServers, Family, FamilySite, Upkeep};
 pub use direct::{BegunStore, DirectRequest};
 pub use elsewhere::{Elsewhere, ElsewhereBytes};
@@ -80,7 +80,9 @@ pub use failure::Failure;
 pub use fetch::Fetching;
 pub use figures::ObjectFigures;
 pub use grants::{Grant, Grantee};
-pub use hsm::{COPY, Candidate, Census, DeviceCensus, HsmConfig, RECALL, Tally, WIPE};
+pub use hsm::{
+    ArchiveCensus, COPY, Candidate, Census, DeviceCensus, HsmConfig, RECALL, Tally, VERIFY, WIPE,
+};
 pub use lending::{Borrower, Lender};
 pub use limits::{OBJECT_MOVE_MAX, OBJECT_REPLAY_MAX};
 pub use open_reads::ReadGuard;

@@ -140,6 +140,10 @@ package! {
     /// Lists the files that the last census found to be copied to the archive `osd`, or to be wiped
     /// from the device `osd`. The files that come first are the next. For superusers.
     24 ListCandidates { osd: u32, limit: u32 } -> ListCandidatesReply { files: List<ArchiveCandidate, 4096> };
+    /// Reads the copies of a file in the archive `osd` back, also those of older bytes, and compares
+    /// them. Copies that have other bytes are marked bad; known bad copies are not read. For
+    /// superusers.
+    25 VerifyCopies { fid: Fid, osd: u32 } -> VerifyCopiesReply { good: u32, bad: u32, bytes: u64 };
 }
 
 /// Jobs of one `ListJobs`, at most.
@@ -219,7 +223,7 @@ xdr_struct! {
         pub bytes: u64,
     }
 
-    /// The candidates for an archive, or the files on a device.
+    /// An archive with its copies, or a device with its files.
     #[derive(Copy, Default)]
     pub struct DeviceTally {
         /// The archive or device.
@@ -230,6 +234,15 @@ xdr_struct! {
         pub wipeable: FileTally,
         /// Files that are to be copied to it, at most 4096.
         pub copies: u32,
+        /// Copies that it has, without the bad ones.
+        pub archived: FileTally,
+        /// Copies that are known to be bad.
+        pub bad: FileTally,
+        /// Copies that were not compared for longer than the interval of verification.
+        pub unverified: FileTally,
+        /// The earliest time at which one of the copies was last compared, in seconds since 1970; 0:
+        /// there are no copies.
+        pub oldest: u64,
     }
 
     /// A census of the files of a server in objects and in archives.

@@ -86,6 +86,22 @@ enum FileCommand {
         #[command(flatten)]
         files: FileOptions,
     },
+    /// Read copies of files back from archives, and compare them with the recorded sums.
+    #[command(
+        after_help = "File servers do this by themselves, slowly ('cellar up --verify-every', '--verify-rate'). A bad copy is
+not used any more.
+
+Examples:
+  cellar hsm verify /afs/demo.cell/data/run7.h5
+  cellar hsm verify -r --in tape1 /afs/demo.cell/data"
+    )]
+    Verify {
+        /// The archives, by name or number. Default: every archive of the cell.
+        #[arg(long = "in", value_name = "ARCHIVE,...", value_delimiter = ',')]
+        archives: Vec<String>,
+        #[command(flatten)]
+        files: FileOptions,
+    },
     /// Bring wiped files back to the online devices, before a program opens them.
     #[command(after_help = "Example:
   cellar hsm prefetch -r /afs/demo.cell/data/run7")]
@@ -101,6 +117,7 @@ enum FileCommand {
   good   the archive has the present bytes
   bad    the archive lost the copy, or has other bytes; it is not used
   older  the bytes that the file had before its last change
+'Compared' is the time when the bytes in the archive were last compared.
 
 Example:
   cellar hsm copies /afs/demo.cell/data/run7.h5")]
@@ -133,6 +150,7 @@ impl FileCommand {
     fn files(&mut self) -> &mut FileOptions {
         match self {
             Self::Archive { files, .. }
+            | Self::Verify { files, .. }
             | Self::Wipe { files, .. }
             | Self::Prefetch { files, .. }
             | Self::Copies { files } => files,
@@ -196,6 +214,7 @@ struct Totals {
 /// The work of a command on each file.
 enum Work {
     Archive(Vec<Device>),
+    Verify(Vec<Device>),
     Wipe { copies: u32, dry_run: bool },
     Prefetch(Duration),
     Copies,
@@ -206,6 +225,7 @@ impl Work {
     fn words(&self) -> (&'static str, &'static str) {
         match self {
             Self::Archive(_) => ("cellar hsm archive", "copied"),
+            Self::Verify(_) => ("cellar hsm verify", "verified"),
             Self::Wipe { dry_run: true, .. } => ("cellar hsm wipe", "could be wiped"),
             Self::Wipe { .. } => ("cellar hsm wipe", "wiped"),
             Self::Prefetch(_) => ("cellar hsm prefetch", "recalled"),
@@ -227,7 +247,9 @@ pub(crate) async fn run(options: Options) -> Outcome {
         Command::Candidates(options) => return status::candidates(&options).await,
     };
     let who = match &command {
-        FileCommand::Archive { .. } | FileCommand::Wipe { .. } => As::AdministratorIfPossible,
+        FileCommand::Archive { .. } | FileCommand::Verify { .. } | FileCommand::Wipe { .. } => {
+            As::AdministratorIfPossible
+        }
         FileCommand::Prefetch { .. } | FileCommand::Copies { .. } => As::Anybody,
     };
     let files = command.files();
@@ -241,7 +263,14 @@ async fn run_in(session: &Session, mut command: FileCommand) -> Outcome {
     super::glob::expand(&session.client, &mut command.files().paths, true).await?;
     let devices = Osds::new(&session.client, &session.cell).list().await?;
     let (work, files) = match command {
-        FileCommand::Archive { to, files } => (Work::Archive(chosen(&devices, &to)?), files),
+        FileCommand::Archive { to, files } => (
+            Work::Archive(chosen(&devices, "--to", &to, takes_copies)?),
+            files,
+        ),
+        FileCommand::Verify { archives, files } => (
+            Work::Verify(chosen(&devices, "--in", &archives, |_| true)?),
+            files,
+        ),
         FileCommand::Wipe {
             copies,
             dry_run,
@@ -261,14 +290,25 @@ async fn run_in(session: &Session, mut command: FileCommand) -> Outcome {
     run.all(&files).await
 }
 
-/// The archives with these names or numbers; all if there are none.
-fn chosen(devices: &[Device], names: &[String]) -> Outcome<Vec<Device>> {
+/// Whether an archive takes new copies.
+fn takes_copies(archive: &Device) -> bool {
+    !archive.draining
+}
+
+/// The archives with these names or numbers, which `option` gave; without names, all that are
+/// `usual`.
+fn chosen(
+    devices: &[Device],
+    option: &str,
+    names: &[String],
+    usual: fn(&Device) -> bool,
+) -> Outcome<Vec<Device>> {
     let all = || {
         let archives = devices.iter().filter(|device| device.archival);
         archives.filter(|device| !device.obsolete)
     };
     if names.is_empty() {
-        let all: Vec<Device> = all().filter(|device| !device.draining).cloned().collect();
+        let all: Vec<Device> = all().filter(|device| usual(device)).cloned().collect();
         return match all.is_empty() {
             true => Err(Failure::new(
                 "the cell has no archive: 'cellar osd create NAME -archival' makes one",
@@ -281,7 +321,7 @@ fn chosen(devices: &[Device], names: &[String]) -> Outcome<Vec<Device>> {
         let found = archives.find(|device| device.name == *name || device.id.to_string() == *name);
         found
             .cloned()
-            .ok_or_else(|| Failure::usage(format!("--to: the cell has no archive '{name}'")))
+            .ok_or_else(|| Failure::usage(format!("{option}: the cell has no archive '{name}'")))
     };
     names.iter().map(find).collect()
 }
@@ -489,6 +529,21 @@ impl Run<'_> {
                 }
                 Ok(made)
             }
+            Work::Verify(archives) => {
+                let known = |archive: &&Device| {
+                    let copies = before.copies.iter();
+                    let mut good = copies.filter(|copy| copy.state != "bad");
+                    good.any(|copy| copy.osd == archive.id)
+                };
+                let mut good = 0;
+                for archive in archives.iter().filter(known) {
+                    match self.archives.verify(node, path, archive).await {
+                        Ok(copies) => good += copies,
+                        Err(error) => errors.push(error.to_string()),
+                    }
+                }
+                Ok(good > 0)
+            }
             Work::Wipe {
                 copies,
                 dry_run: true,
@@ -531,7 +586,7 @@ fn text(file: &Copies) -> String {
         ("State", Side::Left),
         ("Version", Side::Right),
         ("Length", Side::Right),
-        ("Made", Side::Left),
+        ("Compared", Side::Left),
         ("BLAKE3", Side::Left),
     ]);
     for copy in &file.copies {
@@ -544,7 +599,7 @@ fn text(file: &Copies) -> String {
             copy.state.to_owned(),
             copy.data_version.to_string(),
             short_size(copy.length),
-            cellar_admin::date::to_the_minute(copy.made),
+            cellar_admin::date::to_the_minute(copy.verified.unwrap_or(copy.made)),
             copy.blake3.chars().take(DIGITS).collect(),
         ]);
     }

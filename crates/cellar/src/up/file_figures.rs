@@ -142,6 +142,8 @@ static ROWS: &[Row] = rows! {
         "Copies of files that were made in archives", |all| all.objects.copies_made;
     "files_in_objects" "copies_failed": Counter "cellar_archive_copies_failed"
         "Copies that could not be made in an archive", |all| all.objects.copies_failed;
+    "files_in_objects" "copies_verified": Counter "cellar_archive_copies_verified"
+        "Copies in archives that were read back and had the recorded bytes", |all| all.objects.copies_verified;
     "files_in_objects" "copies_bad": Counter "cellar_archive_copies_bad"
         "Copies in archives that were found to be bad", |all| all.objects.copies_bad;
     "files_in_objects" "wiped": Counter "cellar_archive_wiped_files"

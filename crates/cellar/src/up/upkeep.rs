@@ -39,6 +39,14 @@ pub(crate) struct FileServerUpkeep {
     /// unlimited.
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     archive_rate: u32,
+    /// Time after which this file server reads a copy in an archive back and compares it again; 0:
+    /// only 'cellar hsm verify' does it.
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = quantities::time_option)]
+    verify_every: Duration,
+    /// Largest rate at which this file server reads copies back by itself, in MiB a second; 0:
+    /// unlimited.
+    #[arg(long, value_name = "MIB", default_value_t = 8)]
+    verify_rate: u32,
 }
 
 impl FileServerUpkeep {
@@ -52,6 +60,8 @@ impl FileServerUpkeep {
             jobs: Arc::new(jobs),
             interval: self.archive_every,
             copy_rate: mib(self.archive_rate),
+            verify_interval: self.verify_every,
+            verify_rate: mib(self.verify_rate),
         })
     }
 

@@ -97,7 +97,8 @@ fn a_wiped_file_is_recalled_when_it_is_read() {
             "object",
             "osd",
             "osd_name",
-            "state"
+            "state",
+            "verified"
         ]
     );
     assert_eq!(
@@ -119,6 +120,11 @@ fn a_wiped_file_is_recalled_when_it_is_read() {
         table.lines().skip(1).all(|line| line.len() <= 80),
         "{table}"
     );
+    // The bytes are read back.
+    assert_eq!(copy["verified"], json!(null));
+    let verified = cell.json(&format!("hsm verify --json --in {archive} {path}"));
+    assert_eq!(verified["done"], json!(1), "{verified}");
+    assert!(verified["files"][0]["copies"][0]["verified"].is_u64());
     // Again: there is nothing to do.
     let again = cell.json(&format!("hsm archive --json {path}"));
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cellar_archive::{Hasher, Receipt};
+use cellar_archive::Receipt;
 use cellar_rpc::{CallError, Connection, blocking};
 use cellar_volume::{ArchiveState, Referenced, VnodeStatus, Volume};
 use cellar_wire::AbortCode;
@@ -19,7 +19,7 @@ use super::super::figures::Counters;
 use super::super::prune::remove;
 use super::super::storage::Storage;
 use super::super::whole_file::{InObjects, ObjectBytes};
-use super::sums;
+use super::sums::{self, Sums};
 
 /// A file that is to be copied.
 struct Present {
@@ -128,11 +128,11 @@ impl Objects {
         };
         let failed = |cause: CallError| Failure::Devices(cause.code());
         let mut call = connection.open(&arguments).await.map_err(failed)?;
-        let (mut hasher, mut left) = (Hasher::default(), length);
+        let (mut sums, mut left) = (Sums::default(), length);
         while left > 0 {
             let piece = bytes.next().await.map_err(Failure::Devices)?;
             left = left.saturating_sub(piece.len() as u64);
-            hasher = sums::add(hasher, piece.clone()).await;
+            sums.add(piece.clone()).await;
             match call.write(piece).await {
                 // The archive has already answered; its answer has the reason.
                 Err(CallError::AnsweredEarly) => break,
@@ -141,7 +141,7 @@ impl Objects {
         }
         call.finish();
         call.results::<WriteReply>().await.map_err(failed)?;
-        let summed = hasher.finish();
+        let summed = sums.finish().await;
         let arguments = Checksum {
             capability,
             object,

@@ -13,20 +13,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cellar_archive::Hasher;
 use cellar_rpc::{OutgoingCall, blocking};
 use cellar_wire::AbortCode;
 use cellar_wire::ids::Fid;
 use cellar_wire::object::{ArchiveCopies, ArchiveCopy, Contents};
-use cellar_wire::osd::{Read, ReadReply};
 use tracing::warn;
 
 use super::super::Objects;
 use super::super::failure::Failure;
 use super::super::figures::Counters;
-use super::copying::connection;
-use super::recall::{NotRecalled, PIECE_BYTES, of_copy};
-use super::sums;
+use super::copy_reader::{self, NotRead, PIECE_BYTES, of_copy};
+use super::sums::Sums;
 
 /// Bytes that are held back until the file was compared. Shorter files are compared before any byte
 /// is handed out.
@@ -52,7 +49,7 @@ pub struct ArchivedBytes {
     copies: Vec<ArchiveCopy>,
     /// The call that reads the best copy, and the place at which it began.
     reading: Option<(OutgoingCall, u64)>,
-    hasher: Hasher,
+    sums: Sums,
     /// The number of bytes that were read.
     position: u64,
     /// The read bytes that were not handed out, and their number.
@@ -84,7 +81,7 @@ impl ArchivedBytes {
             file,
             copies,
             reading: None,
-            hasher: Hasher::default(),
+            sums: Sums::default(),
             position: 0,
             held: VecDeque::new(),
             held_bytes: 0,
@@ -115,13 +112,18 @@ impl ArchivedBytes {
     }
 
     /// Reads some bytes of the best copy, or compares it at its end.
-    async fn advance(&mut self) -> Result<(), NotRecalled> {
+    async fn advance(&mut self) -> Result<(), NotRead> {
         let Some(copy) = self.copies.last().copied() else {
-            return Err(NotRecalled::Failed(Failure::NoGoodCopy));
+            return Err(NotRead::Failed(Failure::NoGoodCopy));
         };
         let (mut call, from) = match self.reading.take() {
             Some(reading) => reading,
-            None => (self.open(&copy).await?, self.position),
+            None => {
+                let InArchives { fid, length, .. } = self.file;
+                let storage = self.objects.needed()?;
+                let open = copy_reader::open(storage, fid, &copy, length, self.position);
+                (open.await?, self.position)
+            }
         };
         let left = self.file.length - self.position;
         if left > 0 {
@@ -129,65 +131,37 @@ impl ArchivedBytes {
             let piece = piece.map_err(|cause| of_copy(cause.code()))?;
             self.position += piece.len() as u64;
             self.held_bytes += piece.len() as u64;
-            self.hasher = sums::add(std::mem::take(&mut self.hasher), piece.clone()).await;
+            self.sums.add(piece.clone()).await;
             self.held.push_back(piece);
             self.reading = Some((call, from));
             return Ok(());
         }
-        let ended = call.results::<ReadReply>().await;
-        ended.map_err(|cause| of_copy(cause.code()))?;
-        let whole = std::mem::take(&mut self.hasher).finish();
-        if sums::blake3(&whole) == copy.blake3 {
-            self.is_compared = true;
-            return Ok(());
-        }
-        match from {
-            0 => Err(NotRecalled::WrongBytes(
-                "its BLAKE3 is not the recorded one",
-            )),
+        copy_reader::ended(call).await?;
+        let sums = std::mem::take(&mut self.sums);
+        match copy_reader::compare(sums, &copy).await {
             // The first part came from another copy.
-            _ => Err(NotRecalled::Failed(Failure::NoGoodCopy)),
-        }
-    }
-
-    async fn open(&self, copy: &ArchiveCopy) -> Result<OutgoingCall, NotRecalled> {
-        let InArchives { fid, length, .. } = self.file;
-        let storage = self.objects.needed()?;
-        let connection = connection(storage, copy.osd)?;
-        let left = length - self.position;
-        let asked = Read {
-            capability: storage.capability(copy.osd),
-            object: copy.object(fid.vnode, fid.uniquifier),
-            version: copy.version,
-            position: self.position,
-            length: left,
-        };
-        let opened = connection.open(&asked).await;
-        let mut call = opened.map_err(|cause| of_copy(cause.code()))?;
-        call.finish();
-        let coming: u64 = call.read().await.map_err(|cause| of_copy(cause.code()))?;
-        match (coming, copy.length) == (left, length) {
-            true => Ok(call),
-            false => Err(NotRecalled::WrongBytes(
-                "its length is not that of the file",
-            )),
+            Err(NotRead::WrongBytes(_)) if from > 0 => Err(NotRead::Failed(Failure::NoGoodCopy)),
+            ended => {
+                self.is_compared = ended.is_ok();
+                ended
+            }
         }
     }
 
     /// Gives up the best copy. An error ends the stream.
-    async fn turn_to_next_copy(&mut self, cause: NotRecalled) -> Result<(), AbortCode> {
+    async fn turn_to_next_copy(&mut self, cause: NotRead) -> Result<(), AbortCode> {
         let fid = self.file.fid;
         let copy = self.copies.pop();
         let osd = copy.map_or(0, |copy| copy.osd);
         let code = match cause {
-            NotRecalled::WrongBytes(reason) => {
+            NotRead::WrongBytes(reason) => {
                 warn!(%fid, osd, reason, "a copy in an archive is bad and is not used any more");
                 if let Some(copy) = copy {
                     self.mark(copy).await;
                 }
                 AbortCode::EIO
             }
-            NotRecalled::Failed(failure) => {
+            NotRead::Failed(failure) => {
                 warn!(%fid, osd, %failure, "an archive did not deliver a copy for a dump");
                 match failure {
                     Failure::Devices(code) => code,
@@ -204,7 +178,7 @@ impl ArchivedBytes {
             return Err(code);
         }
         if !handed_out {
-            self.hasher = Hasher::default();
+            self.sums = Sums::default();
             self.held.clear();
             (self.position, self.held_bytes) = (0, 0);
         }

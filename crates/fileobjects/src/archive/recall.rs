@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cellar_archive::Hasher;
 use cellar_jobs::{Ended, Engine, NewJob};
 use cellar_objects::{WriteOptions, Writer};
 use cellar_rpc::blocking;
@@ -11,7 +10,7 @@ use cellar_volume::{ArchiveState, VnodeStatus, Volume};
 use cellar_wire::AbortCode;
 use cellar_wire::ids::{Fid, ViceId, VnodeId};
 use cellar_wire::object::{ArchiveCopy, Contents, Layout};
-use cellar_wire::osd::{REMOVE_HARD, Read, ReadReply};
+use cellar_wire::osd::REMOVE_HARD;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
@@ -27,11 +26,8 @@ use super::super::liveness;
 use super::super::policies::ObjectSpec;
 use super::super::prune::remove;
 use super::super::storage::Storage;
-use super::copying::{connection, upper_serial};
-use super::sums;
-
-/// The most bytes that are read from an archive at a time.
-pub(super) const PIECE_BYTES: u64 = 1 << 20;
+use super::copy_reader::{self, NotRead};
+use super::copying::upper_serial;
 
 /// The recalls that are queued or in progress. All versions of a file with the same bytes share
 /// one.
@@ -51,26 +47,6 @@ impl Recalls {
     /// The number of recalls that are queued or in progress.
     pub(crate) fn count(&self) -> usize {
         self.running.lock().len()
-    }
-}
-
-/// The reason why a copy was not recalled.
-pub(super) enum NotRecalled {
-    /// The copy has other bytes than recorded.
-    WrongBytes(&'static str),
-    /// The archive, or a device, failed. Another attempt may succeed.
-    Failed(Failure),
-}
-
-impl From<Failure> for NotRecalled {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-impl From<cellar_objects::Error> for NotRecalled {
-    fn from(error: cellar_objects::Error) -> Self {
-        Self::Failed(Failure::Devices(error.code()))
     }
 }
 
@@ -247,13 +223,13 @@ impl Objects {
                     info!(%fid, osd = copy.osd, length = status.length, "a file was recalled");
                     return Ok(());
                 }
-                Err(NotRecalled::WrongBytes(reason)) => {
+                Err(NotRead::WrongBytes(reason)) => {
                     let name = self.device_name(copy.osd);
                     warn!(%fid, osd = copy.osd, name, reason,
                         "a copy in an archive is bad and is not used any more");
                     self.mark_bad(volume, fid, copy).await?;
                 }
-                Err(NotRecalled::Failed(failure)) => {
+                Err(NotRead::Failed(failure)) => {
                     let name = self.device_name(copy.osd);
                     warn!(%fid, osd = copy.osd, name, %failure, "an archive did not deliver a copy");
                     last = failure;
@@ -280,7 +256,7 @@ impl Objects {
         status: &VnodeStatus,
         wiped: &Layout,
         copy: &ArchiveCopy,
-    ) -> Result<(), NotRecalled> {
+    ) -> Result<(), NotRead> {
         let fid = status.fid;
         let storage = self.needed()?;
         let next = place(self, status, wiped).await?;
@@ -325,24 +301,48 @@ impl Objects {
         }
     }
 
-    /// Records that a copy is bad. It stays in the record, so that an administrator sees it.
+    /// Records that a copy is bad. It stays in the record, so that an administrator sees it. Returns
+    /// `false` if no record has it any more.
     pub(super) async fn mark_bad(
         &self,
         volume: &Arc<Volume>,
         fid: Fid,
         bad: ArchiveCopy,
-    ) -> Result<(), Failure> {
-        Counters::count(&self.counters.copies_bad);
+    ) -> Result<bool, Failure> {
+        let marked = self
+            .edit_copy(volume, fid, bad, |copy| copy.bad = true)
+            .await?;
+        if marked {
+            Counters::count(&self.counters.copies_bad);
+        }
+        Ok(marked)
+    }
+
+    /// Changes the record of a copy. Returns `false` if no record has it any more, or if nothing
+    /// changed.
+    pub(super) async fn edit_copy(
+        &self,
+        volume: &Arc<Volume>,
+        fid: Fid,
+        which: ArchiveCopy,
+        mut edit: impl FnMut(&mut ArchiveCopy) + Send + 'static,
+    ) -> Result<bool, Failure> {
         let volume = volume.clone();
-        let marked = blocking(move || {
+        let changed = blocking(move || {
             volume.edit_archive_copies(fid.vnode, fid.uniquifier, |copy| {
-                copy.bad |= (copy.osd, copy.serial) == (bad.osd, bad.serial);
+                if (copy.osd, copy.serial) == (which.osd, which.serial) {
+                    edit(copy);
+                }
                 true
             })
         });
-        match marked.await {
-            Err(cellar_volume::Error::Busy(_)) => Ok(()),
-            marked => Ok(marked?.durable.await?),
+        match changed.await {
+            Err(cellar_volume::Error::Busy(_)) => Ok(false),
+            changed => {
+                let changed = changed?;
+                changed.durable.await?;
+                Ok(changed.outcome > 0)
+            }
         }
     }
 }
@@ -395,55 +395,16 @@ async fn fill(
     status: &VnodeStatus,
     next: Layout,
     copy: &ArchiveCopy,
-) -> Result<Layout, NotRecalled> {
+) -> Result<Layout, NotRead> {
     let fid = status.fid;
     let options = WriteOptions {
         patience: OBJECT_PATIENCE * 4,
         ..WriteOptions::default()
     };
     let mut writer = Writer::new(storage.devices.clone(), storage.set(fid, next), 0, options)?;
-    let connection = connection(storage, copy.osd)?;
-    let asked = Read {
-        capability: storage.capability(copy.osd),
-        object: copy.object(fid.vnode, fid.uniquifier),
-        version: copy.version,
-        position: 0,
-        length: copy.length,
-    };
-    let opened = connection.open(&asked).await;
-    let mut call = opened.map_err(|cause| of_copy(cause.code()))?;
-    call.finish();
-    let coming: u64 = call.read().await.map_err(|cause| of_copy(cause.code()))?;
-    if (coming, copy.length) != (status.length, status.length) {
-        return Err(NotRecalled::WrongBytes(
-            "its length is not that of the file",
-        ));
-    }
-    writer.begin(0, coming).await?;
-    let (mut hasher, mut left) = (Hasher::default(), coming);
-    while left > 0 {
-        let piece = call.read_some(left.min(PIECE_BYTES)).await;
-        let piece = piece.map_err(|cause| of_copy(cause.code()))?;
-        left -= piece.len() as u64;
-        hasher = sums::add(hasher, piece.clone()).await;
-        writer.push(piece).await?;
-    }
-    let ended = call.results::<ReadReply>().await;
-    ended.map_err(|cause| of_copy(cause.code()))?;
-    if sums::blake3(&hasher.finish()) != copy.blake3 {
-        return Err(NotRecalled::WrongBytes(
-            "its BLAKE3 is not the recorded one",
-        ));
-    }
+    let call = copy_reader::open(storage, fid, copy, status.length, 0).await?;
+    writer.begin(0, status.length).await?;
+    let to_objects = async |piece| Ok(writer.push(piece).await?);
+    copy_reader::read_compared(call, copy, to_objects).await?;
     Ok(writer.finish().await?.layout)
-}
-
-/// The meaning of an archive's refusal to deliver a copy. A missing object and other bytes are a
-/// bad copy; all else may be over soon.
-pub(super) fn of_copy(code: AbortCode) -> NotRecalled {
-    match code {
-        AbortCode::ENOENT => NotRecalled::WrongBytes("the archive does not have it"),
-        AbortCode::EBADMSG => NotRecalled::WrongBytes("the archive found other bytes"),
-        code => NotRecalled::Failed(Failure::Devices(code)),
-    }
 }

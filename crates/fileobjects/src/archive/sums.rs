@@ -1,16 +1,62 @@
 //! Sums of the bytes of a copy, off the shard's thread.
 
+use std::pin::Pin;
+
 use bytes::Bytes;
 use cellar_archive::{Hasher, Receipt};
-use cellar_rpc::blocking;
+use cellar_rpc::begin_blocking;
+use parking_lot::Mutex;
 
-/// Adds bytes. Runs on a thread of the pool, because a megabyte takes milliseconds.
-pub(super) async fn add(mut hasher: Hasher, bytes: Bytes) -> Hasher {
-    blocking(move || {
-        hasher.update(&bytes);
-        hasher
-    })
-    .await
+/// Bytes that are hashed at a time.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Sums of a stream of pieces. Pieces arrive in the size of packets; a batch of them is hashed on a
+/// thread of the pool, while the next batch arrives.
+#[derive(Default)]
+pub(super) struct Sums {
+    hasher: Hasher,
+    /// The batch that is being hashed. It returns the hasher. The mutex only makes it `Sync`.
+    running: Option<Mutex<Pin<Box<dyn Future<Output = Hasher> + Send>>>>,
+    batch: Vec<Bytes>,
+    batch_bytes: usize,
+}
+
+impl Sums {
+    /// Adds bytes. Waits if the batch before the last one is not hashed yet.
+    pub(super) async fn add(&mut self, piece: Bytes) {
+        self.batch_bytes += piece.len();
+        self.batch.push(piece);
+        if self.batch_bytes >= BATCH_BYTES {
+            self.hash_batch().await;
+        }
+    }
+
+    /// The sums of all bytes.
+    pub(super) async fn finish(mut self) -> Receipt {
+        self.hash_batch().await;
+        self.idle_hasher().await.finish()
+    }
+
+    async fn hash_batch(&mut self) {
+        let mut hasher = self.idle_hasher().await;
+        let batch = std::mem::take(&mut self.batch);
+        self.batch_bytes = 0;
+        let running = begin_blocking(move || {
+            for piece in &batch {
+                hasher.update(piece);
+            }
+            hasher
+        });
+        self.running = Some(Mutex::new(Box::pin(running)));
+    }
+
+    /// The hasher of all batches so far.
+    async fn idle_hasher(&mut self) -> Hasher {
+        match self.running.take() {
+            Some(running) => running.into_inner().await,
+            None => std::mem::take(&mut self.hasher),
+        }
+    }
 }
 
 /// BLAKE3 as words of the wire.
@@ -34,6 +80,18 @@ fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn batches_are_hashed_in_order() {
+        let bytes: Vec<u8> = (0..3 * BATCH_BYTES + 7).map(|n| (n / 251) as u8).collect();
+        let (mut sums, mut whole) = (Sums::default(), Hasher::default());
+        for piece in bytes.chunks(1412) {
+            sums.add(Bytes::copy_from_slice(piece)).await;
+        }
+        whole.update(&bytes);
+        assert_eq!(sums.finish().await, whole.finish());
+        assert_eq!(Sums::default().finish().await, Hasher::default().finish());
+    }
 
     #[test]
     fn sums_are_those_of_the_tools() {

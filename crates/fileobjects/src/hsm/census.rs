@@ -1,5 +1,5 @@
-//! The census: all files in objects and in archives, counted, with the candidates for copies and
-//! for wiping.
+//! The census: all files in objects and in archives, counted, with the candidates for copies, for
+//! wiping and for verification.
 //!
 //! It reads the records of files, and no directories unless a policy tests names. Records that need
 //! no decision cost no evaluation of policies.
@@ -7,12 +7,14 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cellar_objects::arithmetic::length_at;
 use cellar_policy::Archiving;
 use cellar_rpc::blocking;
 use cellar_volume::{ArchivableFile, Partition, Volume};
 use cellar_wire::ids::{Fid, VolumeId};
+use cellar_wire::object::ArchiveCopy;
 use cellar_wire::osddb::{OSD_ARCHIVAL, OSD_DRAINING, OSD_OBSOLETE, OSD_WIPEABLE, OsdListed};
 use serde::Serialize;
 
@@ -42,14 +44,15 @@ impl Tally {
     }
 }
 
-/// A file that is to be copied or wiped.
+/// A file that is to be copied or wiped, or whose copy is to be verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The file, in its RW volume.
     pub fid: Fid,
     /// Length in bytes.
     pub length: u64,
-    /// Seconds since its last change; for wiping, since its last change or use.
+    /// Seconds since its last change; for wiping, since its last change or use; for verification,
+    /// since the last comparison.
     pub age: u64,
     /// Bytes that wiping frees on the device; 0 for a copy.
     pub frees: u64,
@@ -66,6 +69,32 @@ pub struct DeviceCensus {
     pub wipeable: Tally,
     /// Candidates for wiping, the best first.
     pub candidates: Vec<Candidate>,
+}
+
+/// The copies in an archive, as far as this server's files have them.
+#[derive(Clone, Debug, Default)]
+pub struct ArchiveCensus {
+    /// Copies that are not known to be bad, also of older bytes.
+    pub copies: Tally,
+    /// Copies that are known to be bad.
+    pub bad: Tally,
+    /// Copies that were not compared for longer than the interval of verification.
+    pub unverified: Tally,
+    /// The earliest time at which one of the copies was last compared, in seconds since 1970; 0:
+    /// there are no copies.
+    pub oldest: u64,
+    /// Files whose copies are to be verified, the longest not compared first.
+    pub candidates: Vec<Candidate>,
+}
+
+impl ArchiveCensus {
+    /// Counts a copy that was last compared at `compared`.
+    fn good(&mut self, copy: &ArchiveCopy, compared: u64) {
+        self.copies.add(copy.length);
+        if self.oldest == 0 || compared < self.oldest {
+            self.oldest = compared;
+        }
+    }
 }
 
 /// The result of a census.
@@ -91,6 +120,8 @@ pub struct Census {
     pub copies: HashMap<u32, Vec<Candidate>>,
     /// The online devices.
     pub devices: HashMap<u32, DeviceCensus>,
+    /// The archives.
+    pub archives: HashMap<u32, ArchiveCensus>,
 }
 
 /// The candidates of one archive or device: those with the highest rank are kept.
@@ -167,19 +198,26 @@ struct Counting {
     now: u64,
     devices: HashMap<u32, DeviceView>,
     census: Census,
+    /// Seconds after which a copy is compared again; 0: never.
+    verify_interval: u64,
     copies: HashMap<u32, Best>,
     wipes: HashMap<u32, Best>,
+    verifications: HashMap<u32, Best>,
     names: ScanNames,
     /// The volume of the last file.
     volume: Option<Arc<Volume>>,
 }
 
 impl Objects {
-    /// Takes a census.
+    /// Takes a census. A copy that was not compared for `verify_interval` is to be verified; zero:
+    /// no copy is.
     ///
     /// # Errors
     /// The store cannot be read. `Busy`: the server stops.
-    pub(super) async fn take_census(self: &Arc<Self>) -> Result<Census, Failure> {
+    pub(super) async fn take_census(
+        self: &Arc<Self>,
+        verify_interval: Duration,
+    ) -> Result<Census, Failure> {
         let begun = std::time::Instant::now();
         let storage = self.needed()?;
         let listed = storage.devices.list();
@@ -190,8 +228,10 @@ impl Objects {
             now: self.wall().as_secs(),
             devices: views.collect(),
             census: Census::default(),
+            verify_interval: verify_interval.as_secs(),
             copies: HashMap::new(),
             wipes: HashMap::new(),
+            verifications: HashMap::new(),
             names: ScanNames::default(),
             volume: None,
         };
@@ -232,8 +272,7 @@ impl Counting {
             .iter()
             .filter(|copy| copy.has(file.contents) && !copy.bad);
         let good: Vec<u32> = good.map(|copy| copy.osd).collect();
-        let bad = file.copies.iter().filter(|copy| copy.bad).count();
-        self.census.bad += bad as u64;
+        self.copies_of(file);
         let Some(layout) = &file.layout else {
             self.census.wiped.add(length);
             return Ok(());
@@ -271,6 +310,34 @@ impl Counting {
             false => {}
         }
         Ok(())
+    }
+
+    /// Counts the copies of a file, and enters it for the archives that are to be read back.
+    fn copies_of(&mut self, file: &ArchivableFile) {
+        for copy in &file.copies {
+            let archive = self.census.archives.entry(copy.osd).or_default();
+            if copy.bad {
+                self.census.bad += 1;
+                archive.bad.add(copy.length);
+                continue;
+            }
+            let compared = copy.verified.max(copy.made);
+            archive.good(copy, compared);
+            let age = self.now.saturating_sub(compared);
+            if self.verify_interval == 0 || age < self.verify_interval {
+                continue;
+            }
+            archive.unverified.add(copy.length);
+            let candidate = Candidate {
+                fid: file.status.fid,
+                length: copy.length,
+                age,
+                frees: 0,
+                copies: 0,
+            };
+            let best = self.verifications.entry(copy.osd).or_default();
+            best.add(age.into(), candidate);
+        }
     }
 
     fn volume_of(
@@ -357,6 +424,10 @@ impl Counting {
         census.copies = copies
             .map(|(osd, best)| (osd, best.into_sorted()))
             .collect();
+        for (osd, best) in self.verifications {
+            let archive = census.archives.entry(osd).or_default();
+            archive.candidates = best.into_sorted();
+        }
         for (osd, best) in self.wipes {
             let device = census.devices.entry(osd).or_default();
             device.candidates = best.into_sorted();

@@ -16,9 +16,10 @@ use tracing::{error, info, warn};
 use super::super::{Objects, WallClock};
 use super::census::{CANDIDATES_MAX, Candidate, Census};
 use super::kinds::{
-    Arguments, COPY, FILES_PER_JOB, FileArgument, FilesKind, RECALL, SYSTEM, WIPE, resource_of,
+    Arguments, COPY, FILES_PER_JOB, FileArgument, FilesKind, RECALL, SYSTEM, VERIFY, WIPE,
+    resource_of,
 };
-use super::work::Worker;
+use super::work::{Paces, Worker};
 use super::{Hsm, HsmConfig};
 
 /// The low water mark is so much below the high water mark, in thousandths of the device.
@@ -63,13 +64,18 @@ impl Objects {
     }
 
     async fn keep_hsm(self: Arc<Self>, config: HsmConfig) {
-        let worker = Worker::start(&self, Pace::new(config.copy_rate));
-        let kinds = [COPY, WIPE, RECALL].map(|name| {
+        let paces = Paces {
+            copies: Pace::new(config.copy_rate),
+            verification: Pace::new(config.verify_rate),
+        };
+        let worker = Worker::start(&self, paces);
+        let kinds = [COPY, WIPE, RECALL, VERIFY].map(|name| {
             let worker = worker.clone();
             Arc::new(FilesKind { name, worker }) as Arc<dyn cellar_jobs::JobKind>
         });
         let clock = Arc::new(JobClock(self.clock.clone()));
-        let opened = Engine::open(config.jobs, kinds.to_vec(), clock, Settings::default()).await;
+        let jobs = config.jobs.clone();
+        let opened = Engine::open(jobs, kinds.to_vec(), clock, Settings::default()).await;
         let engine = match opened {
             Ok(engine) => engine,
             Err(cause) => {
@@ -84,7 +90,7 @@ impl Objects {
         });
         while !self.is_stopping() {
             let pause = match self.loaded_lists.is_complete() {
-                true => self.round(hsm, config.interval).await,
+                true => self.round(hsm, &config).await,
                 false => NOT_KNOWN_PAUSE,
             };
             let _asked = timeout(pause, hsm.look.notified()).await;
@@ -93,8 +99,9 @@ impl Objects {
     }
 
     /// Takes a census, and submits jobs. Returns the pause before the next.
-    async fn round(self: &Arc<Self>, hsm: &Hsm, interval: Duration) -> Duration {
-        let census = match self.take_census().await {
+    async fn round(self: &Arc<Self>, hsm: &Hsm, config: &HsmConfig) -> Duration {
+        let interval = config.interval;
+        let census = match self.take_census(config.verify_interval).await {
             Ok(census) => Arc::new(census),
             Err(_) if self.is_stopping() => return Duration::ZERO,
             Err(failure) => {
@@ -124,6 +131,10 @@ impl Objects {
             let (id, name) = (listed.entry.id, resource_of(&listed.entry));
             if let Some(files) = census.copies.get(&id) {
                 submit_files(engine, COPY, (id, &name), files).await?;
+            }
+            let archive = census.archives.get(&id).filter(|_| !listed.dead);
+            if let Some(archive) = archive.filter(|archive| !archive.candidates.is_empty()) {
+                submit_files(engine, VERIFY, (id, &name), &archive.candidates).await?;
             }
             let files = to_wipe(&listed, census);
             if !files.is_empty() {

@@ -4,13 +4,14 @@
 //! | --- | --- | --- |
 //! | [`COPY`] | the name of the archive | a file to copy |
 //! | [`WIPE`] | the name of the device | a file to wipe |
+//! | [`VERIFY`] | the name of the archive | a file whose copies are read back |
 //! | [`RECALL`] | the name of the archive that is asked first | the file to recall |
 //!
 //! All have one step, `files`. Its data are the number of files that are finished. A crash repeats
 //! at most the files since the last checkpoint. That changes nothing: a copy that exists is not
-//! made again, a wiped file is not wiped, an online file is not recalled.
+//! made again, a wiped file is not wiped, an online file is not recalled. A copy is read back twice.
 //!
-//! Copies and wipes belong to the server. A recall has one file and belongs to the user who opened
+//! Copies, wipes and verifications belong to the server. A recall has one file and belongs to the user who opened
 //! it. The queue serves the n-th recall of each user before any next one. So recalls of many files
 //! by one user do not delay another user's. A recall that fails is not repeated, because its
 //! callers have the error; the next open begins another one.
@@ -31,6 +32,8 @@ use super::work::{Operation, Worked, Worker};
 pub const COPY: &str = "archive-copy";
 /// The kind that wipes files.
 pub const WIPE: &str = "archive-wipe";
+/// The kind that reads copies back and compares them.
+pub const VERIFY: &str = "archive-verify";
 /// The kind that recalls a file.
 pub const RECALL: &str = "recall";
 /// The only step.
@@ -54,7 +57,7 @@ const CHECKPOINT_FILES: usize = 16;
 /// The arguments of a job.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Arguments {
-    /// The archive to copy to, or the device that is to be freed.
+    /// The archive to copy to or to read from, or the device that is to be freed.
     pub(super) osd: u32,
     /// The files.
     pub(super) files: Vec<FileArgument>,
@@ -87,7 +90,7 @@ impl FileArgument {
     }
 }
 
-/// Copies, wipes or recalls files.
+/// Copies, wipes, verifies or recalls files.
 pub(super) struct FilesKind {
     pub(super) name: &'static str,
     pub(super) worker: Worker,
@@ -113,7 +116,10 @@ impl JobKind for FilesKind {
         }
         Limits {
             running: 32,
-            running_per_resource: 4,
+            running_per_resource: match self.name {
+                VERIFY => 1,
+                _ => 4,
+            },
             retry: Retry {
                 attempts: 0,
                 first: Duration::from_secs(5),
@@ -157,6 +163,10 @@ impl FilesKind {
                     return Err(StepError::Permanent(reason));
                 }
                 Worked::Nothing => {}
+                Worked::Bad(reason) => {
+                    context.add_item(&fid.to_string(), Err(reason));
+                    failed_in_a_row = 0;
+                }
                 Worked::Failed(reason) => {
                     failed_in_a_row += 1;
                     if failed_in_a_row >= FAILED_IN_A_ROW_MAX {
@@ -181,6 +191,10 @@ impl FilesKind {
         match self.name {
             RECALL => Operation::Recall,
             WIPE => Operation::Wipe { copies: file.3 },
+            VERIFY => Operation::Verify {
+                osd,
+                length: file.4,
+            },
             _ => Operation::Copy {
                 osd,
                 length: file.4,

@@ -22,6 +22,8 @@ const REQUESTS_MAX: usize = 64;
 pub(super) enum Operation {
     /// Copies its present bytes to an archive.
     Copy { osd: u32, length: u64 },
+    /// Reads its copies in an archive back, and compares them.
+    Verify { osd: u32, length: u64 },
     /// Takes it off its online devices, if that many archives confirm good copies.
     Wipe { copies: u32 },
     /// Brings it back to online devices.
@@ -36,6 +38,8 @@ pub(super) enum Worked {
     /// Nothing is left to do: the file was removed, moved away, or changed meanwhile. The next
     /// census finds it if it needs something.
     Nothing,
+    /// A copy of this file is bad, and its record says so now.
+    Bad(String),
     /// It failed for this file.
     Failed(String),
     /// The archive takes nothing at present.
@@ -48,20 +52,28 @@ struct Request {
     reply: oneshot::Sender<Worked>,
 }
 
+/// The rates of operations.
+pub(super) struct Paces {
+    /// Of the bytes that are copied to archives.
+    pub(super) copies: Pace,
+    /// Of the bytes that are read back from archives.
+    pub(super) verification: Pace,
+}
+
 /// Accepts operations. Clones share the thread that runs them.
 #[derive(Clone)]
 pub(super) struct Worker(mpsc::Sender<Request>);
 
 impl Worker {
-    /// Starts to accept operations on the present shard. `pace` limits the bytes of copies.
-    pub(super) fn start(objects: &Arc<Objects>, pace: Pace) -> Self {
+    /// Starts to accept operations on the present shard.
+    pub(super) fn start(objects: &Arc<Objects>, paces: Paces) -> Self {
         let (sender, mut requests) = mpsc::channel::<Request>(REQUESTS_MAX);
-        let (objects, pace) = (Arc::downgrade(objects), Arc::new(pace));
+        let (objects, paces) = (Arc::downgrade(objects), Arc::new(paces));
         tokio::task::spawn_local(async move {
             while let Some(request) = requests.recv().await {
-                let (objects, pace) = (objects.clone(), pace.clone());
+                let (objects, paces) = (objects.clone(), paces.clone());
                 tokio::task::spawn_local(async move {
-                    let worked = run(&objects, &pace, request.fid, request.operation).await;
+                    let worked = run(&objects, &paces, request.fid, request.operation).await;
                     // The job may have been cancelled meanwhile.
                     let _gone = request.reply.send(worked);
                 });
@@ -86,7 +98,7 @@ impl Worker {
     }
 }
 
-async fn run(objects: &Weak<Objects>, pace: &Pace, fid: Fid, operation: Operation) -> Worked {
+async fn run(objects: &Weak<Objects>, paces: &Paces, fid: Fid, operation: Operation) -> Worked {
     let Some(objects) = objects.upgrade().filter(|objects| !objects.is_stopping()) else {
         return Worked::Down("the server stops".to_owned());
     };
@@ -97,10 +109,21 @@ async fn run(objects: &Weak<Objects>, pace: &Pace, fid: Fid, operation: Operatio
     };
     match operation {
         Operation::Copy { osd, length } => {
-            pace.take(length).await;
+            paces.copies.take(length).await;
             match objects.archive(&volume, fid, osd).await {
                 Ok(copy) => Worked::Done(copy.length),
-                Err(failure) => copy_failed(&objects, osd, failure),
+                Err(failure) => archive_failed(&objects, osd, failure),
+            }
+        }
+        Operation::Verify { osd, length } => {
+            paces.verification.take(length).await;
+            match objects.verify(&volume, fid, osd).await {
+                Ok(verified) if verified.bad > 0 => {
+                    Worked::Bad("the archive has other bytes than recorded".to_owned())
+                }
+                Ok(verified) if verified.good == 0 => Worked::Nothing,
+                Ok(verified) => Worked::Done(verified.bytes),
+                Err(failure) => archive_failed(&objects, osd, failure),
             }
         }
         Operation::Recall => match objects.recall_for_job(&volume, fid).await {
@@ -126,8 +149,8 @@ async fn volume_of(
     Ok(found.map(|(_, attached)| attached.volume))
 }
 
-/// The meaning of a failed copy.
-fn copy_failed(objects: &Objects, osd: u32, failure: Failure) -> Worked {
+/// The meaning of a failed copy or verification.
+fn archive_failed(objects: &Objects, osd: u32, failure: Failure) -> Worked {
     let listed = objects.storage().and_then(|s| s.devices.get(osd));
     let Some(listed) = listed else {
         return Worked::Failed(format!("archive {osd} is not in the list of devices"));

@@ -1,4 +1,4 @@
-//! Archive, Wipe, Recall, ListCopies: copies of a file in archives.
+//! Archive, Wipe, Recall, ListCopies, VerifyCopies: copies of a file in archives.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::Volume;
 use cellar_wire::List;
 use cellar_wire::afsosd::{
-    Archive, ArchiveReply, ListCopies, ListCopiesReply, Recall, RecallReply, Wipe, WipeReply,
+    Archive, ArchiveReply, ListCopies, ListCopiesReply, Recall, RecallReply, VerifyCopies,
+    VerifyCopiesReply, Wipe, WipeReply,
 };
 use cellar_wire::ids::Fid;
 use cellar_wire::serve::Handle;
@@ -43,6 +44,25 @@ impl Handle<Wipe, IncomingCall> for ObjectService {
         let volume = volume_of(services, fid).await?;
         let length = services.objects.wipe(&volume, fid, copies as usize).await?;
         Ok(WipeReply { length })
+    }
+}
+
+impl Handle<VerifyCopies, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: VerifyCopies,
+    ) -> Result<VerifyCopiesReply, Refusal> {
+        let services = &self.services;
+        let VerifyCopies { fid, osd } = arguments;
+        superuser(&services.sessions, call)?;
+        let volume = volume_of(services, fid).await?;
+        let verified = services.objects.verify(&volume, fid, osd).await?;
+        Ok(VerifyCopiesReply {
+            good: verified.good,
+            bad: verified.bad,
+            bytes: verified.bytes,
+        })
     }
 }
 

@@ -195,12 +195,14 @@ fn census_view(census: &Census) -> ArchiveCensus {
         .devices
         .keys()
         .chain(census.copies.keys())
+        .chain(census.archives.keys())
         .copied()
         .collect();
     all.sort_unstable();
     all.dedup();
     let devices = all.into_iter().map(|osd| {
         let device = census.devices.get(&osd);
+        let archive = census.archives.get(&osd);
         DeviceTally {
             osd,
             online: device
@@ -213,6 +215,10 @@ fn census_view(census: &Census) -> ArchiveCensus {
                 .copies
                 .get(&osd)
                 .map_or(0, |files| files.len() as u32),
+            archived: archive.map(|all| tally(all.copies)).unwrap_or_default(),
+            bad: archive.map(|all| tally(all.bad)).unwrap_or_default(),
+            unverified: archive.map(|all| tally(all.unverified)).unwrap_or_default(),
+            oldest: archive.map_or(0, |all| all.oldest),
         }
     });
     ArchiveCensus {

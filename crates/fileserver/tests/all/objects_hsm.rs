@@ -10,7 +10,7 @@ use cellar_until::until;
 use cellar_wire::AbortCode;
 use cellar_wire::afsosd::{
     self, ArchiveCensus, ChangeJob, GetCensus, JOB_CANCEL, JOB_RETRY, JobView, ListCandidates,
-    ListJobs, ShowJob,
+    ListJobs, ShowJob, VerifyCopies,
 };
 use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::osddb::{OSD_WIPEABLE, OsdListed};
@@ -33,6 +33,16 @@ struct Kept {
 
 impl Kept {
     async fn start(cell: Cell, archiving: &str, interval: Duration) -> Self {
+        Self::start_with(cell, archiving, interval, Duration::ZERO).await
+    }
+
+    /// The same, and each copy is verified at intervals.
+    async fn start_with(
+        cell: Cell,
+        archiving: &str,
+        interval: Duration,
+        verify_interval: Duration,
+    ) -> Self {
         let world = World::start_with(cell, &format!("{PLAIN}{archiving};")).await;
         let jobs = tempfile::tempdir().unwrap();
         let database = Embedded::open(&jobs.path().join("jobs.redb")).unwrap();
@@ -40,6 +50,8 @@ impl Kept {
             jobs: Arc::new(database),
             interval,
             copy_rate: 0,
+            verify_interval,
+            verify_rate: 0,
         };
         world.cell.server.keep_archives(&world.cell.runtime, config);
         let kept = Self { world, _jobs: jobs };
@@ -247,6 +259,7 @@ fn jobs_are_changed_by_superusers_only() {
             code(user.call(&ShowJob { job, from: 0 }).await),
             code(user.call(&GetCensus { look: true }).await),
             code(user.call(&ListCandidates { osd: 4, limit: 9 }).await),
+            code(user.call(&VerifyCopies { fid, osd: 4 }).await),
         ] {
             assert_eq!(refused, AbortCode::EPERM.0);
         }
@@ -300,5 +313,107 @@ fn recalls_are_jobs_of_the_users_who_open_files() {
         let failed = jobs.iter().rfind(|job| job.kind == *"recall").unwrap();
         assert_eq!(failed.state, *"failed");
         assert!(failed.error.to_string().contains("good copy"), "{failed:?}");
+    });
+}
+
+#[test]
+fn copies_are_read_back_at_intervals_and_bad_ones_are_found() {
+    let cell = Cell::start();
+    run(async {
+        let archiving = ", archives=2, archive_after=0s";
+        let kept = Kept::start_with(cell, archiving, OFTEN, Duration::from_secs(100)).await;
+        let bytes = pattern(BIG, 9);
+        let fid = kept.world.file("f", &bytes).await;
+        let copy_in = async |osd: u32| {
+            let copies = kept.world.copies(fid).await.copies;
+            copies.iter().find(|copy| copy.osd == osd).copied()
+        };
+        let verified_in = async |osd: u32| copy_in(osd).await.map_or(0, |copy| copy.verified);
+        until("both copies are made", async || {
+            kept.archives_of(fid).await == ARCHIVES
+        })
+        .await;
+        assert_eq!(verified_in(4).await, 0);
+        kept.world.cell.wait_secs(100);
+        until("both copies are verified", async || {
+            verified_in(4).await > 0 && verified_in(5).await > 0
+        })
+        .await;
+        let (first, made) = (verified_in(4).await, copy_in(4).await.unwrap().made);
+        assert!(first >= made + 100, "not before its time");
+        kept.world.cell.wait_secs(100);
+        until("again", async || verified_in(4).await > first).await;
+        let jobs = kept.jobs(false).await;
+        let job = jobs.iter().find(|job| job.kind == *"archive-verify");
+        let job = job.expect("a job");
+        assert_eq!((job.items, job.bytes), (1, BIG as u64));
+        // An archive that does not answer: the copy is neither good nor bad.
+        kept.world.osds.fakes[3].set_fault(Fault::Abort(AbortCode::EIO));
+        kept.world.cell.wait_secs(100);
+        until("a file of a job fails", async || {
+            let jobs = kept.jobs(false).await;
+            let mut jobs = jobs.iter().filter(|job| job.kind == *"archive-verify");
+            jobs.any(|job| job.failed > 0)
+        })
+        .await;
+        assert!(!copy_in(5).await.unwrap().bad);
+        let before = verified_in(5).await;
+        kept.world.osds.fakes[3].set_fault(Fault::None);
+        until("it is verified", async || verified_in(5).await > before).await;
+        // Other bytes: the copy is bad, and the census counts it.
+        kept.world.damage(4);
+        until("the damage is found", async || {
+            kept.world.cell.wait_secs(100);
+            let copies = kept.world.copies(fid).await.copies;
+            copies.iter().any(|copy| copy.osd == 4 && copy.bad)
+        })
+        .await;
+        until("the file has another copy", async || {
+            kept.archives_of(fid).await == ARCHIVES
+        })
+        .await;
+        until("a census counts its good copies", async || {
+            let census = kept.census().await;
+            let archive = census.devices.iter().find(|device| device.osd == 4);
+            archive
+                .is_some_and(|all| (all.archived.files, all.bad.files) == (1, 0) && all.oldest > 0)
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_verification_by_command_reads_the_copies_of_one_archive() {
+    let cell = Cell::start();
+    run(async {
+        let kept = Kept::start(cell, "", Duration::ZERO).await;
+        let bytes = pattern(BIG, 10);
+        let fid = kept.world.file("f", &bytes).await;
+        let archive = afsosd::Archive { fid, osd: 4 };
+        kept.world.admin.call(&archive).await.unwrap();
+        let verify = async |osd: u32| {
+            let asked = VerifyCopies { fid, osd };
+            let verified = kept.world.admin.call(&asked).await;
+            verified.map(|found| (found.good, found.bad, found.bytes))
+        };
+        assert_eq!(verify(4).await.unwrap(), (1, 0, BIG as u64));
+        assert_eq!(verify(5).await.unwrap(), (0, 0, 0), "there is no copy");
+        // The copy of older bytes is read too.
+        kept.world.store(fid, 7, b"changed").await;
+        kept.world.admin.call(&archive).await.unwrap();
+        assert_eq!(verify(4).await.unwrap(), (2, 0, 2 * BIG as u64));
+        kept.world.damage(4);
+        assert_eq!(verify(4).await.unwrap(), (0, 2, 0));
+        assert_eq!(
+            verify(4).await.unwrap(),
+            (0, 0, 0),
+            "they are known to be bad"
+        );
+        let census = kept.census().await;
+        assert_eq!(census.bad, 0, "the last census was before the damage");
+        until("a census counts them", async || {
+            kept.census().await.bad == 2
+        })
+        .await;
     });
 }

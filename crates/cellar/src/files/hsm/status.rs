@@ -165,9 +165,27 @@ fn print_devices(archives: &[&DeviceCount], online: &[&DeviceCount]) {
         out!("{table}");
     }
     if !archives.is_empty() {
-        let mut table = Table::new([("  Archive", Side::Left), ("Copies due", Side::Right)]);
+        let mut table = Table::new([
+            ("  Archive", Side::Left),
+            ("Copies", Side::Right),
+            ("Size", Side::Right),
+            ("Bad", Side::Right),
+            ("To copy", Side::Right),
+            ("To verify", Side::Right),
+            ("Oldest comparison", Side::Left),
+        ]);
         for device in archives {
-            table.row([name(device), device.copies_due.to_string()]);
+            table.row([
+                name(device),
+                device.archived.files.to_string(),
+                short_size(device.archived.bytes),
+                device.bad.files.to_string(),
+                device.copies_due.to_string(),
+                device.unverified.files.to_string(),
+                device
+                    .oldest_comparison
+                    .map_or_else(|| "-".to_owned(), to_the_minute),
+            ]);
         }
         out!("{table}");
     }
