@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use cellar_client::{Client, Node};
-use cellar_wire::afsosd::{Archive, ListCopies, Recall, VerifyCopies, Wipe};
+use cellar_wire::afsosd::{Archive, ListCopies, PinFile, Recall, UnpinFile, VerifyCopies, Wipe};
+use cellar_wire::ids::ViceId;
 use cellar_wire::object::ArchiveCopy;
 use cellar_wire::{AbortCode, Procedure};
 use serde::Serialize;
@@ -13,6 +14,9 @@ use crate::osd::Device;
 
 /// Time between two attempts of a recall that takes long.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// The most bytes of the remark of a pin.
+const REMARK_BYTES: usize = 128;
 
 /// A copy of a file in an archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -180,6 +184,9 @@ impl<'a> Archives<'a> {
         let wiped = self.call(node, path, &asked).await;
         match wiped {
             Ok(reply) => Ok(reply.length > 0),
+            Err(error) if error.code() == Some(AbortCode::EBUSY) => Err(Error::Usage(format!(
+                "{path}: the file is pinned; 'cellar hsm pins' lists the pins"
+            ))),
             Err(error) if error.code() == Some(AbortCode::EAGAIN) => {
                 let known = self.copies(node, path, &[]).await?.good().count();
                 Err(Error::Usage(too_few(path, known, copies)))
@@ -219,6 +226,55 @@ impl<'a> Archives<'a> {
                 _ => return Err(error),
             }
         }
+    }
+
+    /// Pins a file, or a directory with all files below it in its volume, on behalf of the caller.
+    /// It ends at `until`, in seconds since 1970; 0: never. The remark is cut to 128 bytes.
+    ///
+    /// # Errors
+    /// The caller may not read it, is not known, or asks for too long. Too many pins.
+    pub async fn pin(&self, node: &Node, path: &str, until: u64, remark: &str) -> Result<()> {
+        let end = remark.floor_char_boundary(REMARK_BYTES);
+        let reason = remark.get(..end).unwrap_or_default();
+        let asked = PinFile {
+            fid: node.fid,
+            until,
+            reason: reason.try_into().unwrap_or_default(),
+        };
+        let pinned = self.call(node, path, &asked).await;
+        pinned.map(drop).map_err(|error| match error.code() {
+            Some(AbortCode::EINVAL) => Error::Usage(format!(
+                "{path}: users pin for a year at most; administrators pin for ever"
+            )),
+            Some(AbortCode::EACCES) => Error::Usage(format!(
+                "{path}: a pin needs tokens and the right to read ('cellar login', 'cellar fs listacl')"
+            )),
+            Some(AbortCode::EAGAIN) => Error::Usage(format!(
+                "{path}: you have too many pins; pin directories, or remove pins ('cellar hsm pins')"
+            )),
+            Some(AbortCode::ENOSPC) => Error::Usage(format!(
+                "{path}: the cell has too many pins ('cellar hsm pins')"
+            )),
+            _ => error,
+        })
+    }
+
+    /// Removes the pin of an owner; `None`: of the caller.
+    ///
+    /// # Errors
+    /// There is no such pin. Only administrators remove the pins of others.
+    pub async fn unpin(&self, node: &Node, path: &str, owner: Option<ViceId>) -> Result<()> {
+        let asked = UnpinFile {
+            fid: node.fid,
+            owner: owner.unwrap_or_default(),
+        };
+        let removed = self.call(node, path, &asked).await;
+        removed.map(drop).map_err(|error| match error.code() {
+            Some(AbortCode::ENOENT) => Error::Usage(format!(
+                "{path}: this owner has no pin of it; 'cellar hsm pins' lists the pins"
+            )),
+            _ => error,
+        })
     }
 
     async fn call<P: Procedure>(&self, node: &Node, path: &str, asked: &P) -> Result<P::Reply> {

@@ -171,6 +171,8 @@ pub struct DeviceCount {
     pub online: Tally,
     /// Those that could be wiped now.
     pub wipeable: Tally,
+    /// Those that could be wiped if they were not pinned.
+    pub pinned: Tally,
     /// Files that are to be copied to it. A census lists up to 4096.
     pub copies_due: u32,
     /// Copies that it has, without the bad ones.
@@ -179,8 +181,8 @@ pub struct DeviceCount {
     pub bad: Tally,
     /// Copies that were not compared for longer than the interval of verification.
     pub unverified: Tally,
-    /// The earliest time at which one of the copies was last compared, in seconds since 1970; `None`:
-    /// there are no copies.
+    /// The earliest time at which one of the copies was last compared, in seconds since 1970;
+    /// `None`: there are no copies.
     pub oldest_comparison: Option<u64>,
 }
 
@@ -367,6 +369,7 @@ impl<'a> Jobs<'a> {
                 archive: device.is_some_and(|device| device.archival),
                 online: count.online.into(),
                 wipeable: count.wipeable.into(),
+                pinned: count.pinned.into(),
                 copies_due: count.copies,
                 archived: count.archived.into(),
                 bad: count.bad.into(),

@@ -6,6 +6,7 @@
 mod collect;
 mod contents;
 mod device;
+mod pins;
 mod policies;
 mod preview;
 mod upkeep;
@@ -24,6 +25,7 @@ pub use collect::{CollectedView, GarbageView};
 pub(crate) use contents::object_name;
 pub use contents::{Contents, FilesOn, ObjectView, RepairView, VersionView, objects_head};
 pub use device::{Device, State, devices_long, devices_table};
+pub use pins::PinView;
 pub use policies::{PolicyView, policies_table};
 pub use preview::{DecidingRule, Preview, Question};
 pub use upkeep::{ScrubView, Sums};

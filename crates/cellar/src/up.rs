@@ -32,6 +32,7 @@ pub(crate) mod osds;
 pub(crate) mod partitions;
 pub(crate) mod parts;
 mod pieces;
+mod pins;
 pub(crate) mod ports;
 mod probe;
 mod protection;

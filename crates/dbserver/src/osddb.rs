@@ -1,9 +1,9 @@
-//! OSDDB: the object storage devices of a cell, and its policies. Port 7003, service 13.
+//! OSDDB: the object storage devices of a cell, its policies and its pins. Port 7003, service 13.
 //!
-//! 1. Settings (entries, policies) are in the database. Reports of devices (their free space, their
+//! 1. Settings (entries, policies, pins) are in the database. Reports of devices (their free space, their
 //!    presence) are only in memory, see `device_reports`. They are seconds old at most, and arrive
 //!    again after a restart.
-//! 2. Both tables have a revision that rises with each change. File servers ask for the two numbers
+//! 2. Each table has a revision that rises with each change. File servers ask for the revisions
 //!    every few seconds, and for a table only when its revision has changed.
 //! 3. The number of a deleted device or policy is never used again, because objects and volumes
 //!    name it.
@@ -27,6 +27,7 @@ mod device;
 mod device_reports;
 mod heartbeat;
 mod model;
+mod pin;
 mod policy;
 mod tables;
 #[cfg(test)]

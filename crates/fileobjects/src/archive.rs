@@ -23,8 +23,8 @@
 //!    stays wiped here. Garbage collection alone removes a copy that a record named. It asks every
 //!    server.
 //!
-//! 8. **Copies are verified for ever.** A job reads each copy back at intervals, slowly, and compares
-//!    it (`verifying`). The record says when its bytes were last compared.
+//! 8. **Copies are verified for ever.** A job reads each copy back at intervals, slowly, and
+//!    compares it (`verifying`). The record says when its bytes were last compared.
 //!
 //! After a crash at any moment the record is the old one or the new one. Objects that no record
 //! names are found by garbage collection.

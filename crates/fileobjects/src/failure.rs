@@ -28,6 +28,9 @@ pub enum Failure {
     /// A file is not wiped, because fewer archives than wanted confirm their copies.
     #[error("too few archives confirm that they have a copy")]
     TooFewCopies,
+    /// A file is not wiped, because it or a directory above it is pinned.
+    #[error("the file is pinned")]
+    Pinned,
     /// A wiped file cannot be recalled: every known copy is bad.
     #[error("no archive has a good copy")]
     NoGoodCopy,

@@ -7,6 +7,7 @@
 //! | `keeper` | takes a census at intervals, and submits jobs for the candidates |
 //! | `kinds` | the kinds of jobs for the job engine (crate `jobs`), and their steps |
 //! | `work` | runs the operations of steps on the thread of a shard |
+//! | `pins` | files and directories that are not wiped |
 //! | `last_uses` | the times at which files were last read |
 //!
 //! 1. **Policies decide.** `archives=`, `archive_class=` and `archive_after=` say how many archives
@@ -16,17 +17,19 @@
 //!    they change it, so an old candidate is harmless.
 //! 3. **One round at a time.** An archive gets further copy jobs when its earlier ones have ended.
 //!    A device gets further wipe jobs in the same way. So no file is in two jobs of one kind.
-//! 4. **Old files first.** Copies begin with the file whose last change is oldest. Wiping begins
+//! 4. **Pins hold.** A pinned file is not wiped, neither by itself nor by a command.
+//! 5. **Old files first.** Copies begin with the file whose last change is oldest. Wiping begins
 //!    with the largest product of age and size.
-//! 5. **Copies are read back for ever.** Verification takes the copies that were not compared for the
-//!    longest time. Their records say when that was, so a restart forgets nothing.
-//! 6. **An archive that is down delays its own jobs only.** The engine pauses its queue, longer
+//! 6. **Copies are read back for ever.** Verification takes the copies that were not compared for
+//!    the longest time. Their records say when that was, so a restart forgets nothing.
+//! 7. **An archive that is down delays its own jobs only.** The engine pauses its queue, longer
 //!    each time.
 
 mod census;
 mod keeper;
 mod kinds;
 mod last_uses;
+mod pins;
 mod work;
 
 use std::sync::Arc;
@@ -40,12 +43,16 @@ pub use census::{ArchiveCensus, Candidate, Census, DeviceCensus, Tally};
 pub use kinds::{COPY, RECALL, VERIFY, WIPE};
 pub(crate) use kinds::{recall_of, resource_of};
 pub(crate) use last_uses::LastUses;
+pub(crate) use pins::Pins;
+pub use pins::{PinAnswer, PinTable};
 
 /// Settings of hierarchical storage on a file server.
 #[derive(Clone)]
 pub struct HsmConfig {
     /// The database of the jobs. No other server uses it.
     pub jobs: Arc<dyn CellDb>,
+    /// The pins of the cell.
+    pub pins: Arc<dyn PinTable>,
     /// Time between two censuses. Zero: only on request, and no jobs are submitted by themselves.
     pub interval: Duration,
     /// Bytes per second that copies read, all together; 0: no limit.
@@ -64,6 +71,8 @@ impl std::fmt::Debug for HsmConfig {
 
 /// The running parts of hierarchical storage.
 pub(crate) struct Hsm {
+    /// The pins of the cell.
+    pub(crate) pin_table: Arc<dyn PinTable>,
     pub(crate) engine: Engine,
     /// The last census.
     pub(crate) census: Mutex<Arc<Census>>,

@@ -15,6 +15,7 @@
 //! | layouts and copies that leave or arrive with a volume | [`Lender`], [`Borrower`] |
 //! | bytes for receivers that cannot read the objects or archives | [`ElsewhereBytes`] |
 //! | copies and wipes by policies, jobs | [`Objects::start_hsm`], [`Objects::jobs`] |
+//! | pins | [`Objects::pin`], [`Objects::unpin`] |
 //! | repair and garbage collection | [`Objects::start_upkeep`], [`Objects::collect_garbage`] |
 //!
 //! A store writes new versions and takes effect by one change of the vnode, so readers see all or
@@ -81,7 +82,8 @@ pub use fetch::Fetching;
 pub use figures::ObjectFigures;
 pub use grants::{Grant, Grantee};
 pub use hsm::{
-    ArchiveCensus, COPY, Candidate, Census, DeviceCensus, HsmConfig, RECALL, Tally, VERIFY, WIPE,
+    ArchiveCensus, COPY, Candidate, Census, DeviceCensus, HsmConfig, PinAnswer, PinTable, RECALL,
+    Tally, VERIFY, WIPE,
 };
 pub use lending::{Borrower, Lender};
 pub use limits::{OBJECT_MOVE_MAX, OBJECT_REPLAY_MAX};
@@ -96,7 +98,7 @@ pub use whole_file::{InObjects, ObjectBytes};
 use archive::Recalls;
 use direct_stores::DirectStores;
 use figures::Counters;
-use hsm::{Hsm, LastUses};
+use hsm::{Hsm, LastUses, Pins};
 use limits::{CLIENT_CAPABILITY_LIFE, DEVICES_INTERVAL};
 use liveness::DeviceLiveness;
 use loaded_lists::{LoadedLists, has_none};
@@ -131,6 +133,7 @@ pub struct Objects {
     recalls: Recalls,
     hsm: OnceLock<Hsm>,
     last_uses: LastUses,
+    pins: Pins,
     upkeep: OnceLock<Upkeep>,
     direct_stores: DirectStores,
     claims: Claims,
@@ -165,6 +168,7 @@ impl Objects {
             recalls: Recalls::default(),
             hsm: OnceLock::new(),
             last_uses: LastUses::default(),
+            pins: Pins::default(),
             upkeep: OnceLock::new(),
             direct_stores: DirectStores::default(),
             claims: Claims::default(),

@@ -210,6 +210,7 @@ impl From<Failure> for Refusal {
             Failure::Devices(code) => Self::Objects(code),
             Failure::Invalid => Self::Invalid,
             Failure::Busy => Self::Busy,
+            Failure::Pinned => Self::Code(AbortCode::EBUSY),
             Failure::TooFewCopies => Self::Code(AbortCode::EAGAIN),
             Failure::NoGoodCopy => Self::Objects(AbortCode::EIO),
             Failure::NotKnownYet => Self::NotKnownYet,

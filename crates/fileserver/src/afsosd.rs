@@ -10,6 +10,7 @@ mod archives;
 mod fetch;
 mod jobs;
 mod pieces;
+mod pins;
 mod policy;
 mod references;
 mod store;

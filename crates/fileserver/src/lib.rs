@@ -47,8 +47,8 @@ mod stripe;
 mod volumes;
 
 pub use cellar_fileobjects::{
-    CellServer, CellServers, Family, FamilySite, HsmConfig, ObjectConfig, ObjectFigures,
-    PolicyAnswer, PolicyList, Seal, Upkeep,
+    CellServer, CellServers, Family, FamilySite, HsmConfig, ObjectConfig, ObjectFigures, PinAnswer,
+    PinTable, PolicyAnswer, PolicyList, Seal, Upkeep,
 };
 pub use config::{Config, WallClock};
 pub use figures::{CallbackFigures, ContactFigures, Figures, ScrubFigures, StoreFigures};

@@ -16,7 +16,7 @@ use cellar_xdr::{AfsString, List, xdr_struct};
 
 use crate::ids::{AfsTime, Fid, ViceId};
 use crate::object::{ARCHIVE_COPIES_MAX, ArchiveCopy, Capability, Layout, OBJECTS_MAX, Shape};
-use crate::osddb::OsdListed;
+use crate::osddb::{OsdListed, PinReason};
 use crate::package::package;
 use crate::rxafs::{AfsFetchStatus, Callback, VolSync};
 
@@ -115,7 +115,7 @@ package! {
     16 Archive { fid: Fid, osd: u32 } -> ArchiveReply { copy: ArchiveCopy };
     /// Takes a file off its online devices, if at least `copies` archives confirm that they have
     /// its present bytes. Returns its length; 0: it is not in objects, or changed meanwhile.
-    /// EAGAIN: fewer archives confirm. For superusers.
+    /// EAGAIN: fewer archives confirm. EBUSY: the file is pinned. For superusers.
     17 Wipe { fid: Fid, copies: u32 } -> WipeReply { length: u64 };
     /// Recalls a file that was wiped, and waits for up to a minute. VBUSY: the recall takes longer
     /// and goes on. Needs the right to read.
@@ -140,10 +140,17 @@ package! {
     /// Lists the files that the last census found to be copied to the archive `osd`, or to be wiped
     /// from the device `osd`. The files that come first are the next. For superusers.
     24 ListCandidates { osd: u32, limit: u32 } -> ListCandidatesReply { files: List<ArchiveCandidate, 4096> };
-    /// Reads the copies of a file in the archive `osd` back, also those of older bytes, and compares
-    /// them. Copies that have other bytes are marked bad; known bad copies are not read. For
+    /// Reads the copies of a file in the archive `osd` back, also those of older bytes, and
+    /// compares them. Copies that have other bytes are marked bad; known bad copies are not read. For
     /// superusers.
     25 VerifyCopies { fid: Fid, osd: u32 } -> VerifyCopiesReply { good: u32, bad: u32, bytes: u64 };
+    /// Pins a file, or a directory with all files below it in its volume: they are not wiped until
+    /// `until`, in seconds since 1970. The caller is the owner of the pin. Needs the right to read,
+    /// and a known user. `until` 0, never, and ends after a year are for superusers.
+    26 PinFile { fid: Fid, until: u64, reason: PinReason } -> PinFileReply {};
+    /// Removes the pin of an owner; 0: of the caller. ENOENT: there is no such pin. The pins of
+    /// other owners are removed by superusers only.
+    32 UnpinFile { fid: Fid, owner: ViceId } -> UnpinFileReply {};
 }
 
 /// Jobs of one `ListJobs`, at most.
@@ -232,6 +239,8 @@ xdr_struct! {
         pub online: FileTally,
         /// Those that could be wiped now.
         pub wipeable: FileTally,
+        /// Those that could be wiped if they were not pinned.
+        pub pinned: FileTally,
         /// Files that are to be copied to it, at most 4096.
         pub copies: u32,
         /// Copies that it has, without the bad ones.
@@ -240,8 +249,8 @@ xdr_struct! {
         pub bad: FileTally,
         /// Copies that were not compared for longer than the interval of verification.
         pub unverified: FileTally,
-        /// The earliest time at which one of the copies was last compared, in seconds since 1970; 0:
-        /// there are no copies.
+        /// The earliest time at which one of the copies was last compared, in seconds since 1970;
+        /// 0: there are no copies.
         pub oldest: u64,
     }
 

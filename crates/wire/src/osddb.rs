@@ -1,11 +1,12 @@
-//! OSDDB: the cell's list of object storage devices, and its policies. Service 13, port 7003, in
-//! the process of the volume location database.
+//! OSDDB: the cell's list of object storage devices, its policies and its pins. Service 13, port
+//! 7003, in the process of the volume location database.
 //!
 //! This service is an extension of Cellar. Its fields follow the table of AFS/OSD where that is
 //! sound (afs-osd documents).
 
 use cellar_xdr::{AfsString, List, xdr_struct};
 
+use crate::ids::{Fid, ViceId};
 use crate::package::package;
 
 /// A name.
@@ -16,6 +17,13 @@ pub const OSDS_MAX: usize = 4096;
 pub const POLICIES_MAX: usize = 4096;
 /// The most bytes of a policy's text.
 pub const POLICY_TEXT_MAX: usize = 64 << 10;
+
+/// The most pins of a cell.
+pub const PINS_MAX: usize = 16 << 10;
+/// The most pins of one owner.
+pub const PINS_OF_OWNER_MAX: usize = 1024;
+/// A remark on a pin.
+pub type PinReason = AfsString<128>;
 
 /// `flags`: for archives only (HSM); no files are placed on the device.
 pub const OSD_ARCHIVAL: u32 = 1;
@@ -107,6 +115,23 @@ xdr_struct! {
     }
 }
 
+xdr_struct! {
+    /// A pin: the file, or all files below the directory in its volume, are not wiped.
+    #[derive(Default)]
+    pub struct Pin {
+        /// The file or directory, in its RW volume.
+        pub fid: Fid,
+        /// The user who set the pin. Each user has one pin of a file at most.
+        pub owner: ViceId,
+        /// When it was set, in seconds since 1970.
+        pub made: u64,
+        /// When it ends, in seconds since 1970; 0: never.
+        pub until: u64,
+        /// A remark of the user.
+        pub reason: PinReason,
+    }
+}
+
 package! {
     /// Object storage devices and policies of a cell.
     pub OSDDB { service: 13, port: 7003, statistics: 13 }
@@ -132,4 +157,12 @@ package! {
     8 SetPolicy { policy: PolicyEntry } -> SetPolicyReply { id: u32 };
     /// For superusers. Refused while another policy uses it.
     9 DeletePolicy { id: u32 } -> DeletePolicyReply {};
+    /// For every caller. If `known` is the present revision, the list is empty. Pins that have
+    /// ended are not listed.
+    10 ListPins { known: u64 } -> ListPinsReply { revision: u64, pins: List<Pin, PINS_MAX> };
+    /// Sets a pin, or replaces that of the same owner. For superusers: file servers check the
+    /// rights of users. ENOSPC: the cell has too many pins. EAGAIN: the owner has.
+    11 SetPin { pin: Pin } -> SetPinReply {};
+    /// Removes the pin of an owner. For superusers. ENOENT: there is none.
+    12 DeletePin { fid: Fid, owner: ViceId } -> DeletePinReply {};
 }

@@ -3,6 +3,7 @@
 //! The commands walk over trees, and go on after a file that failed. The last line of a command
 //! says how many files and bytes it concerned.
 
+mod pins;
 mod status;
 
 use std::time::Duration;
@@ -56,6 +57,25 @@ Examples:
   cellar hsm candidates tape1
   cellar hsm candidates disk3 --max 1000 --json")]
     Candidates(status::CandidateOptions),
+    /// Keep files, or all files below directories, on the online devices for some time.
+    #[command(
+        after_help = "A pin holds for present and future files below a directory, in the same volume. It recalls nothing:
+'cellar hsm prefetch -r PATH' does.
+
+Examples:
+  cellar hsm pin --for 14d /afs/demo.cell/data/run7
+  cellar hsm pin --forever --admin /afs/demo.cell/software"
+    )]
+    Pin(pins::PinOptions),
+    /// Remove pins. A path without a pin is an error.
+    #[command(after_help = "Examples:
+  cellar hsm unpin /afs/demo.cell/data/run7
+  cellar hsm unpin --owner alice /afs/demo.cell/data/run7")]
+    Unpin(pins::UnpinOptions),
+    /// List the pins of the cell.
+    #[command(after_help = "Example:
+  cellar hsm pins --json")]
+    Pins(pins::ListOptions),
 }
 
 /// A command on files.
@@ -245,6 +265,9 @@ pub(crate) async fn run(options: Options) -> Outcome {
         Command::Files(command) => command,
         Command::Status(options) => return status::status(&options).await,
         Command::Candidates(options) => return status::candidates(&options).await,
+        Command::Pin(options) => return pins::pin(&options).await,
+        Command::Unpin(options) => return pins::unpin(&options).await,
+        Command::Pins(options) => return pins::list(&options).await,
     };
     let who = match &command {
         FileCommand::Archive { .. } | FileCommand::Verify { .. } | FileCommand::Wipe { .. } => {

@@ -9,7 +9,7 @@ use cellar_dbserver::{
     Answer, Clock, Database, DiskService, Identity as Caller, OsdDb, OsdDbService, Pr, PrService,
     Vl, VlService, VoteService,
 };
-use cellar_fileserver::{CellServers, FileServer, Locations, Protection};
+use cellar_fileserver::{FileServer, Locations, Protection};
 use cellar_rpc::{Runtime, Service};
 use cellar_wire::ids::AfsTime;
 use cellar_wire::osddb::{self, CreateOsd, GetOsd, OsdEntry};
@@ -85,7 +85,7 @@ impl Databases {
         runtime: &Runtime,
         identity: &Identity,
         trust: &Trust,
-    ) -> Outcome<Arc<dyn CellServers>> {
+    ) -> Outcome<Arc<RemoteDatabases>> {
         Ok(match self {
             Self::Here(_) => {
                 let cell: &Cell = &identity.cell;

@@ -308,8 +308,8 @@ impl Services {
                 files: fileserver.file_service(),
                 objects: fileserver.object_service(),
                 volumes: fileserver.volume_service(),
-                upkeep: roles.keeping.upkeep(servers),
-                hsm: roles.keeping.hsm(directory)?,
+                upkeep: roles.keeping.upkeep(servers.clone()),
+                hsm: roles.keeping.hsm(directory, servers)?,
                 scrubbing: roles.scrubbing,
             })
         });

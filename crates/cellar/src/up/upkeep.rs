@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_celldb::Embedded;
-use cellar_fileserver::{CellServers, FileServer, HsmConfig, Upkeep};
+use cellar_fileserver::{CellServers, FileServer, HsmConfig, PinTable, Upkeep};
 use cellar_osd::Config;
 use cellar_rpc::Runtime;
 
@@ -51,13 +51,18 @@ pub(crate) struct FileServerUpkeep {
 
 impl FileServerUpkeep {
     /// Opens the database of the jobs, and makes the settings of hierarchical storage.
-    pub(super) fn hsm(&self, directory: &CellDirectory) -> Outcome<HsmConfig> {
+    pub(super) fn hsm(
+        &self,
+        directory: &CellDirectory,
+        pins: Arc<dyn PinTable>,
+    ) -> Outcome<HsmConfig> {
         let path = directory.jobs();
         let at = |cause: &dyn Display| Failure::new(format!("{}: {cause}", path.display()));
         cellar_private::directory(&path).map_err(|cause| at(&cause))?;
         let jobs = Embedded::open(&path.join("jobs.redb")).map_err(|cause| at(&cause))?;
         Ok(HsmConfig {
             jobs: Arc::new(jobs),
+            pins,
             interval: self.archive_every,
             copy_rate: mib(self.archive_rate),
             verify_interval: self.verify_every,

@@ -139,6 +139,16 @@ fn a_wiped_file_is_recalled_when_it_is_read() {
         dry.starts_with(&path) && dry.contains("1 of 1 files could be wiped"),
         "{dry}"
     );
+    // A pin of the directory keeps the file.
+    assert_eq!(cell.ok("hsm pins"), "The cell has no pins\n");
+    cell.ok(&format!("hsm pin --for 2d {TOP}"));
+    let pins = cell.json("hsm pins --json");
+    assert_eq!(pins["pins"][0]["remark"], json!(TOP), "{pins}");
+    let error = cell.fails(&format!("hsm wipe {path}"));
+    assert!(error.contains("the file is pinned"), "{error}");
+    let error = cell.fails(&format!("hsm unpin {path}"));
+    assert!(error.contains("no pin of it"), "{error}");
+    cell.ok(&format!("hsm unpin {TOP}"));
     let wiped = cell.ok(&format!("hsm wipe {path}"));
     assert!(wiped.contains("1 of 1 files wiped"), "{wiped}");
     let place = cell.json(&format!("fs osd {path} -json"));

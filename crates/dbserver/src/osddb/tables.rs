@@ -1,24 +1,28 @@
 //! The tables of the OSD database, in a transaction.
 //!
-//! `osd.device` and `osd.policy` have the rows by number. `osd.meta` has the two revisions and the
-//! highest numbers ever assigned. Rows are the structures of the wire, with the revision of their
-//! last change.
+//! `osd.device` and `osd.policy` have the rows by number, `osd.pin` by file and owner. `osd.meta`
+//! has the revisions and the highest numbers ever assigned. Rows are the structures of the wire,
+//! with the revision of their last change.
 
 use std::ops::Bound;
 
 use cellar_celldb::{Error as DatabaseError, Table, Transaction, View};
 use cellar_wire::AbortCode;
-use cellar_wire::osddb::{OSDS_MAX, OsdEntry, POLICIES_MAX, PolicyEntry};
+use cellar_wire::ids::{Fid, ViceId};
+use cellar_wire::osddb::{OSDS_MAX, OsdEntry, PINS_MAX, POLICIES_MAX, Pin, PolicyEntry};
 use cellar_xdr::xdr_struct;
 
 use crate::{Error, row};
 
 pub(super) const DEVICE: Table = Table::new("osd.device");
 pub(super) const POLICY: Table = Table::new("osd.policy");
+pub(super) const PIN: Table = Table::new("osd.pin");
 pub(super) const META: Table = Table::new("osd.meta");
 
 /// Key in `osd.meta` of [`Counters`].
 const COUNTERS: &[u8] = b"counters";
+/// Key in `osd.meta` of [`PinCounters`].
+pub(super) const PIN_COUNTERS: &[u8] = b"pins";
 
 /// The number of the file servers' own disks.
 pub(super) const LOCAL_DISK: u32 = 1;
@@ -38,6 +42,12 @@ xdr_struct! {
         pub(super) entry: OsdEntry,
     }
 
+    /// The revision of the pins.
+    #[derive(Copy, Default)]
+    pub(super) struct PinCounters {
+        pub(super) revision: u64,
+    }
+
     /// Revisions, and the highest numbers ever assigned.
     #[derive(Copy, Default)]
     pub(super) struct Counters {
@@ -50,6 +60,17 @@ xdr_struct! {
         /// Highest number of a policy.
         pub(super) policy: u32,
     }
+}
+
+/// The key of a pin.
+fn pin_key(fid: Fid, owner: ViceId) -> Vec<u8> {
+    let words = [
+        fid.volume.0,
+        fid.vnode.0,
+        fid.uniquifier.0,
+        owner.0.cast_unsigned(),
+    ];
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
 /// The tables, read and changed through a transaction.
@@ -152,6 +173,37 @@ impl Tables<'_, '_> {
         let key = policy.id.to_be_bytes().to_vec();
         self.0.put(POLICY, key, row::encode(&policy));
         self.put_counters(&counters);
+        Ok(())
+    }
+
+    pub(super) fn pins(&self) -> Result<Vec<Pin>, DatabaseError> {
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let rows = self.0.view().scan(PIN, all, PINS_MAX)?;
+        rows.iter()
+            .map(|(_, bytes)| row::decode(PIN, bytes))
+            .collect()
+    }
+
+    pub(super) fn put_pin(&mut self, pin: &Pin) -> Result<(), DatabaseError> {
+        self.count_pin_change()?;
+        self.0
+            .put(PIN, pin_key(pin.fid, pin.owner), row::encode(pin));
+        Ok(())
+    }
+
+    pub(super) fn delete_pin(&mut self, fid: Fid, owner: ViceId) -> Result<(), DatabaseError> {
+        self.count_pin_change()?;
+        self.0.delete(PIN, pin_key(fid, owner));
+        Ok(())
+    }
+
+    fn count_pin_change(&mut self) -> Result<(), DatabaseError> {
+        let bytes = self.0.get(META, PIN_COUNTERS)?;
+        let counters = bytes.map(|bytes| row::decode(META, &bytes)).transpose()?;
+        let mut counters: PinCounters = counters.unwrap_or_default();
+        counters.revision += 1;
+        self.0
+            .put(META, PIN_COUNTERS.to_vec(), row::encode(&counters));
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cellar_celldb::Embedded;
+use cellar_wire::ids::{Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use cellar_wire::osddb::*;
 use cellar_wire::{AfsTime, List};
 
@@ -397,4 +398,82 @@ fn only_superusers_change_anything() {
         }
     }
     assert_eq!(cell.revisions(), (1, 0));
+}
+
+fn pin(vnode: u32, owner: i32, until: u64) -> Pin {
+    let fid = Fid {
+        volume: VolumeId(7),
+        vnode: VnodeId(vnode),
+        uniquifier: Uniquifier(1),
+    };
+    Pin {
+        fid,
+        owner: ViceId(owner),
+        made: 900,
+        until,
+        reason: "for a course".try_into().unwrap(),
+    }
+}
+
+#[test]
+fn pins_are_kept_until_they_end_or_are_removed() {
+    let cell = cell();
+    let list = |known| {
+        let reply = cell.osddb.ask(ANYONE, ListPins { known }).unwrap();
+        (reply.revision, reply.pins.into_vec())
+    };
+    assert_eq!(list(u64::MAX), (0, vec![]));
+    // The clock stands at 1000.
+    let (lasting, short, other) = (pin(1, 101, 0), pin(1, 102, 1001), pin(3, 101, 5000));
+    for pin in [&lasting, &short, &other] {
+        cell.ask(SetPin { pin: pin.clone() }).unwrap();
+    }
+    let (revision, pins) = list(0);
+    assert_eq!((revision, pins.len()), (3, 3));
+    assert_eq!(list(revision), (3, vec![]), "nothing has changed");
+    // A pin of the same owner is replaced. One that has ended is not listed, and cannot be removed.
+    cell.ask(SetPin {
+        pin: pin(1, 102, 1000),
+    })
+    .unwrap();
+    assert_eq!(list(0).1, [lasting.clone(), other.clone()]);
+    let delete = |pin: &Pin| DeletePin {
+        fid: pin.fid,
+        owner: pin.owner,
+    };
+    assert_eq!(cell.ask(delete(&short)).err(), Some(AbortCode::ENOENT));
+    cell.ask(delete(&lasting)).unwrap();
+    assert_eq!(cell.ask(delete(&lasting)).err(), Some(AbortCode::ENOENT));
+    for refused in [
+        cell.osddb.ask(ANYONE, SetPin { pin: pin(1, 1, 0) }).err(),
+        cell.osddb.ask(ANYONE, delete(&other)).err(),
+    ] {
+        assert_eq!(refused, Some(AbortCode::EACCES));
+    }
+    // They are in the database.
+    let again = open(&cell.db, &cell.passed);
+    let reply = again.ask(ANYONE, ListPins { known: 0 }).unwrap();
+    assert_eq!(reply.pins.into_vec(), [other]);
+}
+
+#[test]
+fn an_owner_has_so_many_pins_and_no_more() {
+    let cell = cell();
+    for vnode in 0..PINS_OF_OWNER_MAX as u32 {
+        cell.ask(SetPin {
+            pin: pin(vnode, 101, 0),
+        })
+        .unwrap();
+    }
+    let more = pin(1 << 20, 101, 0);
+    let refused = cell.ask(SetPin { pin: more }).err();
+    assert_eq!(refused, Some(AbortCode::EAGAIN));
+    cell.ask(SetPin {
+        pin: pin(0, 101, 9000),
+    })
+    .unwrap();
+    cell.ask(SetPin {
+        pin: pin(1 << 20, 102, 0),
+    })
+    .unwrap();
 }

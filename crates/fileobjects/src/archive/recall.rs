@@ -301,8 +301,8 @@ impl Objects {
         }
     }
 
-    /// Records that a copy is bad. It stays in the record, so that an administrator sees it. Returns
-    /// `false` if no record has it any more.
+    /// Records that a copy is bad. It stays in the record, so that an administrator sees it.
+    /// Returns `false` if no record has it any more.
     pub(super) async fn mark_bad(
         &self,
         volume: &Arc<Volume>,

@@ -21,8 +21,8 @@ impl Objects {
     /// 0: the file is not in objects, is wiped, or changed meanwhile.
     ///
     /// # Errors
-    /// `TooFewCopies`. `Busy`: clones of the volume are made
-    /// or removed. The errors of the volume.
+    /// `TooFewCopies`. `Pinned`. `NotKnownYet`: the pins are not known since the start. `Busy`:
+    /// clones of the volume are made or removed. The errors of the volume.
     pub async fn wipe(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
@@ -36,6 +36,7 @@ impl Objects {
         let Some(contents) = archive.contents.filter(|_| archive.wiped.is_none()) else {
             return Ok(0);
         };
+        self.check_pins(volume, &status).await?;
         let confirmed = self.confirmed_copies(fid, &status, &archive).await?;
         if confirmed < needed.max(1) {
             debug!(%fid, confirmed, needed, "too few archives confirm their copies");
@@ -63,6 +64,27 @@ impl Objects {
         Counters::count(&self.counters.wiped);
         info!(%fid, length = status.length, "a file was wiped; archives have its bytes");
         Ok(status.length)
+    }
+
+    /// Refuses a file that is pinned. Without hierarchical storage a server has no pins.
+    async fn check_pins(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        status: &VnodeStatus,
+    ) -> Result<(), Failure> {
+        if self.jobs().is_none() {
+            return Ok(());
+        }
+        if !self.pins.are_known() {
+            return Err(Failure::NotKnownYet);
+        }
+        let (objects, volume, status) = (self.clone(), volume.clone(), status.clone());
+        let now = self.wall().as_secs();
+        let covered = run_apart(move || Ok(objects.pins.cover(&volume, &status, now)?)).await?;
+        match covered {
+            true => Err(Failure::Pinned),
+            false => Ok(()),
+        }
     }
 
     /// The number of archives that confirm a good copy of the present bytes.

@@ -67,6 +67,8 @@ pub struct DeviceCensus {
     pub online: Tally,
     /// Those of files that can be wiped now.
     pub wipeable: Tally,
+    /// Those of files that could be wiped if they were not pinned.
+    pub pinned: Tally,
     /// Candidates for wiping, the best first.
     pub candidates: Vec<Candidate>,
 }
@@ -306,7 +308,10 @@ impl Counting {
         }
         match good.len() < wanted.archives as usize {
             true => self.lacking(file, &good, &wanted),
-            false if may_wipe => self.wipeable(objects, file, layout, wanted.archives),
+            false if may_wipe => {
+                let pinned = objects.pins.cover(&volume, &file.status, self.now)?;
+                self.wipeable(objects, file, layout, (!pinned).then_some(wanted.archives));
+            }
             false => {}
         }
         Ok(())
@@ -384,13 +389,14 @@ impl Counting {
         }
     }
 
-    /// Enters a file with enough copies for the devices that it is on.
+    /// Enters a file with enough copies for the devices that it is on. `copies` are those that the
+    /// policy asks for; `None`: the file is pinned, and only counted.
     fn wipeable(
         &mut self,
         objects: &Objects,
         file: &ArchivableFile,
         layout: &cellar_wire::object::Layout,
-        copies: u32,
+        copies: Option<u32>,
     ) {
         let (fid, length) = (file.status.fid, file.status.length);
         let used = objects.last_uses.of(layout.volume, fid);
@@ -404,6 +410,10 @@ impl Counting {
             }
             let frees = length_at(&layout.shape, place, length);
             let device = self.census.devices.entry(placed.osd).or_default();
+            let Some(copies) = copies else {
+                device.pinned.add(frees);
+                continue;
+            };
             device.wipeable.add(frees);
             let candidate = Candidate {
                 fid,

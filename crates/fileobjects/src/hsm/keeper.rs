@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
+use super::super::limits::DEVICES_INTERVAL;
 use super::super::{Objects, WallClock};
 use super::census::{CANDIDATES_MAX, Candidate, Census};
 use super::kinds::{
@@ -20,13 +21,13 @@ use super::kinds::{
     resource_of,
 };
 use super::work::{Paces, Worker};
-use super::{Hsm, HsmConfig};
+use super::{Hsm, HsmConfig, PinTable};
 
 /// The low water mark is so much below the high water mark, in thousandths of the device.
 const LOW_MARK_BELOW: u64 = 50;
 /// Shortest pause between two censuses while there are more candidates than one can hold.
 const PAUSE_MIN: Duration = Duration::from_secs(10);
-/// Pause while the list of devices and the policies are not known yet.
+/// Pause while the list of devices, the policies and the pins are not known yet.
 const NOT_KNOWN_PAUSE: Duration = Duration::from_millis(500);
 
 struct JobClock(WallClock);
@@ -85,17 +86,32 @@ impl Objects {
         };
         let hsm = self.hsm.get_or_init(|| Hsm {
             engine,
+            pin_table: config.pins.clone(),
             census: Mutex::default(),
             look: Notify::new(),
         });
+        let kept = self.clone();
+        let table = config.pins.clone();
+        tokio::task::spawn_local(async move { kept.keep_pins(table).await });
         while !self.is_stopping() {
-            let pause = match self.loaded_lists.is_complete() {
+            let pause = match self.loaded_lists.is_complete() && self.pins.are_known() {
                 true => self.round(hsm, &config).await,
                 false => NOT_KNOWN_PAUSE,
             };
             let _asked = timeout(pause, hsm.look.notified()).await;
         }
         hsm.engine.stop().await;
+    }
+
+    async fn keep_pins(self: Arc<Self>, table: Arc<dyn PinTable>) {
+        while !self.is_stopping() {
+            self.load_pins(&*table).await;
+            let pause = match self.pins.are_known() {
+                true => DEVICES_INTERVAL,
+                false => NOT_KNOWN_PAUSE,
+            };
+            tokio::time::sleep(pause).await;
+        }
     }
 
     /// Takes a census, and submits jobs. Returns the pause before the next.

@@ -9,11 +9,12 @@
 //!
 //! All have one step, `files`. Its data are the number of files that are finished. A crash repeats
 //! at most the files since the last checkpoint. That changes nothing: a copy that exists is not
-//! made again, a wiped file is not wiped, an online file is not recalled. A copy is read back twice.
+//! made again, a wiped file is not wiped, an online file is not recalled. A copy may be
+//! read back twice.
 //!
-//! Copies, wipes and verifications belong to the server. A recall has one file and belongs to the user who opened
-//! it. The queue serves the n-th recall of each user before any next one. So recalls of many files
-//! by one user do not delay another user's. A recall that fails is not repeated, because its
+//! Copies, wipes and verifications belong to the server. A recall has one file and belongs to the
+//! user who opened it. The queue serves the n-th recall of each user before any next one. So recalls
+//! of many files by one user do not delay another user's. A recall that fails is not repeated, because its
 //! callers have the error; the next open begins another one.
 
 use std::time::Duration;

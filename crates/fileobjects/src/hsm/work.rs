@@ -132,7 +132,7 @@ async fn run(objects: &Weak<Objects>, paces: &Paces, fid: Fid, operation: Operat
             Err(failure) => Worked::Failed(failure.to_string()),
         },
         Operation::Wipe { copies } => match objects.wipe(&volume, fid, copies as usize).await {
-            Ok(0) | Err(Failure::Busy) => Worked::Nothing,
+            Ok(0) | Err(Failure::Busy | Failure::Pinned | Failure::NotKnownYet) => Worked::Nothing,
             Ok(length) => Worked::Done(length),
             Err(Failure::Volume(Error::NoVnode(_))) => Worked::Nothing,
             Err(failure) => Worked::Failed(failure.to_string()),

@@ -107,7 +107,7 @@ async fn volume_of(services: &Arc<FileServices>, fid: Fid) -> Result<Arc<Volume>
 }
 
 /// Looks at a file that the caller may read.
-async fn readable<T: Send + 'static>(
+pub(super) async fn readable<T: Send + 'static>(
     services: &Arc<FileServices>,
     session: &Session,
     fid: Fid,

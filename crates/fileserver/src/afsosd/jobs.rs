@@ -211,6 +211,9 @@ fn census_view(census: &Census) -> ArchiveCensus {
             wipeable: device
                 .map(|device| tally(device.wipeable))
                 .unwrap_or_default(),
+            pinned: device
+                .map(|device| tally(device.pinned))
+                .unwrap_or_default(),
             copies: census
                 .copies
                 .get(&osd)

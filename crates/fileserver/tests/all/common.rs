@@ -521,6 +521,11 @@ impl Machine {
         self.principal(stated::user(name), rxafs::PACKAGE.service_id)
     }
 
+    /// A connection without a user, to any service.
+    pub(crate) fn anonymous(&self, service: u16) -> Connection {
+        self.port.connect(self.server, service, Security::null())
+    }
+
     /// A connection of any principal, to any service.
     pub(crate) fn principal(&self, who: cellar_auth::Principal, service: u16) -> Connection {
         self.port

@@ -15,9 +15,9 @@ use cellar_wire::afsosd::{
 use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::osddb::{OSD_WIPEABLE, OsdListed};
 
-use crate::common::osds::{THRESHOLD, pattern, read};
+use crate::common::osds::{KEEP, THRESHOLD, pattern, read};
 use crate::common::plain_code as code;
-use crate::common::{Cell, Machine, run, stated};
+use crate::common::{Cell, Machine, OPEN, run, stated, store_within as store};
 use crate::objects_archived::World;
 
 const BIG: usize = 3 * THRESHOLD as usize;
@@ -48,6 +48,7 @@ impl Kept {
         let database = Embedded::open(&jobs.path().join("jobs.redb")).unwrap();
         let config = HsmConfig {
             jobs: Arc::new(database),
+            pins: world.osds.database.clone(),
             interval,
             copy_rate: 0,
             verify_interval,
@@ -415,5 +416,82 @@ fn a_verification_by_command_reads_the_copies_of_one_archive() {
             kept.census().await.bad == 2
         })
         .await;
+    });
+}
+
+#[test]
+fn a_pinned_file_is_not_wiped_until_its_pin_ends_or_is_removed() {
+    let cell = Cell::start();
+    run(async {
+        let kept = Kept::start(cell, "", Duration::ZERO).await;
+        let (world, admin) = (&kept.world, &kept.world.admin);
+        let bytes = pattern(BIG, 11);
+        let dir = world.machine.make_dir(Fid::root(OPEN), "dir").await;
+        let inner = world.machine.make_dir(dir, "inner").await;
+        let below = world.machine.create(inner, "below").await;
+        store(&world.machine, below, 0, &bytes, KEEP).await.unwrap();
+        let beside = world.file("beside", &bytes).await;
+        for fid in [below, beside] {
+            let archive = afsosd::Archive { fid, osd: 4 };
+            admin.call(&archive).await.unwrap();
+        }
+        let wipe = async |fid: Fid| {
+            let wiped = admin.call(&afsosd::Wipe { fid, copies: 1 }).await;
+            wiped.map(|wiped| wiped.length)
+        };
+        let user = stated::user("alice");
+        let alice = world.machine.principal(user, afsosd::PACKAGE.service_id);
+        let pin = |fid, until| afsosd::PinFile {
+            fid,
+            until,
+            reason: "a course".try_into().unwrap(),
+        };
+        let now = kept.census().await.taken;
+        // A user's pin of a directory holds for all files below it, and for no others.
+        alice.call(&pin(dir, now + 100)).await.unwrap();
+        assert_eq!(code(wipe(below).await), AbortCode::EBUSY.0);
+        assert_eq!(wipe(beside).await.unwrap(), BIG as u64);
+        // It has an owner and an end.
+        let set = world.osds.database.pins.lock().1.clone();
+        assert_eq!((set[0].fid, set[0].until), (dir, now + 100));
+        let owner = set[0].owner;
+        for (refused, wanted) in [
+            (code(alice.call(&pin(dir, 0)).await), AbortCode::EINVAL),
+            (code(alice.call(&pin(dir, now)).await), AbortCode::EINVAL),
+            (
+                code(alice.call(&pin(dir, now + 400 * 86_400)).await),
+                AbortCode::EINVAL,
+            ),
+        ] {
+            assert_eq!(refused, wanted.0);
+        }
+        let anonymous = world.machine.anonymous(afsosd::PACKAGE.service_id);
+        assert_eq!(
+            code(anonymous.call(&pin(dir, now + 9)).await),
+            AbortCode::EACCES.0
+        );
+        world.cell.wait_secs(101);
+        assert_eq!(wipe(below).await.unwrap(), BIG as u64);
+        world.machine.fetch(below, 0, 10).await.unwrap();
+        // An administrator's pin of the file without an end, until it is removed.
+        admin.call(&pin(below, 0)).await.unwrap();
+        assert_eq!(code(wipe(below).await), AbortCode::EBUSY.0);
+        let unpin = |fid, owner| afsosd::UnpinFile { fid, owner };
+        let own = world.osds.database.pins.lock().1.last().unwrap().owner;
+        assert_eq!(
+            code(alice.call(&unpin(below, own)).await),
+            AbortCode::EPERM.0
+        );
+        assert_eq!(
+            code(admin.call(&unpin(beside, own)).await),
+            AbortCode::ENOENT.0
+        );
+        admin.call(&unpin(below, own)).await.unwrap();
+        assert_eq!(wipe(below).await.unwrap(), BIG as u64);
+        alice.call(&unpin(dir, owner)).await.unwrap();
+        assert_eq!(
+            code(alice.call(&unpin(dir, owner)).await),
+            AbortCode::ENOENT.0
+        );
     });
 }

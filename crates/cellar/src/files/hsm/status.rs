@@ -96,7 +96,7 @@ async fn census_now(
 }
 
 /// Seconds since 1970.
-fn unix_now() -> u64 {
+pub(super) fn unix_now() -> u64 {
     let now = std::time::SystemTime::now();
     now.duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |now| now.as_secs())
@@ -153,6 +153,7 @@ fn print_devices(archives: &[&DeviceCount], online: &[&DeviceCount]) {
             ("Objects", Side::Right),
             ("Size", Side::Right),
             ("Wipeable", Side::Right),
+            ("Pinned", Side::Right),
         ]);
         for device in online {
             table.row([
@@ -160,6 +161,7 @@ fn print_devices(archives: &[&DeviceCount], online: &[&DeviceCount]) {
                 device.online.files.to_string(),
                 short_size(device.online.bytes),
                 short_size(device.wipeable.bytes),
+                short_size(device.pinned.bytes),
             ]);
         }
         out!("{table}");

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cellar_fileserver::protection::BoxFuture;
-use cellar_fileserver::{ObjectConfig, PolicyList};
+use cellar_fileserver::{ObjectConfig, PinAnswer, PinTable, PolicyList};
 use cellar_objects::fake::{FakeOsd, Fault};
 use cellar_objects::{DeviceList, Devices};
 use cellar_rpc::CallError;
 use cellar_until::until;
 use cellar_wire::afsosd::SetVolumePolicy;
-use cellar_wire::ids::{Fid, VolumeId};
+use cellar_wire::ids::{Fid, ViceId, VolumeId};
 use cellar_wire::object::{Capability, CapabilityBody, Layout, ObjectId};
-use cellar_wire::osddb::{OsdEntry, OsdListed, PolicyEntry};
-use cellar_wire::{AfsString, Encode};
+use cellar_wire::osddb::{self, OsdEntry, OsdListed, PolicyEntry};
+use cellar_wire::{AbortCode, AfsString, Encode};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -52,6 +52,8 @@ pub(crate) struct Database {
     pub(crate) listed: Mutex<Vec<OsdListed>>,
     policies: Mutex<Vec<PolicyEntry>>,
     revision: AtomicU64,
+    /// The pins and their revision.
+    pub(crate) pins: Mutex<(u64, Vec<osddb::Pin>)>,
 }
 
 impl Database {
@@ -83,6 +85,38 @@ impl PolicyList for Database {
         Box::pin(async move {
             let revision = self.revision.load(Ordering::Acquire);
             Ok((revision != known).then(|| (revision, self.policies.lock().clone())))
+        })
+    }
+}
+
+impl PinTable for Database {
+    fn pins(&self, known: u64) -> BoxFuture<'_, PinAnswer> {
+        Box::pin(async move {
+            let (revision, pins) = &*self.pins.lock();
+            let changed = pins.iter().filter(|_| *revision != known);
+            Ok((*revision, changed.cloned().collect()))
+        })
+    }
+
+    fn set(&self, pin: osddb::Pin) -> BoxFuture<'_, Result<(), CallError>> {
+        Box::pin(async move {
+            let (revision, pins) = &mut *self.pins.lock();
+            *revision += 1;
+            pins.push(pin);
+            Ok(())
+        })
+    }
+
+    fn delete(&self, fid: Fid, owner: ViceId) -> BoxFuture<'_, Result<(), CallError>> {
+        Box::pin(async move {
+            let (revision, pins) = &mut *self.pins.lock();
+            let before = pins.len();
+            *revision += 1;
+            pins.retain(|pin| (pin.fid, pin.owner) != (fid, owner));
+            match pins.len() < before {
+                true => Ok(()),
+                false => Err(CallError::Aborted(AbortCode::ENOENT)),
+            }
         })
     }
 }
