@@ -141,8 +141,8 @@ package! {
     /// from the device `osd`. The files that come first are the next. For superusers.
     24 ListCandidates { osd: u32, limit: u32 } -> ListCandidatesReply { files: List<ArchiveCandidate, 4096> };
     /// Reads the copies of a file in the archive `osd` back, also those of older bytes, and
-    /// compares them. Copies that have other bytes are marked bad; known bad copies are not read. For
-    /// superusers.
+    /// compares them. Copies that have other bytes are marked bad; known bad copies are not read.
+    /// For superusers.
     25 VerifyCopies { fid: Fid, osd: u32 } -> VerifyCopiesReply { good: u32, bad: u32, bytes: u64 };
     /// Pins a file, or a directory with all files below it in its volume: they are not wiped until
     /// `until`, in seconds since 1970. The caller is the owner of the pin. Needs the right to read,

@@ -91,14 +91,18 @@ pub struct Traversed {
     pub bytes: u64,
     /// Number of files whose bytes are in objects.
     pub files_in_objects: u64,
+    /// Number of files whose bytes are in archives only.
+    pub files_wiped: u64,
+    /// Sum of their bytes.
+    pub bytes_wiped: u64,
     /// Number of directories and links.
     pub others: u64,
     /// The files by size, up to the largest file.
     pub sizes: Vec<SizeClass>,
     /// The use of each place, by number.
     pub places: Vec<PlaceUsage>,
-    /// The data that exists only once: objects without another copy or parity, and files of volumes
-    /// without a read-only copy on another server.
+    /// The data that exists only once: objects without another copy or parity, wiped files with one
+    /// copy, and files of volumes without a read-only copy on another server.
     pub single: Vec<PlaceUsage>,
     /// The volumes that were not checked, and the reasons.
     pub missed: Vec<(String, String)>,
@@ -194,6 +198,7 @@ struct Sum {
     volumes: u64,
     sizes: Vec<Amount>,
     in_objects: u64,
+    wiped: Amount,
     others: u64,
     places: BTreeMap<u32, Amount>,
     single: BTreeMap<u32, Amount>,
@@ -209,6 +214,7 @@ impl Sum {
     fn add(&mut self, usage: &Usage, is_replicated: bool) {
         self.volumes += 1;
         self.in_objects = self.in_objects.saturating_add(usage.in_objects.count);
+        plus(&mut self.wiped, usage.wiped);
         self.others = self.others.saturating_add(usage.others);
         if self.sizes.len() < usage.sizes.len() {
             self.sizes.resize(usage.sizes.len(), Amount::default());
@@ -265,6 +271,8 @@ impl Sum {
             files,
             bytes,
             files_in_objects: self.in_objects,
+            files_wiped: self.wiped.count,
+            bytes_wiped: self.wiped.bytes,
             others: self.others,
             sizes: sizes.collect(),
             places: places(self.places),
@@ -291,6 +299,7 @@ mod tests {
             sizes: List::from_iter_cut(sizes.iter().copied()),
             here,
             in_objects: amount(1, 100_000),
+            wiped: amount(3, 70),
             devices: List::from_iter_cut([device]),
             others: 2,
         };
@@ -310,6 +319,7 @@ mod tests {
         let found = sum.finish();
         assert_eq!((found.volumes, found.files, found.bytes), (2, 4, 14_000));
         assert_eq!((found.files_in_objects, found.others), (2, 4));
+        assert_eq!((found.files_wiped, found.bytes_wiped), (6, 140));
         let sizes: Vec<_> = found
             .sizes
             .iter()

@@ -78,7 +78,7 @@ impl Objects {
         if !self.pins.are_known() {
             return Err(Failure::NotKnownYet);
         }
-        let (objects, volume, status) = (self.clone(), volume.clone(), status.clone());
+        let (objects, volume, status) = (self.clone(), volume.clone(), *status);
         let now = self.wall().as_secs();
         let covered = run_apart(move || Ok(objects.pins.cover(&volume, &status, now)?)).await?;
         match covered {

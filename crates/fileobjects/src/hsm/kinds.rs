@@ -13,9 +13,9 @@
 //! read back twice.
 //!
 //! Copies, wipes and verifications belong to the server. A recall has one file and belongs to the
-//! user who opened it. The queue serves the n-th recall of each user before any next one. So recalls
-//! of many files by one user do not delay another user's. A recall that fails is not repeated, because its
-//! callers have the error; the next open begins another one.
+//! user who opened it. The queue serves the n-th recall of each user before any next one. So
+//! recalls of many files by one user do not delay another user's. A recall that fails is not
+//! repeated, because its callers have the error; the next open begins another one.
 
 use std::time::Duration;
 

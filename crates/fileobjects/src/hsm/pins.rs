@@ -95,7 +95,7 @@ impl Pins {
             let until = pins.get(&(fid.vnode, fid.uniquifier));
             until.is_some_and(|until| *until == 0 || *until > now)
         };
-        let mut at = file.clone();
+        let mut at = *file;
         for _ in 0..DEPTH_MAX {
             if holds(at.fid) {
                 return Ok(true);

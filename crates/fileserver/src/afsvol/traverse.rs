@@ -1,6 +1,8 @@
 //! Traverse: statistics of the files of a volume, by size and by place. A call of this project.
 //!
-//! It reads the records of the volume in its present state, and asks no device.
+//! It reads the records of the volume in its present state, and asks no device. Copies in archives
+//! count as objects of their archives, also those of older bytes. Copies that are known to be bad
+//! do not count.
 
 use std::collections::BTreeMap;
 
@@ -51,6 +53,7 @@ struct Sum {
     sizes: [Amount; SIZE_CLASSES],
     here: Amount,
     in_objects: Amount,
+    wiped: Amount,
     devices: BTreeMap<u32, DeviceUsage>,
     others: u64,
 }
@@ -61,6 +64,7 @@ impl Default for Sum {
             sizes: [Amount::default(); SIZE_CLASSES],
             here: Amount::default(),
             in_objects: Amount::default(),
+            wiped: Amount::default(),
             devices: BTreeMap::new(),
             others: 0,
         }
@@ -79,8 +83,12 @@ impl Sum {
             return;
         }
         add(&mut self.sizes[size_class(image.length)], image.length);
+        let archives = self.enter_copies(image);
         let Some(layout) = &image.layout else {
-            add(&mut self.here, image.length);
+            match image.wiped {
+                Some(_) => add(&mut self.wiped, image.length),
+                None => add(&mut self.here, image.length),
+            }
             return;
         };
         add(&mut self.in_objects, image.length);
@@ -89,15 +97,41 @@ impl Sum {
                 continue;
             }
             let bytes = length_at(&layout.shape, place, image.length);
-            let device = self.devices.entry(placed.osd).or_insert(DeviceUsage {
-                osd: placed.osd,
-                ..DeviceUsage::default()
-            });
+            let device = self.device(placed.osd);
             add(&mut device.objects, bytes);
-            if !placed.stale && is_single(layout, place) {
+            if archives == 0 && !placed.stale && is_single(layout, place) {
                 add(&mut device.single, bytes);
             }
         }
+    }
+
+    /// Enters the good copies of a file. Returns the number of archives that have its present bytes.
+    /// If that is one archive and the file is wiped, its copy is the only one.
+    fn enter_copies(&mut self, image: &VnodeImage) -> usize {
+        let contents = match (&image.wiped, &image.layout) {
+            (Some(wiped), _) => Some(wiped.contents()),
+            (None, Some(layout)) => Some(layout.contents()),
+            (None, None) => None,
+        };
+        let (mut present, mut last) = (0, None);
+        let copies = image.copies.iter().flat_map(|copies| copies.iter());
+        for copy in copies.filter(|copy| !copy.bad) {
+            add(&mut self.device(copy.osd).objects, copy.length);
+            if contents.is_some_and(|contents| copy.has(contents)) {
+                (present, last) = (present + 1, Some(copy));
+            }
+        }
+        if let (1, Some(copy), Some(_)) = (present, last, &image.wiped) {
+            add(&mut self.device(copy.osd).single, copy.length);
+        }
+        present
+    }
+
+    fn device(&mut self, osd: u32) -> &mut DeviceUsage {
+        self.devices.entry(osd).or_insert(DeviceUsage {
+            osd,
+            ..DeviceUsage::default()
+        })
     }
 
     fn usage(self) -> Usage {
@@ -105,6 +139,7 @@ impl Sum {
             sizes: List::from_iter_cut(self.sizes),
             here: self.here,
             in_objects: self.in_objects,
+            wiped: self.wiped,
             devices: List::from_iter_cut(self.devices.into_values()),
             others: self.others,
         }

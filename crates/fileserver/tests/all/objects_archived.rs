@@ -11,7 +11,7 @@ use cellar_rpc::Connection;
 use cellar_until::until;
 use cellar_wire::AbortCode;
 use cellar_wire::afsosd::{Archive, ListCopies, ListCopiesReply, Recall, Wipe};
-use cellar_wire::afsvol::{IT_BUSY, READONLY};
+use cellar_wire::afsvol::{IT_BUSY, READONLY, Traverse};
 use cellar_wire::ids::Fid;
 use cellar_wire::object::ArchiveCopy;
 use cellar_wire::osddb::OSD_ARCHIVAL;
@@ -350,5 +350,45 @@ fn read_only_volumes_do_not_keep_wiped_bytes_and_recall_them_as_well() {
         assert!(world.copies(fid).await.online, "both have the same objects");
         assert_eq!(world.count(2..4), 2);
         world.admin.call(&Recall { fid }).await.unwrap();
+    });
+}
+
+#[test]
+fn copies_count_in_the_sums_of_vos_traverse() {
+    let cell = Cell::start();
+    run(async {
+        let world = World::start(cell).await;
+        let volser = Volser(world.cell.admin().await);
+        let bytes = pattern(BIG, 8);
+        let mut files = Vec::new();
+        for name in ["plain", "copied", "wiped", "twice"] {
+            files.push(world.file(name, &bytes).await);
+        }
+        let [_, copied, wiped, twice] = files[..] else {
+            panic!("four files");
+        };
+        for (fid, osd) in [(copied, 4), (wiped, 4), (twice, 4), (twice, 5)] {
+            world.archive(fid, osd).await;
+        }
+        for fid in [wiped, twice] {
+            world.wipe(fid, 1).await;
+        }
+        let asked = Traverse {
+            partition: 0,
+            volume: OPEN,
+        };
+        let usage = volser.0.call(&asked).await.unwrap().usage;
+        let counts = (usage.in_objects.count, usage.wiped.count, usage.here.count);
+        assert_eq!(counts, (2, 2, 0));
+        let of = |osd: u32| {
+            let found = usage.devices.iter().find(|device| device.osd == osd);
+            let found = found.copied().unwrap_or_default();
+            (found.objects.count, found.single.count)
+        };
+        // Two objects of each online file; only those of the file without a copy are single.
+        let online = [of(2), of(3)];
+        assert_eq!(online.iter().map(|(objects, _)| objects).sum::<u64>(), 4);
+        assert_eq!(online.iter().map(|(_, single)| single).sum::<u64>(), 2);
+        assert_eq!([of(4), of(5)], [(3, 1), (1, 0)]);
     });
 }

@@ -24,7 +24,7 @@ xdr_struct! {
         pub osd: u32,
         /// All objects.
         pub objects: Amount,
-        /// Objects whose bytes are nowhere else: no copy and no parity.
+        /// Objects whose bytes are nowhere else: no copy in any archive or device, and no parity.
         pub single: Amount,
     }
 
@@ -37,7 +37,9 @@ xdr_struct! {
         pub here: Amount,
         /// Plain files in objects.
         pub in_objects: Amount,
-        /// The objects of these files, by device.
+        /// Plain files whose bytes are in archives only.
+        pub wiped: Amount,
+        /// The objects of these files, and their copies in archives, by device.
         pub devices: List<DeviceUsage, USAGE_DEVICES_MAX>,
         /// Directories and links.
         pub others: u64,

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use cellar_admin::osd::Osds;
+use cellar_admin::osd::{Device, Osds};
 use cellar_admin::table::{Side, Table, short_size};
 use cellar_admin::vos::job::JobContext;
 use cellar_admin::vos::{PlaceUsage, Scope, SizeClass, Traversed};
@@ -42,7 +42,7 @@ impl Vos<'_> {
         .await;
         progress.finish();
         let found = found?;
-        let names = self.device_names().await;
+        let devices = self.devices().await;
         for (volume, why) in &found.missed {
             eprintln!("Volume {volume} was not examined: {why}");
         }
@@ -50,7 +50,9 @@ impl Vos<'_> {
             let named = |places: &[PlaceUsage]| {
                 let named = places.iter().map(|place| {
                     let mut shown = json!(place);
-                    shown["name"] = name(&names, place.id).into();
+                    let (kind, name) = kind_and_name(&devices, place.id);
+                    shown["kind"] = kind.into();
+                    shown["name"] = name.into();
                     shown
                 });
                 named.collect::<Vec<_>>()
@@ -60,18 +62,18 @@ impl Vos<'_> {
             shown["single"] = named(&found.single).into();
             print_json(&shown)?;
         } else {
-            print(&found, &names);
+            print(&found, &devices);
         }
         Failure::if_any(!found.missed.is_empty())
     }
 
-    /// The names of devices. If the database does not answer, devices have only numbers.
-    async fn device_names(&self) -> HashMap<u32, String> {
+    /// The devices by number. If the database does not answer, devices have only numbers.
+    async fn devices(&self) -> HashMap<u32, Device> {
         let osds = Osds::new(&self.session.client, &self.session.cell);
         match osds.list().await {
             Ok(devices) => devices
                 .into_iter()
-                .map(|device| (device.id, device.name))
+                .map(|device| (device.id, device))
                 .collect(),
             Err(error) => {
                 eprintln!("Cannot look up the names of devices: {error}");
@@ -81,15 +83,18 @@ impl Vos<'_> {
     }
 }
 
-fn name(names: &HashMap<u32, String>, id: u32) -> String {
-    match (names.get(&id), id) {
-        (Some(name), _) => name.clone(),
-        (None, 1) => "local_disk".to_owned(),
-        (None, _) => "?".to_owned(),
+/// The kind and the name of a place.
+fn kind_and_name(devices: &HashMap<u32, Device>, id: u32) -> (&'static str, String) {
+    match (devices.get(&id), id) {
+        (Some(device), 1) => ("fileserver", device.name.clone()),
+        (None, 1) => ("fileserver", "local_disk".to_owned()),
+        (Some(device), _) if device.archival => ("archival", device.name.clone()),
+        (Some(device), _) => ("disk", device.name.clone()),
+        (None, _) => ("?", "?".to_owned()),
     }
 }
 
-fn print(found: &Traversed, names: &HashMap<u32, String>) {
+fn print(found: &Traversed, devices: &HashMap<u32, Device>) {
     outln!(
         "{} volumes: {} files with {}, {} of them in objects; {} directories and links",
         found.volumes,
@@ -98,12 +103,19 @@ fn print(found: &Traversed, names: &HashMap<u32, String>) {
         found.files_in_objects,
         found.others
     );
+    if found.files_wiped > 0 {
+        outln!(
+            "{} files with {} are wiped: only archives have their bytes",
+            found.files_wiped,
+            short_size(found.bytes_wiped)
+        );
+    }
     outln!("\nFiles by size");
     out!("{}", sizes(&found.sizes));
     outln!("\nUsage by place");
-    out!("{}", places(&found.places, names));
+    out!("{}", places(&found.places, devices));
     outln!("\nData without a second copy");
-    out!("{}", places(&found.single, names));
+    out!("{}", places(&found.single, devices));
 }
 
 fn sizes(sizes: &[SizeClass]) -> String {
@@ -134,25 +146,29 @@ fn sizes(sizes: &[SizeClass]) -> String {
     table.to_string()
 }
 
-fn places(places: &[PlaceUsage], names: &HashMap<u32, String>) -> String {
+fn places(places: &[PlaceUsage], devices: &HashMap<u32, Device>) -> String {
     let mut table = Table::new([
+        ("kind", Side::Left),
         ("id", Side::Right),
         ("name", Side::Left),
         ("objects", Side::Right),
         ("data", Side::Right),
     ]);
     for place in places {
+        let (kind, name) = kind_and_name(devices, place.id);
         table.row([
+            kind.to_owned(),
             place.id.to_string(),
-            name(names, place.id),
+            name,
             place.objects.to_string(),
             short_size(place.bytes),
         ]);
     }
     let sum = |what: fn(&PlaceUsage) -> u64| places.iter().map(what).sum::<u64>();
     table.row([
-        String::new(),
         "total".to_owned(),
+        String::new(),
+        String::new(),
         sum(|place| place.objects).to_string(),
         short_size(sum(|place| place.bytes)),
     ]);
