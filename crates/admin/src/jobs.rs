@@ -1,5 +1,7 @@
 //! Jobs of file servers, and their censuses of files in archives. The operations of `cellar jobs`
-//! and of `cellar hsm status`.
+//! and of `cellar hsm status` and `report`.
+
+mod report;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +14,8 @@ use cellar_wire::afsosd::{
 };
 use cellar_wire::{AbortCode, Procedure};
 use serde::Serialize;
+
+pub use report::{DayWork, Forecast, Report, Reports};
 
 use crate::error::{Error, Result, is_unknown_there};
 use crate::osd::Device;

@@ -23,16 +23,24 @@ pub struct ObjectFigures {
     pub pruned: u64,
     /// Copies that were made in archives.
     pub copies_made: u64,
+    /// Bytes of these copies.
+    pub copied_bytes: u64,
     /// Copies that could not be made.
     pub copies_failed: u64,
     /// Copies that were found to be bad.
     pub copies_bad: u64,
     /// Copies that were read back and had the recorded bytes.
     pub copies_verified: u64,
+    /// Bytes of these copies.
+    pub verified_bytes: u64,
     /// Files that were wiped.
     pub wiped: u64,
+    /// Bytes of these files.
+    pub wiped_bytes: u64,
     /// Files that were recalled.
     pub recalled: u64,
+    /// Bytes of these files.
+    pub recalled_bytes: u64,
     /// Recalls that failed.
     pub recalls_failed: u64,
     /// Recalls in progress.
@@ -56,14 +64,18 @@ pub(crate) struct Counters {
     pub(crate) pruned: AtomicU64,
     /// Copies made in archives, those that could not be made, and those found to be bad.
     pub(crate) copies_made: AtomicU64,
+    pub(crate) copied_bytes: AtomicU64,
     pub(crate) copies_failed: AtomicU64,
     pub(crate) copies_bad: AtomicU64,
     /// Copies that were read back and had the recorded bytes.
     pub(crate) copies_verified: AtomicU64,
+    pub(crate) verified_bytes: AtomicU64,
     /// Files that were wiped.
     pub(crate) wiped: AtomicU64,
+    pub(crate) wiped_bytes: AtomicU64,
     /// Files that were recalled, and recalls that failed.
     pub(crate) recalled: AtomicU64,
+    pub(crate) recalled_bytes: AtomicU64,
     pub(crate) recalls_failed: AtomicU64,
     /// How often garbage was removed.
     pub(crate) collections: AtomicU64,
@@ -82,14 +94,23 @@ impl Counters {
             problems: load(&self.problems),
             pruned: load(&self.pruned),
             copies_made: load(&self.copies_made),
+            copied_bytes: load(&self.copied_bytes),
             copies_failed: load(&self.copies_failed),
             copies_bad: load(&self.copies_bad),
             copies_verified: load(&self.copies_verified),
+            verified_bytes: load(&self.verified_bytes),
             wiped: load(&self.wiped),
+            wiped_bytes: load(&self.wiped_bytes),
             recalled: load(&self.recalled),
+            recalled_bytes: load(&self.recalled_bytes),
             recalls_failed: load(&self.recalls_failed),
             recalls_running: 0,
         }
+    }
+
+    /// Adds to a counter of bytes.
+    pub(crate) fn add(counter: &AtomicU64, bytes: u64) {
+        counter.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn count(counter: &AtomicU64) {

@@ -4,6 +4,7 @@
 //! | part | task |
 //! | --- | --- |
 //! | `census` | examines all files, counts them, and finds candidates for copies and for wiping |
+//! | `days` | the statistics by day |
 //! | `keeper` | takes a census at intervals, and submits jobs for the candidates |
 //! | `kinds` | the kinds of jobs for the job engine (crate `jobs`), and their steps |
 //! | `work` | runs the operations of steps on the thread of a shard |
@@ -26,6 +27,7 @@
 //!    each time.
 
 mod census;
+mod days;
 mod keeper;
 mod kinds;
 mod last_uses;
@@ -40,6 +42,8 @@ use cellar_jobs::Engine;
 use parking_lot::Mutex;
 
 pub use census::{ArchiveCensus, Candidate, Census, DeviceCensus, Tally};
+pub(crate) use days::Days;
+pub use days::{Day, DeviceUse};
 pub use kinds::{COPY, RECALL, VERIFY, WIPE};
 pub(crate) use kinds::{recall_of, resource_of};
 pub(crate) use last_uses::LastUses;
@@ -71,6 +75,8 @@ impl std::fmt::Debug for HsmConfig {
 
 /// The running parts of hierarchical storage.
 pub(crate) struct Hsm {
+    /// The statistics by day.
+    pub(crate) days: Days,
     /// The pins of the cell.
     pub(crate) pin_table: Arc<dyn PinTable>,
     pub(crate) engine: Engine,

@@ -82,8 +82,8 @@ pub use fetch::Fetching;
 pub use figures::ObjectFigures;
 pub use grants::{Grant, Grantee};
 pub use hsm::{
-    ArchiveCensus, COPY, Candidate, Census, DeviceCensus, HsmConfig, PinAnswer, PinTable, RECALL,
-    Tally, VERIFY, WIPE,
+    ArchiveCensus, COPY, Candidate, Census, Day, DeviceCensus, DeviceUse, HsmConfig, PinAnswer,
+    PinTable, RECALL, Tally, VERIFY, WIPE,
 };
 pub use lending::{Borrower, Lender};
 pub use limits::{OBJECT_MOVE_MAX, OBJECT_REPLAY_MAX};

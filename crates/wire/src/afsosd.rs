@@ -151,12 +151,17 @@ package! {
     /// Removes the pin of an owner; 0: of the caller. ENOENT: there is no such pin. The pins of
     /// other owners are removed by superusers only.
     32 UnpinFile { fid: Fid, owner: ViceId } -> UnpinFileReply {};
+    /// Returns the statistics of hierarchical storage of the last days, the oldest first. For
+    /// superusers.
+    33 ListDays {} -> ListDaysReply { days: List<DayView, DAYS_MAX> };
 }
 
 /// Jobs of one `ListJobs`, at most.
 pub const JOBS_AT_ONCE_MAX: usize = 256;
 /// The most bytes of a name or an error of a job.
 pub const JOB_TEXT_MAX: usize = 1024;
+/// Days of one `ListDays`, at most.
+pub const DAYS_MAX: usize = 400;
 /// A name or an error of a job.
 pub type JobText = AfsString<JOB_TEXT_MAX>;
 
@@ -275,6 +280,36 @@ xdr_struct! {
         pub bad: u64,
         /// Archives and devices.
         pub devices: List<DeviceTally, 4096>,
+    }
+
+    /// The use of a device.
+    #[derive(Copy, Default)]
+    pub struct DeviceUse {
+        /// The device.
+        pub osd: u32,
+        /// Bytes in use.
+        pub used: u64,
+        /// All bytes.
+        pub total: u64,
+    }
+
+    /// The work of a day.
+    #[derive(Default)]
+    pub struct DayView {
+        /// Days since 1970, in UTC.
+        pub day: u32,
+        /// Copies made in archives.
+        pub copied: FileTally,
+        /// Files wiped.
+        pub wiped: FileTally,
+        /// Files recalled.
+        pub recalled: FileTally,
+        /// Copies read back and compared.
+        pub verified: FileTally,
+        /// Copies and recalls that failed.
+        pub failed: u64,
+        /// The use of the devices at the last census of the day.
+        pub devices: List<DeviceUse, 4096>,
     }
 
     /// A file that is to be copied or wiped.

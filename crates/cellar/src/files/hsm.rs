@@ -4,6 +4,7 @@
 //! says how many files and bytes it concerned.
 
 mod pins;
+mod report;
 mod status;
 
 use std::time::Duration;
@@ -52,6 +53,15 @@ Examples:
   cellar hsm status --now fs2.example.org"
     )]
     Status(status::StatusOptions),
+    /// Show copied, wiped, recalled and verified files by day, and when devices will be full.
+    #[command(
+        after_help = "File servers count with each census. Forecasts are by the growth of the last two weeks.
+
+Examples:
+  cellar hsm report
+  cellar hsm report --days 60 --json"
+    )]
+    Report(report::ReportOptions),
     /// List the files that are to be copied to an archive, or to be wiped from a device, next.
     #[command(after_help = "Examples:
   cellar hsm candidates tape1
@@ -264,6 +274,7 @@ pub(crate) async fn run(options: Options) -> Outcome {
     let mut command = match options.command {
         Command::Files(command) => command,
         Command::Status(options) => return status::status(&options).await,
+        Command::Report(options) => return report::report(&options).await,
         Command::Candidates(options) => return status::candidates(&options).await,
         Command::Pin(options) => return pins::pin(&options).await,
         Command::Unpin(options) => return pins::unpin(&options).await,

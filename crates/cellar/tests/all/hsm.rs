@@ -173,6 +173,20 @@ fn a_wiped_file_is_recalled_when_it_is_read() {
         (&json!(false), &json!(true))
     );
 
+    // The next census counts the work.
+    cell.ok("hsm status --now");
+    let report = cell.json("hsm report --json");
+    let today = report["days"].as_array().expect("days").last().cloned();
+    let today = today.expect("today");
+    for work in ["copied", "wiped", "recalled", "verified"] {
+        assert_eq!(today[work]["files"], json!(1), "{work}: {report}");
+        assert_eq!(today[work]["bytes"], json!(LENGTH), "{work}: {report}");
+    }
+    assert!(
+        cell.ok("hsm report")
+            .contains("needs figures of three days")
+    );
+
     // The same by prefetch.
     cell.ok(&format!("hsm wipe {path}"));
     let recalled = cell.json(&format!("hsm prefetch --json {path}"));

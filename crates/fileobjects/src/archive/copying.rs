@@ -97,6 +97,7 @@ impl Objects {
             return Err(Failure::Busy);
         }
         Counters::count(&self.counters.copies_made);
+        Counters::add(&self.counters.copied_bytes, copy.length);
         info!(%fid, osd, length = copy.length, "a file was copied to an archive");
         Ok(copy)
     }

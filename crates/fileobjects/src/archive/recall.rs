@@ -220,6 +220,7 @@ impl Objects {
             match self.recall_copy(volume, status, wiped, &copy).await {
                 Ok(()) => {
                     Counters::count(&self.counters.recalled);
+                    Counters::add(&self.counters.recalled_bytes, status.length);
                     info!(%fid, osd = copy.osd, length = status.length, "a file was recalled");
                     return Ok(());
                 }

@@ -52,6 +52,7 @@ impl Objects {
                     verified.good += 1;
                     verified.bytes += copy.length;
                     Counters::count(&self.counters.copies_verified);
+                    Counters::add(&self.counters.verified_bytes, copy.length);
                     let now = self.wall().as_secs();
                     self.edit_copy(volume, fid, copy, move |copy| copy.verified = now)
                         .await?;

@@ -62,6 +62,7 @@ impl Objects {
             self.forget(volume, fid, layout);
         }
         Counters::count(&self.counters.wiped);
+        Counters::add(&self.counters.wiped_bytes, status.length);
         info!(%fid, length = status.length, "a file was wiped; archives have its bytes");
         Ok(status.length)
     }

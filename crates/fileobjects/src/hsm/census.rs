@@ -16,7 +16,7 @@ use cellar_volume::{ArchivableFile, Partition, Volume};
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::object::ArchiveCopy;
 use cellar_wire::osddb::{OSD_ARCHIVAL, OSD_DRAINING, OSD_OBSOLETE, OSD_WIPEABLE, OsdListed};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::super::Objects;
 use super::super::failure::Failure;
@@ -29,7 +29,7 @@ const RECORDS_AT_A_TIME: usize = 16 << 10;
 pub(crate) const CANDIDATES_MAX: usize = 4096;
 
 /// Files and their bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Files.
     pub files: u64,

@@ -1,5 +1,6 @@
 //! Takes a census at intervals, and submits jobs for its candidates.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
+use super::super::failure::Failure;
 use super::super::limits::DEVICES_INTERVAL;
 use super::super::{Objects, WallClock};
 use super::census::{CANDIDATES_MAX, Candidate, Census};
@@ -21,7 +23,7 @@ use super::kinds::{
     resource_of,
 };
 use super::work::{Paces, Worker};
-use super::{Hsm, HsmConfig, PinTable};
+use super::{Day, Days, DeviceUse, Hsm, HsmConfig, PinTable};
 
 /// The low water mark is so much below the high water mark, in thousandths of the device.
 const LOW_MARK_BELOW: u64 = 50;
@@ -86,6 +88,7 @@ impl Objects {
         };
         let hsm = self.hsm.get_or_init(|| Hsm {
             engine,
+            days: Days::new(config.jobs.clone()),
             pin_table: config.pins.clone(),
             census: Mutex::default(),
             look: Notify::new(),
@@ -101,6 +104,27 @@ impl Objects {
             let _asked = timeout(pause, hsm.look.notified()).await;
         }
         hsm.engine.stop().await;
+    }
+
+    /// The statistics of the last days, the oldest first.
+    ///
+    /// # Errors
+    /// `Invalid`: this server has no hierarchical storage. `Busy`: its database cannot be read.
+    pub async fn days(&self) -> Result<Vec<Day>, Failure> {
+        let hsm = self.hsm.get().ok_or(Failure::Invalid)?;
+        hsm.days.list().await.map_err(|_| Failure::Busy)
+    }
+
+    /// The use of the devices that report.
+    fn uses(&self) -> BTreeMap<u32, DeviceUse> {
+        let listed = self.storage().map(|storage| storage.devices.list());
+        let alive = listed.into_iter().flatten().filter(|device| !device.dead);
+        let uses = alive.filter(|device| device.state.total > 0).map(|device| {
+            let (total, free) = (device.state.total, device.state.free);
+            let used = total.saturating_sub(free);
+            (device.entry.id, DeviceUse { used, total })
+        });
+        uses.collect()
     }
 
     async fn keep_pins(self: Arc<Self>, table: Arc<dyn PinTable>) {
@@ -126,6 +150,13 @@ impl Objects {
             }
         };
         *hsm.census.lock() = census.clone();
+        if let Err(error) = hsm
+            .days
+            .note(census.taken, &self.figures(), self.uses())
+            .await
+        {
+            warn!(%error, "the statistics of the day cannot be written");
+        }
         if interval.is_zero() {
             return Duration::MAX;
         }

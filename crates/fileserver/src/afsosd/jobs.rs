@@ -1,14 +1,14 @@
-//! ListJobs, ShowJob, ChangeJob, GetCensus, ListCandidates: the jobs of hierarchical storage, and
+//! ListJobs, ShowJob, ChangeJob, GetCensus, ListCandidates, ListDays: the jobs of hierarchical storage, and
 //! the census that finds their files.
 
-use cellar_fileobjects::{Candidate, Census, Tally};
+use cellar_fileobjects::{Candidate, Census, Day, Tally};
 use cellar_jobs::{Engine, Error, Filter, Job, JobId, Position, State, Time};
 use cellar_rpc::IncomingCall;
 use cellar_wire::afsosd::{
-    ArchiveCandidate, ArchiveCensus, ChangeJob, ChangeJobReply, DeviceTally, FileTally, GetCensus,
-    GetCensusReply, JOB_CANCEL, JOB_FIRST, JOB_LAST, JOB_RETRY, JOB_TEXT_MAX, JOBS_AT_ONCE_MAX,
-    JobItem, JobText, JobView, ListCandidates, ListCandidatesReply, ListJobs, ListJobsReply,
-    ShowJob, ShowJobReply,
+    ArchiveCandidate, ArchiveCensus, ChangeJob, ChangeJobReply, DAYS_MAX, DayView, DeviceTally,
+    DeviceUse, FileTally, GetCensus, GetCensusReply, JOB_CANCEL, JOB_FIRST, JOB_LAST, JOB_RETRY,
+    JOB_TEXT_MAX, JOBS_AT_ONCE_MAX, JobItem, JobText, JobView, ListCandidates, ListCandidatesReply,
+    ListDays, ListDaysReply, ListJobs, ListJobsReply, ShowJob, ShowJobReply,
 };
 use cellar_wire::serve::Handle;
 use cellar_wire::{AbortCode, AfsString, List};
@@ -137,6 +137,19 @@ impl Handle<ListCandidates, IncomingCall> for ObjectService {
     }
 }
 
+impl Handle<ListDays, IncomingCall> for ObjectService {
+    async fn handle(&self, call: &IncomingCall, _: ListDays) -> Result<ListDaysReply, Refusal> {
+        superuser(&self.services.sessions, call)?;
+        let days = self.services.objects.days().await?;
+        // The newest ones, if there are more than a reply holds.
+        let begin = days.len().saturating_sub(DAYS_MAX);
+        let days = days.iter().skip(begin).map(day_view);
+        Ok(ListDaysReply {
+            days: List::from_iter_cut(days),
+        })
+    }
+}
+
 impl ObjectService {
     /// The job engine. A server without it has no jobs.
     fn engine(&self) -> Result<&Engine, Refusal> {
@@ -186,11 +199,31 @@ fn view(job: &Job) -> JobView {
     }
 }
 
-fn census_view(census: &Census) -> ArchiveCensus {
-    let tally = |tally: Tally| FileTally {
+fn tally(tally: Tally) -> FileTally {
+    FileTally {
         files: tally.files,
         bytes: tally.bytes,
-    };
+    }
+}
+
+fn day_view(day: &Day) -> DayView {
+    let devices = day.devices.iter().map(|(osd, used)| DeviceUse {
+        osd: *osd,
+        used: used.used,
+        total: used.total,
+    });
+    DayView {
+        day: day.day,
+        copied: tally(day.copied),
+        wiped: tally(day.wiped),
+        recalled: tally(day.recalled),
+        verified: tally(day.verified),
+        failed: day.failed,
+        devices: List::from_iter_cut(devices),
+    }
+}
+
+fn census_view(census: &Census) -> ArchiveCensus {
     let mut all: Vec<u32> = census
         .devices
         .keys()
