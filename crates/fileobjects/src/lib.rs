@@ -74,6 +74,7 @@ mod whole_file;
 
 pub use archive::{ArchivedBytes, InArchives};
 pub use cell::{BoxFuture, CellServer, CellServers, Family, FamilySite, Upkeep};
+pub use cellar_policy::RecallMode;
 pub use direct::{BegunStore, DirectRequest};
 pub use elsewhere::{Elsewhere, ElsewhereBytes};
 pub use failure::Failure;

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cellar_policy::{Archiving, Facts, Policies, StorageTarget, Verdict};
+use cellar_policy::{Archiving, Facts, Policies, RecallMode, StorageTarget, Verdict};
 use cellar_volume::{FileType, Result, VnodeStatus, Volume};
 use cellar_wire::ids::{Fid, ViceId, VnodeId};
 use cellar_wire::object::{Shape, final_name};
@@ -165,6 +165,14 @@ impl PolicyBook {
         let name = |dir| names.name(volume, dir, status.fid);
         let verdict = self.verdict(volume, status, status.length, &[status.owner], name)?;
         Ok(verdict.map(|verdict| verdict.archiving).unwrap_or_default())
+    }
+
+    /// The behaviour of a call that needs the bytes of a file while it is wiped. Conditions on the
+    /// storing user see the owner of the file.
+    pub(crate) fn recall_mode(&self, volume: &Volume, status: &VnodeStatus) -> Result<RecallMode> {
+        let name = |dir| self.name(volume, dir, status.fid);
+        let verdict = self.verdict(volume, status, status.length, &[status.owner], name)?;
+        Ok(verdict.map_or(RecallMode::Wait, |verdict| verdict.archiving.recall))
     }
 
     /// The outcome of the policies of volume and directory; `None` if none applies. `name` finds

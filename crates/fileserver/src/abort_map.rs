@@ -33,6 +33,8 @@ pub(crate) enum Refusal {
     Offline,
     /// The volume or the server is busy; the client retries.
     Busy,
+    /// The file is wiped, and its policy forbids that opening it begins a recall.
+    NotRecalled,
     /// A policy may send the file to devices, and the devices or the policies are not known since
     /// the start.
     NotKnownYet,
@@ -110,6 +112,8 @@ impl Refusal {
             // Not VMOVED. OpenAFS's clients treat the two alike. Linux (7.3) hangs forever after
             // VMOVED: it blocks its own query to the VLDB, for which it then waits.
             Self::Moved => AbortCode::VNOVOL,
+            // Chosen by trials with three clients; docs/operating/archives.md has the table.
+            Self::NotRecalled => AbortCode::ENOMEDIUM,
             Self::HostSilent => AbortCode::RX_CALL_DEAD,
             Self::NoProtection => PROTECTION_UNREACHABLE,
             Self::NameTooLong => AbortCode::ENAMETOOLONG,
@@ -296,6 +300,7 @@ mod tests {
             (Refusal::Locked, 11, 10),
             (Refusal::TooManyLocks, 37, 36),
             (Refusal::NotSupported, 122, 93),
+            (Refusal::NotRecalled, 123, 121),
             (Refusal::ConnectionRefused, 130, 109),
         ];
         for (refusal, plain, place) in translated {

@@ -49,8 +49,7 @@ impl Handlers for ObjectService {
 
     async fn dispatch(&self, opcode: u32, call: &mut IncomingCall) -> CallResult {
         let outcome = afsosd::serve(self, opcode, call).await;
-        recall::begin_if_wiped(&self.services, &outcome);
-        outcome
+        recall::begin_if_wiped(&self.services, call, outcome).await
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cellar_archive::Hasher;
 use cellar_jobs::{Ended, Engine, NewJob};
 use cellar_objects::{WriteOptions, Writer};
+use cellar_policy::RecallMode;
 use cellar_rpc::blocking;
 use cellar_volume::{ArchiveState, VnodeStatus, Volume};
 use cellar_wire::AbortCode;
@@ -14,6 +15,7 @@ use cellar_wire::object::{ArchiveCopy, Contents, Layout};
 use cellar_wire::osd::{REMOVE_HARD, Read, ReadReply};
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::super::Objects;
@@ -22,7 +24,9 @@ use super::super::failure::Failure;
 use super::super::figures::Counters;
 use super::super::hsm;
 use super::super::layouts::NewFile;
-use super::super::limits::{OBJECT_PATIENCE, RECALLS_MAX};
+use super::super::limits::{
+    OBJECT_PATIENCE, RECALL_FAILURE_TIME, RECALL_FAILURES_MAX, RECALLS_MAX,
+};
 use super::super::liveness;
 use super::super::policies::ObjectSpec;
 use super::super::prune::remove;
@@ -40,6 +44,8 @@ pub(crate) struct Recalls {
     running: Mutex<HashMap<RecallKey, Running>>,
     /// Failures of jobs, for the callers that wait for them.
     failures: Mutex<HashMap<RecallKey, Failure>>,
+    /// Recalls that failed a short time ago, for the callers that do not wait.
+    failed: Mutex<HashMap<RecallKey, (Failure, Instant)>>,
 }
 
 type RecallKey = (VnodeId, Contents);
@@ -51,6 +57,30 @@ impl Recalls {
     /// The number of recalls that are queued or in progress.
     pub(crate) fn count(&self) -> usize {
         self.running.lock().len()
+    }
+
+    /// Remembers the end of a recall for callers that do not wait.
+    fn note_end(&self, key: RecallKey, result: &Result<(), Failure>) {
+        let mut failed = self.failed.lock();
+        match result {
+            // The next caller begins again at once.
+            Ok(()) | Err(Failure::Busy) => {
+                failed.remove(&key);
+            }
+            Err(failure) => {
+                failed.retain(|_, (_, at)| at.elapsed() < RECALL_FAILURE_TIME);
+                if failed.len() < RECALL_FAILURES_MAX {
+                    failed.insert(key, (failure.clone(), Instant::now()));
+                }
+            }
+        }
+    }
+
+    /// The failure of a recall that ended a short time ago.
+    fn recent_failure(&self, key: &RecallKey) -> Option<Failure> {
+        let failed = self.failed.lock();
+        let (failure, at) = failed.get(key)?;
+        (at.elapsed() < RECALL_FAILURE_TIME).then(|| failure.clone())
     }
 }
 
@@ -91,7 +121,7 @@ impl Objects {
         let Some((status, archive)) = wiped_file(volume, fid).await? else {
             return Ok(());
         };
-        let mut running = self.begin_recall(volume, status, archive, user)?;
+        let mut running = self.recall_in_progress(volume, status, archive, user)?;
         let ended = running.wait_for(Option::is_some).await;
         match ended.as_deref() {
             Ok(Some(result)) => result.clone(),
@@ -100,13 +130,47 @@ impl Objects {
         }
     }
 
-    /// Queues the recall of a file, and does not wait. Must be called on a shard's thread.
-    pub fn recall_later(self: &Arc<Self>, volume: &Arc<Volume>, fid: Fid) {
+    /// Queues the recall of a file on behalf of `user`, unless that is in progress, and does not
+    /// wait for the end. Returns whether a recall is in progress; `false`: the file is online. Must
+    /// be called on a shard's thread.
+    ///
+    /// # Errors
+    /// `Busy`: too many recalls are queued, by all or by this user, or the file changed. The
+    /// failure of a recall that ended less than a minute ago; callers that never wait would repeat
+    /// their calls for ever otherwise.
+    pub async fn begin_recall(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        fid: Fid,
+        user: Option<ViceId>,
+    ) -> Result<bool, Failure> {
+        let Some((status, archive)) = wiped_file(volume, fid).await? else {
+            return Ok(false);
+        };
+        let key = recall_key(&status, &archive)?;
+        if let Some(failure) = self.recalls.recent_failure(&key) {
+            return Err(failure);
+        }
+        self.recall_in_progress(volume, status, archive, user)?;
+        Ok(true)
+    }
+
+    /// The behaviour that the policies of a file demand of calls that need its bytes while it is
+    /// wiped.
+    ///
+    /// # Errors
+    /// The file does not exist, or the store cannot be read.
+    pub async fn recall_mode(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        fid: Fid,
+    ) -> Result<RecallMode, Failure> {
         let (objects, volume) = (self.clone(), volume.clone());
-        tokio::task::spawn_local(async move {
-            // A failure is logged, and the next caller begins another recall.
-            let _ended = objects.recall(&volume, fid, None).await;
-        });
+        run_apart(move || {
+            let status = volume.status(fid)?;
+            Ok(objects.policies.recall_mode(&volume, &status)?)
+        })
+        .await
     }
 
     /// The number of recalls that are queued or in progress.
@@ -114,15 +178,15 @@ impl Objects {
         self.recalls.count()
     }
 
-    fn begin_recall(
+    /// The recall of a file. Begins one unless one is in progress.
+    fn recall_in_progress(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
         status: VnodeStatus,
         archive: ArchiveState,
         user: Option<ViceId>,
     ) -> Result<Running, Failure> {
-        let fid = status.fid;
-        let key = (fid.vnode, archive.contents.ok_or(Failure::Busy)?);
+        let key = recall_key(&status, &archive)?;
         let mut all = self.recalls.running.lock();
         if let Some(running) = all.get(&key) {
             return Ok(running.clone());
@@ -144,6 +208,7 @@ impl Objects {
                 }
                 None => objects.recall_logged(&volume, &status, &archive).await,
             };
+            objects.recalls.note_end(key, &result);
             // Later callers look at the file again.
             objects.recalls.running.lock().remove(&key);
             sender.send_replace(Some(result));
@@ -345,6 +410,12 @@ impl Objects {
             marked => Ok(marked?.durable.await?),
         }
     }
+}
+
+/// The key of a file's recall.
+fn recall_key(status: &VnodeStatus, archive: &ArchiveState) -> Result<RecallKey, Failure> {
+    let contents = archive.contents.ok_or(Failure::Busy)?;
+    Ok((status.fid.vnode, contents))
 }
 
 /// The status and the copies of a file that is wiped; `None` for any other file.
