@@ -35,6 +35,7 @@ mod pieces;
 pub(crate) mod ports;
 mod probe;
 mod protection;
+pub(crate) mod recall_limit;
 mod remote_databases;
 mod roles;
 mod statistics;
@@ -319,7 +320,7 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     let mut reloader = Reloader::new(crate::values_of_keys);
     let end = signals.wait(&restart, || {
         service_manager::reload(|| {
-            reloader.reload(metrics.as_ref());
+            reloader.reload(metrics.as_ref(), running.fileserver());
             join::note_moved_databases(&directory.server_etc(), &identity);
         });
     });

@@ -297,8 +297,7 @@ fn file_sentence(cause: &CallError) -> String {
         AbortCode::VDISKFULL => "the server's partition is full".to_owned(),
         AbortCode::ENOMEDIUM => {
             "the file is in archives only, and its policy or a limit forbids that \
-                                 opening it recalls it ('cellar hsm prefetch' recalls it, or names \
-                                 the limit)"
+                                 opening it recalls it ('cellar hsm prefetch' recalls it)"
                 .to_owned()
         }
         AbortCode::VNOVOL => "no server has this volume on line".to_owned(),

@@ -35,6 +35,8 @@ pub(crate) enum Refusal {
     Busy,
     /// The file is wiped, and its policy forbids that opening it begins a recall.
     NotRecalled,
+    /// The file is wiped, and its recall is over a limit.
+    OverRecallLimit,
     /// A policy may send the file to devices, and the devices or the policies are not known since
     /// the start.
     NotKnownYet,
@@ -113,7 +115,7 @@ impl Refusal {
             // VMOVED: it blocks its own query to the VLDB, for which it then waits.
             Self::Moved => AbortCode::VNOVOL,
             // Chosen by trials with three clients; docs/operating/archives.md has the table.
-            Self::NotRecalled => AbortCode::ENOMEDIUM,
+            Self::NotRecalled | Self::OverRecallLimit => AbortCode::ENOMEDIUM,
             Self::HostSilent => AbortCode::RX_CALL_DEAD,
             Self::NoProtection => PROTECTION_UNREACHABLE,
             Self::NameTooLong => AbortCode::ENAMETOOLONG,
@@ -215,6 +217,7 @@ impl From<Failure> for Refusal {
             Failure::Invalid => Self::Invalid,
             Failure::Busy => Self::Busy,
             Failure::TooFewCopies => Self::Code(AbortCode::EAGAIN),
+            Failure::OverLimit => Self::OverRecallLimit,
             Failure::NoGoodCopy => Self::Objects(AbortCode::EIO),
             Failure::NotKnownYet => Self::NotKnownYet,
             Failure::SourceEnded => Self::StoppedSending,
@@ -301,6 +304,7 @@ mod tests {
             (Refusal::TooManyLocks, 37, 36),
             (Refusal::NotSupported, 122, 93),
             (Refusal::NotRecalled, 123, 121),
+            (Refusal::OverRecallLimit, 123, 121),
             (Refusal::ConnectionRefused, 130, 109),
         ];
         for (refusal, plain, place) in translated {

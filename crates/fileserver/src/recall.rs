@@ -9,18 +9,21 @@
 //! | Recall of AFSOSD, in which a user asks for it | recall; waits, then VBUSY | as `wait` | as `wait` |
 //!
 //! A waiting call holds no thread, and its connection is kept alive. Clients repeat a call after
-//! VBUSY, and the recall goes on meanwhile. Rights are checked before a recall begins.
+//! VBUSY, and the recall goes on meanwhile. Rights are checked before a recall begins, and so are
+//! the limits of recalls ([`crate::recall_limits`]). A recall over a limit is refused in each mode.
 
 use std::sync::Arc;
 
-use cellar_fileobjects::RecallMode;
+use cellar_fileobjects::{Failure, RecallMode};
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Error, Volume};
 use cellar_wire::ids::Fid;
 use tokio::time::timeout;
+use tracing::warn;
 
 use crate::abort_map::Refusal;
 use crate::limits::{RECALL_ATTEMPTS, RECALL_PATIENCE};
+use crate::recall_limits::OverLimit;
 use crate::service::CallResult;
 use crate::services::FileServices;
 use crate::session::Session;
@@ -59,10 +62,15 @@ pub(crate) async fn wait(
     fid: Fid,
 ) -> Result<(), Refusal> {
     let volume = volume_of(services, fid)?;
-    let user = Some(session.id());
-    let recall = services.objects.recall(&volume, fid, user);
-    match timeout(RECALL_PATIENCE, recall).await {
-        Ok(recalled) => Ok(recalled?),
+    let mut admission = Admission::new(services, session, &volume).await?;
+    let (objects, user) = (&services.objects, Some(session.id()));
+    let recall = objects.recall(&volume, fid, user, |bytes| admission.take(bytes));
+    let recalled = timeout(RECALL_PATIENCE, recall).await;
+    match recalled {
+        Ok(recalled) => {
+            admission.log(fid).await;
+            Ok(recalled?)
+        }
         Err(_) => Err(Refusal::Busy),
     }
 }
@@ -73,10 +81,76 @@ pub(crate) async fn wait(
 /// `Busy`: the recall is in progress. The failure of a recall that ended a short time ago.
 async fn begin(services: &FileServices, session: &Session, fid: Fid) -> Result<(), Refusal> {
     let volume = volume_of(services, fid)?;
-    let user = Some(session.id());
-    match services.objects.begin_recall(&volume, fid, user).await? {
+    let mut admission = Admission::new(services, session, &volume).await?;
+    let (objects, user) = (&services.objects, Some(session.id()));
+    let begun = objects.begin_recall(&volume, fid, user, |bytes| admission.take(bytes));
+    let begun = begun.await;
+    admission.log(fid).await;
+    match begun? {
         true => Err(Refusal::Busy),
         false => Ok(()),
+    }
+}
+
+/// The check of a recall against the limits.
+struct Admission<'a> {
+    services: &'a FileServices,
+    session: &'a Session,
+    /// The name of the volume.
+    volume: String,
+    refused: Option<OverLimit>,
+}
+
+impl<'a> Admission<'a> {
+    async fn new(
+        services: &'a FileServices,
+        session: &'a Session,
+        volume: &Volume,
+    ) -> Result<Self, Refusal> {
+        let sessions = &services.sessions;
+        let loaded = services
+            .recall_limits
+            .load_names(&*sessions.protection, sessions.wall());
+        loaded.await.map_err(|cause| {
+            warn!(%cause, "the names in limits of recalls cannot be looked up");
+            Refusal::Busy
+        })?;
+        Ok(Self {
+            services,
+            session,
+            volume: volume.info().name,
+            refused: None,
+        })
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<(), Failure> {
+        let now = self.services.sessions.wall();
+        let limits = &self.services.recall_limits;
+        let taken = limits.take(self.session.identity(), &self.volume, bytes, now);
+        taken.map_err(|over| {
+            self.refused = Some(over);
+            Failure::OverLimit
+        })
+    }
+
+    /// Logs the refusal, with the name of the user.
+    async fn log(self, fid: Fid) {
+        let Some(over) = self.refused.filter(|over| over.is_news) else {
+            return;
+        };
+        let id = self.session.id();
+        let names = self.services.sessions.protection.names_of(&[id]).await;
+        let name = names.ok().and_then(|names| names.into_iter().next()?);
+        let user = name.map_or_else(
+            || id.0.to_string(),
+            |name| String::from_utf8_lossy(&name).into_owned(),
+        );
+        let again = over.again.map_or_else(
+            || "never".to_owned(),
+            |time| format!("{} s", time.as_secs()),
+        );
+        warn!(user, id = id.0, rule = over.rule, %fid, volume = self.volume, again,
+            "a recall is refused, because it is over a limit");
     }
 }
 

@@ -122,6 +122,8 @@ impl Preview {
                 self.archives,
                 cellar_policy::time(self.archive_after)
             ));
+        }
+        if self.in_objects {
             text.push_str(match self.recall {
                 "retry" => "If it is wiped, opening it begins its recall, and clients try again.\n",
                 "refuse" => "If it is wiped, opening it fails; 'cellar hsm prefetch' recalls it.\n",

@@ -106,22 +106,23 @@ impl From<cellar_objects::Error> for NotRecalled {
 
 impl Objects {
     /// Queues the recall of a file on behalf of `user`, unless that is in progress, and waits for
-    /// the end. A caller that stops waiting does not stop the recall. Must be called on a shard's
-    /// thread.
+    /// the end. A caller that stops waiting does not stop the recall. `admit` gets the bytes of a
+    /// recall before it is queued, and may refuse it. Must be called on a shard's thread.
     ///
     /// # Errors
     /// `Busy`: too many recalls are queued, by all or by this user, or the file changed.
-    /// `NoGoodCopy`. The failure of the archive or of the devices.
+    /// `NoGoodCopy`. The failure of the archive or of the devices. Those of `admit`.
     pub async fn recall(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
         fid: Fid,
         user: Option<ViceId>,
+        admit: impl FnOnce(u64) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let Some((status, archive)) = wiped_file(volume, fid).await? else {
             return Ok(());
         };
-        let mut running = self.recall_in_progress(volume, status, archive, user)?;
+        let mut running = self.recall_in_progress(volume, status, archive, user, admit)?;
         let ended = running.wait_for(Option::is_some).await;
         match ended.as_deref() {
             Ok(Some(result)) => result.clone(),
@@ -131,18 +132,19 @@ impl Objects {
     }
 
     /// Queues the recall of a file on behalf of `user`, unless that is in progress, and does not
-    /// wait for the end. Returns whether a recall is in progress; `false`: the file is online. Must
-    /// be called on a shard's thread.
+    /// wait for the end. Returns whether a recall is in progress; `false`: the file is online.
+    /// `admit` is that of [`Self::recall`]. Must be called on a shard's thread.
     ///
     /// # Errors
     /// `Busy`: too many recalls are queued, by all or by this user, or the file changed. The
     /// failure of a recall that ended less than a minute ago; callers that never wait would repeat
-    /// their calls for ever otherwise.
+    /// their calls for ever otherwise. Those of `admit`.
     pub async fn begin_recall(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
         fid: Fid,
         user: Option<ViceId>,
+        admit: impl FnOnce(u64) -> Result<(), Failure>,
     ) -> Result<bool, Failure> {
         let Some((status, archive)) = wiped_file(volume, fid).await? else {
             return Ok(false);
@@ -151,7 +153,7 @@ impl Objects {
         if let Some(failure) = self.recalls.recent_failure(&key) {
             return Err(failure);
         }
-        self.recall_in_progress(volume, status, archive, user)?;
+        self.recall_in_progress(volume, status, archive, user, admit)?;
         Ok(true)
     }
 
@@ -185,6 +187,7 @@ impl Objects {
         status: VnodeStatus,
         archive: ArchiveState,
         user: Option<ViceId>,
+        admit: impl FnOnce(u64) -> Result<(), Failure>,
     ) -> Result<Running, Failure> {
         let key = recall_key(&status, &archive)?;
         let mut all = self.recalls.running.lock();
@@ -194,6 +197,7 @@ impl Objects {
         if all.len() >= RECALLS_MAX {
             return Err(Failure::Busy);
         }
+        admit(status.length)?;
         let (sender, running) = watch::channel(None);
         all.insert(key, running.clone());
         drop(all);
