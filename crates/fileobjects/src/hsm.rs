@@ -35,7 +35,7 @@ use cellar_jobs::Engine;
 use parking_lot::Mutex;
 
 pub use census::{Candidate, Census, DeviceCensus, Tally};
-pub use kinds::{COPY, RECALL, WIPE};
+pub use kinds::{COPY, RECALL, WIPE, recalled_file};
 pub(crate) use kinds::{recall_of, resource_of};
 pub(crate) use last_uses::LastUses;
 

@@ -81,11 +81,13 @@ pub use failure::Failure;
 pub use fetch::Fetching;
 pub use figures::ObjectFigures;
 pub use grants::{Grant, Grantee};
-pub use hsm::{COPY, Candidate, Census, DeviceCensus, HsmConfig, RECALL, Tally, WIPE};
+pub use hsm::{
+    COPY, Candidate, Census, DeviceCensus, HsmConfig, RECALL, Tally, WIPE, recalled_file,
+};
 pub use lending::{Borrower, Lender};
 pub use limits::{OBJECT_MOVE_MAX, OBJECT_REPLAY_MAX};
 pub use open_reads::ReadGuard;
-pub use policies::{ObjectSpec, StorageDecision};
+pub use policies::{ObjectSpec, StorageDecision, file_path};
 pub use served::{Attached, RwSites, ServedVolumes};
 pub use storage::{ObjectConfig, PolicyAnswer, PolicyList, Seal};
 pub use store::{CommitOutcome, Source, Stored, WriteOutcome};

@@ -270,6 +270,20 @@ fn name_in(volume: &Volume, dir: Fid, fid: Fid) -> Result<Bytes> {
     Ok(found.map_or_else(Bytes::new, |entry| entry.name))
 }
 
+/// The path of a file in its volume, such as `/a/b`. One of its names, if it has several.
+///
+/// # Errors
+/// The file does not exist, or the store cannot be read.
+pub fn file_path(volume: &Volume, fid: Fid) -> Result<Vec<u8>> {
+    let dir = directory_of(&volume.status(fid)?);
+    let mut path = path(volume, dir)?;
+    if path.last() != Some(&b'/') {
+        path.push(b'/');
+    }
+    path.extend_from_slice(final_name(&name_in(volume, dir, fid)?));
+    Ok(path)
+}
+
 /// The path of a directory in its volume.
 fn path(volume: &Volume, dir: Fid) -> Result<Vec<u8>> {
     let mut names = Vec::new();

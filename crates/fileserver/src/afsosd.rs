@@ -11,6 +11,7 @@ mod fetch;
 mod jobs;
 mod pieces;
 mod policy;
+mod recalls;
 mod references;
 mod store;
 mod upkeep;

@@ -118,7 +118,7 @@ package! {
     /// EAGAIN: fewer archives confirm. For superusers.
     17 Wipe { fid: Fid, copies: u32 } -> WipeReply { length: u64 };
     /// Recalls a file that was wiped, and waits for up to a minute. VBUSY: the recall takes longer
-    /// and goes on. Needs the right to read.
+    /// and goes on. EDQUOT: it is over a limit of the server. Needs the right to read.
     18 Recall { fid: Fid } -> RecallReply {};
     /// Returns the copies of a file in archives, also of its older bytes, and whether its present
     /// bytes are on online devices. Needs the right to read.
@@ -140,7 +140,16 @@ package! {
     /// Lists the files that the last census found to be copied to the archive `osd`, or to be wiped
     /// from the device `osd`. The files that come first are the next. For superusers.
     24 ListCandidates { osd: u32, limit: u32 } -> ListCandidatesReply { files: List<ArchiveCandidate, 4096> };
+    /// Lists recalls of wiped files that wait or run, with numbers of jobs above `after`, the
+    /// lowest first. For superusers.
+    27 ListRecalls { after: u64, limit: u32 }
+        -> ListRecallsReply { recalls: List<RecallView, RECALLS_AT_ONCE_MAX>, more: bool };
 }
+
+/// Recalls of one `ListRecalls`, at most.
+pub const RECALLS_AT_ONCE_MAX: usize = 256;
+/// The path of a file in its volume.
+pub type RecallPath = AfsString<4096>;
 
 /// Jobs of one `ListJobs`, at most.
 pub const JOBS_AT_ONCE_MAX: usize = 256;
@@ -200,6 +209,23 @@ xdr_struct! {
         pub until: u64,
         /// A user has cancelled the job, and it has not stopped yet.
         pub cancelling: bool,
+    }
+
+    /// A recall of a wiped file.
+    #[derive(Default)]
+    pub struct RecallView {
+        /// Its job.
+        pub job: JobView,
+        /// The file.
+        pub fid: Fid,
+        /// Its length in bytes.
+        pub length: u64,
+        /// The place in the queue of all jobs of the server, from 1; 0: it runs, or has no place.
+        pub place: u64,
+        /// The name of the volume; empty: the server does not have it any more.
+        pub volume: JobText,
+        /// The path in the volume; empty: it is not known, or too long.
+        pub path: RecallPath,
     }
 
     /// The result of a file of a job.

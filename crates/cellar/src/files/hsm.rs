@@ -3,6 +3,7 @@
 //! The commands walk over trees, and go on after a file that failed. The last line of a command
 //! says how many files and bytes it concerned.
 
+mod queue;
 mod status;
 
 use std::time::Duration;
@@ -51,6 +52,16 @@ Examples:
   cellar hsm status --now fs2.example.org"
     )]
     Status(status::StatusOptions),
+    /// List the recalls of wiped files that wait or run, by archive.
+    #[command(after_help = "States:
+  queued   waits for its turn; the place counts the queued recalls of the archive
+  running  the archive is being read
+'cellar jobs first JOB' puts a recall before all others of its user, 'cellar jobs cancel JOB' ends it.
+
+Examples:
+  cellar hsm queue
+  cellar hsm queue --archive tape1 fs2.example.org --json")]
+    Queue(queue::QueueOptions),
     /// List the files that are to be copied to an archive, or to be wiped from a device, next.
     #[command(after_help = "Examples:
   cellar hsm candidates tape1
@@ -224,6 +235,7 @@ pub(crate) async fn run(options: Options) -> Outcome {
     let mut command = match options.command {
         Command::Files(command) => command,
         Command::Status(options) => return status::status(&options).await,
+        Command::Queue(options) => return queue::queue(&options).await,
         Command::Candidates(options) => return status::candidates(&options).await,
     };
     let who = match &command {
