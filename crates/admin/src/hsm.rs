@@ -217,6 +217,13 @@ impl<'a> Archives<'a> {
                         "{path}: the recall goes on, and is not finished yet"
                     )));
                 }
+                Some(AbortCode::EDQUOT) => {
+                    return Err(Error::Usage(format!(
+                        "{path}: the recall is over the limit of recalls for you, your groups or the volume; try again \
+                         later. The log of the file server names the limit; an administrator can change it \
+                         (recall-limit), or recall the file"
+                    )));
+                }
                 Some(AbortCode::EIO) => {
                     return Err(Error::Usage(format!(
                         "{path}: no archive delivers a good copy; 'cellar hsm copies' lists them, 'cellar osd list' shows \

@@ -72,7 +72,7 @@ pub struct Job {
 }
 
 impl Job {
-    fn of(server: IpAddr, view: &JobView) -> Self {
+    pub(crate) fn of(server: IpAddr, view: &JobView) -> Self {
         let some = |time: u64| Some(time).filter(|time| *time > 0);
         Self {
             server,
@@ -418,7 +418,11 @@ impl<'a> Jobs<'a> {
         Ok(found.files.iter().map(file).collect())
     }
 
-    async fn call<P: Procedure>(&self, server: IpAddr, arguments: &P) -> Result<P::Reply> {
+    pub(crate) async fn call<P: Procedure>(
+        &self,
+        server: IpAddr,
+        arguments: &P,
+    ) -> Result<P::Reply> {
         let peer = SocketAddr::new(server, self.cell.ports.fileserver);
         let servers = self.client.servers();
         let connection = servers.connection(&self.cell.name, peer, &afsosd::PACKAGE);

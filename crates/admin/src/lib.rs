@@ -2,8 +2,8 @@
 //!
 //! Each module corresponds to one suite of OpenAFS's commands: [`vos`] (volumes), [`pts`] (users
 //! and groups), [`fs`] (access lists, quotas, mount points), [`bos`] (the server processes of a
-//! machine), [`osd`] (object storage devices and policies). [`hsm`] and [`jobs`] are about archives
-//! and the jobs of file servers. [`status`] asks all servers of a cell.
+//! machine), [`osd`] (object storage devices and policies). [`hsm`], [`jobs`] and [`recalls`] are
+//! about archives, and the jobs of file servers. [`status`] asks all servers of a cell.
 //! An operation calls the servers and returns a typed result. The result has the methods that print
 //! it as OpenAFS does. The commands and their JSON therefore come from one value.
 
@@ -18,6 +18,7 @@ mod json;
 pub mod load;
 pub mod osd;
 pub mod pts;
+pub mod recalls;
 pub mod status;
 pub mod table;
 pub mod vos;

@@ -260,7 +260,7 @@ pub(crate) fn serve(mut options: Options) -> Outcome {
     let mut reloader = Reloader::new(crate::values_of_keys);
     // No overseer is in this process, so none asks for a restart.
     let end = signals.wait(&Restart::default(), || {
-        service_manager::reload(|| reloader.reload(metrics.as_ref()));
+        service_manager::reload(|| reloader.reload(metrics.as_ref(), None));
     });
     tracing::info!(?end, "stopping");
     announced.stopping();

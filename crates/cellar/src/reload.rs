@@ -9,14 +9,16 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use cellar_fileserver::FileServer;
 use serde_json::Value;
 
 use crate::failure::Outcome;
 use crate::log;
 use crate::metrics::Metrics;
+use crate::up::recall_limit;
 
 /// Keys that a reload applies.
-pub(crate) const APPLIED: [&str; 2] = ["log", "metrics-token"];
+pub(crate) const APPLIED: [&str; 3] = ["log", "metrics-token", "recall-limit"];
 
 /// Reads the value of each key from all sources.
 type Read = fn() -> Outcome<BTreeMap<String, Value>>;
@@ -38,7 +40,7 @@ impl Reloader {
     }
 
     /// Reads the configuration again, and applies it as far as possible.
-    pub(crate) fn reload(&mut self, metrics: Option<&Metrics>) {
+    pub(crate) fn reload(&mut self, metrics: Option<&Metrics>, files: Option<&FileServer>) {
         let now = match (self.read)() {
             Ok(now) => now,
             Err(failure) => {
@@ -67,11 +69,34 @@ impl Reloader {
                 tracing::error!(key, %value, %cause, "the log keeps its filter");
                 continue;
             }
+            if key == "recall-limit"
+                && let Err(cause) = apply_limits(files, value)
+            {
+                tracing::error!(key, %value, %cause, "the limits of recalls stay as they are");
+                continue;
+            }
             tracing::info!(key, %value, "the change of this key is in force");
             self.in_force.insert(key.clone(), value.clone());
         }
         tracing::info!(changes, "the configuration was read again");
     }
+}
+
+/// Gives a file server new limits of recalls.
+fn apply_limits(files: Option<&FileServer>, value: &Value) -> Result<(), String> {
+    let words = match value {
+        Value::Array(words) => words.iter().collect(),
+        Value::Null => Vec::new(),
+        word => vec![word],
+    };
+    let limits = words
+        .into_iter()
+        .map(|word| recall_limit::parse(word.as_str().unwrap_or_default()))
+        .collect::<Result<_, _>>()?;
+    if let Some(files) = files {
+        files.set_recall_limits(limits);
+    }
+    Ok(())
 }
 
 /// Reads the token of the metrics again.

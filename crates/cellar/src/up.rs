@@ -36,6 +36,7 @@ mod pins;
 pub(crate) mod ports;
 mod probe;
 mod protection;
+pub(crate) mod recall_limit;
 mod remote_databases;
 mod roles;
 mod statistics;
@@ -320,7 +321,7 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     let mut reloader = Reloader::new(crate::values_of_keys);
     let end = signals.wait(&restart, || {
         service_manager::reload(|| {
-            reloader.reload(metrics.as_ref());
+            reloader.reload(metrics.as_ref(), running.fileserver());
             join::note_moved_databases(&directory.server_etc(), &identity);
         });
     });

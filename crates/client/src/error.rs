@@ -295,6 +295,11 @@ fn file_sentence(cause: &CallError) -> String {
                                   'cellar fs listquota' shows it)"
             .to_owned(),
         AbortCode::VDISKFULL => "the server's partition is full".to_owned(),
+        AbortCode::ENOMEDIUM => {
+            "the file is in archives only, and its policy or a limit forbids that \
+                                 opening it recalls it ('cellar hsm prefetch' recalls it)"
+                .to_owned()
+        }
         AbortCode::VNOVOL => "no server has this volume on line".to_owned(),
         other => other.to_string(),
     }

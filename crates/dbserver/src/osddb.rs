@@ -1,8 +1,8 @@
 //! OSDDB: the object storage devices of a cell, its policies and its pins. Port 7003, service 13.
 //!
 //! 1. Settings (entries, policies, pins) are in the database. Reports of devices (their free space,
-//!    their presence) are only in memory, see `device_reports`. They are seconds old at most, and arrive
-//!    again after a restart.
+//!    their presence) are only in memory, see `device_reports`. They are seconds old at most, and
+//!    arrive again after a restart.
 //! 2. Each table has a revision that rises with each change. File servers ask for the revisions
 //!    every few seconds, and for a table only when its revision has changed.
 //! 3. The number of a deleted device or policy is never used again, because objects and volumes

@@ -34,6 +34,9 @@ pub enum Failure {
     /// A wiped file cannot be recalled: every known copy is bad.
     #[error("no archive has a good copy")]
     NoGoodCopy,
+    /// A recall is over a limit.
+    #[error("the recall is over a limit")]
+    OverLimit,
     /// The source of a store ended before it had the announced bytes.
     #[error("bytes of the store are missing")]
     SourceEnded,

@@ -44,7 +44,7 @@ use parking_lot::Mutex;
 pub use census::{ArchiveCensus, Candidate, Census, DeviceCensus, Tally};
 pub(crate) use days::Days;
 pub use days::{Day, DeviceUse};
-pub use kinds::{COPY, RECALL, VERIFY, WIPE};
+pub use kinds::{COPY, RECALL, VERIFY, WIPE, recalled_file};
 pub(crate) use kinds::{recall_of, resource_of};
 pub(crate) use last_uses::LastUses;
 pub(crate) use pins::Pins;

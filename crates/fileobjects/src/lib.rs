@@ -75,6 +75,7 @@ mod whole_file;
 
 pub use archive::{ArchivedBytes, InArchives, Verified};
 pub use cell::{BoxFuture, CellServer, CellServers, Family, FamilySite, Upkeep};
+pub use cellar_policy::RecallMode;
 pub use direct::{BegunStore, DirectRequest};
 pub use elsewhere::{Elsewhere, ElsewhereBytes};
 pub use failure::Failure;
@@ -83,12 +84,12 @@ pub use figures::ObjectFigures;
 pub use grants::{Grant, Grantee};
 pub use hsm::{
     ArchiveCensus, COPY, Candidate, Census, Day, DeviceCensus, DeviceUse, HsmConfig, PinAnswer,
-    PinTable, RECALL, Tally, VERIFY, WIPE,
+    PinTable, RECALL, Tally, VERIFY, WIPE, recalled_file,
 };
 pub use lending::{Borrower, Lender};
 pub use limits::{OBJECT_MOVE_MAX, OBJECT_REPLAY_MAX};
 pub use open_reads::ReadGuard;
-pub use policies::{ObjectSpec, StorageDecision};
+pub use policies::{ObjectSpec, StorageDecision, file_path};
 pub use served::{Attached, RwSites, ServedVolumes};
 pub use storage::{ObjectConfig, PolicyAnswer, PolicyList, Seal};
 pub use store::{CommitOutcome, Source, Stored, WriteOutcome};

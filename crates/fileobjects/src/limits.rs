@@ -123,5 +123,13 @@ pub(crate) const DAMAGED_MAX: usize = 64 << 10;
 /// Bytes of a file that are read at a time while they are copied to objects.
 pub(crate) const COPY_PIECE_BYTES: usize = 256 * 1024;
 
+/// How long a failed recall is reported to callers that do not wait for recalls. After that the
+/// next such caller begins another recall. Longer than the pause of clients after VBUSY.
+pub(crate) const RECALL_FAILURE_TIME: Duration = Duration::from_secs(60);
+
+/// Failed recalls that are remembered for that time. Further ones are not reported to callers that
+/// do not wait, and begin again.
+pub(crate) const RECALL_FAILURES_MAX: usize = 4096;
+
 /// Files whose recalls are queued or in progress; callers for further files are told to come back.
 pub(crate) const RECALLS_MAX: usize = 16 << 10;

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cellar_policy::{Archiving, Facts, Policies, StorageTarget, Verdict};
+use cellar_policy::{Archiving, Facts, Policies, RecallMode, StorageTarget, Verdict};
 use cellar_volume::{FileType, Result, VnodeStatus, Volume};
 use cellar_wire::ids::{Fid, ViceId, VnodeId};
 use cellar_wire::object::{Shape, final_name};
@@ -167,6 +167,14 @@ impl PolicyBook {
         Ok(verdict.map(|verdict| verdict.archiving).unwrap_or_default())
     }
 
+    /// The behaviour of a call that needs the bytes of a file while it is wiped. Conditions on the
+    /// storing user see the owner of the file.
+    pub(crate) fn recall_mode(&self, volume: &Volume, status: &VnodeStatus) -> Result<RecallMode> {
+        let name = |dir| self.name(volume, dir, status.fid);
+        let verdict = self.verdict(volume, status, status.length, &[status.owner], name)?;
+        Ok(verdict.map_or(RecallMode::Wait, |verdict| verdict.archiving.recall))
+    }
+
     /// The outcome of the policies of volume and directory; `None` if none applies. `name` finds
     /// the name of the file in its directory, if a policy needs it.
     fn verdict(
@@ -260,6 +268,20 @@ fn name_in(volume: &Volume, dir: Fid, fid: Fid) -> Result<Bytes> {
         .into_iter()
         .find(|entry| entry.vnode == fid.vnode && entry.name != "." && entry.name != "..");
     Ok(found.map_or_else(Bytes::new, |entry| entry.name))
+}
+
+/// The path of a file in its volume, such as `/a/b`. One of its names, if it has several.
+///
+/// # Errors
+/// The file does not exist, or the store cannot be read.
+pub fn file_path(volume: &Volume, fid: Fid) -> Result<Vec<u8>> {
+    let dir = directory_of(&volume.status(fid)?);
+    let mut path = path(volume, dir)?;
+    if path.last() != Some(&b'/') {
+        path.push(b'/');
+    }
+    path.extend_from_slice(final_name(&name_in(volume, dir, fid)?));
+    Ok(path)
 }
 
 /// The path of a directory in its volume.

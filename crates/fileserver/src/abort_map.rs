@@ -33,6 +33,10 @@ pub(crate) enum Refusal {
     Offline,
     /// The volume or the server is busy; the client retries.
     Busy,
+    /// The file is wiped, and its policy forbids that opening it begins a recall.
+    NotRecalled,
+    /// The file is wiped, and its recall is over a limit.
+    OverRecallLimit,
     /// A policy may send the file to devices, and the devices or the policies are not known since
     /// the start.
     NotKnownYet,
@@ -110,6 +114,8 @@ impl Refusal {
             // Not VMOVED. OpenAFS's clients treat the two alike. Linux (7.3) hangs forever after
             // VMOVED: it blocks its own query to the VLDB, for which it then waits.
             Self::Moved => AbortCode::VNOVOL,
+            // Chosen by trials with three clients; docs/operating/archives.md has the table.
+            Self::NotRecalled | Self::OverRecallLimit => AbortCode::ENOMEDIUM,
             Self::HostSilent => AbortCode::RX_CALL_DEAD,
             Self::NoProtection => PROTECTION_UNREACHABLE,
             Self::NameTooLong => AbortCode::ENAMETOOLONG,
@@ -212,6 +218,7 @@ impl From<Failure> for Refusal {
             Failure::Busy => Self::Busy,
             Failure::Pinned => Self::Code(AbortCode::EBUSY),
             Failure::TooFewCopies => Self::Code(AbortCode::EAGAIN),
+            Failure::OverLimit => Self::OverRecallLimit,
             Failure::NoGoodCopy => Self::Objects(AbortCode::EIO),
             Failure::NotKnownYet => Self::NotKnownYet,
             Failure::SourceEnded => Self::StoppedSending,
@@ -297,6 +304,8 @@ mod tests {
             (Refusal::Locked, 11, 10),
             (Refusal::TooManyLocks, 37, 36),
             (Refusal::NotSupported, 122, 93),
+            (Refusal::NotRecalled, 123, 121),
+            (Refusal::OverRecallLimit, 123, 121),
             (Refusal::ConnectionRefused, 130, 109),
         ];
         for (refusal, plain, place) in translated {

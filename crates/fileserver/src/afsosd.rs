@@ -12,6 +12,7 @@ mod jobs;
 mod pieces;
 mod pins;
 mod policy;
+mod recalls;
 mod references;
 mod store;
 mod upkeep;
@@ -50,8 +51,7 @@ impl Handlers for ObjectService {
 
     async fn dispatch(&self, opcode: u32, call: &mut IncomingCall) -> CallResult {
         let outcome = afsosd::serve(self, opcode, call).await;
-        recall::begin_if_wiped(&self.services, &outcome);
-        outcome
+        recall::begin_if_wiped(&self.services, call, outcome).await
     }
 }
 

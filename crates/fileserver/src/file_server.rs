@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::figures::{Figures, ScrubFigures};
 use crate::locations::Locations;
 use crate::protection::Protection;
+use crate::recall_limits::RecallLimit;
 use crate::register;
 use crate::rxafs::FileService;
 use crate::server::Server;
@@ -101,6 +102,11 @@ impl FileServer {
         runtime.spawn(0, move || async move {
             volumes.remove_unfinished_volumes_later(started).await
         });
+    }
+
+    /// Limits the recalls of wiped files from now on. Without this call there are no limits.
+    pub fn set_recall_limits(&self, limits: Vec<RecallLimit>) {
+        self.0.for_files.recall_limits.set(limits);
     }
 
     /// Adds addresses at which others call this server. Needed when its ports are bound to all

@@ -35,6 +35,7 @@ pub mod lock;
 mod network;
 pub mod protection;
 mod recall;
+mod recall_limits;
 mod register;
 mod rxafs;
 mod server;
@@ -55,4 +56,5 @@ pub use figures::{CallbackFigures, ContactFigures, Figures, ScrubFigures, StoreF
 pub use file_server::FileServer;
 pub use locations::Locations;
 pub use protection::{Cps, Protection, ProtectionError};
+pub use recall_limits::{RECALL_LIMIT_TIME_MAX, RecallLimit, RecallSubject};
 pub use statistics::{DurationFigures, OperationFigures, RefusalKind, TransferFigures};

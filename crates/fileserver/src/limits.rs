@@ -217,5 +217,15 @@ const _: () = assert!(BREAK_WAIT_MOST.as_millis() < BREAK_PATIENCE.as_millis());
 /// silence, and the server answers their pings meanwhile.
 pub(crate) const RECALL_PATIENCE: Duration = Duration::from_secs(60);
 
+/// Accounts of users, groups and volumes with recall limits (about 300 bytes each). If there are
+/// more, those that were not used for longest are forgotten.
+pub(crate) const RECALL_ACCOUNTS_MAX: usize = 16 << 10;
+
+/// How long the ids of users and groups in recall limits are used before they are loaded again.
+pub(crate) const RECALL_NAMES_REFRESH: Duration = Duration::from_secs(600);
+
+/// Shortest time between two log lines about refusals of recalls of one account.
+pub(crate) const RECALL_REFUSAL_LOG: Duration = Duration::from_secs(60);
+
 /// How often a call waits for recalls of one file that is wiped again meanwhile.
 pub(crate) const RECALL_ATTEMPTS: usize = 3;

@@ -71,8 +71,7 @@ impl Handlers for FileService {
         let begun = Instant::now();
         let (outcome, note) = load::observe(rxafs::serve(self, opcode, call)).await;
         self.services.load.add(&note, begun.elapsed());
-        recall::begin_if_wiped(&self.services, &outcome);
-        outcome
+        recall::begin_if_wiped(&self.services, call, outcome).await
     }
 
     fn ended(&self, procedure: Option<usize>, outcome: &CallResult, took: Duration) {

@@ -30,6 +30,7 @@ use crate::load::Load;
 use crate::locations::{KnownLocations, ListedSites};
 use crate::network::Networks;
 use crate::protection::Protection;
+use crate::recall_limits::RecallLimits;
 use crate::services::{FileServices, Stopping, VolumeServices};
 use crate::session::Sessions;
 use crate::statistics::Statistics;
@@ -78,6 +79,7 @@ impl Server {
             callbacks: callbacks.clone(),
             volumes: volumes.clone(),
             objects: objects.clone(),
+            recall_limits: RecallLimits::default(),
             statistics: Statistics::new(),
             load: load.clone(),
         };

@@ -20,6 +20,7 @@ use crate::callbacks::Callbacks;
 use crate::config::WallClock;
 use crate::load::Load;
 use crate::network::Networks;
+use crate::recall_limits::RecallLimits;
 use crate::session::Sessions;
 use crate::statistics::Statistics;
 use crate::volumes::Volumes;
@@ -30,6 +31,7 @@ pub(crate) struct FileServices {
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) volumes: Arc<Volumes>,
     pub(crate) objects: Arc<Objects>,
+    pub(crate) recall_limits: RecallLimits,
     pub(crate) statistics: Statistics,
     pub(crate) load: Arc<Load>,
 }

@@ -375,6 +375,7 @@ impl Refusal {
             Self::NoFid => RefusalKind::NoFid,
             Self::NoVolume | Self::Offline | Self::Moved => RefusalKind::Volume,
             Self::Busy | Self::NotKnownYet | Self::Leased(..) => RefusalKind::Busy,
+            Self::NotRecalled | Self::OverRecallLimit => RefusalKind::Other,
             Self::HostSilent => RefusalKind::HostSilent,
             Self::NoProtection => RefusalKind::NoProtection,
             Self::Locked | Self::TooManyLocks => RefusalKind::Locked,

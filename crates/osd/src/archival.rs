@@ -34,6 +34,8 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Handle, Runtime};
 use uuid::Uuid;
 
+use crate::limits::TAPE_PATIENCE;
+
 pub(crate) use catalogue::{Catalogue, Copy};
 pub(crate) use pipe::{Incoming, Outgoing};
 pub use place::{NotAPlace, Place};
@@ -44,6 +46,18 @@ const FILE: &str = "archive.json";
 const CATALOGUE: &str = "catalogue.redb";
 /// Threads for the work with one archive. The work waits for disks and networks.
 const THREADS: usize = 2;
+
+/// The patience with an archive. A directory may be the file system of a tape system, which opens a
+/// file only after its tape was read.
+fn settings(location: &Location) -> Settings {
+    match location {
+        Location::Directory(_) => Settings {
+            recall_patience: TAPE_PATIENCE,
+            ..Settings::default()
+        },
+        Location::S3(_) => Settings::default(),
+    }
+}
 
 /// The archive of a device, as its directory records it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -205,10 +219,10 @@ impl ArchivalDevice {
             copies: u64::from(!catalogue.is_empty()?),
         };
         let location = record.place.location();
-        let opened =
-            threads
-                .handle
-                .block_on(Archive::open(location, Settings::default(), &expected));
+        let settings = settings(location);
+        let opened = threads
+            .handle
+            .block_on(Archive::open(location, settings, &expected));
         let archive = opened.map_err(|cause| OpenError::Archive {
             place: Box::new(record.place.clone()),
             cause,

@@ -44,6 +44,10 @@ pub const STREAM_PATIENCE: Duration = Duration::from_secs(60);
 /// Mbit/s.
 pub const WRITE_PATIENCE: Duration = Duration::from_secs(600);
 
+/// Longest wait for the first bytes of a copy in an archive that is a directory. A tape system may
+/// have a day's queue of mounts.
+pub const TAPE_PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
 /// Interval of checks for expired soft deletes.
 pub const PURGE_INTERVAL: Duration = Duration::from_secs(600);
 

@@ -2,6 +2,7 @@
 
 use cellar_wire::object::Shape;
 
+use crate::archiving::RecallMode;
 use crate::pattern::{Kind, Pattern};
 use crate::rule::{Condition, Outcome, Rule, Spread, StorageTarget, Verdict};
 
@@ -114,6 +115,12 @@ fn fields(outcome: &Outcome) -> String {
     );
     let after = outcome.archive_after.map(crate::print::time);
     said.extend(after.map(|time| format!("archived {time} after the last change")));
+    let recall = outcome.recall.map(|mode| match mode {
+        RecallMode::Wait => "recalled while the reader waits",
+        RecallMode::Retry => "recalled while the reader tries again",
+        RecallMode::Refuse => "not recalled by opening",
+    });
+    said.extend(recall.map(str::to_owned));
     match said.is_empty() {
         true => "nothing is said".to_owned(),
         false => said.join(", "),

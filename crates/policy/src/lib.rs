@@ -23,6 +23,7 @@
     deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
 )]
 
+mod archiving;
 mod english;
 mod error;
 mod parse;
@@ -33,13 +34,11 @@ mod rule;
 mod text;
 mod uses;
 
+pub use archiving::{ARCHIVE_AFTER, Archiving, RecallMode};
 pub use english::{bytes, shape};
 pub use error::{ParseError, PolicyError};
 pub use parse::parse_size;
 pub use pattern::{Kind, Pattern};
-pub use policies::{
-    ARCHIVE_AFTER, Archiving, BY_SIZE, Facts, Needs, Policies, RULES_MAX, Reason, USES_DEEP_MAX,
-    Verdict,
-};
+pub use policies::{BY_SIZE, Facts, Needs, Policies, RULES_MAX, Reason, USES_DEEP_MAX, Verdict};
 pub use print::{Form, time};
 pub use rule::{Condition, Outcome, Policy, Rule, Spread, StorageTarget, Verdict as Said};

@@ -15,6 +15,7 @@
 //!            | "archives=" 0..4
 //!            | "archive_class=" (word | quoted)
 //!            | "archive_after=" time
+//!            | "recall=" ("wait" | "retry" | "refuse")
 //!            | "[" [location] "," [stripes | data "+" parity] "," [stripe size] "," [copies] "]"
 //! condition  : all ("|" all)*                     "||" and "&&" are the same as "|" and "&"
 //! all        : not ("&" not)*
@@ -28,6 +29,7 @@
 //!
 //! Each field is said once in a verdict. `#` begins a comment.
 
+use crate::archiving::RecallMode;
 use crate::error::ParseError;
 use crate::pattern::{Kind, Pattern};
 use crate::rule::{
@@ -113,7 +115,7 @@ fn rule(text: &mut Text<'_>) -> Result<Rule, ParseError> {
     if !text.sign(";") {
         return Err(text.expected(match stop {
             true => "; behind stop",
-            false => "a property (osd, local, dynamic, stripes=, stripe_size=, copies=, ec=, class=, archives=), stop or ;",
+            false => "a property (osd, local, dynamic, stripes=, stripe_size=, copies=, ec=, class=, archives=, recall=), stop or ;",
         }));
     }
     Ok(Rule::When {
@@ -376,9 +378,16 @@ fn property(text: &mut Text<'_>, outcome: &mut Outcome) -> Result<bool, ParseErr
                 seconds,
             )?;
         }
+        "recall" => {
+            let value = text.clone();
+            match text.word().and_then(RecallMode::of_word) {
+                Some(mode) => set(&here, "mode of recalls", &mut outcome.recall, mode)?,
+                None => return Err(value.expected("wait, retry or refuse")),
+            }
+        }
         _ => {
             return Err(here.expected(
-                "location=, stripes=, stripe_size=, copies=, ec=, class=, archives=, archive_class= or archive_after=",
+                "location=, stripes=, stripe_size=, copies=, ec=, class=, archives=, archive_class=, archive_after= or recall=",
             ));
         }
     }

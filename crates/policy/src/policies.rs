@@ -17,6 +17,7 @@ use cellar_wire::osddb::PolicyEntry;
 use regex_automata::meta::Regex;
 use regex_automata::{Input, MatchKind, PatternSet};
 
+use crate::archiving::{ARCHIVE_AFTER, Archiving};
 use crate::error::{ParseError, PolicyError};
 use crate::pattern::Pattern;
 use crate::rule::{Condition, Outcome, Policy, Rule, StorageTarget, Verdict as Said};
@@ -85,25 +86,10 @@ pub struct Verdict {
     pub shape: Option<Shape>,
     /// Devices of that class only; `None`: of any.
     pub class: Option<String>,
-    /// The copies in archives.
+    /// The copies in archives, and the recalls from them.
     pub archiving: Archiving,
     /// The rules that matched, in order.
     pub why: Vec<Reason>,
-}
-
-/// Seconds from the last change of a file to its first copy in an archive, if no rule names them.
-/// The value is that of AFS/OSD.
-pub const ARCHIVE_AFTER: u32 = 3600;
-
-/// The copies of a file in archives that the policies ask for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Archiving {
-    /// The number of archives that have a copy; 0: no copies are made.
-    pub archives: u32,
-    /// Archives of that class only; `None`: of any.
-    pub class: Option<String>,
-    /// Seconds from the last change to the first copy.
-    pub after: u32,
 }
 
 /// A step of an evaluation.
@@ -359,6 +345,7 @@ impl Policies {
                 archives: run.outcome.archives.unwrap_or_default(),
                 class: run.outcome.archive_class.filter(|class| !class.is_empty()),
                 after: run.outcome.archive_after.unwrap_or(ARCHIVE_AFTER),
+                recall: run.outcome.recall.unwrap_or_default(),
             },
             why: run.why,
         }

@@ -257,7 +257,9 @@ fn trailing(outcome: &Outcome) -> impl Iterator<Item = String> {
     let after = after.map(|seconds| format!("archive_after={}", time(seconds)));
     let class = named("class", &outcome.class);
     let archive_class = named("archive_class", &outcome.archive_class);
-    [class, archives, archive_class, after]
+    let recall = outcome.recall;
+    let recall = recall.map(|mode| format!("recall={}", mode.word()));
+    [class, archives, archive_class, after, recall]
         .into_iter()
         .flatten()
 }

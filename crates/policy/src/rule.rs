@@ -8,6 +8,7 @@ use cellar_wire::object::{
     COPIES_MAX, ERASURE_ROW_MAX, PARITY_MAX, STRIPES_MAX, Scheme, Shape, UNIT_MAX, UNIT_MIN,
 };
 
+use crate::archiving::RecallMode;
 use crate::pattern::Pattern;
 
 /// A policy.
@@ -124,6 +125,8 @@ pub struct Outcome {
     pub archive_class: Option<String>,
     /// `archive_after=`: seconds from the last change to the first copy.
     pub archive_after: Option<u32>,
+    /// `recall=`: the behaviour of a call that needs the bytes of a wiped file.
+    pub recall: Option<RecallMode>,
 }
 
 impl Outcome {
@@ -146,6 +149,7 @@ impl Outcome {
         }
         self.archives = later.archives.or(self.archives);
         self.archive_after = later.archive_after.or(self.archive_after);
+        self.recall = later.recall.or(self.recall);
         if later.archive_class.is_some() {
             self.archive_class.clone_from(&later.archive_class);
         }

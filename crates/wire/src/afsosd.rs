@@ -118,7 +118,7 @@ package! {
     /// EAGAIN: fewer archives confirm. EBUSY: the file is pinned. For superusers.
     17 Wipe { fid: Fid, copies: u32 } -> WipeReply { length: u64 };
     /// Recalls a file that was wiped, and waits for up to a minute. VBUSY: the recall takes longer
-    /// and goes on. Needs the right to read.
+    /// and goes on. EDQUOT: it is over a limit of the server. Needs the right to read.
     18 Recall { fid: Fid } -> RecallReply {};
     /// Returns the copies of a file in archives, also of its older bytes, and whether its present
     /// bytes are on online devices. Needs the right to read.
@@ -148,6 +148,10 @@ package! {
     /// `until`, in seconds since 1970. The caller is the owner of the pin. Needs the right to read,
     /// and a known user. `until` 0, never, and ends after a year are for superusers.
     26 PinFile { fid: Fid, until: u64, reason: PinReason } -> PinFileReply {};
+    /// Lists recalls of wiped files that wait or run, with numbers of jobs above `after`, the
+    /// lowest first. For superusers.
+    27 ListRecalls { after: u64, limit: u32 }
+        -> ListRecallsReply { recalls: List<RecallView, RECALLS_AT_ONCE_MAX>, more: bool };
     /// Removes the pin of an owner; 0: of the caller. ENOENT: there is no such pin. The pins of
     /// other owners are removed by superusers only.
     32 UnpinFile { fid: Fid, owner: ViceId } -> UnpinFileReply {};
@@ -155,6 +159,11 @@ package! {
     /// superusers.
     33 ListDays {} -> ListDaysReply { days: List<DayView, DAYS_MAX> };
 }
+
+/// Recalls of one `ListRecalls`, at most.
+pub const RECALLS_AT_ONCE_MAX: usize = 256;
+/// The path of a file in its volume.
+pub type RecallPath = AfsString<4096>;
 
 /// Jobs of one `ListJobs`, at most.
 pub const JOBS_AT_ONCE_MAX: usize = 256;
@@ -216,6 +225,23 @@ xdr_struct! {
         pub until: u64,
         /// A user has cancelled the job, and it has not stopped yet.
         pub cancelling: bool,
+    }
+
+    /// A recall of a wiped file.
+    #[derive(Default)]
+    pub struct RecallView {
+        /// Its job.
+        pub job: JobView,
+        /// The file.
+        pub fid: Fid,
+        /// Its length in bytes.
+        pub length: u64,
+        /// The place in the queue of all jobs of the server, from 1; 0: it runs, or has no place.
+        pub place: u64,
+        /// The name of the volume; empty: the server does not have it any more.
+        pub volume: JobText,
+        /// The path in the volume; empty: it is not known, or too long.
+        pub path: RecallPath,
     }
 
     /// The result of a file of a job.

@@ -97,6 +97,10 @@ static SENTENCES: &[(&str, &str)] = &[
         "the target is not in the state that the operation starts from",
     ),
     ("UAEDQUOT", "the quota is used up"),
+    (
+        "UAENOMEDIUM",
+        "the file is in archives only, and opening it does not recall it",
+    ),
 ];
 
 /// Every name, in the order of the table.

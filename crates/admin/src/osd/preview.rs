@@ -61,6 +61,8 @@ pub struct Preview {
     pub archive_class: Option<String>,
     /// Seconds from the last change to the first copy.
     pub archive_after: u32,
+    /// The behaviour of opening the file while it is wiped: `wait`, `retry` or `refuse`.
+    pub recall: &'static str,
     /// The rules that matched, in order.
     pub rules: Vec<DecidingRule>,
     /// An example of the devices that could be chosen now.
@@ -120,6 +122,13 @@ impl Preview {
                 self.archives,
                 cellar_policy::time(self.archive_after)
             ));
+        }
+        if self.in_objects {
+            text.push_str(match self.recall {
+                "retry" => "If it is wiped, opening it begins its recall, and clients try again.\n",
+                "refuse" => "If it is wiped, opening it fails; 'cellar hsm prefetch' recalls it.\n",
+                _ => "",
+            });
         }
         if let Some(problem) = &self.problem {
             text.push_str(&format!("That fails at the moment: {problem}.\n"));
@@ -184,6 +193,7 @@ impl Osds<'_> {
             archives: verdict.archiving.archives,
             archive_class: verdict.archiving.class.clone(),
             archive_after: verdict.archiving.after,
+            recall: verdict.archiving.recall.word(),
             rules: decided(policies, &verdict),
             devices,
             less,

@@ -4,6 +4,7 @@
 //! says how many files and bytes it concerned.
 
 mod pins;
+mod queue;
 mod report;
 mod status;
 
@@ -62,6 +63,16 @@ Examples:
   cellar hsm report --days 60 --json"
     )]
     Report(report::ReportOptions),
+    /// List the recalls of wiped files that wait or run, by archive.
+    #[command(after_help = "States:
+  queued   waits for its turn; the place counts the queued recalls of the archive
+  running  the archive is being read
+'cellar jobs first JOB' puts a recall before all others of its user, 'cellar jobs cancel JOB' ends it.
+
+Examples:
+  cellar hsm queue
+  cellar hsm queue --archive tape1 fs2.example.org --json")]
+    Queue(queue::QueueOptions),
     /// List the files that are to be copied to an archive, or to be wiped from a device, next.
     #[command(after_help = "Examples:
   cellar hsm candidates tape1
@@ -275,6 +286,7 @@ pub(crate) async fn run(options: Options) -> Outcome {
         Command::Files(command) => command,
         Command::Status(options) => return status::status(&options).await,
         Command::Report(options) => return report::report(&options).await,
+        Command::Queue(options) => return queue::queue(&options).await,
         Command::Candidates(options) => return status::candidates(&options).await,
         Command::Pin(options) => return pins::pin(&options).await,
         Command::Unpin(options) => return pins::unpin(&options).await,

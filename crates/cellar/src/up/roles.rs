@@ -112,7 +112,7 @@ impl Roles {
             osds,
             keys,
             transaction_idle: Duration::from_secs(options.transaction_idle),
-            keeping: options.keeping,
+            keeping: options.keeping.clone(),
             scrubbing: options.scrubbing,
             trust,
             partitions,
@@ -303,6 +303,7 @@ impl Services {
         let (runtime, trust) = (&roles.runtime, &roles.trust);
         let files = fileserver.map(|fileserver| {
             let servers = roles.databases.cell_servers(runtime, identity, trust)?;
+            fileserver.set_recall_limits(roles.keeping.recall_limits());
             Ok::<_, Failure>(FileServices {
                 server: fileserver.clone(),
                 files: fileserver.file_service(),
@@ -416,6 +417,11 @@ impl Running {
     /// The parts, for the metrics.
     pub(super) fn pages(&self) -> Arc<dyn Pages> {
         Arc::new(self.parts.clone())
+    }
+
+    /// The file server, if this process has one.
+    pub(super) fn fileserver(&self) -> Option<&FileServer> {
+        self.parts.fileserver.as_ref()
     }
 
     /// Stops answering, saves what is only in memory, and closes the partitions.

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_celldb::Embedded;
-use cellar_fileserver::{CellServers, FileServer, HsmConfig, PinTable, Upkeep};
+use cellar_fileserver::{CellServers, FileServer, HsmConfig, PinTable, RecallLimit, Upkeep};
 use cellar_osd::Config;
 use cellar_rpc::Runtime;
 
+use super::recall_limit;
 use crate::cell_directory::CellDirectory;
 use crate::failure::{Failure, Outcome};
 use crate::quantities;
 
 /// The upkeep by a file server.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct FileServerUpkeep {
     /// Time of silence of an object storage device after which this file server rebuilds its
     /// objects on other devices.
@@ -47,9 +48,19 @@ pub(crate) struct FileServerUpkeep {
     /// unlimited.
     #[arg(long, value_name = "MIB", default_value_t = 8)]
     verify_rate: u32,
+    /// Limits recalls of wiped files; may be repeated. SUBJECT is user:NAME, user:* (each user),
+    /// group:NAME or volume:PATTERN; AMOUNT is a size, a number of files ('100files'), or both with
+    /// a comma. Example: user:*=2T/1d.
+    #[arg(long, value_name = "SUBJECT=AMOUNT/TIME", value_parser = recall_limit::parse)]
+    recall_limit: Vec<RecallLimit>,
 }
 
 impl FileServerUpkeep {
+    /// The limits of recalls.
+    pub(super) fn recall_limits(&self) -> Vec<RecallLimit> {
+        self.recall_limit.clone()
+    }
+
     /// Opens the database of the jobs, and makes the settings of hierarchical storage.
     pub(super) fn hsm(
         &self,

@@ -57,7 +57,7 @@ fn show_has_the_options_of_the_last_start_and_check_says_what_needs_a_restart() 
     let checked = run(None, ["config", "check", file]).ok("config check");
     assert!(
         checked.contains(
-            "A reload applies log, metrics-token; for each other key that changes: restart needed"
+            "A reload applies log, metrics-token, recall-limit; for each other key that changes: restart needed"
         ),
         "{checked}"
     );

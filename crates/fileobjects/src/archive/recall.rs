@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cellar_jobs::{Ended, Engine, NewJob};
 use cellar_objects::{WriteOptions, Writer};
+use cellar_policy::RecallMode;
 use cellar_rpc::blocking;
 use cellar_volume::{ArchiveState, VnodeStatus, Volume};
 use cellar_wire::AbortCode;
@@ -13,6 +14,7 @@ use cellar_wire::object::{ArchiveCopy, Contents, Layout};
 use cellar_wire::osd::REMOVE_HARD;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::super::Objects;
@@ -21,7 +23,9 @@ use super::super::failure::Failure;
 use super::super::figures::Counters;
 use super::super::hsm;
 use super::super::layouts::NewFile;
-use super::super::limits::{OBJECT_PATIENCE, RECALLS_MAX};
+use super::super::limits::{
+    OBJECT_PATIENCE, RECALL_FAILURE_TIME, RECALL_FAILURES_MAX, RECALLS_MAX,
+};
 use super::super::liveness;
 use super::super::policies::ObjectSpec;
 use super::super::prune::remove;
@@ -36,6 +40,8 @@ pub(crate) struct Recalls {
     running: Mutex<HashMap<RecallKey, Running>>,
     /// Failures of jobs, for the callers that wait for them.
     failures: Mutex<HashMap<RecallKey, Failure>>,
+    /// Recalls that failed a short time ago, for the callers that do not wait.
+    failed: Mutex<HashMap<RecallKey, (Failure, Instant)>>,
 }
 
 type RecallKey = (VnodeId, Contents);
@@ -48,26 +54,51 @@ impl Recalls {
     pub(crate) fn count(&self) -> usize {
         self.running.lock().len()
     }
+
+    /// Remembers the end of a recall for callers that do not wait.
+    fn note_end(&self, key: RecallKey, result: &Result<(), Failure>) {
+        let mut failed = self.failed.lock();
+        match result {
+            // The next caller begins again at once.
+            Ok(()) | Err(Failure::Busy) => {
+                failed.remove(&key);
+            }
+            Err(failure) => {
+                failed.retain(|_, (_, at)| at.elapsed() < RECALL_FAILURE_TIME);
+                if failed.len() < RECALL_FAILURES_MAX {
+                    failed.insert(key, (failure.clone(), Instant::now()));
+                }
+            }
+        }
+    }
+
+    /// The failure of a recall that ended a short time ago.
+    fn recent_failure(&self, key: &RecallKey) -> Option<Failure> {
+        let failed = self.failed.lock();
+        let (failure, at) = failed.get(key)?;
+        (at.elapsed() < RECALL_FAILURE_TIME).then(|| failure.clone())
+    }
 }
 
 impl Objects {
     /// Queues the recall of a file on behalf of `user`, unless that is in progress, and waits for
-    /// the end. A caller that stops waiting does not stop the recall. Must be called on a shard's
-    /// thread.
+    /// the end. A caller that stops waiting does not stop the recall. `admit` gets the bytes of a
+    /// recall before it is queued, and may refuse it. Must be called on a shard's thread.
     ///
     /// # Errors
     /// `Busy`: too many recalls are queued, by all or by this user, or the file changed.
-    /// `NoGoodCopy`. The failure of the archive or of the devices.
+    /// `NoGoodCopy`. The failure of the archive or of the devices. Those of `admit`.
     pub async fn recall(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
         fid: Fid,
         user: Option<ViceId>,
+        admit: impl FnOnce(u64) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let Some((status, archive)) = wiped_file(volume, fid).await? else {
             return Ok(());
         };
-        let mut running = self.begin_recall(volume, status, archive, user)?;
+        let mut running = self.recall_in_progress(volume, status, archive, user, admit)?;
         let ended = running.wait_for(Option::is_some).await;
         match ended.as_deref() {
             Ok(Some(result)) => result.clone(),
@@ -76,13 +107,48 @@ impl Objects {
         }
     }
 
-    /// Queues the recall of a file, and does not wait. Must be called on a shard's thread.
-    pub fn recall_later(self: &Arc<Self>, volume: &Arc<Volume>, fid: Fid) {
+    /// Queues the recall of a file on behalf of `user`, unless that is in progress, and does not
+    /// wait for the end. Returns whether a recall is in progress; `false`: the file is online.
+    /// `admit` is that of [`Self::recall`]. Must be called on a shard's thread.
+    ///
+    /// # Errors
+    /// `Busy`: too many recalls are queued, by all or by this user, or the file changed. The
+    /// failure of a recall that ended less than a minute ago; callers that never wait would repeat
+    /// their calls for ever otherwise. Those of `admit`.
+    pub async fn begin_recall(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        fid: Fid,
+        user: Option<ViceId>,
+        admit: impl FnOnce(u64) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        let Some((status, archive)) = wiped_file(volume, fid).await? else {
+            return Ok(false);
+        };
+        let key = recall_key(&status, &archive)?;
+        if let Some(failure) = self.recalls.recent_failure(&key) {
+            return Err(failure);
+        }
+        self.recall_in_progress(volume, status, archive, user, admit)?;
+        Ok(true)
+    }
+
+    /// The behaviour that the policies of a file demand of calls that need its bytes while it is
+    /// wiped.
+    ///
+    /// # Errors
+    /// The file does not exist, or the store cannot be read.
+    pub async fn recall_mode(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        fid: Fid,
+    ) -> Result<RecallMode, Failure> {
         let (objects, volume) = (self.clone(), volume.clone());
-        tokio::task::spawn_local(async move {
-            // A failure is logged, and the next caller begins another recall.
-            let _ended = objects.recall(&volume, fid, None).await;
-        });
+        run_apart(move || {
+            let status = volume.status(fid)?;
+            Ok(objects.policies.recall_mode(&volume, &status)?)
+        })
+        .await
     }
 
     /// The number of recalls that are queued or in progress.
@@ -90,15 +156,16 @@ impl Objects {
         self.recalls.count()
     }
 
-    fn begin_recall(
+    /// The recall of a file. Begins one unless one is in progress.
+    fn recall_in_progress(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
         status: VnodeStatus,
         archive: ArchiveState,
         user: Option<ViceId>,
+        admit: impl FnOnce(u64) -> Result<(), Failure>,
     ) -> Result<Running, Failure> {
-        let fid = status.fid;
-        let key = (fid.vnode, archive.contents.ok_or(Failure::Busy)?);
+        let key = recall_key(&status, &archive)?;
         let mut all = self.recalls.running.lock();
         if let Some(running) = all.get(&key) {
             return Ok(running.clone());
@@ -106,6 +173,7 @@ impl Objects {
         if all.len() >= RECALLS_MAX {
             return Err(Failure::Busy);
         }
+        admit(status.length)?;
         let (sender, running) = watch::channel(None);
         all.insert(key, running.clone());
         drop(all);
@@ -120,6 +188,7 @@ impl Objects {
                 }
                 None => objects.recall_logged(&volume, &status, &archive).await,
             };
+            objects.recalls.note_end(key, &result);
             // Later callers look at the file again.
             objects.recalls.running.lock().remove(&key);
             sender.send_replace(Some(result));
@@ -346,6 +415,12 @@ impl Objects {
             }
         }
     }
+}
+
+/// The key of a file's recall.
+fn recall_key(status: &VnodeStatus, archive: &ArchiveState) -> Result<RecallKey, Failure> {
+    let contents = archive.contents.ok_or(Failure::Busy)?;
+    Ok((status.fid.vnode, contents))
 }
 
 /// The status and the copies of a file that is wiped; `None` for any other file.

@@ -19,7 +19,7 @@
 
 use std::time::Duration;
 
-use cellar_jobs::{JobKind, Limits, NewJob, Next, Progress, Retry, StepContext, StepError};
+use cellar_jobs::{Job, JobKind, Limits, NewJob, Next, Progress, Retry, StepContext, StepError};
 use cellar_wire::ids::{Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use cellar_wire::osddb::OsdEntry;
 use serde::{Deserialize, Serialize};
@@ -231,6 +231,13 @@ pub(crate) fn recall_of(fid: Fid, length: u64, archive: String, user: Option<Vic
         },
         ..NewJob::default()
     }
+}
+
+/// The file of a job that recalls one, with its length in bytes. `None`: it is another job.
+pub fn recalled_file(job: &Job) -> Option<(Fid, u64)> {
+    let arguments: Arguments = serde_json::from_value(job.arguments.clone()).ok()?;
+    let file = arguments.files.first().filter(|_| job.kind == RECALL)?;
+    Some((file.fid(), file.4))
 }
 
 fn data(finished: usize) -> Value {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::Volume;
-use cellar_wire::List;
 use cellar_wire::afsosd::{
     Archive, ArchiveReply, ListCopies, ListCopiesReply, Recall, RecallReply, VerifyCopies,
     VerifyCopiesReply, Wipe, WipeReply,
 };
 use cellar_wire::ids::Fid;
 use cellar_wire::serve::Handle;
+use cellar_wire::{AbortCode, List};
 
 use super::{ObjectService, check_vnode_access, superuser};
 use crate::abort_map::Refusal;
@@ -72,7 +72,11 @@ impl Handle<Recall, IncomingCall> for ObjectService {
         let Recall { fid } = arguments;
         let session = services.sessions.session(call).await?;
         readable(services, &session, fid, |_| Ok(())).await?;
-        recall::wait(services, &session, fid).await?;
+        match recall::wait(services, &session, fid).await {
+            // Clients that ask for a recall are told why they do not get it.
+            Err(Refusal::OverRecallLimit) => return Err(Refusal::Code(AbortCode::EDQUOT)),
+            recalled => recalled?,
+        }
         Ok(RecallReply {})
     }
 }

@@ -1,5 +1,5 @@
-//! ListJobs, ShowJob, ChangeJob, GetCensus, ListCandidates, ListDays: the jobs of hierarchical storage, and
-//! the census that finds their files.
+//! ListJobs, ShowJob, ChangeJob, GetCensus, ListCandidates, ListDays: the jobs of hierarchical
+//! storage, the census that finds their files, and the statistics of days.
 
 use cellar_fileobjects::{Candidate, Census, Day, Tally};
 use cellar_jobs::{Engine, Error, Filter, Job, JobId, Position, State, Time};
@@ -152,7 +152,7 @@ impl Handle<ListDays, IncomingCall> for ObjectService {
 
 impl ObjectService {
     /// The job engine. A server without it has no jobs.
-    fn engine(&self) -> Result<&Engine, Refusal> {
+    pub(super) fn engine(&self) -> Result<&Engine, Refusal> {
         let engine = self.services.objects.jobs();
         engine.ok_or(Refusal::Code(AbortCode::ENODATA))
     }
@@ -163,14 +163,14 @@ fn named(text: &JobText) -> Option<String> {
 }
 
 /// The text, or as much of it as a reply has room for.
-fn text(text: &str) -> JobText {
+pub(super) fn text(text: &str) -> JobText {
     let end = text.floor_char_boundary(JOB_TEXT_MAX);
     text.get(..end)
         .and_then(|text| JobText::try_from(text).ok())
         .unwrap_or_default()
 }
 
-fn view(job: &Job) -> JobView {
+pub(super) fn view(job: &Job) -> JobView {
     let millis = |time: Option<Time>| time.map_or(0, |time| time.0);
     let until = match job.state {
         State::Waiting(until) => until.0,
@@ -270,7 +270,7 @@ fn census_view(census: &Census) -> ArchiveCensus {
     }
 }
 
-fn refusal(error: Error) -> Refusal {
+pub(super) fn refusal(error: Error) -> Refusal {
     match error {
         Error::NoSuchJob(_) => Refusal::Code(AbortCode::ENOENT),
         Error::WrongState { .. } | Error::UnknownKind(_) | Error::TooLong { .. } => {

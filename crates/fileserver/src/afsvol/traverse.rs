@@ -105,8 +105,8 @@ impl Sum {
         }
     }
 
-    /// Enters the good copies of a file. Returns the number of archives that have its present bytes.
-    /// If that is one archive and the file is wiped, its copy is the only one.
+    /// Enters the good copies of a file. Returns the number of archives that have its present
+    /// bytes. If that is one archive and the file is wiped, its copy is the only one.
     fn enter_copies(&mut self, image: &VnodeImage) -> usize {
         let contents = match (&image.wiped, &image.layout) {
             (Some(wiped), _) => Some(wiped.contents()),

@@ -29,6 +29,8 @@ mod objects_hsm;
 mod objects_moves;
 mod objects_policies;
 mod objects_races;
+mod objects_recall_modes;
+mod objects_recalls;
 mod objects_repair;
 mod objects_volumes;
 mod range_locks;

@@ -26,13 +26,13 @@ const PLAIN: &str = "=> osd, stripes=2, ssize=12";
 const ARCHIVES: [u32; 2] = [4, 5];
 
 /// A world whose file server copies and wipes by itself.
-struct Kept {
-    world: World,
+pub(crate) struct Kept {
+    pub(crate) world: World,
     _jobs: tempfile::TempDir,
 }
 
 impl Kept {
-    async fn start(cell: Cell, archiving: &str, interval: Duration) -> Self {
+    pub(crate) async fn start(cell: Cell, archiving: &str, interval: Duration) -> Self {
         Self::start_with(cell, archiving, interval, Duration::ZERO).await
     }
 
@@ -65,7 +65,7 @@ impl Kept {
         self.world.admin.call(&asked).await.unwrap().census
     }
 
-    async fn jobs(&self, unfinished: bool) -> Vec<JobView> {
+    pub(crate) async fn jobs(&self, unfinished: bool) -> Vec<JobView> {
         let asked = ListJobs {
             after: 0,
             limit: 100,
@@ -78,7 +78,7 @@ impl Kept {
     }
 
     /// The archives with a good copy of a file.
-    async fn archives_of(&self, fid: Fid) -> Vec<u32> {
+    pub(crate) async fn archives_of(&self, fid: Fid) -> Vec<u32> {
         let copies = self.world.copies(fid).await.copies;
         let mut archives: Vec<u32> = copies.iter().filter(|c| !c.bad).map(|c| c.osd).collect();
         archives.sort_unstable();
@@ -101,7 +101,7 @@ impl Kept {
 /// The archive has no room.
 const FULL: Fault = Fault::Abort(AbortCode::ENOSPC);
 
-const OFTEN: Duration = Duration::from_millis(100);
+pub(crate) const OFTEN: Duration = Duration::from_millis(100);
 
 #[test]
 fn files_get_the_copies_that_their_policy_asks_for() {

@@ -1,6 +1,6 @@
 //! The evaluation of policies for files.
 
-use cellar_policy::{Facts, Policies, PolicyError, Reason, StorageTarget, Verdict};
+use cellar_policy::{Facts, Policies, PolicyError, Reason, RecallMode, StorageTarget, Verdict};
 use cellar_wire::object::{Scheme, Shape};
 use cellar_wire::osddb::PolicyEntry;
 use cellar_xdr::AfsString;
@@ -196,6 +196,23 @@ fn archives_are_named_by_rules_and_their_highest_number_is_known() {
     let max = |ids: &[u32]| policies.archives_max(ids);
     assert_eq!((max(&[2]), max(&[3]), max(&[4]), max(&[5])), (2, 0, 2, 3));
     assert_eq!((max(&[3, 2]), max(&[1, 0]), max(&[99])), (2, 0, 0));
+}
+
+#[test]
+fn the_last_rule_that_names_it_says_how_files_are_recalled() {
+    let text = "=> recall=retry; ~'*.raw' => recall=refuse; ~'x*' => recall=wait;";
+    let mode = |name| verdict(text, &named(name)).archiving.recall;
+    assert_eq!(mode("a"), RecallMode::Retry);
+    assert_eq!(mode("a.raw"), RecallMode::Refuse);
+    assert_eq!(mode("x.raw"), RecallMode::Wait);
+    let unsaid = verdict("=> osd, archives=1;", &named("a")).archiving;
+    assert_eq!(unsaid.recall, RecallMode::Wait);
+    // The policy of the directory comes behind that of the volume.
+    let policies = compiled(&[(2, "=> recall=refuse, stop;"), (3, "=> recall=retry;")]);
+    let both = |ids: &[u32]| policies.evaluate(ids, &named("a")).archiving.recall;
+    assert_eq!(both(&[2, 0]), RecallMode::Refuse);
+    assert_eq!(both(&[2, 3]), RecallMode::Retry);
+    assert_eq!(both(&[0, 3]), RecallMode::Wait);
 }
 
 #[test]

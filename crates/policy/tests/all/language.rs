@@ -84,6 +84,14 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("=> archive_after=90;", "=>archive_after=90s;"),
     ("=> archives=0;", "=>archives=0;"),
     (
+        "=> osd, recall = refuse, archives=1;",
+        "=>o,archives=1,recall=refuse;",
+    ),
+    (
+        "=> recall=wait; => recall=retry;",
+        "=>recall=wait; =>recall=retry;",
+    ),
+    (
         "=> steps { 1m: osd; 64m: s=2; 1g: s=4, ss=1m } stop;",
         "=>steps{1m:o;64m:s=2;1g:s=4,ss=20;},stop;",
     ),
@@ -229,6 +237,8 @@ const REFUSED: &[(&str, u32, u32, &str)] = &[
     ("=> class=;", 1, 10, "a string in quotes"),
     ("=> archives=5;", 1, 13, "0 to 4 archives"),
     ("=> archives=1, archives=2;", 1, 16, "a second time"),
+    ("=> recall=later;", 1, 11, "wait, retry or refuse"),
+    ("=> recall=wait, recall=wait;", 1, 17, "a second time"),
     ("=> archive_after=2w;", 1, 18, "a time, such as"),
     ("=> archive_after=99999d;", 1, 18, "a time, such as"),
 ];

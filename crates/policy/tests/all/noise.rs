@@ -2,8 +2,8 @@
 //! than by saying what is wrong. The seeds are fixed: a run that fails fails again.
 
 use cellar_policy::{
-    Condition, Facts, Form, Kind, Outcome, Pattern, Policies, Policy, Rule, Said, Spread,
-    StorageTarget,
+    Condition, Facts, Form, Kind, Outcome, Pattern, Policies, Policy, RecallMode, Rule, Said,
+    Spread, StorageTarget,
 };
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -12,6 +12,13 @@ use rand::{Rng, SeedableRng};
 fn one<T: Copy>(rng: &mut StdRng, of: &[T]) -> T {
     *of.choose(rng).expect("not empty")
 }
+
+const RECALLS: [Option<RecallMode>; 4] = [
+    None,
+    Some(RecallMode::Wait),
+    Some(RecallMode::Retry),
+    Some(RecallMode::Refuse),
+];
 
 fn pattern(rng: &mut StdRng) -> Pattern {
     let (kind, texts): (Kind, &[&str]) = match rng.random_range(0..3) {
@@ -93,6 +100,7 @@ fn outcome(rng: &mut StdRng) -> Outcome {
         archive_after: rng
             .random::<bool>()
             .then(|| rng.random_range(0..=u32::MAX) / rng.random_range(1..=86_400)),
+        recall: one(rng, &RECALLS),
     }
 }
 
@@ -178,6 +186,8 @@ fn any_text_is_answered() {
         "archives=",
         "archive_class=",
         "archive_after=",
+        "recall=",
+        "retry",
         "2h",
         "uid=",
         "dir",

@@ -248,6 +248,8 @@ errno! {
     EOPNOTSUPP = 95;
     ECONNREFUSED = 111;
     ESTALE = 116;
+    EDQUOT = 122;
+    ENOMEDIUM = 123;
 }
 
 /// Codes with a second name.

@@ -19,8 +19,8 @@ use crate::suite::print_json;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct PinOptions {
-    /// Files, or directories for all files below them in the same volume; '*', '?' and '[...]' stand
-    /// for names.
+    /// Files, or directories for all files below them in the same volume; '*', '?' and '[...]'
+    /// stand for names.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<String>,
     /// How long the pin holds. Users: a year at most.

@@ -66,6 +66,7 @@ impl Database {
             revision: 1,
         };
         *self.policies.lock() = policies.iter().map(entry).collect();
+        self.revision.fetch_add(1, Ordering::Release);
     }
 }
 
