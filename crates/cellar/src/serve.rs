@@ -108,7 +108,7 @@ pub(crate) fn roles_of_key(key: &str) -> &'static [Role] {
     use Role::{Databases, Fileserver, Osds};
     match key {
         "transaction-idle" | "repair-after" | "repair-rate" | "collect-every" | "collect-grace"
-        | "archive-every" | "archive-rate" | "location" | "owner" => &[Fileserver],
+        | "archive-every" | "archive-rate" | "archive-keep" | "location" | "owner" => &[Fileserver],
         "id" | "archive" | "osd-port" | "osds" | "retention" => &[Osds],
         "durability" | "scrub-every" | "scrub-rate" => &[Fileserver, Osds],
         _ => &[Databases, Fileserver, Osds],

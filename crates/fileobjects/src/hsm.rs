@@ -8,6 +8,7 @@
 //! | `kinds` | the kinds of jobs for the job engine (crate `jobs`), and their steps |
 //! | `work` | runs the operations of steps on the thread of a shard |
 //! | `last_uses` | the times at which files were last read |
+//! | `older` | the older bytes that archives keep for a time: lists, and their end |
 //!
 //! 1. **Policies decide.** `archives=`, `archive_class=` and `archive_after=` say how many archives
 //!    get a copy, which, and when. A file without `archives=` is neither copied nor wiped by
@@ -25,6 +26,7 @@ mod census;
 mod keeper;
 mod kinds;
 mod last_uses;
+mod older;
 mod work;
 
 use std::sync::Arc;
@@ -38,6 +40,7 @@ pub use census::{Candidate, Census, DeviceCensus, Tally};
 pub use kinds::{COPY, RECALL, WIPE};
 pub(crate) use kinds::{recall_of, resource_of};
 pub(crate) use last_uses::LastUses;
+pub use older::OlderBytes;
 
 /// Settings of hierarchical storage on a file server.
 #[derive(Clone)]

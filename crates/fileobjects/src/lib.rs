@@ -38,6 +38,7 @@ use cellar_wire::AbortCode;
 use cellar_wire::afsosd::Repairing;
 use cellar_wire::ids::{AfsTime, AfsUuid, Fid};
 use cellar_wire::object::Layout;
+use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 mod apart;
@@ -80,7 +81,7 @@ pub use failure::Failure;
 pub use fetch::Fetching;
 pub use figures::ObjectFigures;
 pub use grants::{Grant, Grantee};
-pub use hsm::{COPY, Candidate, Census, DeviceCensus, HsmConfig, RECALL, Tally, WIPE};
+pub use hsm::{COPY, Candidate, Census, DeviceCensus, HsmConfig, OlderBytes, RECALL, Tally, WIPE};
 pub use lending::{Borrower, Lender};
 pub use limits::{OBJECT_MOVE_MAX, OBJECT_REPLAY_MAX};
 pub use open_reads::ReadGuard;
@@ -95,7 +96,7 @@ use archive::Recalls;
 use direct_stores::DirectStores;
 use figures::Counters;
 use hsm::{Hsm, LastUses};
-use limits::{CLIENT_CAPABILITY_LIFE, DEVICES_INTERVAL};
+use limits::{CLIENT_CAPABILITY_LIFE, DEVICES_INTERVAL, OLDER_READS_MAX};
 use liveness::DeviceLiveness;
 use loaded_lists::{LoadedLists, has_none};
 use open_reads::OpenReads;
@@ -129,6 +130,9 @@ pub struct Objects {
     recalls: Recalls,
     hsm: OnceLock<Hsm>,
     last_uses: LastUses,
+    /// How long older bytes are kept; unset: nothing ends them.
+    keep_older: OnceLock<Duration>,
+    older_reads: Arc<Semaphore>,
     upkeep: OnceLock<Upkeep>,
     direct_stores: DirectStores,
     claims: Claims,
@@ -163,6 +167,8 @@ impl Objects {
             recalls: Recalls::default(),
             hsm: OnceLock::new(),
             last_uses: LastUses::default(),
+            keep_older: OnceLock::new(),
+            older_reads: Arc::new(Semaphore::new(OLDER_READS_MAX)),
             upkeep: OnceLock::new(),
             direct_stores: DirectStores::default(),
             claims: Claims::default(),

@@ -48,7 +48,7 @@ pub use operations::make::{MadeVnodes, Make, VnodeContents};
 pub use operations::pushed::PushedBytes;
 pub use operations::replace::Replaced;
 pub use operations::restore::Restore;
-pub use operations::retired::Expired;
+pub use operations::retired::{Expired, RetiredPlace};
 pub use operations::store::{Store, StoreOutcome};
 pub use options::{Durability, Options};
 pub use partition::{Counters, Partition};

@@ -14,6 +14,7 @@
 
 use cellar_xdr::{AfsString, List, xdr_struct};
 
+use crate::AfsName;
 use crate::ids::{AfsTime, Fid, ViceId};
 use crate::object::{ARCHIVE_COPIES_MAX, ArchiveCopy, Capability, Layout, OBJECTS_MAX, Shape};
 use crate::osddb::OsdListed;
@@ -140,6 +141,68 @@ package! {
     /// Lists the files that the last census found to be copied to the archive `osd`, or to be wiped
     /// from the device `osd`. The files that come first are the next. For superusers.
     24 ListCandidates { osd: u32, limit: u32 } -> ListCandidatesReply { files: List<ArchiveCandidate, 4096> };
+    /// Lists older bytes that archives keep. For a file: the file itself, with its superseded
+    /// bytes; needs the right to read. For a directory: the files that were removed from it, after
+    /// `after`; needs the rights to look up and to read. `more`: the caller continues after `next`;
+    /// the list may be empty all the same. `all`: the removed files of the whole volume; for
+    /// superusers.
+    29 ListOlder { fid: Fid, all: bool, after: Fid }
+        -> ListOlderReply { files: List<OlderFile, OLDER_FILES_MAX>, more: bool, next: Fid };
+    /// Streams the number of bytes (8 bytes), then these bytes of a file or of a removed file, from
+    /// an archive. `volume` and `version` are those of [`OlderVersion`]. The last bytes are sent
+    /// after all were compared with the BLAKE3 of the copy. ENOENT: no archive keeps these bytes.
+    /// Needs the rights of `ListOlder`, and of FetchData. If the directory of a removed file is
+    /// removed, too: for superusers.
+    30 ReadOlder { fid: Fid, volume: u32, version: u64 } -> ReadOlderReply {} streams reply;
+}
+
+/// Files of one `ListOlder`, at most.
+pub const OLDER_FILES_MAX: usize = 64;
+
+xdr_struct! {
+    /// Bytes that a file had before, with the archives that have a good copy.
+    #[derive(Default)]
+    pub struct OlderVersion {
+        /// With `version`, the name of the bytes: the RW volume in whose name they were copied.
+        pub volume: u32,
+        /// The version of the objects.
+        pub version: u64,
+        /// The data version of the file when it was copied.
+        pub data_version: u64,
+        /// Length in bytes.
+        pub length: u64,
+        /// When the first copy was made, in seconds since 1970.
+        pub made: u64,
+        /// Until when the copies are kept, in seconds since 1970. 0: the server removes none.
+        pub until: u64,
+        /// The archives.
+        pub archives: List<u32, ARCHIVE_COPIES_MAX>,
+    }
+
+    /// A file with older bytes, or a removed file.
+    #[derive(Default)]
+    pub struct OlderFile {
+        /// The file.
+        pub fid: Fid,
+        /// When it was removed, in seconds since 1970; 0: it is there.
+        pub removed: u64,
+        /// The name that was removed; empty for a file that is there.
+        pub name: AfsName,
+        /// The directory that had the name; for a file that is there, its directory.
+        pub parent: Fid,
+        /// The mode, as in a status.
+        pub mode: u32,
+        /// The owner.
+        pub owner: ViceId,
+        /// Length of the last bytes.
+        pub length: u64,
+        /// Data version of the last bytes.
+        pub data_version: u64,
+        /// The date of the last bytes.
+        pub modified: AfsTime,
+        /// The older bytes, the oldest first. A removed file may have its last bytes among them.
+        pub versions: List<OlderVersion, ARCHIVE_COPIES_MAX>,
+    }
 }
 
 /// Jobs of one `ListJobs`, at most.

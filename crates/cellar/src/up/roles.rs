@@ -303,6 +303,7 @@ impl Services {
         let (runtime, trust) = (&roles.runtime, &roles.trust);
         let files = fileserver.map(|fileserver| {
             let servers = roles.databases.cell_servers(runtime, identity, trust)?;
+            fileserver.keep_older(roles.keeping.archive_keep());
             Ok::<_, Failure>(FileServices {
                 server: fileserver.clone(),
                 files: fileserver.file_service(),

@@ -39,6 +39,10 @@ pub(crate) struct FileServerUpkeep {
     /// unlimited.
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     archive_rate: u32,
+    /// How long archives keep the copies of removed files, and of bytes that were superseded; 0:
+    /// they do not ('cellar fs oldversion').
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = quantities::time_option)]
+    archive_keep: Duration,
 }
 
 impl FileServerUpkeep {
@@ -53,6 +57,11 @@ impl FileServerUpkeep {
             interval: self.archive_every,
             copy_rate: mib(self.archive_rate),
         })
+    }
+
+    /// The time for which archives keep older bytes.
+    pub(super) fn archive_keep(&self) -> Duration {
+        self.archive_keep
     }
 
     /// The options as the file server's settings.

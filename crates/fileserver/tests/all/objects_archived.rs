@@ -68,7 +68,7 @@ impl World {
         stored.unwrap();
     }
 
-    async fn archive(&self, fid: Fid, osd: u32) -> ArchiveCopy {
+    pub(crate) async fn archive(&self, fid: Fid, osd: u32) -> ArchiveCopy {
         self.admin.call(&Archive { fid, osd }).await.unwrap().copy
     }
 

@@ -43,6 +43,9 @@ const STEP: usize = 256;
 /// Records that one walk examines.
 const LOOKS: usize = 4096;
 
+/// The place of a retired file in the list of its volume.
+pub type RetiredPlace = (VnodeId, Uniquifier);
+
 /// The result of [`Partition::expire`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expired {
@@ -72,7 +75,9 @@ impl Partition {
             if !go_on() {
                 break;
             }
-            self.core.expire_retired(&group, before, &mut expired)?;
+            let bounds = (RETIRED_MAX, RETIRED_LEFT);
+            self.core
+                .expire_retired(&group, before, bounds, &mut expired)?;
         }
         let mut from = Some(0);
         while let Some(place) = from.filter(|_| go_on()) {
@@ -112,35 +117,38 @@ impl Partition {
 }
 
 impl Volume {
-    /// Retired files behind `after` in the order of vnodes and uniquifiers, at most `limit`.
-    /// `wanted` picks them. Skips files that are there again. Clones have none.
+    /// Retired files behind `after` by vnodes and uniquifiers. Returns at most `limit` of them, and
+    /// examines at most `looks`. `wanted` picks them. Skips files that are there again. The second
+    /// result is the place to go on behind, if there is more. Clones have none.
     ///
     /// # Errors
     /// The store cannot be read.
     pub fn retired_files(
         &self,
-        after: (VnodeId, Uniquifier),
-        limit: usize,
+        after: RetiredPlace,
+        (limit, looks): (usize, usize),
         mut wanted: impl FnMut(&RetiredFile) -> bool,
-    ) -> Result<Vec<RetiredFile>> {
+    ) -> Result<(Vec<RetiredFile>, Option<RetiredPlace>)> {
         let mut files = Vec::new();
         if !self.is_head() {
-            return Ok(files);
+            return Ok((files, None));
         }
         let from = Key::retired(self.group.id.0, after.0.0, after.1.0).successor();
         let prefix = Key::of_group(Kind::Retired, self.group.id.0);
         let mut scan = self.core.engine.scan(&from, &prefix)?;
-        while files.len() < limit {
-            let Some((key, value)) = scan.next()? else {
-                break;
-            };
-            let (vnode, uniquifier) = key.retired_parts();
-            let file = RetiredRecord::decode(&value)?.file(self.id(), vnode, uniquifier);
+        let (mut looked, mut last) = (0, after);
+        while let Some((key, value)) = scan.next()? {
+            if files.len() >= limit || looked >= looks {
+                return Ok((files, Some(last)));
+            }
+            looked += 1;
+            last = key.retired_parts();
+            let file = RetiredRecord::decode(&value)?.file(self.id(), last.0, last.1);
             if wanted(&file) && !self.has(file.fid)? {
                 files.push(file);
             }
         }
-        Ok(files)
+        Ok((files, None))
     }
 
     /// The retired file with this fid; `None`: its time has passed, or it never was one.
@@ -157,6 +165,20 @@ impl Volume {
             .map(|value| RetiredRecord::decode(&value))
             .transpose()?;
         Ok(record.map(|record| record.file(self.id(), fid.vnode, fid.uniquifier)))
+    }
+
+    /// The copies of a file that have older bytes, each with the time, in seconds since 1970, from
+    /// which its retention counts.
+    ///
+    /// # Errors
+    /// As for [`Volume::archive_state`].
+    pub fn superseded_copies(&self, fid: Fid) -> Result<Vec<(ArchiveCopy, u64)>> {
+        self.with(fid, |loaded| {
+            let record = &loaded.record;
+            let copies = record.copies.iter().flat_map(|copies| copies.iter());
+            let dated = copies.filter_map(|copy| Some((*copy, superseded_at(record, copy)?)));
+            Ok(dated.collect())
+        })
     }
 
     fn has(&self, fid: Fid) -> Result<bool> {
@@ -233,6 +255,7 @@ impl Core {
         &self,
         group: &Arc<Group>,
         before: AfsTime,
+        (most, left): (usize, usize),
         expired: &mut Expired,
     ) -> Result<()> {
         let prefix = Key::of_group(Kind::Retired, group.id.0);
@@ -246,14 +269,14 @@ impl Core {
             }
         }
         drop(scan);
-        if ended.is_empty() && kept.len() < RETIRED_MAX {
+        if ended.is_empty() && kept.len() < most {
             return Ok(());
         }
         expired.files += ended.len();
-        if kept.len() >= RETIRED_MAX {
+        if kept.len() >= most {
             kept.sort_unstable();
-            let oldest = kept.drain(..kept.len() - RETIRED_LEFT);
-            let keys: Vec<Key> = oldest.map(|(_, key)| key).collect();
+            let oldest = &kept[..kept.len().saturating_sub(left)];
+            let keys: Vec<Key> = oldest.iter().map(|(_, key)| *key).collect();
             expired.crowded_out += keys.len();
             ended.extend(keys);
         }
@@ -277,7 +300,7 @@ fn is_expired(record: &VnodeRecord, copy: &ArchiveCopy, before: AfsTime) -> bool
 
 /// The time, in seconds since 1970, from which a copy certainly has older bytes; `None` for a copy
 /// of the present bytes.
-pub(crate) fn superseded_at(record: &VnodeRecord, copy: &ArchiveCopy) -> Option<u64> {
+fn superseded_at(record: &VnodeRecord, copy: &ArchiveCopy) -> Option<u64> {
     let is_present = |contents| copy.has(contents);
     if record.contents().is_some_and(is_present) {
         return None;
@@ -286,4 +309,55 @@ pub(crate) fn superseded_at(record: &VnodeRecord, copy: &ArchiveCopy) -> Option<
     let all = record.copies.iter().flat_map(|copies| copies.iter());
     let later = all.filter(|later| later.version > copy.version && later.made >= copy.made);
     Some(later.map(|later| later.made).fold(changed, u64::min))
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_wire::ids::{ViceId, VolumeId};
+
+    use super::*;
+    use crate::disk::SimDisk;
+    use crate::options::Options;
+    use crate::types::VolumeSpec;
+
+    #[test]
+    fn the_oldest_removed_files_make_room() {
+        let disk = Arc::new(SimDisk::new(64 << 20));
+        let partition = Partition::open(disk, Options::default()).unwrap();
+        let spec = VolumeSpec::new(VolumeId(10), "vol", ViceId(1), AfsTime(1));
+        let volume = partition.create_volume(&spec).unwrap().wait().unwrap();
+        let group = volume.group.clone();
+        for vnode in [2, 4, 6, 8] {
+            let record = RetiredRecord {
+                // The vnodes with higher numbers were removed earlier.
+                removed: AfsTime(100 - vnode),
+                parent: VnodeId(1),
+                parent_uniquifier: Uniquifier(1),
+                name: "f".into(),
+                mode: 0o644,
+                owner: ViceId(1),
+                group: ViceId(1),
+                client_time: AfsTime(1),
+                length: 1,
+                data_version: 1,
+                copies: Arc::default(),
+            };
+            let mut batch = Batch::new();
+            batch.put(Key::retired(group.id.0, vnode, 1), record.encode());
+            partition.core.engine.commit(batch).unwrap();
+        }
+        let expire = |before, bounds| {
+            let mut expired = Expired::default();
+            let core = &partition.core;
+            core.expire_retired(&group, AfsTime(before), bounds, &mut expired)
+                .unwrap();
+            let all = (VnodeId(0), Uniquifier(0));
+            let (left, _) = volume.retired_files(all, (10, 10), |_| true).unwrap();
+            let left: Vec<u32> = left.iter().map(|file| file.fid.vnode.0).collect();
+            (expired.files, expired.crowded_out, left)
+        };
+        assert_eq!(expire(0, (5, 2)), (0, 0, vec![2, 4, 6, 8]));
+        assert_eq!(expire(92, (3, 2)), (1, 1, vec![2, 4]));
+        assert_eq!(expire(0, (2, 1)), (0, 1, vec![2]));
+    }
 }

@@ -52,7 +52,8 @@ fn remove(volume: &Volume, name: &[u8], second: u32) {
 
 fn retired(volume: &Volume) -> Vec<RetiredFile> {
     let first = (VnodeId(0), Uniquifier(0));
-    volume.retired_files(first, 1000, |_| true).unwrap()
+    let all = (1000, usize::MAX);
+    volume.retired_files(first, all, |_| true).unwrap().0
 }
 
 /// The archives that objects are needed on.
@@ -164,8 +165,8 @@ fn a_file_that_a_rename_replaces_is_kept_under_its_name() {
         (&b"in dir"[..], AfsTime(100))
     );
     let first = (VnodeId(0), Uniquifier(0));
-    let of_root = volume.retired_files(first, 10, |file| file.parent == root);
-    assert_eq!(of_root.unwrap(), []);
+    let of_root = volume.retired_files(first, (10, 10), |file| file.parent == root);
+    assert_eq!(of_root.unwrap(), (vec![], None));
 }
 
 /// Pages of the lists end and go on between files and retired files alike.
@@ -197,20 +198,20 @@ fn references_come_in_pages_of_files_and_retired_files() {
             .unwrap();
         assert_eq!(found, all.0, "{limit}");
     }
-    let mut names = Vec::new();
-    let mut after = (VnodeId(0), Uniquifier(0));
-    loop {
-        let page = volume.retired_files(after, 4, |_| true).unwrap();
-        let Some(last) = page.last() else { break };
-        after = (last.fid.vnode, last.fid.uniquifier);
-        names.extend(page.iter().map(|file| file.name[0]));
+    for page in [(4, usize::MAX), (usize::MAX, 4)] {
+        let mut names = Vec::new();
+        let mut after = Some((VnodeId(0), Uniquifier(0)));
+        while let Some(place) = after {
+            let (files, next) = volume.retired_files(place, page, |_| true).unwrap();
+            assert!(files.len() <= 4);
+            names.extend(files.iter().map(|file| file.name[0]));
+            after = next;
+        }
+        names.sort_unstable();
+        let removed = (0..20).filter(|number| number % 3 != 0);
+        let removed: Vec<u8> = removed.map(|number| b'a' + number).collect();
+        assert_eq!(names, removed);
     }
-    names.sort_unstable();
-    let removed = (0..20).filter(|number| number % 3 != 0);
-    assert_eq!(
-        names,
-        removed.map(|number| b'a' + number).collect::<Vec<_>>()
-    );
 }
 
 #[test]
@@ -254,6 +255,8 @@ fn superseded_copies_stay_until_their_time_has_passed() {
     store(&volume, fid, 6, 100);
     add(&volume, fid, copy(70, 6, 110));
     store(&volume, fid, 7, 200);
+    let dated = volume.superseded_copies(fid).unwrap();
+    assert_eq!(dated, [(copy(70, 5, 10), 110), (copy(70, 6, 110), 200)]);
     // No copy of the bytes of second 100 is older than second 110, so 110 counts.
     assert_eq!(expire(&world, 99), Expired::default());
     assert_eq!(expire(&world, 110).versions, 1);

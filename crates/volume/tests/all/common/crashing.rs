@@ -107,7 +107,7 @@ pub(crate) fn observe(partition: &Partition) -> State {
         state.insert(format!("info {}", info.id), format!("{:?}", volume.info()));
         describe(&volume, &info.id.to_string(), volume.root(), &mut state);
         let first = (VnodeId(0), Uniquifier(0));
-        let retired = volume.retired_files(first, 100, |_| true).unwrap();
+        let retired = volume.retired_files(first, (100, 100), |_| true).unwrap();
         state.insert(format!("retired {}", info.id), format!("{retired:?}"));
     }
     state
