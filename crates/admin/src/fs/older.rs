@@ -109,7 +109,7 @@ impl Files<'_> {
     /// that name that were removed.
     ///
     /// # Errors
-    /// The path does not exist, the caller may not read it, or the file server keeps no older bytes.
+    /// The path does not exist, the caller may not read it, or the file server is not Cellar's.
     pub async fn older(&self, path: &str, all: bool) -> Result<Vec<Older>> {
         let (node, name) = match self.find(path).await {
             Ok(node) if node.is_directory() => (node, None),
@@ -304,7 +304,8 @@ impl Files<'_> {
         older: &Older,
         force: bool,
     ) -> Result<()> {
-        if force {
+        // An interrupted restore leaves an empty file.
+        if force || file.status.length == 0 {
             return Ok(());
         }
         if file.fid.to_string() != older.fid {
@@ -313,7 +314,7 @@ impl Files<'_> {
             )));
         }
         let copies = Archives::new(self.client).copies(file, path, &[]).await?;
-        match copies.length == 0 || copies.good().next().is_some() {
+        match copies.good().next().is_some() {
             true => Ok(()),
             false => Err(Error::Usage(format!(
                 "{path}: no archive has the present bytes, so they would be lost; -to restores elsewhere, --force \

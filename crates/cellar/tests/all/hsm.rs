@@ -258,6 +258,13 @@ fn older_versions_and_removed_files_come_back() {
     assert!(refused.contains("another file of this name"), "{refused}");
     cell.ok(&format!("fs oldversion -restore {path} --force"));
     comes_back(&cell, "run7", &first);
+
+    // A restore that was killed has left an empty file.
+    cell.ok(&format!("rm {path}"));
+    let (empty, _) = local(&cell, "empty", 0);
+    cell.ok(&format!("cp {} {path}", empty.display()));
+    cell.ok(&format!("fs oldversion -restore {path}"));
+    comes_back(&cell, "run7", &first);
 }
 
 #[test]
