@@ -5,6 +5,7 @@
 mod access_lists;
 mod acl;
 mod objects;
+mod older;
 mod quota;
 
 use std::net::{IpAddr, SocketAddr};
@@ -25,6 +26,7 @@ pub use access_lists::AclChange;
 pub use acl::{Acl, AclEntry, BadAcl, RightsChange, parse_rights};
 pub(crate) use objects::retry_until_loaded;
 pub use objects::{Piece, Pieces, Policies};
+pub use older::{Older, Restored};
 pub use quota::{DISK_HEAD, QUOTA_HEAD, VolumeStatus};
 
 use crate::error::{Error, Result};

@@ -108,8 +108,8 @@ pub(crate) fn roles_of_key(key: &str) -> &'static [Role] {
     use Role::{Databases, Fileserver, Osds};
     match key {
         "transaction-idle" | "repair-after" | "repair-rate" | "collect-every" | "collect-grace"
-        | "archive-every" | "archive-rate" | "verify-every" | "verify-rate" | "recall-limit"
-        | "location" | "owner" => &[Fileserver],
+        | "archive-every" | "archive-rate" | "archive-keep" | "verify-every" | "verify-rate"
+        | "recall-limit" | "location" | "owner" => &[Fileserver],
         "id" | "archive" | "osd-port" | "osds" | "retention" => &[Osds],
         "durability" | "scrub-every" | "scrub-rate" => &[Fileserver, Osds],
         _ => &[Databases, Fileserver, Osds],

@@ -10,6 +10,7 @@
 //! | `work` | runs the operations of steps on the thread of a shard |
 //! | `pins` | files and directories that are not wiped |
 //! | `last_uses` | the times at which files were last read |
+//! | `older` | the older bytes that archives keep for a time: lists, and their end |
 //!
 //! 1. **Policies decide.** `archives=`, `archive_class=` and `archive_after=` say how many archives
 //!    get a copy, which, and when. A file without `archives=` is neither copied nor wiped by
@@ -31,6 +32,7 @@ mod days;
 mod keeper;
 mod kinds;
 mod last_uses;
+mod older;
 mod pins;
 mod work;
 
@@ -47,6 +49,7 @@ pub use days::{Day, DeviceUse};
 pub use kinds::{COPY, RECALL, VERIFY, WIPE, recalled_file};
 pub(crate) use kinds::{recall_of, resource_of};
 pub(crate) use last_uses::LastUses;
+pub use older::OlderBytes;
 pub(crate) use pins::Pins;
 pub use pins::{PinAnswer, PinTable};
 

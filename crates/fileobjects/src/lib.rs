@@ -39,6 +39,7 @@ use cellar_wire::AbortCode;
 use cellar_wire::afsosd::Repairing;
 use cellar_wire::ids::{AfsTime, AfsUuid, Fid};
 use cellar_wire::object::Layout;
+use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 mod apart;
@@ -83,8 +84,8 @@ pub use fetch::Fetching;
 pub use figures::ObjectFigures;
 pub use grants::{Grant, Grantee};
 pub use hsm::{
-    ArchiveCensus, COPY, Candidate, Census, Day, DeviceCensus, DeviceUse, HsmConfig, PinAnswer,
-    PinTable, RECALL, Tally, VERIFY, WIPE, recalled_file,
+    ArchiveCensus, COPY, Candidate, Census, Day, DeviceCensus, DeviceUse, HsmConfig, OlderBytes,
+    PinAnswer, PinTable, RECALL, Tally, VERIFY, WIPE, recalled_file,
 };
 pub use lending::{Borrower, Lender};
 pub use limits::{OBJECT_MOVE_MAX, OBJECT_REPLAY_MAX};
@@ -100,7 +101,7 @@ use archive::Recalls;
 use direct_stores::DirectStores;
 use figures::Counters;
 use hsm::{Hsm, LastUses, Pins};
-use limits::{CLIENT_CAPABILITY_LIFE, DEVICES_INTERVAL};
+use limits::{CLIENT_CAPABILITY_LIFE, DEVICES_INTERVAL, OLDER_READS_MAX};
 use liveness::DeviceLiveness;
 use loaded_lists::{LoadedLists, has_none};
 use open_reads::OpenReads;
@@ -135,6 +136,9 @@ pub struct Objects {
     hsm: OnceLock<Hsm>,
     last_uses: LastUses,
     pins: Pins,
+    /// How long older bytes are kept; unset: nothing ends them.
+    keep_older: OnceLock<Duration>,
+    older_reads: Arc<Semaphore>,
     upkeep: OnceLock<Upkeep>,
     direct_stores: DirectStores,
     claims: Claims,
@@ -170,6 +174,8 @@ impl Objects {
             hsm: OnceLock::new(),
             last_uses: LastUses::default(),
             pins: Pins::default(),
+            keep_older: OnceLock::new(),
+            older_reads: Arc::new(Semaphore::new(OLDER_READS_MAX)),
             upkeep: OnceLock::new(),
             direct_stores: DirectStores::default(),
             claims: Claims::default(),

@@ -133,3 +133,6 @@ pub(crate) const RECALL_FAILURES_MAX: usize = 4096;
 
 /// Files whose recalls are queued or in progress; callers for further files are told to come back.
 pub(crate) const RECALLS_MAX: usize = 16 << 10;
+
+/// Reads of older bytes at a time; further ones are told to come back. Each holds up to 9 MiB.
+pub(crate) const OLDER_READS_MAX: usize = 16;

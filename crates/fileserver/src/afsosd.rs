@@ -9,6 +9,7 @@
 mod archives;
 mod fetch;
 mod jobs;
+mod older;
 mod pieces;
 mod pins;
 mod policy;

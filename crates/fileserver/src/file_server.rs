@@ -167,6 +167,12 @@ impl FileServer {
         self.0.objects.start_upkeep(runtime, upkeep);
     }
 
+    /// Keeps older bytes of files in archives for that time: of removed files, and superseded ones.
+    /// Called before the server answers calls. Only the first call has an effect.
+    pub fn keep_older(&self, time: Duration) {
+        self.0.objects.keep_older(time);
+    }
+
     /// Starts the job engine, and copies files to archives and wipes them as policies and water
     /// marks demand. Only the first call has an effect.
     pub fn keep_archives(&self, runtime: &Runtime, config: crate::HsmConfig) {

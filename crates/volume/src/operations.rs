@@ -13,6 +13,7 @@ pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod replace;
 pub(crate) mod restore;
+pub(crate) mod retired;
 pub(crate) mod snapshot;
 pub(crate) mod store;
 pub(crate) mod txn;

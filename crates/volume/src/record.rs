@@ -12,6 +12,7 @@
 mod group;
 mod object;
 mod piece;
+mod retired;
 mod vnode;
 mod volume;
 
@@ -20,6 +21,7 @@ pub(crate) use object::{DeviceRecord, ObjectRecord, VersionRecord};
 pub(crate) use piece::{
     BLOCK, BlockRef, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, block_checksum,
 };
+pub(crate) use retired::RetiredRecord;
 pub(crate) use vnode::{Body, VnodeRecord};
 pub(crate) use volume::{CountersRecord, EPOCH_MAX, PartitionRecord, Received, VolumeRecord};
 

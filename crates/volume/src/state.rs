@@ -6,6 +6,7 @@ pub(crate) mod history;
 pub(crate) mod hold;
 pub(crate) mod pending_changes;
 pub(crate) mod reserve;
+pub(crate) mod retired_count;
 pub(crate) mod ticket;
 pub(crate) mod traffic;
 pub(crate) mod usage;

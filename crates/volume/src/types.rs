@@ -516,6 +516,33 @@ pub struct RestoredInfo {
     pub received: Option<StateId>,
 }
 
+/// A removed file whose copies in archives are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetiredFile {
+    /// The file that it was.
+    pub fid: Fid,
+    /// When its last name was removed.
+    pub removed: AfsTime,
+    /// The directory that had this name. It may be removed, too.
+    pub parent: Fid,
+    /// That name.
+    pub name: Bytes,
+    /// The low 12 bits of the Unix mode.
+    pub mode: u16,
+    /// Owner.
+    pub owner: ViceId,
+    /// Group.
+    pub group: ViceId,
+    /// Modification time as clients set it.
+    pub client_time: AfsTime,
+    /// Length in bytes when it was removed.
+    pub length: u64,
+    /// Data version when it was removed. Copies of earlier data versions have older bytes.
+    pub data_version: u64,
+    /// The copies that were good, the oldest first.
+    pub copies: Arc<ArchiveCopies>,
+}
+
 /// An entry of a directory.
 #[derive(Clone, Debug)]
 pub struct DirEntry {

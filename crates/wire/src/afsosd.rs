@@ -12,6 +12,8 @@
 //! This service is an extension of Cellar. Other file servers answer RXGEN_OPCODE or nothing; the
 //! client then uses plain FetchData and StoreData.
 
+mod hsm;
+
 use cellar_xdr::{AfsString, List, xdr_struct};
 
 use crate::ids::{AfsTime, Fid, ViceId};
@@ -19,6 +21,8 @@ use crate::object::{ARCHIVE_COPIES_MAX, ArchiveCopy, Capability, Layout, OBJECTS
 use crate::osddb::{OsdListed, PinReason};
 use crate::package::package;
 use crate::rxafs::{AfsFetchStatus, Callback, VolSync};
+
+pub use hsm::*;
 
 /// Seconds after which a store must be renewed or ended.
 pub const STORE_LEASE: u32 = 60;
@@ -152,204 +156,25 @@ package! {
     /// lowest first. For superusers.
     27 ListRecalls { after: u64, limit: u32 }
         -> ListRecallsReply { recalls: List<RecallView, RECALLS_AT_ONCE_MAX>, more: bool };
+    /// Lists older bytes that archives keep. For a file: the file itself, with its superseded
+    /// bytes; needs the right to read. For a directory: the files that were removed from it, after
+    /// `after`; needs the rights to look up and to read. `more`: the caller continues after `next`;
+    /// the list may be empty all the same. `all`: the removed files of the whole volume; for
+    /// superusers.
+    29 ListOlder { fid: Fid, all: bool, after: Fid }
+        -> ListOlderReply { files: List<OlderFile, OLDER_FILES_MAX>, more: bool, next: Fid };
+    /// Streams the number of bytes (8 bytes), then these bytes of a file or of a removed file, from
+    /// an archive. `volume` and `version` are those of [`OlderVersion`]. The last bytes are sent
+    /// after all were compared with the BLAKE3 of the copy. ENOENT: no archive keeps these bytes.
+    /// Needs the rights of `ListOlder`, and of FetchData. If the directory of a removed file is
+    /// removed, too: for superusers.
+    30 ReadOlder { fid: Fid, volume: u32, version: u64 } -> ReadOlderReply {} streams reply;
     /// Removes the pin of an owner; 0: of the caller. ENOENT: there is no such pin. The pins of
     /// other owners are removed by superusers only.
     32 UnpinFile { fid: Fid, owner: ViceId } -> UnpinFileReply {};
     /// Returns the statistics of hierarchical storage of the last days, the oldest first. For
     /// superusers.
     33 ListDays {} -> ListDaysReply { days: List<DayView, DAYS_MAX> };
-}
-
-/// Recalls of one `ListRecalls`, at most.
-pub const RECALLS_AT_ONCE_MAX: usize = 256;
-/// The path of a file in its volume.
-pub type RecallPath = AfsString<4096>;
-
-/// Jobs of one `ListJobs`, at most.
-pub const JOBS_AT_ONCE_MAX: usize = 256;
-/// The most bytes of a name or an error of a job.
-pub const JOB_TEXT_MAX: usize = 1024;
-/// Days of one `ListDays`, at most.
-pub const DAYS_MAX: usize = 400;
-/// A name or an error of a job.
-pub type JobText = AfsString<JOB_TEXT_MAX>;
-
-/// `ChangeJob`: cancel the job.
-pub const JOB_CANCEL: u32 = 0;
-/// `ChangeJob`: run a failed or cancelled job again, from its first step.
-pub const JOB_RETRY: u32 = 1;
-/// `ChangeJob`: put the job before all others of its user.
-pub const JOB_FIRST: u32 = 2;
-/// `ChangeJob`: put the job behind all others of its user.
-pub const JOB_LAST: u32 = 3;
-
-xdr_struct! {
-    /// A job of the job engine. Times are in milliseconds since 1970; 0: not yet, or none.
-    #[derive(Default)]
-    pub struct JobView {
-        /// Its number on this server.
-        pub id: u64,
-        /// Its kind.
-        pub kind: JobText,
-        /// The user on whose behalf it runs.
-        pub user: JobText,
-        /// The archive or device that it uses; may be empty.
-        pub resource: JobText,
-        /// A higher priority starts first.
-        pub priority: i32,
-        /// The state in one word: queued, running, waiting, done, failed, cancelled.
-        pub state: JobText,
-        /// The step that runs or will run next.
-        pub step: JobText,
-        /// Failed attempts of this step.
-        pub attempts: u32,
-        /// The last error; may be empty.
-        pub error: JobText,
-        /// Finished bytes.
-        pub bytes: u64,
-        /// Finished files, also those that failed.
-        pub items: u64,
-        /// Files that failed.
-        pub failed: u64,
-        /// Bytes to process; 0: not known.
-        pub expected_bytes: u64,
-        /// Files to process; 0: not known.
-        pub expected_items: u64,
-        /// The submission.
-        pub created: u64,
-        /// The first start.
-        pub started: u64,
-        /// The end.
-        pub ended: u64,
-        /// The time until which a waiting job waits.
-        pub until: u64,
-        /// A user has cancelled the job, and it has not stopped yet.
-        pub cancelling: bool,
-    }
-
-    /// A recall of a wiped file.
-    #[derive(Default)]
-    pub struct RecallView {
-        /// Its job.
-        pub job: JobView,
-        /// The file.
-        pub fid: Fid,
-        /// Its length in bytes.
-        pub length: u64,
-        /// The place in the queue of all jobs of the server, from 1; 0: it runs, or has no place.
-        pub place: u64,
-        /// The name of the volume; empty: the server does not have it any more.
-        pub volume: JobText,
-        /// The path in the volume; empty: it is not known, or too long.
-        pub path: RecallPath,
-    }
-
-    /// The result of a file of a job.
-    pub struct JobItem {
-        /// The file: a fid.
-        pub name: JobText,
-        /// The error; empty: it succeeded.
-        pub error: JobText,
-    }
-
-    /// Files and their bytes.
-    #[derive(Copy, Default)]
-    pub struct FileTally {
-        /// Files.
-        pub files: u64,
-        /// Bytes.
-        pub bytes: u64,
-    }
-
-    /// An archive with its copies, or a device with its files.
-    #[derive(Copy, Default)]
-    pub struct DeviceTally {
-        /// The archive or device.
-        pub osd: u32,
-        /// Objects of files of this server, with their bytes.
-        pub online: FileTally,
-        /// Those that could be wiped now.
-        pub wipeable: FileTally,
-        /// Those that could be wiped if they were not pinned.
-        pub pinned: FileTally,
-        /// Files that are to be copied to it, at most 4096.
-        pub copies: u32,
-        /// Copies that it has, without the bad ones.
-        pub archived: FileTally,
-        /// Copies that are known to be bad.
-        pub bad: FileTally,
-        /// Copies that were not compared for longer than the interval of verification.
-        pub unverified: FileTally,
-        /// The earliest time at which one of the copies was last compared, in seconds since 1970;
-        /// 0: there are no copies.
-        pub oldest: u64,
-    }
-
-    /// A census of the files of a server in objects and in archives.
-    #[derive(Default)]
-    pub struct ArchiveCensus {
-        /// When it began, in seconds since 1970; 0: there was none.
-        pub taken: u64,
-        /// How long it took, in milliseconds.
-        pub millis: u64,
-        /// Files in objects that are online.
-        pub online: FileTally,
-        /// Files in archives only.
-        pub wiped: FileTally,
-        /// Online files with a good copy of their present bytes.
-        pub copied: FileTally,
-        /// Files for which policies ask for more copies than there are.
-        pub lacking: FileTally,
-        /// Those of them whose delay has passed.
-        pub due: FileTally,
-        /// Copies that are known to be bad.
-        pub bad: u64,
-        /// Archives and devices.
-        pub devices: List<DeviceTally, 4096>,
-    }
-
-    /// The use of a device.
-    #[derive(Copy, Default)]
-    pub struct DeviceUse {
-        /// The device.
-        pub osd: u32,
-        /// Bytes in use.
-        pub used: u64,
-        /// All bytes.
-        pub total: u64,
-    }
-
-    /// The work of a day.
-    #[derive(Default)]
-    pub struct DayView {
-        /// Days since 1970, in UTC.
-        pub day: u32,
-        /// Copies made in archives.
-        pub copied: FileTally,
-        /// Files wiped.
-        pub wiped: FileTally,
-        /// Files recalled.
-        pub recalled: FileTally,
-        /// Copies read back and compared.
-        pub verified: FileTally,
-        /// Copies and recalls that failed.
-        pub failed: u64,
-        /// The use of the devices at the last census of the day.
-        pub devices: List<DeviceUse, 4096>,
-    }
-
-    /// A file that is to be copied or wiped.
-    #[derive(Copy, Default)]
-    pub struct ArchiveCandidate {
-        /// The file, in its RW volume.
-        pub fid: Fid,
-        /// Length in bytes.
-        pub length: u64,
-        /// Seconds since its last change; for wiping, since its last change or use.
-        pub age: u64,
-        /// Bytes that wiping frees on the device; 0 for a copy.
-        pub frees: u64,
-    }
 }
 
 /// `CollectGarbage`: only list the garbage.

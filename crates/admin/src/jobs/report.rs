@@ -59,8 +59,8 @@ pub struct Forecast {
     pub used: u64,
     /// All bytes.
     pub total: u64,
-    /// Bytes by which the use grows in a day, by the last two weeks; negative: it falls. `None`: there
-    /// are figures of less than three days.
+    /// Bytes by which the use grows in a day, by the last two weeks; negative: it falls. `None`:
+    /// there are figures of less than three days.
     pub growth: Option<f64>,
     /// Days until it is full, at this rate. `None`: it does not grow, or the rate is not known.
     pub full_in_days: Option<f64>,

@@ -11,6 +11,7 @@ mod known;
 mod manager;
 mod mount_point;
 mod objects;
+mod older;
 mod servers;
 mod table;
 mod unstored;
@@ -80,7 +81,7 @@ async fn dispatch(invocation: Invocation) -> Outcome {
     } else {
         As::AdministratorIfPossible
     };
-    let named = ["path", "dir", "fromdir", "todir"];
+    let named = ["path", "dir", "fromdir", "todir", "list", "restore"];
     let named = named.iter().flat_map(|name| invocation.list(name));
     let mut paths: Vec<&str> = named.map(|path| existing(path)).collect();
     if paths.is_empty() {
@@ -128,6 +129,7 @@ async fn operation(invocation: &Invocation, session: &Session) -> Outcome {
         "rmmount" => fs.rmmount().await,
         "lsmount" => fs.lsmount().await,
         "osd" => fs.pieces().await,
+        "oldversion" => fs.older().await,
         "policy" => fs.policies().await,
         "setpolicy" => fs.set_policies().await,
         "whereis" => fs.whereis().await,

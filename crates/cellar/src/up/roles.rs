@@ -304,6 +304,7 @@ impl Services {
         let files = fileserver.map(|fileserver| {
             let servers = roles.databases.cell_servers(runtime, identity, trust)?;
             fileserver.set_recall_limits(roles.keeping.recall_limits());
+            fileserver.keep_older(roles.keeping.archive_keep());
             Ok::<_, Failure>(FileServices {
                 server: fileserver.clone(),
                 files: fileserver.file_service(),

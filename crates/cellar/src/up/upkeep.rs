@@ -40,6 +40,10 @@ pub(crate) struct FileServerUpkeep {
     /// unlimited.
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     archive_rate: u32,
+    /// How long archives keep the copies of removed files, and of bytes that were superseded; 0:
+    /// they do not ('cellar fs oldversion').
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = quantities::time_option)]
+    archive_keep: Duration,
     /// Time after which this file server reads a copy in an archive back and compares it again; 0:
     /// only 'cellar hsm verify' does it.
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = quantities::time_option)]
@@ -79,6 +83,11 @@ impl FileServerUpkeep {
             verify_interval: self.verify_every,
             verify_rate: mib(self.verify_rate),
         })
+    }
+
+    /// The time for which archives keep older bytes.
+    pub(super) fn archive_keep(&self) -> Duration {
+        self.archive_keep
     }
 
     /// The options as the file server's settings.

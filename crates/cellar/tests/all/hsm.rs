@@ -197,6 +197,106 @@ fn a_wiped_file_is_recalled_when_it_is_read() {
     comes_back(&cell, "run7", &bytes);
 }
 
+/// The older versions that a list has.
+fn older(cell: &Cell, path: &str) -> Vec<Value> {
+    let listed = cell.json(&format!("fs oldversion -list {path} -json"));
+    assert_eq!(listed[0]["path"], path);
+    let versions = listed[0]["versions"].as_array().expect("versions");
+    versions.clone()
+}
+
+#[test]
+fn older_versions_and_removed_files_come_back() {
+    let (cell, archive) = cell_with_archive();
+    let first = archived(&cell, archive, "run7");
+    let path = format!("{TOP}/run7");
+    assert_eq!(older(&cell, &path), [] as [Value; 0]);
+    let none = cell.ok(&format!("fs oldversion -list {path}"));
+    assert!(none.contains("keep no older versions"), "{none}");
+
+    // Other bytes in the file itself.
+    let (other, second) = local(&cell, "other", LENGTH / 2);
+    cell.ok(&format!("cp --in-place {} {path}", other.display()));
+    let versions = older(&cell, &path);
+    assert_eq!(versions.len(), 1);
+    assert_eq!(
+        keys(&versions[0]),
+        [
+            "archives",
+            "data_version",
+            "fid",
+            "last",
+            "length",
+            "made",
+            "name",
+            "removed",
+            "until"
+        ]
+    );
+    assert_eq!(
+        (
+            &versions[0]["length"],
+            &versions[0]["archives"],
+            &versions[0]["removed"]
+        ),
+        (&json!(LENGTH), &json!([archive]), &json!(null))
+    );
+    let refused = cell.fails(&format!("fs oldversion -restore {path}"));
+    assert!(
+        refused.contains("no archive has the present bytes"),
+        "{refused}"
+    );
+    comes_back(&cell, "run7", &second);
+    let refused = cell.fails(&format!("fs oldversion -restore {path} -version 999"));
+    assert!(refused.contains("keep no such older version"), "{refused}");
+    cell.ok(&format!("fs oldversion -restore {path} -to {TOP}/before"));
+    comes_back(&cell, "before", &first);
+    let refused = format!("fs oldversion -restore {path} -to {TOP}/before");
+    let refused = cell.fails(&refused);
+    assert!(refused.contains("another file of this name"), "{refused}");
+    let restored = cell.json(&format!("fs oldversion -restore {path} --force -json"));
+    assert_eq!(
+        (&restored["new"], &restored["path"]),
+        (&json!(false), &json!(path))
+    );
+    comes_back(&cell, "run7", &first);
+
+    // The file is removed, and its objects are collected.
+    cell.ok(&format!("hsm archive {path}"));
+    cell.ok(&format!("rm {path}"));
+    cell.ok("osd collect -grace 0");
+    let versions = older(&cell, TOP);
+    let last = versions.last().expect("the removed file");
+    assert_eq!(
+        (&last["name"], &last["last"]),
+        (&json!("run7"), &json!(true))
+    );
+    let table = cell.ok(&format!("fs oldversion -list {TOP}"));
+    assert!(
+        table.contains("run7") && table.contains("Kept until"),
+        "{table}"
+    );
+    let restored = cell.ok(&format!("fs oldversion -restore {path}"));
+    assert!(restored.contains("made again"), "{restored}");
+    comes_back(&cell, "run7", &first);
+
+    // 'cp' replaces the file by another one.
+    cell.ok(&format!("hsm archive {path}"));
+    cell.ok(&format!("cp {} {path}", other.display()));
+    comes_back(&cell, "run7", &second);
+    let refused = cell.fails(&format!("fs oldversion -restore {path}"));
+    assert!(refused.contains("another file of this name"), "{refused}");
+    cell.ok(&format!("fs oldversion -restore {path} --force"));
+    comes_back(&cell, "run7", &first);
+
+    // A restore that was killed has left an empty file.
+    cell.ok(&format!("rm {path}"));
+    let (empty, _) = local(&cell, "empty", 0);
+    cell.ok(&format!("cp {} {path}", empty.display()));
+    cell.ok(&format!("fs oldversion -restore {path}"));
+    comes_back(&cell, "run7", &first);
+}
+
 #[test]
 fn a_tree_is_done_as_far_as_possible() {
     let (cell, archive) = cell_with_archive();

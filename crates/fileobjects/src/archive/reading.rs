@@ -1,4 +1,5 @@
-//! The bytes of wiped files, for streams to receivers that cannot read the archives.
+//! The bytes of wiped files, and older bytes, for streams to receivers that cannot read the
+//! archives.
 //!
 //! The bytes pass from an archive to the stream at the archive's pace. The file stays wiped, and no
 //! device takes them up.
@@ -29,7 +30,7 @@ use super::sums::Sums;
 /// is handed out.
 const HELD_BYTES: u64 = 8 << 20;
 
-/// A wiped file whose bytes are needed.
+/// A file whose bytes are needed, of which archives have copies.
 pub struct InArchives {
     /// The file.
     pub fid: Fid,
@@ -41,7 +42,7 @@ pub struct InArchives {
     pub length: u64,
 }
 
-/// The bytes of a wiped file, as an archive delivers them.
+/// The bytes of a file, as an archive delivers them.
 pub struct ArchivedBytes {
     objects: Arc<Objects>,
     file: InArchives,
@@ -68,12 +69,12 @@ impl ArchivedBytes {
         let good = file.copies.iter().copied();
         let good = good.filter(|copy| copy.has(file.contents) && !copy.bad);
         let mut copies = objects.in_order(good).map_err(|failure| {
-            warn!(%fid, %failure, "a file is in archives only and cannot be dumped");
+            warn!(%fid, %failure, "the bytes of a file cannot be read from archives");
             AbortCode::EIO
         })?;
         copies.reverse();
         if copies.is_empty() {
-            warn!(%fid, "a wiped file cannot be dumped, no copy of it is good");
+            warn!(%fid, "the bytes of a file cannot be read from archives, no copy of them is good");
             return Err(AbortCode::EIO);
         }
         Ok(Self {
@@ -162,7 +163,7 @@ impl ArchivedBytes {
                 AbortCode::EIO
             }
             NotRead::Failed(failure) => {
-                warn!(%fid, osd, %failure, "an archive did not deliver a copy for a dump");
+                warn!(%fid, osd, %failure, "an archive did not deliver a copy");
                 match failure {
                     Failure::Devices(code) => code,
                     _ => AbortCode::EIO,
@@ -174,7 +175,7 @@ impl ArchivedBytes {
         let is_at_end = self.position == self.file.length;
         if self.copies.is_empty() || (handed_out && is_at_end) {
             Counters::count(&self.objects.counters.fetches_failed);
-            warn!(%fid, %code, "a wiped file cannot be dumped");
+            warn!(%fid, %code, "the bytes of a file cannot be read from archives");
             return Err(code);
         }
         if !handed_out {

@@ -101,8 +101,8 @@ impl Days {
         }
     }
 
-    /// Adds the work since the last call to the day of `now`, in seconds since 1970, and removes the
-    /// oldest days.
+    /// Adds the work since the last call to the day of `now`, in seconds since 1970, and removes
+    /// the oldest days.
     ///
     /// # Errors
     /// The database cannot be read or written. The next call adds the same work.

@@ -41,11 +41,13 @@ impl Clock for JobClock {
 }
 
 impl Objects {
-    /// Starts the job engine, and copies and wipes files as policies and water marks demand. Only
-    /// the first call has an effect.
+    /// Starts the job engine, and copies and wipes files as policies and water marks demand. Ends
+    /// older bytes whose time has passed. Only the first call has an effect.
     pub fn start_hsm(self: &Arc<Self>, runtime: &Runtime, config: HsmConfig) {
         let objects = self.clone();
         runtime.spawn(0, || async move { objects.keep_hsm(config).await });
+        let objects = self.clone();
+        runtime.spawn(0, || async move { objects.end_older().await });
     }
 
     /// The job engine, when it runs.

@@ -27,6 +27,7 @@ mod objects_direct;
 mod objects_full;
 mod objects_hsm;
 mod objects_moves;
+mod objects_older;
 mod objects_policies;
 mod objects_races;
 mod objects_recall_modes;

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::partition::Partition;
 use crate::record::{
     BLOCK, Body, CloneKind, CountersRecord, EPOCH_MAX, GroupRecord, PIECE_BLOCKS, Piece,
-    VnodeRecord, VolumeRecord,
+    RetiredRecord, VnodeRecord, VolumeRecord,
 };
 use crate::state::core::GroupId;
 use crate::state::reserve::Reserved;
@@ -187,6 +187,13 @@ impl Partition {
             report.fault(format!(
                 "{group:?} has {removed} removals, {counted} counted"
             ));
+        }
+        let prefix = Key::of_group(Kind::Retired, group.0);
+        let mut scan = self.core.engine.scan(&prefix, &prefix)?;
+        while let Some((key, value)) = scan.next()? {
+            if let Err(error) = RetiredRecord::decode(&value) {
+                report.fault(format!("{group:?} retired file {key:?}: {error}"));
+            }
         }
         if let Some(value) = self.core.engine.get(&Key::reserved(group.0))? {
             Reserved::decode(&value)?.check(&counters, |text| {

@@ -358,6 +358,7 @@ impl Core {
             Kind::Vnode,
             Kind::Change,
             Kind::Removed,
+            Kind::Retired,
             Kind::ReapVnode,
             Kind::ReapEpochs,
             Kind::Restoring,

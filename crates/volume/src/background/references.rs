@@ -5,6 +5,9 @@
 //! harmless; a missing one loses bytes. So references are listed by the owner in the object's name.
 //! The volume that names the object does not matter: it may have come to name another volume's
 //! objects.
+//!
+//! Removed files whose copies are kept (`operations/retired.rs`) name these copies, too. They are
+//! read after the files, so a file that is removed meanwhile is in one of the lists at least.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +18,7 @@ use cellar_wire::object::{ArchiveCopy, Contents, Layout, ObjectId};
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
 use crate::partition::Partition;
-use crate::record::{CloneKind, EPOCH_MAX, VnodeRecord, VolumeRecord};
+use crate::record::{CloneKind, EPOCH_MAX, RetiredRecord, VnodeRecord, VolumeRecord};
 use crate::state::core::{Core, Group, GroupId};
 use crate::types::VnodeStatus;
 use crate::versions::Versions;
@@ -84,6 +87,12 @@ impl Partition {
                     named(seen, owner, &range)
                 })?;
             found.extend(named);
+            let range = WalkRange {
+                end: share,
+                ..range
+            };
+            let (named, share) = self.core.named_by_retired(&group, owner, &range)?;
+            found.extend(named);
             end = share;
         }
         let mut found: Vec<_> = found.into_iter().collect();
@@ -139,7 +148,7 @@ impl Partition {
 
     /// Calls `pick` for each version of a file with objects or copies in archives that any viewer
     /// sees, and gathers its results.
-    fn walk_files<T>(
+    pub(crate) fn walk_files<T>(
         &self,
         from: u64,
         looks: usize,
@@ -261,12 +270,26 @@ fn enter(
         }));
     }
     let copies = record.copies.iter().flat_map(|copies| copies.iter());
-    let copies = copies.filter(|copy| is_owned(copy.volume));
+    enter_copies(found, owner, (vnode, uniquifier), record.owner, copies);
+    found.len() - before
+}
+
+/// Adds the copies in the name of the RW volume `owner` (0: of all). Returns the number of added
+/// references.
+fn enter_copies<'c>(
+    found: &mut BTreeSet<Referenced>,
+    owner: VolumeId,
+    (vnode, uniquifier): (VnodeId, Uniquifier),
+    user: ViceId,
+    copies: impl Iterator<Item = &'c ArchiveCopy>,
+) -> usize {
+    let before = found.len();
+    let copies = copies.filter(|copy| owner.0 == 0 || copy.volume == owner);
     found.extend(copies.map(|copy| Referenced {
         object: copy.object(vnode, uniquifier),
         version: copy.version,
         osd: copy.osd,
-        owner: record.owner,
+        owner: user,
     }));
     found.len() - before
 }
@@ -376,8 +399,38 @@ impl Group {
 }
 
 impl Core {
+    /// The copies that retired files of a group name, and the vnode up to which the list is
+    /// complete.
+    fn named_by_retired(
+        &self,
+        group: &Group,
+        owner: VolumeId,
+        range: &WalkRange,
+    ) -> Result<(BTreeSet<Referenced>, Option<WalkPosition>)> {
+        let mut found = BTreeSet::new();
+        let from = Key::retired(group.id.0, range.after.0, u32::MAX).successor();
+        let prefix = Key::of_group(Kind::Retired, group.id.0);
+        let mut scan = self.engine.scan(&from, &prefix)?;
+        let (mut own, mut last, mut end) = (0, range.after, range.end);
+        while let Some((key, value)) = scan.next()? {
+            let (vnode, uniquifier) = key.retired_parts();
+            if end.is_some_and(|end| vnode > end) {
+                break;
+            }
+            if own >= range.limit && vnode != last {
+                end = Some(last);
+                break;
+            }
+            last = vnode;
+            let file = RetiredRecord::decode(&value)?;
+            let copies = file.copies.iter();
+            own += enter_copies(&mut found, owner, (vnode, uniquifier), file.owner, copies);
+        }
+        Ok((found, end))
+    }
+
     /// The groups of all volumes on this partition, in ascending order.
-    fn all_groups(self: &Arc<Self>) -> Result<Vec<Arc<Group>>> {
+    pub(crate) fn all_groups(self: &Arc<Self>) -> Result<Vec<Arc<Group>>> {
         let prefix = Key::of_kind(Kind::Volume);
         let mut scan = self.engine.scan(&prefix, &prefix)?;
         let mut numbers = BTreeSet::new();

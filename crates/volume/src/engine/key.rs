@@ -6,6 +6,8 @@
 
 use std::cmp::Ordering;
 
+use cellar_wire::ids::{Uniquifier, VnodeId};
+
 /// Longest key in bytes.
 pub(crate) const KEY_MAX: usize = 31;
 
@@ -38,6 +40,8 @@ pub(crate) enum Kind {
     Change = 0x12,
     /// A removed vnode: group, epoch, vnode.
     Removed = 0x13,
+    /// A removed file whose copies in archives are kept: group, vnode, uniquifier.
+    Retired = 0x15,
     /// The bitmap of a region of blocks.
     Region = 0x20,
     /// Free blocks of 512 regions.
@@ -165,6 +169,11 @@ impl Key {
         Self::removed_prefix(group, epoch).u32(vnode)
     }
 
+    pub(crate) fn retired(group: u32, vnode: u32, uniquifier: u32) -> Self {
+        let of_group = Self::of_group(Kind::Retired, group);
+        of_group.u32(vnode).u32(uniquifier)
+    }
+
     pub(crate) fn region(region: u32) -> Self {
         Self::new(Kind::Region).u32(region)
     }
@@ -251,6 +260,11 @@ impl Key {
     /// The epoch and vnode of a key of kind [`Kind::Change`] or [`Kind::Removed`].
     pub(crate) fn change_parts(&self) -> (u64, u32) {
         (self.u64_at(5), self.u32_at(13))
+    }
+
+    /// The vnode and uniquifier of a key of kind [`Kind::Retired`].
+    pub(crate) fn retired_parts(&self) -> (VnodeId, Uniquifier) {
+        (VnodeId(self.u32_at(5)), Uniquifier(self.u32_at(9)))
     }
 
     /// The prefix that all versions of a vnode or piece share.
@@ -364,6 +378,10 @@ mod tests {
         assert!(key < Key::piece_prefix(5, 4, 3, 2).after_prefix());
         assert!(key < key.successor());
         assert!(key.as_slice().len() <= KEY_MAX);
+        assert_eq!(
+            Key::retired(5, 4, 3).retired_parts(),
+            (VnodeId(4), Uniquifier(3))
+        );
         let key = Key::object_piece(5, 2, 1);
         assert_eq!((key.epoch(), key.u64_at(9)), (1, 2));
         assert_eq!(key.of_all_versions(), Key::object_piece_prefix(5, 2));

@@ -227,12 +227,12 @@ fn is_good(copy: &ArchiveCopy, contents: Contents) -> bool {
     copy.has(contents) && !copy.bad
 }
 
-fn copies_of(record: &VnodeRecord) -> Vec<ArchiveCopy> {
+pub(crate) fn copies_of(record: &VnodeRecord) -> Vec<ArchiveCopy> {
     let copies = record.copies.iter().flat_map(|copies| copies.iter());
     copies.copied().collect()
 }
 
-fn set_copies(record: &mut VnodeRecord, copies: Vec<ArchiveCopy>) {
+pub(crate) fn set_copies(record: &mut VnodeRecord, copies: Vec<ArchiveCopy>) {
     record.copies = match copies.is_empty() {
         true => None,
         false => Some(Arc::new(ArchiveCopies::from_iter_cut(copies))),

@@ -158,7 +158,7 @@ impl Volume {
                     .map(drop)
                     .map_err(|e| dir_error(dir, &e))
             })?;
-        let unlinked = self.stage_unlink(&mut txn, &locks, child, context)?;
+        let unlinked = self.stage_unlink(&mut txn, &locks, child, (dir, name), context)?;
         let now = txn.now();
         let durable = txn.finish(context.now, 0)?;
         let outcome = Removed {
@@ -171,12 +171,14 @@ impl Volume {
         Ok(Changed { outcome, durable })
     }
 
-    /// Removes one link of a locked vnode within a change.
+    /// Removes one link of a locked vnode, `name` in a directory, within a change. The copies of a
+    /// file that is gone are kept (`retired`).
     pub(crate) fn stage_unlink(
         &self,
         txn: &mut Txn<'_>,
         locks: &Locks<'_>,
         child: Fid,
+        name: (Fid, &[u8]),
         context: Context,
     ) -> Result<Unlinked> {
         let loaded = locks.of(child)?.get(child)?;
@@ -184,6 +186,7 @@ impl Volume {
         if child.vnode.is_directory() || loaded.record.link_count <= 1 {
             txn.remove_vnode(child.vnode.0, &loaded.record, loaded.epoch)?;
             txn.charge(-(loaded.record.blocks() as i64), -1);
+            self.stage_retired(txn, &loaded.record, child.vnode, name, context.now)?;
             return Ok(Unlinked {
                 status: gone_status(status),
                 objects: loaded.record.layout.clone(),

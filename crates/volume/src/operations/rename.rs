@@ -198,7 +198,10 @@ impl Volume {
             txn.put_vnode(source.vnode.0, &moved, Some(moved_epoch));
         }
         let unlinked = match target {
-            Some(target) => Some(self.stage_unlink(&mut txn, &locks, target, context)?),
+            Some(target) => {
+                let name = (names.new_dir, names.new);
+                Some(self.stage_unlink(&mut txn, &locks, target, name, context)?)
+            }
             None => None,
         };
         let now = txn.now();

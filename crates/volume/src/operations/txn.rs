@@ -185,6 +185,13 @@ impl<'v> Txn<'v> {
         Ok(())
     }
 
+    /// Keeps the copies in archives of a file that this change removes. `file` is a retired file's
+    /// record.
+    pub(crate) fn retire(&mut self, vnode: u32, uniquifier: u32, file: Bytes) {
+        let key = Key::retired(self.group(), vnode, uniquifier);
+        self.batch.put(key, file);
+    }
+
     /// Records the removal of a vnode born in epoch `birth`, if an earlier state had it that a
     /// client may ask about.
     pub(crate) fn note_removal(&mut self, vnode: u32, birth: u64) {

@@ -1,7 +1,7 @@
 //! The state that the open volumes of a partition share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use cellar_wire::ids::VolumeId;
 use hashbrown::{HashMap, HashSet};
@@ -16,6 +16,7 @@ use crate::record::{CountersRecord, EPOCH_MAX, GroupRecord, VolumeRecord};
 use crate::state::hold::{HeldEpochs, Hold};
 use crate::state::pending_changes::PendingChanges;
 use crate::state::reserve::Reserved;
+use crate::state::retired_count::RetiredCount;
 use crate::state::ticket::Ticket;
 use crate::state::vnode_slots::VnodeSlots;
 use crate::types::VolumeInfo;
@@ -31,6 +32,8 @@ pub(crate) struct Core {
     pub(crate) pieces: Pieces,
     pub(crate) reaper: Reaper,
     pub(crate) events: Events,
+    /// Whether removals keep the copies of files in archives.
+    pub(crate) keeps_removed: AtomicBool,
     /// Held while volumes are made, replaced or removed.
     pub(crate) making: Mutex<()>,
     attached: RwLock<HashMap<VolumeId, Arc<Volume>>>,
@@ -62,6 +65,7 @@ pub(crate) struct Group {
     pub(crate) state: RwLock<GroupState>,
     /// Epochs that are held in memory.
     pub(crate) held: HeldEpochs,
+    pub(crate) retired: RetiredCount,
     relied: AtomicU64,
 }
 
@@ -75,6 +79,7 @@ impl Group {
                 restoring: false,
             }),
             held: HeldEpochs::default(),
+            retired: RetiredCount::default(),
             relied: AtomicU64::default(),
         }
     }
@@ -137,6 +142,7 @@ impl Core {
             pieces: Pieces::default(),
             reaper: Reaper::default(),
             events: Events::default(),
+            keeps_removed: AtomicBool::new(false),
             making: Mutex::default(),
             attached: RwLock::default(),
             groups: Mutex::default(),

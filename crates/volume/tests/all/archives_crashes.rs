@@ -3,11 +3,12 @@
 //! complete.
 
 use crate::common::crashing::*;
+use crate::common::faults::everywhere;
 use crate::common::{VOLUME, at, layout};
 
 use cellar_volume::disk::SimDisk;
 use cellar_volume::{LayoutChange, Result, SnapshotSpec, Volume, VolumeKind};
-use cellar_wire::ids::{AfsTime, VolumeId};
+use cellar_wire::ids::{AfsTime, VnodeId, VolumeId};
 use cellar_wire::object::{ArchiveCopy, Contents};
 
 const COPY: ArchiveCopy = ArchiveCopy {
@@ -112,6 +113,80 @@ fn a_file_is_recalled() {
 #[test]
 fn a_copy_is_forgotten() {
     crash_at(&[to_objects, copied], |_, volume| forgotten(volume));
+}
+
+fn removed(volume: &Volume) -> Result<()> {
+    let removed = volume.remove_file(volume.root(), b"large", at(9))?;
+    removed.wait().map(drop)
+}
+
+/// There is the file with its copies, or the retired file with the same copies. The references
+/// name the copies in either state.
+fn copies_stay(before: &[Step], operation: Operation) {
+    let start = after(before);
+    let archived = |disk: &SimDisk| {
+        let partition = open(disk).unwrap();
+        let (named, _) = partition.references(VOLUME, VnodeId(0), 100).unwrap();
+        named.iter().filter(|one| one.osd == COPY.osd).count()
+    };
+    assert_eq!(archived(&start.power_cut(None)), 1);
+    let attempt = |disk: &SimDisk, flush, fault| run(disk, operation, flush, fault);
+    everywhere(&start, true, attempt, |disk, what| {
+        assert_eq!(archived(disk), 1, "{what}: the copy has no reference");
+        checked_state(disk, what)
+    });
+}
+
+#[test]
+fn a_file_with_copies_is_removed() {
+    copies_stay(&[to_objects, copied], |_, volume| removed(volume));
+}
+
+#[test]
+fn a_wiped_file_is_removed() {
+    copies_stay(&[to_objects, copied, wiped], |_, volume| removed(volume));
+}
+
+#[test]
+fn a_wiped_file_is_replaced_by_a_rename() {
+    copies_stay(&[to_objects, copied, wiped], |_, volume| {
+        let root = volume.root();
+        let renamed = volume.rename(root, b"small", root, b"large", at(9))?;
+        renamed.wait().map(drop)
+    });
+}
+
+#[test]
+fn the_bytes_of_a_file_with_copies_are_superseded() {
+    copies_stay(&[to_objects, copied], |_, volume| stored(volume));
+}
+
+#[test]
+fn a_removed_file_expires() {
+    crash_at(&[to_objects, copied, removed], |partition, _| {
+        let expired = partition.expire(AfsTime(9), &mut || true)?;
+        assert_eq!(expired.files, 1);
+        // The expiry does not wait for the disk.
+        partition.flush()
+    });
+}
+
+#[test]
+fn superseded_copies_expire() {
+    crash_at(&[to_objects, copied, stored], |partition, _| {
+        // In the head; the clone sees the earlier bytes.
+        let expired = partition.expire(AfsTime(200), &mut || true)?;
+        assert_eq!(expired.versions, 1);
+        partition.flush()
+    });
+}
+
+fn stored(volume: &Volume) -> Result<()> {
+    let fid = volume.lookup(volume.root(), b"large")?;
+    let expected = volume.status(fid)?.data_version;
+    let change = LayoutChange::new(layout(6), 100);
+    let stored = volume.set_layout(fid, expected, &change, at(200))?;
+    stored.wait().map(drop)
 }
 
 #[test]

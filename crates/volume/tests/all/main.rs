@@ -33,6 +33,7 @@ mod restore_crashes;
 mod restore_delta;
 mod restore_model;
 mod restore_threads;
+mod retired;
 mod round_trip;
 mod scrub;
 mod taken_over;

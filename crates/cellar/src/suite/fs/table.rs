@@ -202,6 +202,47 @@ pub(super) static SUITE: Suite = Suite {
             examples: &["/afs/demo.cell/data/run7.root"],
         },
         Command {
+            name: "oldversion",
+            aliases: &[],
+            about: "List or restore older versions of files, and removed files, that archives keep.",
+            parameters: &[
+                optional_list(
+                    "list",
+                    "dir/file path: list the older versions of a file, or the files that were removed from a directory",
+                ),
+                optional(
+                    "restore",
+                    "file path: restore a file that was changed or removed",
+                ),
+                optional(
+                    "version",
+                    "number: the data version to restore; default: the newest",
+                ),
+                optional(
+                    "to",
+                    "file path: the file that gets the bytes; default: the file itself, or its old name",
+                ),
+                optional(
+                    "fid",
+                    "fid: the file that had the version, if several had the name",
+                ),
+                flag(
+                    "all",
+                    ": the removed files of the whole volume, also of removed directories; for administrators",
+                ),
+                flag(
+                    "force",
+                    ": overwrite another file, or bytes that no archive has",
+                ),
+            ],
+            examples: &[
+                "-list /afs/demo.cell/data/run7.root",
+                "-list /afs/demo.cell/data -json",
+                "-restore /afs/demo.cell/data/run7.root -version 3 -to /afs/demo.cell/data/run7.old",
+                "-restore /afs/demo.cell/data/removed.root",
+            ],
+        },
+        Command {
             name: "policy",
             aliases: &[],
             about: "Show the policies in force in directories.",

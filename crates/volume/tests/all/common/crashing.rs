@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cellar_volume::disk::{Fault, SimDisk};
 use cellar_volume::{Error, FileType, Options, Partition, StoreSpec, Volume, VolumeSpec};
-use cellar_wire::ids::{AfsTime, Fid, ViceId};
+use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId};
 
 use crate::common::faults::{everywhere, fired};
 use crate::common::{self, VOLUME, at, new};
@@ -26,7 +26,9 @@ pub(crate) fn options() -> Options {
 }
 
 pub(crate) fn open(disk: &SimDisk) -> cellar_volume::Result<Arc<Partition>> {
-    Partition::open(Arc::new(disk.clone()), options())
+    let partition = Partition::open(Arc::new(disk.clone()), options())?;
+    partition.keep_removed(true);
+    Ok(partition)
 }
 
 pub(crate) fn pattern(length: usize, seed: u8) -> Bytes {
@@ -104,6 +106,9 @@ pub(crate) fn observe(partition: &Partition) -> State {
         let volume = partition.volume(info.id).unwrap().unwrap();
         state.insert(format!("info {}", info.id), format!("{:?}", volume.info()));
         describe(&volume, &info.id.to_string(), volume.root(), &mut state);
+        let first = (VnodeId(0), Uniquifier(0));
+        let retired = volume.retired_files(first, (100, 100), |_| true).unwrap();
+        state.insert(format!("retired {}", info.id), format!("{retired:?}"));
     }
     state
 }
