@@ -81,7 +81,12 @@ impl Objects {
         }
         let (objects, volume, status) = (self.clone(), volume.clone(), *status);
         let now = self.wall().as_secs();
-        let covered = run_apart(move || Ok(objects.pins.cover(&volume, &status, now)?)).await?;
+        let covered = run_apart(move || {
+            // A clone shares the bytes with its RW volume, whose pins hold for both.
+            let owner = volume.info().parent;
+            Ok(objects.pins.cover(&volume, owner, &status, now)?)
+        });
+        let covered = covered.await?;
         match covered {
             true => Err(Failure::Pinned),
             false => Ok(()),

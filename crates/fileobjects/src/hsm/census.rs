@@ -309,7 +309,8 @@ impl Counting {
         match good.len() < wanted.archives as usize {
             true => self.lacking(file, &good, &wanted),
             false if may_wipe => {
-                let pinned = objects.pins.cover(&volume, &file.status, self.now)?;
+                let (owner, pins) = (file.status.fid.volume, &objects.pins);
+                let pinned = pins.cover(&volume, owner, &file.status, self.now)?;
                 self.wipeable(objects, file, layout, (!pinned).then_some(wanted.archives));
             }
             false => {}

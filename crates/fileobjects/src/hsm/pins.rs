@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cellar_rpc::CallError;
-use cellar_volume::{Result, VnodeStatus, Volume};
+use cellar_volume::{Error, Result, VnodeStatus, Volume};
 use cellar_wire::ids::{Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use cellar_wire::osddb::Pin;
 use parking_lot::Mutex;
@@ -80,15 +80,22 @@ impl Pins {
         self.0.lock().is_some()
     }
 
-    /// Whether a pin holds for a file of an RW volume at the time `now`, in seconds since 1970.
+    /// Whether a pin holds for a file of the family of the RW volume `owner` at the time `now`, in
+    /// seconds since 1970. A file whose directory is removed just now counts as pinned.
     ///
     /// # Errors
     /// A directory above the file cannot be read.
-    pub(crate) fn cover(&self, volume: &Volume, file: &VnodeStatus, now: u64) -> Result<bool> {
+    pub(crate) fn cover(
+        &self,
+        volume: &Volume,
+        owner: VolumeId,
+        file: &VnodeStatus,
+        now: u64,
+    ) -> Result<bool> {
         let Some(volumes) = self.0.lock().as_ref().map(|known| known.volumes.clone()) else {
             return Ok(false);
         };
-        let Some(pins) = volumes.get(&file.fid.volume) else {
+        let Some(pins) = volumes.get(&owner) else {
             return Ok(false);
         };
         let holds = |fid: Fid| {
@@ -103,11 +110,15 @@ impl Pins {
             if at.fid == volume.root() {
                 return Ok(false);
             }
-            at = volume.status(Fid {
+            let parent = volume.status(Fid {
                 volume: at.fid.volume,
                 vnode: at.parent,
                 uniquifier: at.parent_uniquifier,
-            })?;
+            });
+            at = match parent {
+                Err(Error::NoVnode(_)) => return Ok(true),
+                parent => parent?,
+            };
         }
         Ok(true)
     }

@@ -12,12 +12,14 @@ use cellar_wire::afsosd::{
     self, ArchiveCensus, ChangeJob, GetCensus, JOB_CANCEL, JOB_RETRY, JobView, ListCandidates,
     ListJobs, ShowJob, VerifyCopies,
 };
+use cellar_wire::afsvol::{IT_BUSY, READONLY};
 use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::osddb::{OSD_WIPEABLE, OsdListed};
 
 use crate::common::osds::{KEEP, THRESHOLD, pattern, read};
 use crate::common::plain_code as code;
-use crate::common::{Cell, Machine, OPEN, run, stated, store_within as store};
+use crate::common::volser::Volser;
+use crate::common::{CLONE, Cell, Machine, OPEN, run, stated, store_within as store};
 use crate::objects_archived::World;
 
 const BIG: usize = 3 * THRESHOLD as usize;
@@ -476,6 +478,19 @@ fn a_pinned_file_is_not_wiped_until_its_pin_ends_or_is_removed() {
         // An administrator's pin of the file without an end, until it is removed.
         admin.call(&pin(below, 0)).await.unwrap();
         assert_eq!(code(wipe(below).await), AbortCode::EBUSY.0);
+        // The clones have the same bytes.
+        let volser = Volser(world.cell.admin().await);
+        let trans = volser.begin(OPEN, IT_BUSY).await;
+        volser
+            .clone_of(trans, READONLY, "scratch.readonly", CLONE)
+            .await;
+        volser.end(trans).await;
+        volser.online(CLONE).await;
+        let there = Fid {
+            volume: CLONE,
+            ..below
+        };
+        assert_eq!(code(wipe(there).await), AbortCode::EBUSY.0);
         let unpin = |fid, owner| afsosd::UnpinFile { fid, owner };
         let own = world.osds.database.pins.lock().1.last().unwrap().owner;
         assert_eq!(

@@ -104,7 +104,11 @@ async fn run_in(session: &Session, paths: &[String], json: bool, work: Work<'_>)
         _ => None,
     };
     let archives = Archives::new(client);
-    let (mut failures, mut done) = (Failures::of("cellar hsm pin"), Vec::new());
+    let command = match work {
+        Work::Pin { .. } => "cellar hsm pin",
+        Work::Unpin { .. } => "cellar hsm unpin",
+    };
+    let (mut failures, mut done) = (Failures::of(command), Vec::new());
     for path in &paths {
         let Some(node) = failures.note(client.find(path, Follow::ALL).await) else {
             continue;
