@@ -8,7 +8,7 @@ CRATE ?=
 ARGS ?=
 
 .PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
-        test-all-clients test-client test-kerberos test-mixed-cell test-objects test-hsm test-serve bench bench-volumes bench-objects bench-client clean-interop
+        test-all-clients test-client test-kerberos test-mixed-cell test-objects test-hsm test-serve bench bench-volumes bench-objects bench-client bench-hsm clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -27,6 +27,7 @@ help:
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
 	@echo 'make bench-volumes         what releasing, moving, dumping, many volumes cost, beside OpenAFS (the same)'
 	@echo 'make bench-objects         files in objects: striped, copied, coded, many clients, devices that die (the same)'
+	@echo 'make bench-hsm             copies to an archive and recalls, beside the library of archives alone (the same)'
 	@echo 'make bench-client          cellar mount beside afsd.fuse, the servers of OpenAFS and a local directory (the same)'
 	@echo 'make clean-interop         forget the built kernel and other cached test material'
 
@@ -87,6 +88,9 @@ bench-objects:
 
 bench-client:
 	@bench/client $(ARGS)
+
+bench-hsm:
+	@bench/hsm $(ARGS)
 
 clean-interop:
 	rm -rf "$${CELLAR_CACHE:-$(HOME)/.cache/cellar}"

@@ -3,6 +3,7 @@
 //! This crate knows the wire format but not our servers, so Cellar and OpenAFS get the same load.
 //! `cellar bench rxafs` is its command; `cellar bench objects` uses the client library.
 
+pub mod archives;
 mod client;
 mod cpu;
 pub mod first_answer;

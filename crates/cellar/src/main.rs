@@ -210,6 +210,8 @@ enum Bench {
     MakeVolumes(cellar_bench::make_volumes::Options),
     /// Ask for volumes until the server answers for them, and print the time that took.
     FirstAnswer(cellar_bench::first_answer::Options),
+    /// Write files to a directory and read them, by the library of archives alone.
+    Archives(cellar_bench::archives::Options),
     /// Write and read large files, striped or not, from many clients, and measure the machine's
     /// limits.
     Objects(cellar_bench::objects::Options),
@@ -300,6 +302,7 @@ impl Command {
                     0 => Ok(()),
                     silent => Err(Failure::new(format!("{silent} not answered for"))),
                 },
+                Bench::Archives(options) => Ok(cellar_bench::archives::run(&options)?),
                 Bench::Objects(options) => Ok(cellar_bench::objects::run(&options)?),
             },
         }
