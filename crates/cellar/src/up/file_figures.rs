@@ -140,16 +140,24 @@ static ROWS: &[Row] = rows! {
         "Removals of old versions", |all| all.objects.pruned;
     "files_in_objects" "copies_made": Counter "cellar_archive_copies"
         "Copies of files that were made in archives", |all| all.objects.copies_made;
+    "files_in_objects" "copied_bytes": Counter "cellar_archive_copied_bytes"
+        "Bytes of copies that were made in archives", |all| all.objects.copied_bytes;
     "files_in_objects" "copies_failed": Counter "cellar_archive_copies_failed"
         "Copies that could not be made in an archive", |all| all.objects.copies_failed;
     "files_in_objects" "copies_verified": Counter "cellar_archive_copies_verified"
         "Copies in archives that were read back and had the recorded bytes", |all| all.objects.copies_verified;
+    "files_in_objects" "verified_bytes": Counter "cellar_archive_verified_bytes"
+        "Bytes of copies that were read back and were as recorded", |all| all.objects.verified_bytes;
     "files_in_objects" "copies_bad": Counter "cellar_archive_copies_bad"
         "Copies in archives that were found to be bad", |all| all.objects.copies_bad;
     "files_in_objects" "wiped": Counter "cellar_archive_wiped_files"
         "Files that were wiped from online devices", |all| all.objects.wiped;
+    "files_in_objects" "wiped_bytes": Counter "cellar_archive_wiped_bytes"
+        "Bytes of files that were wiped from online devices", |all| all.objects.wiped_bytes;
     "files_in_objects" "recalled": Counter "cellar_archive_recalled_files"
         "Files that were recalled from archives", |all| all.objects.recalled;
+    "files_in_objects" "recalled_bytes": Counter "cellar_archive_recalled_bytes"
+        "Bytes of files that were recalled from archives", |all| all.objects.recalled_bytes;
     "files_in_objects" "recalls_failed": Counter "cellar_archive_recalls_failed"
         "Recalls from archives that failed", |all| all.objects.recalls_failed;
     "files_in_objects" "recalls_running": Gauge "cellar_archive_recalls_running"
