@@ -20,7 +20,11 @@ const SERVERS_MAX: i32 = 10_000;
 const STANDS_FOR_UUID: u32 = 255;
 
 impl RemoteDatabases {
-    async fn ask_vldb<P: Procedure>(&self, asked: &P) -> Result<P::Reply, CallError> {
+    /// Calls the servers of the VLDB, which have the OSD database too.
+    pub(super) async fn ask_location_servers<P: Procedure>(
+        &self,
+        asked: &P,
+    ) -> Result<P::Reply, CallError> {
         let answer = self.client().locations().call(self.cell(), asked).await;
         answer.map_err(|error| match error {
             Error::Database { cause, .. } | Error::DatabaseUnreachable { cause, .. } => cause,
@@ -33,7 +37,7 @@ impl RemoteDatabases {
             handle: 0,
             spare2: 0,
         };
-        let plain = self.ask_vldb(&asked).await?.blkaddr;
+        let plain = self.ask_location_servers(&asked).await?.blkaddr;
         let plain = plain.iter().filter(|word| *word >> 24 != STANDS_FOR_UUID);
         let mut servers: Vec<CellServer> = plain
             .map(|word| CellServer {
@@ -47,7 +51,10 @@ impl RemoteDatabases {
                 index,
                 ..Default::default()
             };
-            let reply = match self.ask_vldb(&vl::GetAddrsU { attributes }).await {
+            let reply = match self
+                .ask_location_servers(&vl::GetAddrsU { attributes })
+                .await
+            {
                 Ok(reply) => reply,
                 Err(CallError::Aborted(AbortCode::VL_INDEXERANGE)) => return Ok(servers),
                 Err(CallError::Aborted(AbortCode::VL_NOENT)) => continue,
@@ -79,7 +86,7 @@ impl CellServers for RemoteDatabases {
                 volid: volume,
                 voltype: vl::ANYVOL,
             };
-            match self.ask_vldb(&asked).await {
+            match self.ask_location_servers(&asked).await {
                 Ok(reply) => Ok(Some(family(&reply.entry))),
                 Err(CallError::Aborted(AbortCode::VL_NOENT)) => Ok(None),
                 Err(cause) => Err(cause),
