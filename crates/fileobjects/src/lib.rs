@@ -11,7 +11,8 @@
 //! | storing for them | [`Objects::write`], then [`Stored::commit`] |
 //! | clients that read and write directly | [`Objects::grant`], [`Objects::lend`], [`Objects::begin_direct`] |
 //! | old versions of a changed or removed file | [`Objects::forget`] |
-//! | copies in archives | [`Objects::archive`], [`Objects::wipe`], [`Objects::recall`], [`Objects::verify`] |
+//! | copies in archives | [`Objects::archive`], [`Objects::wipe`], [`Objects::recall`] |
+//! | comparison of copies | [`Objects::verify`] |
 //! | layouts and copies that leave or arrive with a volume | [`Lender`], [`Borrower`] |
 //! | bytes for receivers that cannot read the objects or archives | [`ElsewhereBytes`] |
 //! | copies and wipes by policies, jobs | [`Objects::start_hsm`], [`Objects::jobs`] |

@@ -4,9 +4,11 @@
 //!
 //! | call | `wait` | `retry` | `refuse` |
 //! | --- | --- | --- | --- |
-//! | FetchData, and StoreData that keeps bytes | recall; waits up to [`RECALL_PATIENCE`], then VBUSY | recall; VBUSY at once | no recall; [`Refusal::NotRecalled`] |
-//! | any other that meets a wiped file | recall; VBUSY at once | the same | the same |
-//! | Recall of AFSOSD, in which a user asks for it | recall; waits, then VBUSY | as `wait` | as `wait` |
+//! | FetchData, StoreData that keeps bytes | recall, waits | recall, VBUSY | NotRecalled |
+//! | any other that meets a wiped file | recall, VBUSY | recall, VBUSY | NotRecalled |
+//! | Recall of AFSOSD, by request of a user | recall, waits | recall, waits | recall, waits |
+//!
+//! "Waits" ends with VBUSY after [`RECALL_PATIENCE`]. [`Refusal::NotRecalled`] begins no recall.
 //!
 //! A waiting call holds no thread, and its connection is kept alive. Clients repeat a call after
 //! VBUSY, and the recall goes on meanwhile. Rights are checked before a recall begins, and so are

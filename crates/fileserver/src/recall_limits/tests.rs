@@ -159,7 +159,7 @@ async fn the_most_specific_rule_of_each_subject_counts() {
         volumes("*", 2000),
         volumes("data.*", 300),
         volumes("data.raw", 50_000),
-        user("nobody", 1),
+        user("dave", 1),
     ])
     .await;
     // The user's own rule, and not that of each user.

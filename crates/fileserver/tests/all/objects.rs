@@ -15,7 +15,6 @@ use cellar_rpc::{Connection, Security};
 use cellar_wire::afsosd::{
     self, Access, BeginFetch, BeginStore, EndStore, ExtendStore, ListOnDevice, STORE_LEASE,
 };
-use cellar_wire::afsvol::{IT_BUSY, READONLY};
 use cellar_wire::ids::Fid;
 use cellar_wire::object::{CapabilityBody, Scheme};
 use cellar_wire::osddb::OSD_DRAINING;
@@ -174,12 +173,7 @@ fn a_clone_costs_nothing_and_sees_the_old_bytes() {
         store(&machine, fid, 0, &old, KEEP).await.unwrap();
         let volser = Volser(cell.admin().await);
         let calls = osds.calls();
-        let trans = volser.begin(OPEN, IT_BUSY).await;
-        volser
-            .clone_of(trans, READONLY, "scratch.readonly", CLONE)
-            .await;
-        volser.end(trans).await;
-        volser.online(CLONE).await;
+        volser.read_only_clone().await;
         assert_eq!(osds.calls(), calls, "no device is asked");
         let mut new = old.clone();
         new[70_000..70_100].fill(9);

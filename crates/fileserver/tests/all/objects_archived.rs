@@ -11,7 +11,7 @@ use cellar_rpc::Connection;
 use cellar_until::until;
 use cellar_wire::AbortCode;
 use cellar_wire::afsosd::{Archive, ListCopies, ListCopiesReply, Recall, Wipe};
-use cellar_wire::afsvol::{IT_BUSY, READONLY, Traverse};
+use cellar_wire::afsvol::Traverse;
 use cellar_wire::ids::Fid;
 use cellar_wire::object::ArchiveCopy;
 use cellar_wire::osddb::OSD_ARCHIVAL;
@@ -334,12 +334,7 @@ fn read_only_volumes_do_not_keep_wiped_bytes_and_recall_them_as_well() {
         let fid = world.file("f", &bytes).await;
         world.archive(fid, 4).await;
         let volser = Volser(world.cell.admin().await);
-        let trans = volser.begin(OPEN, IT_BUSY).await;
-        volser
-            .clone_of(trans, READONLY, "scratch.readonly", CLONE)
-            .await;
-        volser.end(trans).await;
-        volser.online(CLONE).await;
+        volser.read_only_clone().await;
         assert_eq!(world.wipe(fid, 1).await, BIG as u64);
         world.online_objects(0).await;
         let there = Fid {

@@ -13,7 +13,7 @@ use cellar_objects::fake::Fault;
 use cellar_until::until;
 use cellar_wire::AbortCode;
 use cellar_wire::afsosd::{Archive, ListCopies, ListCopiesReply, Wipe};
-use cellar_wire::afsvol::{self, GetSize, IT_BUSY, READONLY, READWRITE};
+use cellar_wire::afsvol::{self, GetSize, IT_BUSY, READWRITE};
 use cellar_wire::dump::Item;
 use cellar_wire::ids::Fid;
 use cellar_wire::osddb::OSD_ARCHIVAL;
@@ -268,12 +268,7 @@ fn a_dump_waits_for_a_slow_archive_and_others_do_not() {
         let bytes = pattern(BIG, 1);
         let fid = wiped(&volser, &machine, "f", &bytes, &[4]).await;
         let other = file(&machine, "other", &bytes).await;
-        let trans = volser.begin(OPEN, IT_BUSY).await;
-        volser
-            .clone_of(trans, READONLY, "scratch.readonly", CLONE)
-            .await;
-        volser.end(trans).await;
-        volser.online(CLONE).await;
+        volser.read_only_clone().await;
         let trans = volser.begin(CLONE, IT_BUSY).await;
         let slow = Duration::from_secs(4);
         osds.fakes[2].set_fault(Fault::Slow(slow));

@@ -12,7 +12,6 @@ use cellar_wire::afsosd::{
     self, ArchiveCensus, ChangeJob, GetCensus, JOB_CANCEL, JOB_RETRY, JobView, ListCandidates,
     ListJobs, ShowJob, VerifyCopies,
 };
-use cellar_wire::afsvol::{IT_BUSY, READONLY};
 use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::osddb::{OSD_WIPEABLE, OsdListed};
 
@@ -480,12 +479,7 @@ fn a_pinned_file_is_not_wiped_until_its_pin_ends_or_is_removed() {
         assert_eq!(code(wipe(below).await), AbortCode::EBUSY.0);
         // The clones have the same bytes.
         let volser = Volser(world.cell.admin().await);
-        let trans = volser.begin(OPEN, IT_BUSY).await;
-        volser
-            .clone_of(trans, READONLY, "scratch.readonly", CLONE)
-            .await;
-        volser.end(trans).await;
-        volser.online(CLONE).await;
+        volser.read_only_clone().await;
         let there = Fid {
             volume: CLONE,
             ..below

@@ -19,7 +19,7 @@ use cellar_wire::AbortCode;
 use cellar_wire::afsosd::{
     CollectGarbage, Collected, ListOnDevice, MoveObject, RepairStatus, Repairing,
 };
-use cellar_wire::afsvol::{IT_BUSY, READONLY};
+use cellar_wire::afsvol::IT_BUSY;
 use cellar_wire::ids::Fid;
 use cellar_wire::object::Layout;
 use cellar_wire::osddb::OSD_DRAINING;
@@ -637,12 +637,7 @@ fn all_is_right_without_a_device(devices: u32, policy: &str) {
         files.drain(2..4);
         // A clone of files that changed without the device, and of files that will change.
         let volser = Volser(world.cell.admin().await);
-        let trans = volser.begin(OPEN, IT_BUSY).await;
-        volser
-            .clone_of(trans, READONLY, "scratch.readonly", CLONE)
-            .await;
-        volser.end(trans).await;
-        volser.online(CLONE).await;
+        volser.read_only_clone().await;
         let before = files.clone();
         let (fid, bytes) = &mut files[3];
         world.store(*fid, 100_000, b"changed", KEEP).await.unwrap();

@@ -2,7 +2,7 @@
 //!
 //! | bytes | kept in | from | until |
 //! | --- | --- | --- | --- |
-//! | removed file | a *retired file*, kind 15 of the table | the change that removes the last name | [`Partition::expire`] |
+//! | removed file | a *retired file*, kind 15 | the removal of the last name | [`Partition::expire`] |
 //! | superseded copy | the record of the file | the store of other bytes | [`Partition::expire`] |
 //!
 //! 1. The retired file is in the same batch as the removal. So after a crash there is the file, or

@@ -14,7 +14,7 @@ use cellar_wire::afsvol::{
 use cellar_wire::dump::{Item, Reader};
 use cellar_wire::ids::VolumeId;
 
-use super::{Cell, Machine, OPEN};
+use super::{CLONE, Cell, Machine, OPEN};
 
 /// The id of the released volume, or of the clone for it.
 pub(crate) const RO: VolumeId = VolumeId(536_870_950);
@@ -98,6 +98,15 @@ impl Volser {
             new_volume: new,
         };
         self.0.call(&call).await.unwrap();
+    }
+
+    /// Makes the RO volume of the open volume beside it, and puts it on line.
+    pub(crate) async fn read_only_clone(&self) {
+        let trans = self.begin(OPEN, IT_BUSY).await;
+        self.clone_of(trans, READONLY, "scratch.readonly", CLONE)
+            .await;
+        self.end(trans).await;
+        self.online(CLONE).await;
     }
 
     pub(crate) async fn ids(&self, trans: i32, name: &str, volume_type: i32, parent: VolumeId) {
