@@ -66,7 +66,7 @@ impl<'a> VolumeOperation<'a> {
         volume: &'a Volume,
     ) -> Result<Self> {
         let (candidates, addresses) = candidates(client, volume).await?;
-        let mut rotation = Rotation::new(candidates);
+        let mut rotation = new_rotation(client, candidates);
         let Step::Ask(first) = rotation.start() else {
             return Err(no_site(volume));
         };
@@ -222,6 +222,7 @@ impl<'a> VolumeOperation<'a> {
                         seconds = time.as_secs(),
                         "the server is busy; waiting"
                     );
+                    servers.reach().note_busy_answer();
                     tokio::time::sleep(time).await;
                     self.rotation.waited()
                 }
@@ -238,7 +239,7 @@ impl<'a> VolumeOperation<'a> {
                         tokio::time::sleep(wait).await;
                         let (candidates, addresses) = candidates(self.client, self.volume).await?;
                         self.addresses = addresses;
-                        self.rotation = Rotation::new(candidates);
+                        self.rotation = new_rotation(self.client, candidates);
                         step = self.rotation.start();
                         continue;
                     }
@@ -325,6 +326,15 @@ fn connect(
     package: &'static Package,
 ) -> Connection {
     client.servers().connection(&volume.cell, server, package)
+}
+
+/// A rotation that waits for busy servers as long as it takes, if the client is a mount.
+fn new_rotation(client: &Client, candidates: Vec<Candidate>) -> Rotation {
+    let rotation = Rotation::new(candidates);
+    match client.servers().reach().patience() {
+        Some(_) => rotation.wait_for_busy(),
+        None => rotation,
+    }
 }
 
 fn no_site(volume: &Volume) -> Error {

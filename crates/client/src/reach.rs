@@ -72,6 +72,8 @@ struct State {
     forgotten: u64,
     /// The number of failed calls that had been sent more than once.
     repeated: u64,
+    /// The number of waits for a busy server.
+    busy_answers: u64,
 }
 
 impl fmt::Debug for Reach {
@@ -215,6 +217,17 @@ impl Reach {
     /// Notes that a call failed that had been sent more than once.
     pub(crate) fn was_repeated(&self) {
         self.state.lock().repeated += 1;
+    }
+
+    /// Notes that an operation waits for a busy server.
+    pub(crate) fn note_busy_answer(&self) {
+        self.state.lock().busy_answers += 1;
+    }
+
+    /// The number of waits for busy servers so far. A growing number says that an operation may
+    /// take long, because a server recalls a file from an archive.
+    pub fn busy_answers(&self) -> u64 {
+        self.state.lock().busy_answers
     }
 
     /// The signs of server restarts counted so far.

@@ -10,7 +10,8 @@
 //! 3. `VOFFLINE`, `VSALVAGE`, `VSALVAGING`, `VNOSERVICE`: this site cannot serve, but another may.
 //! 4. `VBUSY`, `VRESTARTING`: this site can serve soon. The other sites are tried first. If all
 //!    were tried and one was busy, the operation waits and starts over. Each wait is longer than
-//!    the last, and there are at most [`BUSY_WAITS_MAX`] waits.
+//!    the last, up to 15 s. There are at most [`BUSY_WAITS_MAX`] waits, or any number after
+//!    [`Rotation::wait_for_busy`].
 //! 5. Any other code is the result of the operation.
 //!
 //! When no site is left, the most informative code is reported: busy, then off-line, then unknown
@@ -56,6 +57,7 @@ pub struct Rotation {
     current: usize,
     relocations_left: u32,
     busy_waits: u32,
+    busy_waits_max: Option<u32>,
     any_busy: bool,
     /// The most informative failure so far.
     verdict: Option<CallError>,
@@ -71,9 +73,16 @@ impl Rotation {
             current: 0,
             relocations_left: 1,
             busy_waits: 0,
+            busy_waits_max: Some(BUSY_WAITS_MAX),
             any_busy: false,
             verdict: None,
         }
+    }
+
+    /// Waits as long as a server is busy: the recall of a file from an archive can take hours.
+    pub fn wait_for_busy(mut self) -> Self {
+        self.busy_waits_max = None;
+        self
     }
 
     /// The first step.
@@ -141,9 +150,13 @@ impl Rotation {
             self.current = index;
             return Step::Ask(index);
         }
-        if self.any_busy && self.busy_waits < BUSY_WAITS_MAX {
-            let wait = Duration::from_secs(1 << self.busy_waits).min(BUSY_WAIT_MAX);
-            self.busy_waits += 1;
+        if self.any_busy
+            && self
+                .busy_waits_max
+                .is_none_or(|most| self.busy_waits < most)
+        {
+            let wait = Duration::from_secs(1 << self.busy_waits.min(4)).min(BUSY_WAIT_MAX);
+            self.busy_waits = self.busy_waits.saturating_add(1);
             return Step::Wait(wait);
         }
         Step::GiveUp
@@ -261,6 +274,18 @@ mod tests {
             rotation.verdict(),
             CallError::Aborted(AbortCode::VBUSY)
         ));
+    }
+
+    #[test]
+    fn waits_for_a_busy_server_need_not_end() {
+        let mut rotation = rotation(&[0]).wait_for_busy();
+        assert_eq!(rotation.start(), Step::Ask(0));
+        for wait in [1, 2, 4, 8, 15].into_iter().chain([15; 1000]) {
+            let step = rotation.failed(abort(AbortCode::VBUSY));
+            assert_eq!(step, Step::Wait(Duration::from_secs(wait)));
+            assert_eq!(rotation.waited(), Step::Ask(0));
+        }
+        assert_eq!(rotation.failed(abort(AbortCode::EIO)), Step::GiveUp);
     }
 
     #[test]

@@ -112,16 +112,29 @@ impl Requests {
         }
     }
 
-    /// Ends work after the time limit, or when its program is killed.
+    /// Ends work after the time limit, or when its program is killed. The time begins again while
+    /// servers say that they are busy: a recall from an archive can take hours.
     pub(crate) async fn within<T>(
         &self,
         caller: &Caller,
         work: impl Future<Output = Answer<T>>,
     ) -> Answer<T> {
         let longest = self.cache.options().patience * PATIENCE_TIMES;
+        let reach = self.cache.reach();
+        let limit = async {
+            let mut busy_answers = reach.busy_answers();
+            loop {
+                tokio::time::sleep(longest).await;
+                let before = std::mem::replace(&mut busy_answers, reach.busy_answers());
+                if busy_answers == before {
+                    break;
+                }
+            }
+        };
         tokio::select! {
             biased;
-            result = tokio::time::timeout(longest, work) => result.unwrap_or(Err(Errno::ETIMEDOUT)),
+            result = work => result,
+            () = limit => Err(Errno::ETIMEDOUT),
             () = caller.killed() => Err(Errno::EINTR),
         }
     }
