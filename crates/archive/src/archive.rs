@@ -13,7 +13,9 @@ use crate::backend::{Backend, Form};
 use crate::digest::Hasher;
 use crate::fault::Fault;
 use crate::identity::{self, Expected, Identity, OBJECTS};
-use crate::limits::{COPY_BYTES_MAX, PART_BYTES_MIN, PIECE_BYTES_MAX, part_bytes};
+use crate::limits::{
+    COPY_BYTES_MAX, DIRECTORY_PART_BYTES, PART_BYTES_MIN, PIECE_BYTES_MAX, part_bytes,
+};
 use crate::reader::Reader;
 use crate::upload::{STAGING, Upload, put_whole};
 use crate::{CellId, Error, Location, ObjectKey, Receipt, Settings, Sink, Source};
@@ -189,7 +191,10 @@ impl Archive {
         length: u64,
         source: &mut dyn Source,
     ) -> Result<Receipt, Error> {
-        let part_bytes = part_bytes(length);
+        let part_bytes = match self.shared.backend.form {
+            Form::Directory(_) => DIRECTORY_PART_BYTES,
+            Form::S3 => part_bytes(length),
+        };
         let mut hasher = Hasher::default();
         loop {
             let pieces = read_part(source, part_bytes).await?;

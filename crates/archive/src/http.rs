@@ -3,7 +3,7 @@
 //! 1. It is hyper's, which serves the metrics pages too. The library would use `reqwest`.
 //! 2. The completion of an upload gets `If-None-Match: *`, so that no copy is overwritten. The
 //!    library has no way to ask for it. S3 does not require that the signature covers the header.
-//! 3. Endpoints with `https://` need the feature `tls` (`tls.rs`). Without it, they are refused.
+//! 3. Endpoints with `https://` are reached through rustls (`tls.rs`).
 //! 4. A refusal is turned into our own [`Error`] here, where the code of S3 is at hand. The library
 //!    keeps only the status. [`crate::fault`] finds our error in the chain of sources.
 
@@ -25,44 +25,29 @@ use object_store::client::{
 
 use crate::Error;
 use crate::fault::message;
+use crate::tls;
 
 /// Bytes of an error document, at most.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 /// Time after which an idle connection is closed. Servers close theirs after a minute or more.
 const IDLE: Duration = Duration::from_secs(30);
 
-#[cfg(feature = "tls")]
-type Connector = crate::tls::Connector;
-#[cfg(not(feature = "tls"))]
-type Connector = TcpConnector;
-
 /// Makes clients.
 #[derive(Clone, Debug)]
 pub(crate) struct Http {
-    connector: Connector,
+    connector: tls::Connector,
 }
 
 impl Http {
     /// Clients that wait `connect` for a connection, at most.
     ///
     /// # Errors
-    /// [`Error::Configuration`]: the certificates cannot be read, or the endpoint wants TLS and
-    /// this program has none.
+    /// [`Error::Configuration`]: the certificates cannot be read.
     pub(crate) fn new(endpoint: &str, connect: Duration) -> Result<Self, Error> {
         let mut tcp = TcpConnector::new();
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(connect));
-        let is_https = endpoint.starts_with("https://");
-        #[cfg(feature = "tls")]
-        let connector = crate::tls::connector(tcp, is_https)?;
-        #[cfg(not(feature = "tls"))]
-        let connector = match is_https {
-            false => tcp,
-            true => {
-                let reason = format!("{endpoint}: this program is built without TLS; use http://");
-                return Err(Error::Configuration(reason));
-            }
-        };
+        let connector = tls::connector(tcp, endpoint.starts_with("https://"))?;
         Ok(Self { connector })
     }
 }
@@ -78,7 +63,7 @@ impl HttpConnector for Http {
 }
 
 #[derive(Debug)]
-struct Service(Client<Connector, HttpRequestBody>);
+struct Service(Client<tls::Connector, HttpRequestBody>);
 
 #[async_trait]
 impl HttpService for Service {

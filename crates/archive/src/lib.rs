@@ -40,7 +40,6 @@ mod reader;
 mod request;
 mod s3;
 mod signing;
-#[cfg(feature = "tls")]
 mod tls;
 mod upload;
 

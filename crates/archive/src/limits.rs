@@ -2,6 +2,11 @@
 
 /// Bytes of a part of an upload, at least: S3 wants 5 MiB, and larger parts cost fewer requests.
 pub const PART_BYTES_MIN: u64 = 8 << 20;
+/// Bytes of a part of a copy in a directory, where a part costs one write.
+pub const DIRECTORY_PART_BYTES: u64 = 1 << 20;
+/// Bytes of a copy in a directory after which the kernel begins to write them to the disk. Without
+/// this, the sync at the end of a copy waits for all its bytes.
+pub const WRITEBACK_BYTES: u64 = 8 << 20;
 /// Parts of an upload, at most: the limit of S3. Larger copies have larger parts.
 pub const PARTS_MAX: u64 = 10_000;
 /// Bytes of a copy, at most: the limit of S3. Parts of such a copy have 525 MiB.

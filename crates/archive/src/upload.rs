@@ -15,19 +15,24 @@
 //! Dropping an upload aborts it in the background.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
+use std::path::Path as FilePath;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use rustix::fs::Advice;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use crate::Error;
 use crate::backend::{Backend, Form};
 use crate::fault::{Fault, io_kind};
-use crate::limits::{BYTES_PER_SECOND_MIN, PARTS_IN_MEMORY_MAX};
+use crate::limits::{BYTES_PER_SECOND_MIN, PARTS_IN_MEMORY_MAX, WRITEBACK_BYTES};
 
 /// The directory of unfinished copies.
 pub(crate) const STAGING: &str = "staging";
@@ -41,11 +46,14 @@ pub(crate) struct Upload<'a> {
     parts: Option<Box<dyn MultipartUpload>>,
     /// Parts that are on their way.
     under_way: VecDeque<Part>,
+    /// The early writeback of a copy in a directory.
+    writeback: Option<Writeback>,
 }
 
 /// A part on its way. Its task is aborted when it is dropped.
 struct Part {
     task: JoinHandle<object_store::Result<()>>,
+    bytes: u64,
     /// The time that its bytes need on the slowest link.
     transfer: Duration,
 }
@@ -67,12 +75,17 @@ impl<'a> Upload<'a> {
         let begun = backend.store.put_multipart(target);
         let parts = Backend::within(backend.settings.patience, begun).await;
         let parts = parts.map_err(|fault| fault.unexpected("beginning a copy"))?;
+        let writeback = match (&backend.form, &staging) {
+            (Form::Directory(root), Some(staging)) => Some(Writeback::of(root, staging)),
+            _ => None,
+        };
         Ok(Self {
             backend,
             path,
             staging,
             parts: Some(parts),
             under_way: VecDeque::new(),
+            writeback,
         })
     }
 
@@ -89,9 +102,14 @@ impl<'a> Upload<'a> {
             return Err(Error::Down("the copy is complete".to_owned()));
         };
         let payload = PutPayload::from_iter(pieces);
-        let transfer = Duration::from_secs(payload.content_length() as u64 / BYTES_PER_SECOND_MIN);
+        let bytes = payload.content_length() as u64;
+        let transfer = Duration::from_secs(bytes / BYTES_PER_SECOND_MIN);
         let task = tokio::spawn(parts.put_part(payload));
-        self.under_way.push_back(Part { task, transfer });
+        self.under_way.push_back(Part {
+            task,
+            bytes,
+            transfer,
+        });
         Ok(())
     }
 
@@ -106,7 +124,11 @@ impl<'a> Upload<'a> {
             Ok(Err(error)) => Err(Error::Down(error.to_string())),
             Ok(Ok(done)) => done.map_err(|e| Fault::from(e).unexpected("writing a part")),
         };
-        self.under_way.pop_front();
+        if let (Some(part), Ok(()), Some(writeback)) =
+            (self.under_way.pop_front(), &done, &mut self.writeback)
+        {
+            writeback.written(part.bytes);
+        }
         done
     }
 
@@ -133,6 +155,42 @@ impl<'a> Upload<'a> {
                 }
                 named
             }
+        }
+    }
+}
+
+/// Makes the kernel write a copy to the disk while its next bytes arrive.
+struct Writeback {
+    /// The file that the library writes: it appends `#1` to the name in `staging/`. Without such a
+    /// file, all bytes are written at the end.
+    file: Option<Arc<File>>,
+    written: u64,
+    begun: u64,
+}
+
+impl Writeback {
+    fn of(root: &FilePath, staging: &Path) -> Self {
+        let file = File::open(root.join(format!("{staging}#1")));
+        Self {
+            file: file.ok().map(Arc::new),
+            written: 0,
+            begun: 0,
+        }
+    }
+
+    /// Notes that bytes were written to the file.
+    fn written(&mut self, bytes: u64) {
+        self.written += bytes;
+        let more = self.written - self.begun;
+        if more < WRITEBACK_BYTES {
+            return;
+        }
+        let from = std::mem::replace(&mut self.begun, self.written);
+        if let Some(file) = self.file.clone() {
+            // Advice only: the sync at the end reports errors of the disk.
+            drop(tokio::task::spawn_blocking(move || {
+                rustix::fs::fadvise(file, from, NonZeroU64::new(more), Advice::DontNeed)
+            }));
         }
     }
 }

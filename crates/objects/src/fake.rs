@@ -18,7 +18,7 @@ use cellar_wire::object::ObjectId;
 use cellar_wire::osd::{
     self, Checksum, ChecksumReply, Copy, CopyReply, Examine, ExamineReply, GetSpace, GetSpaceReply,
     ObjectInfo, Prune, PruneReply, Read, ReadReply, Remove, RemoveReply, Space, Truncate,
-    TruncateReply, VersionInfo, Write, WriteReply,
+    TruncateReply, VersionInfo, Write, WriteReply, digest_words,
 };
 use cellar_wire::osddb::{OsdEntry, OsdListed, OsdState};
 use cellar_wire::package::{Package, Procedure};
@@ -173,6 +173,7 @@ impl Service for FakeService {
                 Truncate::OPCODE => self.truncate(call, fault).await,
                 Copy::OPCODE => self.copy(call).await,
                 Checksum::OPCODE => self.checksum(call).await,
+                osd::Digest::OPCODE => self.digest(call).await,
                 Examine::OPCODE => self.examine(call).await,
                 Prune::OPCODE => self.prune(call, fault).await,
                 Remove::OPCODE => self.remove(call, fault).await,
@@ -380,18 +381,22 @@ impl FakeService {
         call.reply(&ChecksumReply {
             length: whole.len() as u64,
             crc32c: crc32c::crc32c(whole),
-            sha256: words(&Sha256::digest(whole)),
-            md5: words(&Md5::digest(whole)),
+            sha256: digest_words(&Sha256::digest(whole)),
+            md5: digest_words(&Md5::digest(whole)),
         });
         Ok(())
     }
-}
 
-/// The bytes of a sum as words of the wire.
-fn words<const N: usize>(digest: &[u8]) -> [u32; N] {
-    let mut words = [0; N];
-    for (word, bytes) in words.iter_mut().zip(digest.chunks_exact(4)) {
-        *word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    async fn digest(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
+        let arguments: osd::Digest = call.arguments().await?;
+        let objects = self.0.objects.lock();
+        let versions = objects.get(&arguments.object).ok_or(AbortCode::ENOENT)?;
+        let whole = versions.get(&arguments.version).ok_or(AbortCode::ENOENT)?;
+        call.reply(&osd::DigestReply {
+            length: whole.len() as u64,
+            blake3: digest_words(blake3::hash(whole).as_bytes()),
+            md5: digest_words(&Md5::digest(whole)),
+        });
+        Ok(())
     }
-    words
 }

@@ -7,6 +7,7 @@
 //! | Write | the whole object in one call, which is never rewritten |
 //! | Read | the whole object in one call; all bytes are compared before the call succeeds |
 //! | Checksum | the MD5 of the bytes that were written; no other sum |
+//! | Digest | the length, BLAKE3 and MD5 of the bytes that were written |
 //! | Truncate, Copy, Scrub | refused with EOPNOTSUPP |
 //!
 //! The device's directory has the file `archive.json`, which names the archive, and the catalogue
@@ -25,9 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cellar_archive::{
-    Archive, ArchiveId, CellId, Expected, Location, ObjectKey, Receipt, Settings,
-};
+use cellar_archive::{Archive, ArchiveId, CellId, Expected, Location, ObjectKey, Settings};
 use cellar_celldb::Embedded;
 use cellar_wire::object::ObjectId;
 use serde::{Deserialize, Serialize};
@@ -356,13 +355,4 @@ async fn create(place: &Place, id: CellId, cell: &str, now: u64) -> Result<Recor
         place: place.clone(),
         archive: identity.archive,
     })
-}
-
-/// The MD5 of a receipt as words of the wire.
-pub(crate) fn md5_words(receipt: &Receipt) -> [u32; 4] {
-    let mut words = [0; 4];
-    for (word, bytes) in words.iter_mut().zip(receipt.md5.as_chunks::<4>().0) {
-        *word = u32::from_be_bytes(*bytes);
-    }
-    words
 }

@@ -16,6 +16,7 @@ mod admit;
 mod archival;
 mod copy;
 mod device;
+mod digest;
 mod heartbeat;
 pub mod limits;
 mod manage;

@@ -2,19 +2,16 @@
 
 use cellar_auth::capability::Act;
 use cellar_rpc::IncomingCall;
-use cellar_volume::objects::ObjectReader;
 use cellar_wire::List;
 use cellar_wire::osd::{
-    Checksum, ChecksumReply, Examine, ExamineReply, Figure, GetSpace, GetSpaceReply, GetStatistics,
-    GetStatisticsReply, LIST_REMOVED, ListObjects, ListObjectsReply, Prune, PruneReply, Purge,
-    PurgeReply, REMOVE_HARD, REMOVE_SOFT, Remove, RemoveReply, SUM_CRC32C, SUM_MD5, SUM_SHA256,
-    Scrub, ScrubReply, ScrubStatus, ScrubStatusReply, Undelete, UndeleteReply,
+    Examine, ExamineReply, Figure, GetSpace, GetSpaceReply, GetStatistics, GetStatisticsReply,
+    LIST_REMOVED, ListObjects, ListObjectsReply, Prune, PruneReply, Purge, PurgeReply, REMOVE_HARD,
+    REMOVE_SOFT, Remove, RemoveReply, Scrub, ScrubReply, ScrubStatus, ScrubStatusReply, Undelete,
+    UndeleteReply,
 };
 use cellar_wire::serve::Handle;
-use md5::Md5;
-use sha2::{Digest, Sha256};
 
-use crate::limits::{LIST_MAX, READ_PIECE_BYTES};
+use crate::limits::LIST_MAX;
 use crate::refusal::Refusal;
 use crate::server::Server;
 use crate::service::{OsdService, on_disk};
@@ -35,59 +32,6 @@ impl Handle<Examine, IncomingCall> for OsdService {
         let store = device.disk()?;
         let info = on_disk(move || store.examine(object)).await?;
         Ok(ExamineReply { info })
-    }
-}
-
-impl Handle<Checksum, IncomingCall> for OsdService {
-    async fn handle(
-        &self,
-        call: &IncomingCall,
-        arguments: Checksum,
-    ) -> Result<ChecksumReply, Refusal> {
-        let server = &self.0;
-        let Checksum {
-            ref capability,
-            object,
-            version,
-            sums,
-        } = arguments;
-        let act = |end| Act::Read {
-            version,
-            begin: 0,
-            end,
-        };
-        let device = server.admit(call, capability, object, act(0))?;
-        if let Some(archive) = device.archive() {
-            return archive.checksum(&arguments).await;
-        }
-        let client = call.peer().address.ip();
-        let _stream = server
-            .streams
-            .begin(client)
-            .ok_or(crate::refusal::Refusal::Busy)?;
-        let store = device.disk()?;
-        let reader = on_disk(move || store.reader(object, version, 0, u64::MAX)).await?;
-        let length = reader.remaining();
-        // The sums reveal something of each of these bytes.
-        server.admit(call, capability, object, act(length))?;
-        let mut summing = Summing {
-            reader,
-            crc32c: (sums & SUM_CRC32C != 0).then_some(0),
-            sha256: (sums & SUM_SHA256 != 0).then(Sha256::new),
-            md5: (sums & SUM_MD5 != 0).then(Md5::new),
-        };
-        while summing.reader.remaining() > 0 {
-            // Only short steps on one thread, since other work waits for it.
-            summing = on_disk(move || summing.more()).await?;
-        }
-        let sha256 = summing.sha256.map(|sum| words(&sum.finalize()));
-        let md5 = summing.md5.map(|sum| words(&sum.finalize()));
-        Ok(ChecksumReply {
-            length,
-            crc32c: summing.crc32c.unwrap_or_default(),
-            sha256: sha256.unwrap_or_default(),
-            md5: md5.unwrap_or_default(),
-        })
     }
 }
 
@@ -285,42 +229,4 @@ impl Handle<ScrubStatus, IncomingCall> for OsdService {
             damaged: List::from_iter_cut(damaged),
         })
     }
-}
-
-/// A version that is being read, and the requested sums.
-struct Summing {
-    reader: ObjectReader,
-    crc32c: Option<u32>,
-    sha256: Option<Sha256>,
-    md5: Option<Md5>,
-}
-
-impl Summing {
-    /// Adds some more bytes.
-    fn more(mut self) -> cellar_volume::Result<Self> {
-        for _ in 0..16 {
-            let Some(piece) = self.reader.next(READ_PIECE_BYTES)? else {
-                break;
-            };
-            if let Some(sum) = &mut self.crc32c {
-                *sum = crc32c::crc32c_append(*sum, &piece);
-            }
-            if let Some(sum) = &mut self.sha256 {
-                sum.update(&piece);
-            }
-            if let Some(sum) = &mut self.md5 {
-                sum.update(&piece);
-            }
-        }
-        Ok(self)
-    }
-}
-
-/// Converts a sum into words of the wire format.
-fn words<const N: usize>(sum: &[u8]) -> [u32; N] {
-    let mut words = [0; N];
-    for (word, bytes) in words.iter_mut().zip(sum.as_chunks::<4>().0) {
-        *word = u32::from_be_bytes(*bytes);
-    }
-    words
 }

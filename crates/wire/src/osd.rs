@@ -163,4 +163,17 @@ package! {
     /// Returns the progress of the last scrub, and the damaged objects.
     15 ScrubStatus { capability: Capability }
         -> ScrubStatusReply { running: bool, bytes: u64, total: u64, damaged: List<ObjectId, NAMED_MAX> };
+    /// Returns the length, the BLAKE3 and the MD5 of a version. An archive answers from what it
+    /// computed when the bytes were written; a device on a disk reads them.
+    16 Digest { capability: Capability, object: ObjectId, version: u64 }
+        -> DigestReply { length: u64, blake3: [u32; 8], md5: [u32; 4] };
+}
+
+/// The bytes of a sum as words of the wire, the first byte in the highest place.
+pub fn digest_words<const N: usize>(digest: &[u8]) -> [u32; N] {
+    let mut words = [0; N];
+    for (word, bytes) in words.iter_mut().zip(digest.as_chunks::<4>().0) {
+        *word = u32::from_be_bytes(*bytes);
+    }
+    words
 }

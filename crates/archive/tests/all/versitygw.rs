@@ -173,7 +173,6 @@ async fn damage_and_death_of_versitygw_are_told_apart() {
 
 /// A server with a certificate of its own. The test runs itself again with the variable that names
 /// the certificate, because a test must not change its own environment.
-#[cfg(feature = "tls")]
 #[tokio::test]
 async fn a_server_with_tls_is_reached_if_its_certificate_is_trusted() {
     const HOME: &str = "CELLAR_TEST_TLS_HOME";
@@ -237,7 +236,6 @@ async fn a_server_with_tls_is_reached_if_its_certificate_is_trusted() {
     }
 }
 
-#[cfg(feature = "tls")]
 async fn reach_with_tls(inner: &str) {
     let mut words = inner.split(' ');
     let (port, home, is_reached) = (words.next(), words.next(), words.next());
@@ -262,26 +260,6 @@ async fn reach_with_tls(inner: &str) {
             assert!(!matches!(refused, Error::Refused(_)), "{refused}");
         }
     }
-}
-
-#[cfg(not(feature = "tls"))]
-#[tokio::test]
-async fn a_program_without_tls_says_so() {
-    let home = tempfile::tempdir().unwrap();
-    let file = home.path().join("key");
-    cellar_private::replace(&file, b"aws_access_key_id=a\naws_secret_access_key=b").unwrap();
-    let location = Location::S3(S3Location {
-        endpoint: "https://127.0.0.1:1".to_owned(),
-        bucket: BUCKET.to_owned(),
-        prefix: String::new(),
-        region: "us-east-1".to_owned(),
-        credentials: CredentialSource::File(file),
-        path_style: true,
-    });
-    let refused = Archive::identify(&location, Settings::default())
-        .await
-        .unwrap_err();
-    assert!(matches!(&refused, Error::Configuration(said) if said.contains("without TLS")));
 }
 
 /// Changes one bit of a file.

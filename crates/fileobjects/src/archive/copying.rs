@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use cellar_archive::Receipt;
 use cellar_rpc::{CallError, Connection, blocking};
 use cellar_volume::{ArchiveState, Referenced, VnodeStatus, Volume};
 use cellar_wire::AbortCode;
 use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::object::{ArchiveCopy, Layout};
-use cellar_wire::osd::{Checksum, REMOVE_HARD, SUM_MD5, Write, WriteReply};
+use cellar_wire::osd::{Digest, DigestReply, REMOVE_HARD, Write, WriteReply};
 use cellar_wire::osddb::{OSD_ARCHIVAL, OSD_DRAINING, OSD_OBSOLETE};
 use tracing::{info, warn};
 
@@ -19,7 +18,7 @@ use super::super::figures::Counters;
 use super::super::prune::remove;
 use super::super::storage::Storage;
 use super::super::whole_file::{InObjects, ObjectBytes};
-use super::sums::{self, Sums};
+use super::sums::Sums;
 
 /// A file that is to be copied.
 struct Present {
@@ -78,7 +77,7 @@ impl Objects {
             }
         };
         copy.length = summed.length;
-        (copy.blake3, copy.md5) = (sums::blake3(&summed), sums::md5(&summed));
+        (copy.blake3, copy.md5) = (summed.blake3, summed.md5);
         copy.made = self.wall().as_secs();
         let entered = {
             let volume = volume.clone();
@@ -102,14 +101,14 @@ impl Objects {
         Ok(copy)
     }
 
-    /// Sends the bytes, and compares the MD5 that the archive computed.
+    /// Sends the bytes, and compares the BLAKE3 that the archive computed with our own.
     async fn send_copy(
         self: &Arc<Self>,
         storage: &Storage,
         fid: Fid,
         present: &Present,
         copy: &ArchiveCopy,
-    ) -> Result<Receipt, Failure> {
+    ) -> Result<DigestReply, Failure> {
         let connection = connection(storage, copy.osd)?;
         let (capability, length) = (storage.capability(copy.osd), present.status.length);
         let object = copy.object(fid.vnode, fid.uniquifier);
@@ -143,19 +142,18 @@ impl Objects {
         call.finish();
         call.results::<WriteReply>().await.map_err(failed)?;
         let summed = sums.finish().await;
-        let arguments = Checksum {
+        let arguments = Digest {
             capability,
             object,
             version: copy.version,
-            sums: SUM_MD5,
         };
         let there = connection.call(&arguments).await.map_err(failed)?;
-        if (there.length, there.md5) != (summed.length, sums::md5(&summed)) {
+        if (there.length, there.blake3) != summed {
             let name = self.device_name(copy.osd);
             warn!(%fid, osd = copy.osd, name, "an archive has other bytes than were sent");
             return Err(Failure::Devices(AbortCode::EIO));
         }
-        Ok(summed)
+        Ok(there)
     }
 }
 

@@ -1,17 +1,36 @@
-//! Sums of the bytes of a copy, off the shard's thread.
+//! The BLAKE3 of the bytes of a copy, off the shard's thread. The archive computes the MD5 too.
 
 use std::pin::Pin;
 
 use bytes::Bytes;
-use cellar_archive::{Hasher, Receipt};
 use cellar_rpc::begin_blocking;
+use cellar_wire::osd::digest_words;
 use parking_lot::Mutex;
 
 /// Bytes that are hashed at a time.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Sums of a stream of pieces. Pieces arrive in the size of packets; a batch of them is hashed on a
-/// thread of the pool, while the next batch arrives.
+/// The length and the BLAKE3 of the bytes so far.
+#[derive(Default)]
+struct Hasher {
+    length: u64,
+    blake3: blake3::Hasher,
+}
+
+impl Hasher {
+    fn update(&mut self, bytes: &[u8]) {
+        self.length = self.length.saturating_add(bytes.len() as u64);
+        self.blake3.update(bytes);
+    }
+
+    fn sums(&self) -> (u64, [u32; 8]) {
+        let blake3 = self.blake3.finalize();
+        (self.length, digest_words(blake3.as_bytes()))
+    }
+}
+
+/// The BLAKE3 of a stream of pieces. Pieces arrive in the size of packets; a batch of them is
+/// hashed on a thread of the pool, while the next batch arrives.
 #[derive(Default)]
 pub(super) struct Sums {
     hasher: Hasher,
@@ -31,10 +50,10 @@ impl Sums {
         }
     }
 
-    /// The sums of all bytes.
-    pub(super) async fn finish(mut self) -> Receipt {
+    /// The length and the BLAKE3 of all bytes, as words of the wire.
+    pub(super) async fn finish(mut self) -> (u64, [u32; 8]) {
         self.hash_batch().await;
-        self.idle_hasher().await.finish()
+        self.idle_hasher().await.sums()
     }
 
     async fn hash_batch(&mut self) {
@@ -59,24 +78,6 @@ impl Sums {
     }
 }
 
-/// BLAKE3 as words of the wire.
-pub(super) fn blake3(receipt: &Receipt) -> [u32; 8] {
-    words(&receipt.blake3)
-}
-
-/// MD5 as words of the wire.
-pub(super) fn md5(receipt: &Receipt) -> [u32; 4] {
-    words(&receipt.md5)
-}
-
-fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
-    let mut words = [0; N];
-    for (word, four) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
-        *word = u32::from_be_bytes(*four);
-    }
-    words
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,18 +90,16 @@ mod tests {
             sums.add(Bytes::copy_from_slice(piece)).await;
         }
         whole.update(&bytes);
-        assert_eq!(sums.finish().await, whole.finish());
-        assert_eq!(Sums::default().finish().await, Hasher::default().finish());
+        assert_eq!(sums.finish().await, whole.sums());
+        assert_eq!(Sums::default().finish().await, Hasher::default().sums());
     }
 
-    #[test]
-    fn sums_are_those_of_the_tools() {
-        let mut hasher = Hasher::default();
-        hasher.update(b"abc");
-        let receipt = hasher.finish();
-        // `printf abc | md5sum` and `b3sum`.
-        let wanted = [0x9001_5098, 0x3cd2_4fb0, 0xd696_3f7d, 0x28e1_7f72];
-        assert_eq!(md5(&receipt), wanted);
-        assert_eq!(blake3(&receipt)[..2], [0x6437_b3ac, 0x3846_5133]);
+    #[tokio::test]
+    async fn sums_are_those_of_the_tools() {
+        let mut sums = Sums::default();
+        sums.add(Bytes::from_static(b"abc")).await;
+        let (length, blake3) = sums.finish().await;
+        // `printf abc | b3sum`.
+        assert_eq!((length, &blake3[..2]), (3, &[0x6437_b3ac, 0x3846_5133][..]));
     }
 }

@@ -6,12 +6,12 @@ use cellar_rpc::{IncomingCall, blocking};
 use cellar_wire::List;
 use cellar_wire::object::ObjectId;
 use cellar_wire::osd::{
-    Checksum, ChecksumReply, ExamineReply, ListObjectsReply, Needed, ObjectInfo, Read, ReadReply,
-    SUM_MD5, VersionInfo, Write, WriteReply,
+    Checksum, ChecksumReply, DigestReply, ExamineReply, ListObjectsReply, Needed, ObjectInfo, Read,
+    ReadReply, SUM_MD5, VersionInfo, Write, WriteReply, digest_words,
 };
 use tokio::time::timeout;
 
-use super::{ArchivalDevice, Catalogue, Copy, md5_words};
+use super::{ArchivalDevice, Catalogue, Copy};
 use crate::device::Device;
 use crate::limits::{STREAM_PATIENCE, WRITE_PIECE_BYTES};
 use crate::refusal::Refusal;
@@ -116,7 +116,21 @@ impl ArchivalDevice {
             length: copy.receipt.length,
             crc32c: 0,
             sha256: [0; 8],
-            md5: md5_words(&copy.receipt),
+            md5: digest_words(&copy.receipt.md5),
+        })
+    }
+
+    /// The length and sums of the bytes that were written.
+    pub(crate) async fn digest(
+        &self,
+        object: ObjectId,
+        version: u64,
+    ) -> Result<DigestReply, Refusal> {
+        let receipt = self.copy(object, version).await?.receipt;
+        Ok(DigestReply {
+            length: receipt.length,
+            blake3: digest_words(&receipt.blake3),
+            md5: digest_words(&receipt.md5),
         })
     }
 

@@ -11,13 +11,13 @@ use cellar_wire::object::{
     Capability, CapabilityBody, MAY_ALL, MAY_READ, MAY_WRITE, ObjectId, device_only,
 };
 use cellar_wire::osd::{
-    Checksum, Copy, Examine, GetSpace, GetStatistics, LIST_REMOVED, ListObjects, Needed, Prune,
-    Purge, REMOVE_SOFT, Remove, SUM_CRC32C, SUM_MD5, SUM_SHA256, Scrub, ScrubStatus, Truncate,
-    Undelete, Write,
+    Checksum, Copy, Digest, Examine, GetSpace, GetStatistics, LIST_REMOVED, ListObjects, Needed,
+    Prune, Purge, REMOVE_SOFT, Remove, SUM_CRC32C, SUM_MD5, SUM_SHA256, Scrub, ScrubStatus,
+    Truncate, Undelete, Write,
 };
 use cellar_wire::{AfsString, List};
 use md5::Md5;
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 
 fn aborted<T: std::fmt::Debug>(result: Result<T, CallError>) -> AbortCode {
     match result {
@@ -357,6 +357,7 @@ fn every_call_but_two_is_refused_without_a_capability_and_changes_nothing() {
                 }
                 Examine { object: object }
                 Checksum { object: object, version: 10, sums: SUM_MD5 }
+                Digest { object: object, version: 10 }
                 ListObjects { volume: 0, after: Default::default(), limit: 10, flags: 0 }
                 Prune { needed: List::from_iter_cut([needed]) }
                 Remove { objects: objects(), flags: 0 }
