@@ -10,6 +10,7 @@
 //! | `work` | runs the operations of steps on the thread of a shard |
 //! | `pins` | files and directories that are not wiped |
 //! | `last_uses` | the times at which files were last read |
+//! | `replicas` | wipes files of read-only volumes whose RW volume is on another server |
 //! | `older` | the older bytes that archives keep for a time: lists, and their end |
 //!
 //! 1. **Policies decide.** `archives=`, `archive_class=` and `archive_after=` say how many archives
@@ -34,6 +35,7 @@ mod kinds;
 mod last_uses;
 mod older;
 mod pins;
+mod replicas;
 mod work;
 
 use std::sync::Arc;

@@ -34,8 +34,9 @@ mod types;
 mod versions;
 mod volume;
 
+pub use background::archivable::{ArchivableFile, ReplicaFile};
 pub use background::check::CheckReport;
-pub use background::references::{ArchivableFile, Holder, Referenced};
+pub use background::references::{Holder, Referenced};
 pub use background::scrub::{Damage, RefillSource, Refilled, ScrubProgress, ScrubReport};
 pub use body::Reader;
 pub use cellar_wire::acl::AccessList;

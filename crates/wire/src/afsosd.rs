@@ -16,7 +16,7 @@ mod hsm;
 
 use cellar_xdr::{AfsString, List, xdr_struct};
 
-use crate::ids::{AfsTime, Fid, ViceId};
+use crate::ids::{AfsTime, Fid, ViceId, VnodeId, VolumeId};
 use crate::object::{ARCHIVE_COPIES_MAX, ArchiveCopy, Capability, Layout, OBJECTS_MAX, Shape};
 use crate::osddb::{OsdListed, PinReason};
 use crate::package::package;
@@ -175,6 +175,11 @@ package! {
     /// Returns the statistics of hierarchical storage of the last days, the oldest first. For
     /// superusers.
     33 ListDays {} -> ListDaysReply { days: List<DayView, DAYS_MAX> };
+    /// Lists the wiped files of an RW volume, with their good copies, behind the vnode `after` and
+    /// ascending. `more`: the caller continues after `next`; the list may be empty all the same.
+    /// VNOVOL: the RW volume is not here. For servers of the cell, whose read-only volumes follow.
+    34 ListWiped { volume: VolumeId, after: VnodeId }
+        -> ListWipedReply { files: List<WipedFile, WIPED_FILES_MAX>, more: bool, next: VnodeId };
 }
 
 /// `CollectGarbage`: only list the garbage.

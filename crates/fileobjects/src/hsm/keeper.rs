@@ -22,6 +22,7 @@ use super::kinds::{
     Arguments, COPY, FILES_PER_JOB, FileArgument, FilesKind, RECALL, SYSTEM, VERIFY, WIPE,
     resource_of,
 };
+use super::replicas;
 use super::work::{Paces, Worker};
 use super::{Day, Days, DeviceUse, Hsm, HsmConfig, PinTable};
 
@@ -98,12 +99,22 @@ impl Objects {
         let kept = self.clone();
         let table = config.pins.clone();
         tokio::task::spawn_local(async move { kept.keep_pins(table).await });
+        let (mut asked, mut followed) = (false, None);
         while !self.is_stopping() {
             let pause = match self.loaded_lists.is_complete() && self.pins.are_known() {
-                true => self.round(hsm, &config).await,
+                true => {
+                    let now = tokio::time::Instant::now();
+                    if asked || followed.is_none_or(|at| now - at >= replicas::INTERVAL) {
+                        followed = Some(now);
+                        if let Err(failure) = self.follow_wipes().await {
+                            warn!(%failure, "read-only volumes do not follow the wipes elsewhere");
+                        }
+                    }
+                    self.round(hsm, &config).await.min(replicas::INTERVAL)
+                }
                 false => NOT_KNOWN_PAUSE,
             };
-            let _asked = timeout(pause, hsm.look.notified()).await;
+            asked = timeout(pause, hsm.look.notified()).await.is_ok();
         }
         hsm.engine.stop().await;
     }

@@ -1,9 +1,11 @@
-//! ListReferences and ListOnDevice: the objects that the volumes of this server name.
+//! ListReferences, ListOnDevice and ListWiped: the objects that the volumes of this server name,
+//! and the files that need none.
 
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::Referenced;
 use cellar_wire::afsosd::{
-    ListOnDevice, ListOnDeviceReply, ListReferences, ListReferencesReply, Reference,
+    ListOnDevice, ListOnDeviceReply, ListReferences, ListReferencesReply, ListWiped,
+    ListWipedReply, Reference,
 };
 use cellar_wire::ids::VolumeId;
 use cellar_wire::serve::Handle;
@@ -65,6 +67,20 @@ fn fitting(mut found: Vec<Referenced>, more: bool) -> Result<(Vec<Referenced>, b
         return Err(Refusal::Code(AbortCode::E2BIG));
     }
     Ok((found, true))
+}
+
+impl Handle<ListWiped, IncomingCall> for ObjectService {
+    async fn handle(
+        &self,
+        call: &IncomingCall,
+        arguments: ListWiped,
+    ) -> Result<ListWipedReply, Refusal> {
+        let services = &self.services;
+        let ListWiped { volume, after } = arguments;
+        superuser(&services.sessions, call)?;
+        let objects = services.objects.clone();
+        Ok(blocking(move || objects.list_wiped(volume, after)).await?)
+    }
 }
 
 impl Handle<ListOnDevice, IncomingCall> for ObjectService {

@@ -33,6 +33,7 @@ mod objects_races;
 mod objects_recall_modes;
 mod objects_recalls;
 mod objects_repair;
+mod objects_replicas;
 mod objects_volumes;
 mod range_locks;
 mod refusals;

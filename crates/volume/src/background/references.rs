@@ -13,14 +13,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cellar_wire::ids::{Fid, Uniquifier, ViceId, VnodeId, VolumeId};
-use cellar_wire::object::{ArchiveCopy, Contents, Layout, ObjectId};
+use cellar_wire::object::{ArchiveCopy, Layout, ObjectId};
 
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
 use crate::partition::Partition;
 use crate::record::{CloneKind, EPOCH_MAX, RetiredRecord, VnodeRecord, VolumeRecord};
 use crate::state::core::{Core, Group, GroupId};
-use crate::types::VnodeStatus;
 use crate::versions::Versions;
 use crate::volume::Volume;
 
@@ -48,19 +47,6 @@ pub struct Holder {
     pub length: u64,
     /// Its objects.
     pub layout: Arc<Layout>,
-}
-
-/// A file of an RW volume that is in objects, in archives or in both.
-#[derive(Clone, Debug)]
-pub struct ArchivableFile {
-    /// Its status.
-    pub status: VnodeStatus,
-    /// The name of its bytes.
-    pub contents: Contents,
-    /// Its objects; `None`: it is wiped.
-    pub layout: Option<Arc<Layout>>,
-    /// Its copies in archives, also of older bytes.
-    pub copies: Vec<ArchiveCopy>,
 }
 
 /// The position of a walk over the files of one owner: it goes on behind this vnode.
@@ -115,34 +101,6 @@ impl Partition {
         self.walk_files(from, looks, |group, vnode, record, viewers| {
             let layout = record.layout.clone().filter(|layout| wanted(layout))?;
             group.holder(vnode, record, layout, viewers)
-        })
-    }
-
-    /// Lists files of RW volumes whose bytes are in objects, in archives or in both, as their heads
-    /// see them. `wanted` picks them. `from`, `looks` and the second result are those of
-    /// [`Partition::holders`].
-    pub fn archivable_files(
-        &self,
-        from: u64,
-        looks: usize,
-        mut wanted: impl FnMut(&ArchivableFile) -> bool,
-    ) -> Result<(Vec<ArchivableFile>, Option<u64>)> {
-        self.walk_files(from, looks, |group, vnode, record, viewers| {
-            let state = group.state.read();
-            let is_head = viewers.contains(&EPOCH_MAX) && state.record.has_head();
-            let volume = is_head.then_some(state.record.head)?;
-            drop(state);
-            let file = ArchivableFile {
-                status: record.status(volume, vnode),
-                contents: record.contents()?,
-                layout: record.layout.clone(),
-                copies: record
-                    .copies
-                    .iter()
-                    .flat_map(|c| c.iter().copied())
-                    .collect(),
-            };
-            wanted(&file).then_some(file)
         })
     }
 
@@ -365,7 +323,7 @@ impl Group {
     }
 
     /// A version that `viewers` see; `None` if no volume sees it.
-    fn holder(
+    pub(super) fn holder(
         &self,
         vnode: VnodeId,
         record: &VnodeRecord,

@@ -3,8 +3,8 @@
 use cellar_xdr::{AfsString, List, xdr_struct};
 
 use crate::AfsName;
-use crate::ids::{AfsTime, Fid, ViceId};
-use crate::object::ARCHIVE_COPIES_MAX;
+use crate::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
+use crate::object::{ARCHIVE_COPIES_MAX, ArchiveCopy};
 
 /// Files of one `ListOlder`, at most.
 pub const OLDER_FILES_MAX: usize = 64;
@@ -52,6 +52,26 @@ xdr_struct! {
         pub modified: AfsTime,
         /// The older bytes, the oldest first. A removed file may have its last bytes among them.
         pub versions: List<OlderVersion, ARCHIVE_COPIES_MAX>,
+    }
+}
+
+/// Files of one `ListWiped`, at most.
+pub const WIPED_FILES_MAX: usize = 256;
+
+xdr_struct! {
+    /// A wiped file of an RW volume.
+    #[derive(Default)]
+    pub struct WipedFile {
+        /// Its vnode number.
+        pub vnode: VnodeId,
+        /// Its uniquifier.
+        pub uniquifier: Uniquifier,
+        /// With `version`, the name of its bytes: the RW volume in whose name they were stored.
+        pub owner: VolumeId,
+        /// The version of the objects that it had.
+        pub version: u64,
+        /// The good copies of these bytes.
+        pub copies: List<ArchiveCopy, ARCHIVE_COPIES_MAX>,
     }
 }
 
