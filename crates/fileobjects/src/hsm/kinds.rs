@@ -50,6 +50,9 @@ const FAILED_IN_A_ROW_MAX: u32 = 8;
 const RECALLS_AT_A_TIME: usize = 16;
 /// Recalls of an archive that run at a time.
 const RECALLS_OF_AN_ARCHIVE: usize = 8;
+/// Recalls of a user that run at a time: an archive keeps two places for other users, who then wait
+/// for no recall of the first one.
+const RUNNING_RECALLS_OF_A_USER: usize = RECALLS_OF_AN_ARCHIVE - 2;
 /// Recalls of a user that wait. Further ones are told to come back.
 const RECALLS_OF_A_USER: usize = 10_000;
 /// Files between two checkpoints.
@@ -111,6 +114,7 @@ impl JobKind for FilesKind {
             return Limits {
                 running: RECALLS_AT_A_TIME,
                 running_per_resource: RECALLS_OF_AN_ARCHIVE,
+                running_per_user: RUNNING_RECALLS_OF_A_USER,
                 unfinished_per_user: RECALLS_OF_A_USER,
                 ..Limits::default()
             };

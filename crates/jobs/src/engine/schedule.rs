@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use super::{Interrupt, Phase, Shared, run};
 use crate::error::Error;
@@ -18,6 +19,7 @@ const SLEEP_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut stopping = shared.stopping.subscribe();
     let mut looked_at_history = Time(0);
+    let mut pruning: Option<JoinHandle<()>> = None;
     while !shared.is_stopping() {
         let now = shared.clock.now();
         let late = wake_up(&shared, now);
@@ -28,13 +30,15 @@ pub(super) async fn run(shared: Arc<Shared>) {
             spawn(&shared, run::run(Arc::clone(&shared), id.0, id.1));
         }
         if shared.inner.lock().failed.is_some() {
-            return;
+            break;
         }
         let due = now.since(looked_at_history) >= SLEEP_MAX;
         let (most, ended) = (shared.settings.history_max, shared.inner.lock().ended);
-        if due || ended > most + most / SLACK {
+        let is_pruning = pruning.as_ref().is_some_and(|task| !task.is_finished());
+        if (due || ended > most + most / SLACK) && !is_pruning {
             looked_at_history = now;
-            prune(&shared, now).await;
+            // Jobs start meanwhile: a long history takes seconds to prune.
+            pruning = Some(tokio::spawn(prune(Arc::clone(&shared), now)));
         }
         let sleep = next_event(&shared).map_or(SLEEP_MAX, |at| at.since(shared.clock.now()));
         tokio::select! {
@@ -42,6 +46,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
             () = tokio::time::sleep(sleep.min(SLEEP_MAX)) => {}
             _ = stopping.changed() => {}
         }
+    }
+    if let Some(task) = pruning {
+        let _ended = task.await;
     }
 }
 
@@ -127,11 +134,11 @@ async fn end_late(shared: Arc<Shared>, id: JobId) {
 }
 
 /// Removes ended jobs from the history.
-async fn prune(shared: &Arc<Shared>, now: Time) {
+async fn prune(shared: Arc<Shared>, now: Time) {
     let most = shared.settings.history_max;
     let age = u64::try_from(shared.settings.history_age.as_millis()).unwrap_or(u64::MAX);
     let before = Time(now.0.saturating_sub(age));
-    loop {
+    while !shared.is_stopping() {
         let present = shared.inner.lock().ended;
         let pruned: Result<usize, Error> = shared
             .transact(move |db| store::prune(db, present, most, before))

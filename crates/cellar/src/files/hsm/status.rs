@@ -17,6 +17,8 @@ use crate::suite::print_json;
 
 /// Pause between two questions whether a census has ended.
 const ASK_AGAIN: Duration = Duration::from_millis(300);
+/// Time for a requested census. One of 100 million files takes longer.
+const CENSUS_LONGEST: Duration = Duration::from_secs(600);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusOptions {
@@ -82,7 +84,14 @@ async fn census_now(
     let progress = Progress::files();
     progress.name(&format!("file server {server} examines its files"));
     let before = jobs.census(server, true, devices).await?;
+    let begun = tokio::time::Instant::now();
     loop {
+        if begun.elapsed() > CENSUS_LONGEST {
+            return Err(cellar_admin::Error::Usage(format!(
+                "file server {server} has not ended the census in 10 minutes; it goes on. Show its \
+                 result later without --now"
+            )));
+        }
         tokio::time::sleep(ASK_AGAIN).await;
         progress.waits();
         let now = jobs.census(server, false, devices).await?;
