@@ -8,6 +8,8 @@
 //!    [`NEXT_TIME`], or after a `U` code (no quorum, not the sync site).
 //! 3. An answer is valid for [`ENTRY_LIFETIME`]. It is dropped at once when a file server says
 //!    `VNOVOL` or `VMOVED` ([`Locations::forget`]).
+//! 4. A mount also keeps the answer that there is no such volume, for [`ABSENCE_LIFETIME`].
+//!    Commands do not: they create volumes themselves.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -35,8 +37,12 @@ use crate::volume::Volume;
 /// The time for which an entry is valid.
 pub const ENTRY_LIFETIME: Duration = Duration::from_secs(600);
 
+/// The time for which a mount believes that there is no such volume. A volume that is created
+/// meanwhile appears after this time at the latest, or after `cellar fs checkvolumes`.
+pub const ABSENCE_LIFETIME: Duration = Duration::from_secs(5);
+
 /// The time for which database servers may be silent until one more is called.
-pub const NEXT_TIME: Duration = Duration::from_secs(3);
+pub const NEXT_TIME: Duration = Duration::from_millis(1500);
 
 /// The most entries kept; when more are needed, the cache is emptied.
 const ENTRIES_MAX: usize = 100_000;
@@ -133,6 +139,8 @@ type CachedFamily = (Instant, Arc<Family>);
 pub struct Locations {
     servers: Arc<Servers>,
     entries: Mutex<HashMap<(CellName, String), CachedFamily>>,
+    /// Volumes that did not exist, with the times of the answers.
+    absent: Mutex<HashMap<(CellName, String), Instant>>,
     fileservers: Mutex<HashMap<(CellName, AfsUuid, u32), Arc<Fileserver>>>,
 }
 
@@ -142,6 +150,7 @@ impl Locations {
         Self {
             servers,
             entries: Mutex::default(),
+            absent: Mutex::default(),
             fileservers: Mutex::default(),
         }
     }
@@ -166,13 +175,37 @@ impl Locations {
         {
             return Ok(family.clone());
         }
-        let family = Arc::new(self.ask(cell, base).await?);
+        let keeps_absence = self.servers.reach().patience().is_some();
+        if keeps_absence && self.is_absent(&key) {
+            return Err(no_such_volume(cell, base));
+        }
+        let asked = self.ask(cell, base).await;
+        if keeps_absence && matches!(asked, Err(Error::NoSuchVolume { .. })) {
+            let mut absent = self.absent.lock();
+            if absent.len() >= ENTRIES_MAX {
+                absent.clear();
+            }
+            absent.insert(key.clone(), Instant::now());
+        }
+        let family = Arc::new(asked?);
         let mut entries = self.entries.lock();
         if entries.len() >= ENTRIES_MAX {
             entries.clear();
         }
         entries.insert(key, (Instant::now(), family.clone()));
         Ok(family)
+    }
+
+    /// Whether a recent answer said that there is no such volume.
+    fn is_absent(&self, key: &(CellName, String)) -> bool {
+        let mut absent = self.absent.lock();
+        let is_recent = absent
+            .get(key)
+            .is_some_and(|since| since.elapsed() < ABSENCE_LIFETIME);
+        if !is_recent {
+            absent.remove(key);
+        }
+        is_recent
     }
 
     /// The family of a volume, if it is in the cache.
@@ -199,14 +232,12 @@ impl Locations {
     /// Drops all entries.
     pub fn forget_all(&self) {
         self.entries.lock().clear();
+        self.absent.lock().clear();
         self.fileservers.lock().clear();
     }
 
     async fn ask(&self, cell: &Cell, volume: &str) -> Result<Family> {
-        let missing = || Error::NoSuchVolume {
-            cell: cell.name.clone(),
-            volume: volume.to_owned(),
-        };
+        let missing = || no_such_volume(cell, volume);
         let name =
             vl::VolumeNameArgument::new(volume.as_bytes().to_vec()).map_err(|_| missing())?;
         let newest = self
@@ -292,6 +323,13 @@ impl Locations {
         }
         known.insert(key, server.clone());
         Ok(server)
+    }
+}
+
+fn no_such_volume(cell: &Cell, volume: &str) -> Error {
+    Error::NoSuchVolume {
+        cell: cell.name.clone(),
+        volume: volume.to_owned(),
     }
 }
 

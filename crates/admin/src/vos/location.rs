@@ -6,10 +6,11 @@ use cellar_wire::ids::{AfsUuid, PartitionId, VolumeId};
 use cellar_wire::vl;
 use serde::Serialize;
 
+use super::entry_list::Pages;
 use super::{Entry, Volumes, entry_from_wire};
 use crate::error::{Error, Result};
 
-/// The most calls for one listing, in case a server never says "end".
+/// The most calls for one list of servers, in case the VLDB never says "end".
 const PAGES_MAX: usize = 1_000_000;
 
 /// The entries to list.
@@ -21,6 +22,34 @@ pub struct EntryFilter {
     pub partition: Option<PartitionId>,
     /// Only locked entries.
     pub locked: bool,
+}
+
+impl EntryFilter {
+    /// The filter, as calls have it.
+    ///
+    /// # Errors
+    /// The server has no IPv4 address.
+    pub(super) fn attributes(&self) -> Result<vl::VldbListByAttributes> {
+        let mut attributes = vl::VldbListByAttributes::default();
+        if let Some(server) = self.server {
+            let IpAddr::V4(ip) = server else {
+                return Err(Error::Usage(format!(
+                    "{server}: file servers have IPv4 addresses"
+                )));
+            };
+            attributes.mask |= vl::VLLIST_SERVER;
+            attributes.server = u32::from(ip);
+        }
+        if let Some(partition) = self.partition {
+            attributes.mask |= vl::VLLIST_PARTITION;
+            attributes.partition = partition.number();
+        }
+        if self.locked {
+            attributes.mask |= vl::VLLIST_FLAG;
+            attributes.flag = vl::VLOP_ALLOPERS;
+        }
+        Ok(attributes)
+    }
 }
 
 /// The addresses of one file server.
@@ -76,26 +105,10 @@ impl Volumes<'_> {
     /// # Errors
     /// The VLDB does not answer, or knows no such server.
     pub async fn entries(&self, filter: EntryFilter) -> Result<Vec<Entry>> {
-        let mut attributes = vl::VldbListByAttributes::default();
-        if let Some(server) = filter.server {
-            let IpAddr::V4(ip) = server else {
-                return Err(Error::Usage(format!(
-                    "{server}: file servers have IPv4 addresses"
-                )));
-            };
-            attributes.mask |= vl::VLLIST_SERVER;
-            attributes.server = u32::from(ip);
+        let (mut pages, mut entries) = (Pages::of(filter)?, Vec::new());
+        while let Some(page) = pages.next_page(self).await? {
+            entries.extend(page.iter().map(entry_from_wire));
         }
-        if let Some(partition) = filter.partition {
-            attributes.mask |= vl::VLLIST_PARTITION;
-            attributes.partition = partition.number();
-        }
-        if filter.locked {
-            attributes.mask |= vl::VLLIST_FLAG;
-            attributes.flag = vl::VLOP_ALLOPERS;
-        }
-        let mut entries = Vec::new();
-        self.pages(attributes, |page| entries.extend(page)).await?;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }
@@ -104,29 +117,10 @@ impl Volumes<'_> {
     ///
     /// # Errors
     /// The VLDB does not answer.
-    pub(crate) async fn each_page(&self, each: impl FnMut(Vec<Entry>)) -> Result<()> {
-        self.pages(vl::VldbListByAttributes::default(), each).await
-    }
-
-    async fn pages(
-        &self,
-        attributes: vl::VldbListByAttributes,
-        mut each: impl FnMut(Vec<Entry>),
-    ) -> Result<()> {
-        let mut startindex = 0;
-        for _ in 0..PAGES_MAX {
-            let arguments = vl::ListAttributesN2 {
-                attributes,
-                volumename: vl::VolumeNameArgument::default(),
-                startindex,
-            };
-            let reply = self.vl(&arguments, "unable to list the VLDB").await?;
-            each(reply.blkentries.iter().map(entry_from_wire).collect());
-            // -1 ends the list. An index that does not grow would never end it.
-            if reply.nextindex <= startindex {
-                break;
-            }
-            startindex = reply.nextindex;
+    pub(crate) async fn each_page(&self, mut each: impl FnMut(Vec<Entry>)) -> Result<()> {
+        let mut pages = Pages::of(EntryFilter::default())?;
+        while let Some(page) = pages.next_page(self).await? {
+            each(page.iter().map(entry_from_wire).collect());
         }
         Ok(())
     }

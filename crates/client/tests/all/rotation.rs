@@ -7,8 +7,11 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use cellar_client::cell::KnownCells;
 use cellar_client::mount_point::MountPoint;
+use cellar_client::reach::Reach;
 use cellar_client::{Cell, CellName, Client, Config, Ports, Volume};
 use cellar_rpc::{IncomingCall, LocalBoxFuture, PortConfig, Runtime, Service};
 use cellar_wire::abort::AbortCode;
@@ -271,6 +274,42 @@ async fn a_volume_that_is_not_listed() {
         matches!(error, cellar_client::Error::NoSuchVolume { .. }),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn a_mount_asks_once_about_a_volume_and_once_about_a_missing_one() {
+    let bench = Bench::new(&[FIRST], Files::with(&[]), Files::with(&[]));
+    let cell = CellName::new("test.cell").expect("cell");
+    let look = async |text: &str| {
+        let mount = MountPoint::parse(text.as_bytes()).expect("mount point");
+        bench.client.mounted(None, &cell, &mount).await.is_ok()
+    };
+    let asked = || bench.locations.asked.load(Ordering::Relaxed);
+    assert!(!look("#other.").await && !look("#other.").await);
+    assert_eq!(asked(), 2, "a command asks again");
+    let reach = Arc::new(Reach::default());
+    reach.set_patience(Duration::from_secs(1));
+    let cells = KnownCells::new(vec![bench.client.home().expect("home").clone()]);
+    let config = Config {
+        cells: Vec::new(),
+        administrator: None,
+        security: Default::default(),
+        renewal: None,
+    };
+    let port = bench.runtime.client_port().expect("client port");
+    let client = Client::without_callbacks(port, cells, config, reach);
+    let look = async |text: &str| {
+        let mount = MountPoint::parse(text.as_bytes()).expect("mount point");
+        client.mounted(None, &cell, &mount).await.is_ok()
+    };
+    for _ in 0..10 {
+        assert!(!look("#other.").await);
+        assert!(look("#v.").await);
+    }
+    assert_eq!(asked(), 4);
+    client.locations().forget_all();
+    assert!(!look("#other.").await);
+    assert_eq!(asked(), 5);
 }
 
 #[tokio::test]

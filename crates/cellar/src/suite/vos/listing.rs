@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use cellar_admin::vos::{
-    EntryFilter, Location, NamedLocation, VolumeInfo, VolumeState, entry_flags,
+    EntryFilter, Location, NamedLocation, Order, VolumeInfo, VolumeState, entry_flags,
 };
 use cellar_wire::AbortCode;
 use cellar_wire::ids::PartitionId;
@@ -203,14 +203,23 @@ impl Vos<'_> {
                 .transpose()?,
             locked: self.invocation.has("locked"),
         };
-        let entries = self.volumes.entries(filter).await?;
+        let order = match self.invocation.has("nosort") {
+            true => Order::Database,
+            false => Order::Name,
+        };
+        let mut entries = self.volumes.list_entries(filter, order).await?;
+        let mut total = 0_u64;
         if self.json() {
-            return print_json(&json!({ "total": entries.len(), "entries": entries }));
-        }
-        for entry in &entries {
-            self.hosts
-                .learn(entry.sites.iter().map(|site| site.server))
-                .await;
+            // One entry a line: the whole list need not fit into memory.
+            out!("{{\n  \"entries\": [");
+            while let Some(entry) = entries.next().await? {
+                let text = serde_json::to_string(&entry)
+                    .map_err(|error| Failure::new(format!("cannot print JSON: {error}")))?;
+                out!("{}\n    {text}", if total == 0 { "" } else { "," });
+                total += 1;
+            }
+            outln!("\n  ],\n  \"total\": {total}\n}}");
+            return Ok(());
         }
         let quiet = self.invocation.has("quiet");
         if !quiet {
@@ -223,11 +232,15 @@ impl Vos<'_> {
                 None => outln!("VLDB entries for all servers {part}"),
             }
         }
-        for entry in &entries {
+        while let Some(entry) = entries.next().await? {
+            self.hosts
+                .learn(entry.sites.iter().map(|site| site.server))
+                .await;
             out!("{}", entry.listing(&self.hosts));
+            total += 1;
         }
         if !quiet {
-            outln!("\nTotal entries: {}", entries.len());
+            outln!("\nTotal entries: {total}");
         }
         Ok(())
     }
