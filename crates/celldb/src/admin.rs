@@ -13,6 +13,7 @@ use std::io::{self, BufReader, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use redb::ReadableDatabase;
 
 use crate::backend::{LockedFile, Shared};
@@ -21,7 +22,7 @@ use crate::guard::guarded;
 use crate::revision_file::RevisionFile;
 use crate::text::{self, Row};
 use crate::verify::{self, Summary};
-use crate::{DatabaseId, Embedded, Error, sealed};
+use crate::{DatabaseId, Embedded, Error, Revision, sealed};
 
 /// Faults that are told one by one.
 const FAULTS_MAX: usize = 100;
@@ -221,6 +222,34 @@ impl Embedded {
         })?;
         Ok(())
     }
+}
+
+/// Reads an export or a copy, and shows `each` its rows: table, key, value.
+///
+/// # Errors
+/// [`Error::Missing`], [`Error::Damaged`].
+pub fn read_export(
+    path: &Path,
+    mut each: impl FnMut(&str, Bytes, Bytes),
+) -> Result<Summary, Error> {
+    read(path, |(table, key, value)| each(&table, key, value))
+}
+
+/// Writes rows as an export: table, key, value, in the order of tables and keys. Returns their
+/// number.
+///
+/// # Errors
+/// [`Error::Failed`].
+pub fn export_rows<'a>(
+    to: &Path,
+    id: DatabaseId,
+    revision: Revision,
+    rows: impl IntoIterator<Item = (&'a str, &'a [u8], &'a [u8])>,
+) -> Result<u64, Error> {
+    write(to, id, revision.0, |writer| {
+        let mut rows = rows.into_iter();
+        rows.try_for_each(|(table, key, value)| writer.row(table, key, value))
+    })
 }
 
 /// Writes an export, whole or not at all; answers the number of its rows.

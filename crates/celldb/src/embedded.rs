@@ -37,7 +37,7 @@ use crate::history::{Committed, History};
 use crate::id::DatabaseId;
 use crate::revision_file::RevisionFile;
 use crate::text::Row;
-use crate::transaction::{Layered, Overlay, Transaction};
+use crate::transaction::{Overlay, Transaction, run};
 use crate::verify::{Summary, verify};
 use crate::{CellDb, Error, Revision, Table, Verdict, View, Watch, sealed};
 
@@ -262,17 +262,10 @@ impl Embedded {
     ) -> Result<u64, Error> {
         let base = Durable(self.read()?);
         let layers = [&*state.committing, &state.waiting];
-        let mut transaction = Transaction::new(Layered {
-            base: &base,
-            layers: &layers,
-        });
-        if body(&mut transaction) == Verdict::Cancel {
-            return Ok(state.given);
-        }
-        let changes = transaction.into_changes()?;
-        if changes.is_empty() {
-            return Ok(state.given);
-        }
+        let changes = match run(&base, &layers, body)? {
+            Some(changes) if !changes.is_empty() => changes,
+            _ => return Ok(state.given),
+        };
         state.given += 1;
         let committed = Committed::new(Revision(state.given), &changes);
         state.waiting_transactions.push(Arc::new(committed));
@@ -345,7 +338,7 @@ impl CellDb for Embedded {
     }
 
     fn watch(&self, tables: &[Table], from: Revision) -> Watch {
-        Watch::new(Arc::clone(&self.history), tables, from)
+        self.history.watch(tables, from)
     }
 }
 

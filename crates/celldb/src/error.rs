@@ -12,6 +12,10 @@ pub enum Error {
     /// until it is opened again. Reads go on. A write that got this answer is absent or whole.
     #[error("the cell database takes no more writes: {0}")]
     Failed(Arc<str>),
+    /// The cluster: no write is possible now, and later ones may be. Reads go on. A write that got
+    /// this answer is absent or whole.
+    #[error("the cell database takes no writes now: {0}")]
+    Unavailable(Arc<str>),
     /// The machine: a read failed.
     #[error("the cell database cannot be read: {0}")]
     Read(Arc<str>),

@@ -3,6 +3,9 @@
 //! All watches share one bounded list; a watch is a position in it. A watch that falls behind the
 //! list receives [`Error::Compacted`] and reads its tables again. So a follower that hangs delays
 //! only itself.
+//!
+//! Revisions rise. They are consecutive in a database with one server. An engine over a cluster
+//! shares its numbers with other users of the cluster, and leaves gaps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +39,8 @@ pub struct Committed {
 }
 
 impl Committed {
-    pub(crate) fn new(revision: Revision, changes: &Overlay) -> Self {
+    /// The changes of a transaction at its revision.
+    pub fn new(revision: Revision, changes: &Overlay) -> Self {
         let changes = changes
             .iter()
             .map(|(table, key, value)| Change {
@@ -55,31 +59,28 @@ impl Committed {
 }
 
 struct Recent {
-    /// Transactions with consecutive revisions, the last of which is `newest`.
+    /// Transactions with rising revisions, the last of which is `newest`.
     transactions: VecDeque<Arc<Committed>>,
     bytes: usize,
     newest: Revision,
+    /// Changes after this revision are kept.
+    oldest: Revision,
 }
 
-impl Recent {
-    fn oldest(&self) -> Revision {
-        Revision(self.newest.0 - self.transactions.len() as u64)
-    }
-}
-
-/// The recent transactions of one database.
-pub(crate) struct History {
+/// The recent transactions of one database. Engines publish to it; watches read it.
+pub struct History {
     recent: Mutex<Recent>,
     grown: Condvar,
 }
 
 impl History {
     /// Makes a history without the transactions up to `newest`.
-    pub(crate) fn new(newest: Revision) -> Self {
+    pub fn new(newest: Revision) -> Self {
         let recent = Recent {
             transactions: VecDeque::new(),
             bytes: 0,
             newest,
+            oldest: newest,
         };
         Self {
             recent: Mutex::new(recent),
@@ -87,19 +88,19 @@ impl History {
         }
     }
 
-    pub(crate) fn newest(&self) -> Revision {
+    /// The revision of the last transaction.
+    pub fn newest(&self) -> Revision {
         self.recent.lock().newest
     }
 
     /// Adds transactions, which must follow each other and the newest.
-    pub(crate) fn publish(&self, transactions: impl IntoIterator<Item = Arc<Committed>>) {
+    ///
+    /// # Panics
+    /// When a revision is not above the one before: watches would miss it.
+    pub fn publish(&self, transactions: impl IntoIterator<Item = Arc<Committed>>) {
         let mut recent = self.recent.lock();
         for transaction in transactions {
-            assert_eq!(
-                transaction.revision.0,
-                recent.newest.0 + 1,
-                "revisions are consecutive"
-            );
+            assert!(transaction.revision > recent.newest, "revisions rise");
             recent.newest = transaction.revision;
             recent.bytes += transaction.bytes();
             recent.transactions.push_back(transaction);
@@ -111,8 +112,18 @@ impl History {
                 break;
             };
             recent.bytes -= dropped.bytes();
+            recent.oldest = dropped.revision;
         }
         self.grown.notify_all();
+    }
+
+    /// Follows the changes of `tables` in transactions after `from`.
+    pub fn watch(self: &Arc<Self>, tables: &[Table], from: Revision) -> Watch {
+        Watch {
+            history: Arc::clone(self),
+            tables: tables.into(),
+            seen: from,
+        }
     }
 }
 
@@ -124,14 +135,6 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(history: Arc<History>, tables: &[Table], from: Revision) -> Self {
-        Self {
-            history,
-            tables: tables.into(),
-            seen: from,
-        }
-    }
-
     /// The revision up to which this watch has delivered everything.
     pub fn delivered(&self) -> Revision {
         self.seen
@@ -166,11 +169,17 @@ impl Watch {
                 if self.seen >= recent.newest {
                     return Ok(None);
                 }
-                let oldest = recent.oldest();
+                let oldest = recent.oldest;
                 if self.seen < oldest {
                     return Err(Error::Compacted { oldest });
                 }
-                Arc::clone(&recent.transactions[(self.seen.0 - oldest.0) as usize])
+                let next = recent
+                    .transactions
+                    .partition_point(|transaction| transaction.revision <= self.seen);
+                match recent.transactions.get(next) {
+                    Some(transaction) => Arc::clone(transaction),
+                    None => return Ok(None),
+                }
             };
             self.seen = transaction.revision;
             let ours = |change: &&Change| self.tables.contains(&change.table);

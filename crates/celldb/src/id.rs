@@ -8,7 +8,8 @@ use std::str::FromStr;
 pub struct DatabaseId(u128);
 
 impl DatabaseId {
-    pub(crate) fn random() -> Self {
+    /// A new id.
+    pub fn random() -> Self {
         Self(uuid::Uuid::new_v4().as_u128())
     }
 

@@ -7,7 +7,7 @@
 //!    state and its own writes; either all of its writes take effect or none.
 //! 2. **Acknowledged changes are durable.** When `transact` returns a [`Revision`], the change
 //!    survives power loss (one server) or the loss of a minority (many).
-//! 3. **Changes are numbered and can be followed.** Every committed transaction has the next
+//! 3. **Changes are numbered and can be followed.** Every committed transaction has a higher
 //!    revision. A [`Watch`] delivers the changes of each in order, none before it is durable. This
 //!    is how servers keep typed copies in memory and answer reads without a database.
 //!
@@ -21,7 +21,7 @@
 //! parked thread of the blocking pool per write in flight. In return, the engines, the models above
 //! and their crash tests need no executor. Writers that wait together share one sync.
 //!
-//! [`Embedded`] is the engine for one server.
+//! [`Embedded`] is the engine for one server. The crate `etcd` has the one for several.
 
 mod admin;
 mod backend;
@@ -31,23 +31,23 @@ mod guard;
 mod history;
 mod id;
 mod revision_file;
-mod sealed;
+pub mod sealed;
 mod table;
 mod text;
 mod transaction;
 mod verify;
 
-pub use admin::{Exported, check, check_export, export, import};
+pub use admin::{Exported, check, check_export, export, export_rows, import, read_export};
 pub use embedded::{Embedded, Opening};
 pub use error::Error;
-pub use history::{Change, Committed, Watch};
+pub use history::{Change, Committed, History, Watch};
 pub use id::DatabaseId;
 pub use redb::StorageBackend;
 pub use table::{Table, limits};
-pub use transaction::{Rows, Transaction, View};
+pub use transaction::{Overlay, Rows, Transaction, View, run};
 pub use verify::Summary;
 
-/// The number of a committed transaction: each has the next one. 0 is the empty database.
+/// The number of a committed transaction: each has a higher one. 0 is the empty database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 

@@ -5,10 +5,10 @@
 //! an error of the lookup that met it.
 
 /// Bytes of the checksum: CRC-32C, big-endian.
-pub(crate) const SUM_BYTES: usize = 4;
+pub const SUM_BYTES: usize = 4;
 
 /// A value as it is stored in `table` under `key`.
-pub(crate) fn seal(table: &str, key: &[u8], value: &[u8]) -> Vec<u8> {
+pub fn seal(table: &str, key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut sealed = Vec::with_capacity(value.len() + SUM_BYTES);
     sealed.extend_from_slice(value);
     sealed.extend_from_slice(&sum(table, key, value).to_be_bytes());
@@ -19,11 +19,7 @@ pub(crate) fn seal(table: &str, key: &[u8], value: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 /// The reason why the row is not as it was written.
-pub(crate) fn open<'a>(
-    table: &str,
-    key: &[u8],
-    stored: &'a [u8],
-) -> Result<&'a [u8], &'static str> {
+pub fn open<'a>(table: &str, key: &[u8], stored: &'a [u8]) -> Result<&'a [u8], &'static str> {
     let (value, stored_sum) = stored
         .split_last_chunk::<SUM_BYTES>()
         .ok_or("it is shorter than its checksum")?;

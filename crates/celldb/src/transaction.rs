@@ -10,7 +10,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 
 use crate::table::limits;
-use crate::{Error, Table};
+use crate::{Error, Table, Verdict};
 
 /// Rows in key order.
 pub type Rows = Vec<(Bytes, Bytes)>;
@@ -83,7 +83,7 @@ impl<'v> dyn View + 'v {
 
 /// Changes that lie over a view: a value, or `None` where the row is deleted.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Overlay {
+pub struct Overlay {
     tables: BTreeMap<Table, BTreeMap<Bytes, Option<Bytes>>>,
     changes: usize,
 }
@@ -106,22 +106,24 @@ impl Overlay {
     }
 
     /// Lays `upper` over this one.
-    pub(crate) fn absorb(&mut self, upper: &Self) {
+    pub fn absorb(&mut self, upper: &Self) {
         for (table, key, value) in upper.iter() {
             self.set(table, key.clone(), value.clone());
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there are no changes.
+    pub fn is_empty(&self) -> bool {
         self.changes == 0
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// The number of changed rows.
+    pub fn len(&self) -> usize {
         self.changes
     }
 
     /// All changes, by table and key.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Table, &Bytes, &Option<Bytes>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Table, &Bytes, &Option<Bytes>)> {
         self.tables
             .iter()
             .flat_map(|(table, rows)| rows.iter().map(|(key, value)| (*table, key, value)))
@@ -206,6 +208,24 @@ fn is_empty_range(range: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
             Bound::Included(high) | Bound::Excluded(high),
         ) => low >= high,
         _ => false,
+    }
+}
+
+/// Runs a body over a view with layers of changes over it, the last one on top. Returns its writes,
+/// or `None` if it cancelled. The view sees every read of the body that no layer answers, so an
+/// engine can record them.
+///
+/// # Errors
+/// The first write that was over a limit.
+pub fn run(
+    base: &dyn View,
+    layers: &[&Overlay],
+    body: &mut dyn FnMut(&mut Transaction<'_>) -> Verdict,
+) -> Result<Option<Overlay>, Error> {
+    let mut transaction = Transaction::new(Layered { base, layers });
+    match body(&mut transaction) {
+        Verdict::Cancel => Ok(None),
+        Verdict::Commit => transaction.into_changes().map(Some),
     }
 }
 

@@ -32,6 +32,7 @@ impl Error {
                 match cause {
                     DatabaseError::BadRow { .. } | DatabaseError::Format { .. } => damaged,
                     DatabaseError::TooLarge { .. } => AbortCode::UINTERNAL,
+                    DatabaseError::Unavailable(_) => AbortCode::UNOQUORUM,
                     _ => AbortCode::UIOERROR,
                 }
             }
