@@ -8,7 +8,7 @@ CRATE ?=
 ARGS ?=
 
 .PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
-        test-all-clients test-client test-kerberos test-mixed-cell test-objects test-hsm test-serve bench bench-volumes bench-objects bench-client bench-hsm clean-interop
+        test-all-clients test-client test-kerberos test-mixed-cell test-objects test-hsm test-serve test-etcd bench bench-volumes bench-objects bench-client bench-hsm clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test-objects          object storage: its crates, stock clients over devices that are killed (15 minutes)'
 	@echo 'make test-hsm              archives, jobs, wiped files in all clients; builds a server of S3 once (needs Go)'
 	@echo 'make test-serve            daemons as a site runs them: three machines, restarts, drains, metrics, read by Prometheus'
+	@echo 'make test-etcd              several database servers over etcd: cut connections, killed members'
 	@echo 'make test-mixed-cell       OpenAFS and Cellar file servers in one cell: moves, releases, dumps, stock vos'
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
 	@echo 'make bench-volumes         what releasing, moving, dumping, many volumes cost, beside OpenAFS (the same)'
@@ -76,6 +77,9 @@ test-hsm:
 
 test-serve:
 	@dev/test serve
+
+test-etcd:
+	@dev/test etcd
 
 bench:
 	@bench/side-by-side $(ARGS)

@@ -1,0 +1,221 @@
+//! Keeps the copy in memory up to date by one watch.
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | connecting | the member accepts the watch from the copy's revision + 1 | following |
+//! | connecting | no answer | connecting, at the next member, after a pause |
+//! | following | events | following; the copy and the history have them |
+//! | following | an answer about progress | following; the copy is current |
+//! | following | end of the stream, or silence | connecting |
+//! | following | the revision was compacted | reading |
+//! | reading | all rows are read at one revision | connecting; the history has the difference |
+//!
+//! etcd does not split the events of one revision, because the engine does not ask for that. A
+//! partial transaction is therefore never seen.
+//!
+//! Lock order: the copy, then the history. Notices of new revisions are sent without a lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_celldb::{Committed, History, Revision};
+use parking_lot::RwLock;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout};
+
+use crate::client::{Client, Fault};
+use crate::copy::Copy;
+use crate::keys::Keys;
+use crate::messages::{
+    RangeRequest, WatchAction, WatchCreate, WatchProgress, WatchRequest, WatchResponse,
+};
+use crate::status::Figures;
+
+/// Rows in one answer at most.
+const PAGE: i64 = 1000;
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// A watch without a sign of life is given up.
+const SILENCE: Duration = Duration::from_secs(4);
+const CONNECT: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(200);
+/// The longest time to read one page.
+const PAGE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The copy and those that follow it.
+pub(crate) struct Followed {
+    pub(crate) keys: Keys,
+    pub(crate) client: Arc<Client>,
+    pub(crate) copy: Arc<RwLock<Copy>>,
+    pub(crate) history: Arc<History>,
+    pub(crate) figures: Arc<Figures>,
+    /// Added to etcd's revisions.
+    pub(crate) base: u64,
+    /// The revision of the copy.
+    pub(crate) reached: watch::Sender<i64>,
+}
+
+/// Reads all rows at one revision.
+pub(crate) async fn read_all(client: &Client, keys: &Keys) -> Result<Copy, Fault> {
+    let mut copy = Copy::default();
+    let (mut from, end) = keys.all();
+    loop {
+        let request = RangeRequest {
+            key: from,
+            range_end: end.clone(),
+            limit: PAGE,
+            revision: copy.revision,
+            keys_only: false,
+        };
+        let page = client.range(&request, PAGE_PATIENCE).await?;
+        if copy.revision == 0 {
+            copy.revision = page.header.map_or(0, |header| header.revision);
+        }
+        for row in &page.kvs {
+            copy.load(keys, row);
+        }
+        match page.kvs.last() {
+            Some(row) if page.more => from = Bytes::from([&row.key[..], &[0]].concat()),
+            _ => return Ok(copy),
+        }
+    }
+}
+
+enum End {
+    Compacted,
+    Lost(String),
+}
+
+impl Followed {
+    /// The database's revision of one of etcd.
+    pub(crate) fn revision(&self, of_etcd: i64) -> Revision {
+        Revision(self.base + u64::try_from(of_etcd).unwrap_or_default())
+    }
+
+    /// Runs until it is dropped.
+    pub(crate) async fn run(&self) {
+        loop {
+            let at = self.client.current();
+            match self.follow().await {
+                End::Compacted => {
+                    tracing::warn!("etcd has compacted changes; reading the databases again");
+                    if let Err(fault) = self.reload().await {
+                        tracing::warn!(%fault, "the databases cannot be read again");
+                    }
+                }
+                End::Lost(reason) => {
+                    tracing::debug!(reason, "the watch has ended");
+                    self.client.leave(at);
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn follow(&self) -> End {
+        let (requests, received) = mpsc::channel(4);
+        let (key, range_end) = self.keys.all();
+        let create = WatchCreate {
+            key,
+            range_end,
+            start_revision: self.copy.read().revision + 1,
+        };
+        let action = Some(WatchAction::Create(create));
+        if requests.try_send(WatchRequest { action }).is_err() {
+            return End::Lost("the stream is closed".to_owned());
+        }
+        let mut answers = match self.client.watch(received, CONNECT).await {
+            Ok(answers) => answers,
+            Err(fault) => return End::Lost(fault.to_string()),
+        };
+        let (mut asked, mut heard) = (Instant::now(), Instant::now());
+        loop {
+            if asked.elapsed() >= PROGRESS_EVERY {
+                let action = Some(WatchAction::Progress(WatchProgress {}));
+                let _full = requests.try_send(WatchRequest { action });
+                asked = Instant::now();
+            }
+            let left = PROGRESS_EVERY.saturating_sub(asked.elapsed());
+            match timeout(left, answers.message()).await {
+                Err(_) if heard.elapsed() > SILENCE => {
+                    return End::Lost("the member is silent".to_owned());
+                }
+                Err(_) => {}
+                Ok(Ok(Some(answer))) => {
+                    heard = Instant::now();
+                    if answer.canceled {
+                        return match answer.compact_revision {
+                            0 => End::Lost(answer.cancel_reason),
+                            _ => End::Compacted,
+                        };
+                    }
+                    self.apply(&answer);
+                    if !answer.created {
+                        self.figures.is_current();
+                    }
+                }
+                Ok(Ok(None)) => return End::Lost("the member ended it".to_owned()),
+                Ok(Err(status)) => return End::Lost(status.message().to_owned()),
+            }
+        }
+    }
+
+    /// Applies the events of an answer, revision by revision.
+    fn apply(&self, answer: &WatchResponse) {
+        let revision_of = |at: usize| {
+            let kv = answer.events.get(at).and_then(|event| event.kv.as_ref());
+            kv.map_or(0, |kv| kv.mod_revision)
+        };
+        let mut at = 0;
+        let mut newest = None;
+        let mut copy = self.copy.write();
+        while let Some(rest) = answer.events.get(at..).filter(|rest| !rest.is_empty()) {
+            let revision = revision_of(at);
+            let count = (at..answer.events.len())
+                .take_while(|&other| revision_of(other) == revision)
+                .count();
+            let events = rest.get(..count).unwrap_or_default();
+            at += count;
+            // A new watch may repeat what an older one delivered.
+            if revision <= copy.revision {
+                continue;
+            }
+            if let Some(changes) = copy.apply(&self.keys, revision, events) {
+                let revision = self.revision(revision);
+                self.history
+                    .publish([Arc::new(Committed { revision, changes })]);
+            }
+            newest = Some(revision);
+        }
+        drop(copy);
+        if let Some(newest) = newest {
+            self.reached.send_replace(newest);
+        }
+    }
+
+    /// Reads everything again and publishes the difference.
+    async fn reload(&self) -> Result<(), Fault> {
+        let fresh = read_all(&self.client, &self.keys).await?;
+        let revision = fresh.revision;
+        self.figures
+            .reloads
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        {
+            let mut copy = self.copy.write();
+            if fresh.revision <= copy.revision {
+                return Ok(());
+            }
+            let changes = copy.difference(&fresh);
+            let newest = self.revision(fresh.last);
+            *copy = fresh;
+            if newest > self.history.newest() {
+                let revision = newest;
+                self.history
+                    .publish([Arc::new(Committed { revision, changes })]);
+            }
+        }
+        self.reached.send_replace(revision);
+        self.figures.is_current();
+        Ok(())
+    }
+}
