@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -70,6 +71,8 @@ struct Recent {
 /// The recent transactions of one database. Engines publish to it; watches read it.
 pub struct History {
     recent: Mutex<Recent>,
+    /// The same as in `recent`, for readers that ask often.
+    newest: AtomicU64,
     grown: Condvar,
 }
 
@@ -84,13 +87,14 @@ impl History {
         };
         Self {
             recent: Mutex::new(recent),
+            newest: AtomicU64::new(newest.0),
             grown: Condvar::new(),
         }
     }
 
     /// The revision of the last transaction.
     pub fn newest(&self) -> Revision {
-        self.recent.lock().newest
+        Revision(self.newest.load(Ordering::Acquire))
     }
 
     /// Adds transactions, which must follow each other and the newest.
@@ -105,6 +109,7 @@ impl History {
             recent.bytes += transaction.bytes();
             recent.transactions.push_back(transaction);
         }
+        self.newest.store(recent.newest.0, Ordering::Release);
         while recent.transactions.len() > limits::HISTORY_TRANSACTIONS_MAX
             || recent.bytes > limits::HISTORY_BYTES_MAX
         {

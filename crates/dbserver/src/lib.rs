@@ -29,7 +29,7 @@ pub use osddb::OsdDb;
 pub use pr::{Directory, Pr, Rules as PrRules};
 pub use service::DbService;
 pub use vl::{Rules as VlRules, Vl};
-pub use vote::{Database, DiskService, VoteService};
+pub use vote::{Database, DiskService, SyncSite, VoteService};
 
 /// The service that answers VL calls.
 pub type VlService = DbService<Vl>;

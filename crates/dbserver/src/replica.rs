@@ -7,8 +7,10 @@
 //!    model. It is therefore serialisable even if other servers write. When it is durable, the
 //!    watch is read up to its revision and applied to the model. Only then does the writer get its
 //!    answer. A caller that got the answer therefore sees the change.
-//! 4. Changes by other servers arrive through the same watch. If the watch has lost changes, the
-//!    model is loaded again.
+//! 4. Changes by other servers arrive through the same watch. A read applies them first, if the
+//!    lock is soon free. If the watch has lost changes, the model is loaded again.
+//!
+//! Lock order: the watch, then the model.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -25,6 +27,8 @@ use crate::{Error, row};
 /// The longest time for which a writer waits until its own change arrives through the watch.
 const PATIENCE: Duration = Duration::from_secs(20);
 const STEP: Duration = Duration::from_millis(50);
+/// The longest time for which a read waits to apply changes of other servers.
+const SOON: Duration = Duration::from_millis(2);
 
 /// The copy of some tables in memory, built row by row from an empty state.
 pub(crate) trait Model: Default + Send + Sync + 'static {
@@ -79,6 +83,8 @@ pub(crate) struct Replica<M> {
     watch: Mutex<Watch>,
     /// Revision of the last change to the model.
     changed: AtomicU64,
+    /// Revision up to which the watch has been applied.
+    delivered: AtomicU64,
 }
 
 impl<M: Model> Replica<M> {
@@ -89,12 +95,13 @@ impl<M: Model> Replica<M> {
     ) -> Result<Self, Error> {
         db.write(prepare)?;
         let (model, watch) = Self::load(&*db)?;
-        let changed = AtomicU64::new(watch.delivered().0);
+        let from = watch.delivered().0;
         Ok(Self {
             db,
             model: RwLock::new(model),
             watch: Mutex::new(watch),
-            changed,
+            changed: AtomicU64::new(from),
+            delivered: AtomicU64::new(from),
         })
     }
 
@@ -105,7 +112,45 @@ impl<M: Model> Replica<M> {
     /// Locks the model for reading. The lock must be held only briefly, because writers wait for
     /// it.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, M> {
+        self.follow();
         self.model.read()
+    }
+
+    /// Applies the changes that have arrived. Does not wait for more of them, nor long for a lock:
+    /// the caller may hold the model for another read.
+    fn follow(&self) {
+        if self.db.revision().0 <= self.delivered.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(mut watch) = self.watch.try_lock() else {
+            return;
+        };
+        loop {
+            let Some(mut model) = self.model.try_write_for(SOON) else {
+                return;
+            };
+            let applied = match watch.try_next() {
+                Ok(None) => break,
+                Ok(Some(committed)) => {
+                    let applied = model.apply(&committed);
+                    self.changed.store(committed.revision.0, Ordering::Release);
+                    applied
+                }
+                Err(DatabaseError::Compacted { .. }) => {
+                    Self::load(&*self.db).map(|(loaded, fresh)| {
+                        *model = loaded;
+                        self.changed.store(fresh.delivered().0, Ordering::Release);
+                        *watch = fresh;
+                    })
+                }
+                Err(cause) => Err(cause),
+            };
+            if let Err(cause) = applied {
+                tracing::error!(%cause, "changes of another database server cannot be applied");
+                break;
+            }
+        }
+        self.delivered.store(watch.delivered().0, Ordering::Release);
     }
 
     /// Reads data from the database that the model does not have. Blocks.
@@ -118,6 +163,7 @@ impl<M: Model> Replica<M> {
 
     /// The revision of the last change to these tables that is in the model.
     pub(crate) fn version(&self) -> u64 {
+        self.follow();
         self.changed.load(Ordering::Acquire)
     }
 
@@ -161,6 +207,7 @@ impl<M: Model> Replica<M> {
                 Err(error) => return Err(error),
             }
         }
+        self.delivered.store(watch.delivered().0, Ordering::Release);
         Ok(())
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! OpenAFS's databases elect a sync site and send it their writes; `udebug` and monitoring ask each
 //! server for the state of that. A Cellar database answers as a single site that is always the sync
-//! site. Its state is healthy as long as it answers. Its version has the start of the server as
-//! epoch, and counts changes. It votes for no server, and no server may write by DISK.
+//! site. Several servers over one etcd cluster name the host of the cluster's leader as sync site,
+//! if it is known, and accept writes all the same. The state is healthy as long as the server
+//! answers. Its version has the start of the server as epoch, and counts changes. It votes for no
+//! server, and no server may write by DISK.
 
 use std::sync::Arc;
 
@@ -42,12 +44,16 @@ impl Database for Pr {
     }
 }
 
+/// The address of another machine that `udebug` shall show as sync site, if there is one.
+pub type SyncSite = Arc<dyn Fn() -> Option<u32> + Send + Sync>;
+
 /// The state behind the VOTE service of one database.
 struct Vote {
     database: Arc<dyn Database>,
     clock: Clock,
     started: AfsTime,
     addresses: Vec<u32>,
+    sync_site: SyncSite,
 }
 
 impl Vote {
@@ -60,22 +66,24 @@ impl Vote {
             counter,
         };
         let here = self.addresses.first().copied().unwrap_or_default();
+        let elsewhere = (self.sync_site)().filter(|site| !self.addresses.contains(site));
+        let site = elsewhere.unwrap_or(here);
         UbikDebugOld {
             now,
             last_yes_time: now,
-            last_yes_host: here,
+            last_yes_host: site,
             last_yes_state: 1,
             last_yes_claim: now,
             lowest_host: here,
             lowest_time: now,
-            sync_host: here,
+            sync_host: site,
             sync_time: now,
             sync_version: version,
             sync_tid: UbikTid {
                 epoch: epoch as i32,
                 counter,
             },
-            am_sync_site: 1,
+            am_sync_site: elsewhere.is_none().into(),
             sync_site_until: FOREVER,
             server_count: 1,
             local_version: version,
@@ -150,12 +158,23 @@ impl VoteService {
     /// A service for a database at `addresses` (192.0.2.1 is 0xc0000201). `clock` also gives the
     /// start time of the server.
     pub fn new(database: Arc<dyn Database>, clock: Clock, addresses: Vec<u32>) -> Self {
+        Self::with_sync_site(database, clock, addresses, Arc::new(|| None))
+    }
+
+    /// The same with another machine as sync site, while `sync_site` names one.
+    pub fn with_sync_site(
+        database: Arc<dyn Database>,
+        clock: Clock,
+        addresses: Vec<u32>,
+        sync_site: SyncSite,
+    ) -> Self {
         let started = clock();
         Self(DbService::new(Arc::new(Vote {
             database,
             clock,
             started,
             addresses,
+            sync_site,
         })))
     }
 }
@@ -248,5 +267,22 @@ mod tests {
             .unwrap()
             .state;
         assert_eq!(state.local_version.counter, 4);
+    }
+
+    #[test]
+    fn the_leader_of_a_cluster_is_the_sync_site_and_all_sites_are_healthy() {
+        let database = Arc::new(Counter(AtomicU64::new(3)));
+        let clock: Clock = Arc::new(|| AfsTime(1000));
+        for (leader, is_here) in [(0x0a00_0001, true), (0x0a00_0002, false)] {
+            let service = VoteService::with_sync_site(
+                database.clone(),
+                clock.clone(),
+                vec![0x0a00_0001],
+                Arc::new(move || Some(leader)),
+            );
+            let state = service.0.server.state();
+            assert_eq!((state.sync_host, state.recovery_state), (leader, 0x1f));
+            assert_eq!(state.am_sync_site == 1, is_here);
+        }
     }
 }
