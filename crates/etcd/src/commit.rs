@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | run | it wrote nothing, and there is no open group | done |
 //! | run | it read a row that a group in flight changes | deferred |
-//! | run | the open group is full | waits, runs again |
+//! | run | the open group is full, or a large transaction is being finished | waits, runs again |
 //! | run | otherwise | member of the open group |
 //! | deferred | that group has ended | runs again |
 //! | member | the copy has other rows than its group read | runs again |
@@ -37,6 +37,7 @@ use crate::client::Fault;
 use crate::copy::{Copy, Recorded};
 use crate::follow::Followed;
 use crate::guards::Guards;
+use crate::large;
 use crate::messages::{DeleteRangeRequest, Request, RequestOp};
 use crate::slots::{Attempt, Commit, Slot, put};
 
@@ -126,6 +127,11 @@ impl Committer {
         })
     }
 
+    /// Finishes large transactions. Runs until it is dropped.
+    pub(crate) async fn finish_plans(&self) {
+        large::run(&self.followed, &self.instance).await;
+    }
+
     /// Runs a transaction to its end.
     pub(crate) fn transact(self: &Arc<Self>, body: Body<'_>) -> Result<Revision, Error> {
         let begun = Instant::now();
@@ -197,6 +203,9 @@ impl Committer {
         // A body sees one state: not the changes of a group over a copy with which they conflict.
         if let Some(group) = groups.open.take() {
             self.keep_open(groups, group, &copy);
+        }
+        if copy.has_plan() {
+            return Ok(Step::Full);
         }
         let recorded = Recorded::new(&copy);
         let layers: Vec<&Overlay> = groups.open.iter().map(|group| &group.changes).collect();
@@ -290,17 +299,33 @@ impl Committer {
         let Group {
             number,
             changes,
+            bytes,
             guards,
             members,
             outcome,
             ..
         } = group;
-        let commit = Commit {
-            compare: guards.compares(keys),
-            success: self.operations(&changes),
+        let is_large = changes.len() > GROUP_MAX || bytes > GROUP_BYTES_MAX;
+        let staged = match is_large {
+            true => Some(self.stage(&guards, request, &changes).await),
+            false => None,
         };
-        let size = commit.success.len().max(commit.compare.len());
-        let attempt = slot.commit(client, &keys.last(), &id, commit, ANSWER).await;
+        let compare = guards.compares(keys);
+        let size = changes.len().max(compare.len());
+        let success = match &staged {
+            None => Ok(self.operations(&changes)),
+            Some(Ok(Some(plan))) => Ok(large::operations(keys, plan)),
+            // Another large transaction is first.
+            Some(Ok(None)) => Err(Attempt::Conflict(0)),
+            Some(Err(fault)) => Err(Attempt::Failed(fault.clone())),
+        };
+        let attempt = match success {
+            Ok(success) => {
+                let commit = Commit { compare, success };
+                slot.commit(client, &keys.last(), &id, commit, ANSWER).await
+            }
+            Err(attempt) => attempt,
+        };
         let mut slot = Some(slot);
         let end = match attempt {
             Attempt::Committed(revision) => {
@@ -328,7 +353,7 @@ impl Committer {
                 Outcome::Again
             }
             Attempt::Failed(Fault::TooLarge(_)) => Outcome::Failed(Error::TooLarge {
-                what: "a transaction in etcd (--max-txn-ops, --max-request-bytes)",
+                what: "a request to etcd (--max-txn-ops, --max-request-bytes)",
                 size,
                 limit: GROUP_MAX,
             }),
@@ -354,6 +379,22 @@ impl Committer {
         let _first = outcome.set(end);
         drop(groups);
         self.progress.notify_all();
+    }
+
+    /// Stages the changes of a large transaction. Returns the id of its plan; `None` if there is a
+    /// newer plan than its members know.
+    async fn stage(
+        &self,
+        guards: &Guards,
+        request: u64,
+        changes: &Overlay,
+    ) -> Result<Option<String>, Fault> {
+        if !guards.is_of_plan(&self.followed.copy.read()) {
+            return Ok(None);
+        }
+        let id = format!("{}-{request}", self.instance);
+        large::stage(&self.followed.client, &self.followed.keys, &id, changes).await?;
+        Ok(Some(id))
     }
 
     /// Waits until the copy has a revision of etcd. Returns whether it has.

@@ -9,6 +9,7 @@ use cellar_celldb::{Change, Error, Overlay, Table, View, sealed};
 use parking_lot::Mutex;
 
 use crate::keys::{Key, Keys};
+use crate::large;
 use crate::messages::{EVENT_DELETE, Event, KeyValue};
 
 /// Tables of one process at most. A name is a few bytes that are never freed.
@@ -46,6 +47,14 @@ struct Rows {
     deleted: i64,
 }
 
+/// The large transaction that is not finished.
+#[derive(Clone, Debug, Default)]
+struct Plan {
+    revision: i64,
+    id: Option<String>,
+    changes: Vec<Change>,
+}
+
 /// All tables at one revision of etcd.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Copy {
@@ -54,6 +63,9 @@ pub(crate) struct Copy {
     pub(crate) revision: i64,
     /// The revision of the last transaction of the database.
     pub(crate) last: i64,
+    plan: Plan,
+    /// Parts of large transactions.
+    staged: BTreeMap<Bytes, Bytes>,
 }
 
 impl Copy {
@@ -93,8 +105,78 @@ impl Copy {
                 self.last = kv.mod_revision;
                 None
             }
+            Some(Key::Plan) => {
+                self.plan = Plan {
+                    revision: kv.mod_revision,
+                    id: std::str::from_utf8(&kv.value)
+                        .ok()
+                        .filter(|id| !id.is_empty())
+                        .map(str::to_owned),
+                    changes: Vec::new(),
+                };
+                None
+            }
+            Some(Key::Staged) if is_delete => {
+                self.staged.remove(&kv.key);
+                None
+            }
+            Some(Key::Staged) => {
+                let part = Bytes::copy_from_slice(&kv.value);
+                self.staged.insert(Bytes::copy_from_slice(&kv.key), part);
+                None
+            }
             Some(Key::Meta | Key::Writer) | None => None,
         }
+    }
+
+    /// Applies the staged changes of a plan that has come into force.
+    fn enter_plan(&mut self, keys: &Keys) {
+        let Some(id) = self.plan.id.clone() else {
+            return;
+        };
+        let (first, end) = keys.staged_of(&id);
+        let mut changes = Vec::new();
+        for (key, part) in self.staged.range(first..end) {
+            match large::decode(key, part) {
+                Some(part) => changes.extend(part),
+                None => tracing::error!(id, "a part of a large transaction in etcd is damaged"),
+            }
+        }
+        for change in &changes {
+            let rows = &mut self.tables.entry(change.table).or_default().rows;
+            match &change.value {
+                Some(value) => {
+                    let row = Row {
+                        value: Ok(value.clone()),
+                        stored: value.len(),
+                        revision: self.plan.revision,
+                    };
+                    rows.insert(change.key.clone(), row);
+                }
+                None => drop(rows.remove(&change.key)),
+            }
+        }
+        self.plan.changes = changes;
+    }
+
+    /// Ends the reading of all rows.
+    pub(crate) fn end_load(&mut self, keys: &Keys) {
+        self.enter_plan(keys);
+    }
+
+    /// The revision of the plan.
+    pub(crate) fn plan_revision(&self) -> i64 {
+        self.plan.revision
+    }
+
+    pub(crate) fn has_plan(&self) -> bool {
+        self.plan.id.is_some()
+    }
+
+    /// The plan in force: its revision, id and changes.
+    pub(crate) fn plan_in_force(&self) -> Option<(i64, String, Vec<Change>)> {
+        let id = self.plan.id.clone()?;
+        Some((self.plan.revision, id, self.plan.changes.clone()))
     }
 
     /// Puts a row that was read into the copy.
@@ -117,6 +199,10 @@ impl Copy {
             }
         }
         self.revision = revision;
+        if self.plan.revision == revision {
+            self.enter_plan(keys);
+            changes.extend(self.plan.changes.iter().cloned());
+        }
         (self.last == revision || !changes.is_empty()).then_some(changes)
     }
 

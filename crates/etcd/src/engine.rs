@@ -208,6 +208,8 @@ impl Etcd {
         });
         let free = slots(&followed.keys, &settings.writer);
         let committer = Committer::new(followed.clone(), runtime.handle().clone(), free);
+        let finisher = committer.clone();
+        runtime.spawn(async move { finisher.finish_plans().await });
         let follower = followed.clone();
         runtime.spawn(async move { follower.run().await });
         let watched = followed.clone();

@@ -76,7 +76,10 @@ pub(crate) async fn read_all(client: &Client, keys: &Keys) -> Result<Copy, Fault
         }
         match page.kvs.last() {
             Some(row) if page.more => from = Bytes::from([&row.key[..], &[0]].concat()),
-            _ => return Ok(copy),
+            _ => {
+                copy.end_load(keys);
+                return Ok(copy);
+            }
         }
     }
 }

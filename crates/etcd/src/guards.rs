@@ -30,12 +30,15 @@ pub(crate) struct Guards {
     deleted: BTreeMap<Table, i64>,
     /// The revision of the copy.
     revision: i64,
+    /// The revision of the plan of large transactions.
+    plan: i64,
 }
 
 impl Guards {
     /// Adds what a body read from a copy.
     pub(crate) fn add(&mut self, reads: Reads, copy: &Copy) {
         self.revision = copy.revision;
+        self.plan = copy.plan_revision();
         let tables = reads.keys.keys().map(|(table, _)| *table);
         for table in tables.chain(reads.spans.iter().map(|span| span.table)) {
             self.deleted.insert(table, copy.deleted(table));
@@ -44,16 +47,22 @@ impl Guards {
         self.spans.extend(reads.spans);
     }
 
+    /// Whether the plan is the one of the copy at which the members ran.
+    pub(crate) fn is_of_plan(&self, copy: &Copy) -> bool {
+        self.plan == copy.plan_revision()
+    }
+
     /// Whether everything that was read is the same in a newer copy, which then takes the place of
     /// the older one.
     pub(crate) fn hold(&mut self, copy: &Copy) -> bool {
         if self.revision == copy.revision {
             return true;
         }
-        let is_same = self
-            .keys
-            .iter()
-            .all(|((table, key), seen)| copy.revision_of(*table, key) == *seen)
+        let is_same = self.plan == copy.plan_revision()
+            && self
+                .keys
+                .iter()
+                .all(|((table, key), seen)| copy.revision_of(*table, key) == *seen)
             && self
                 .spans
                 .iter()
@@ -77,7 +86,8 @@ impl Guards {
         if self.keys.len() > KEYS_MAX {
             self.join_keys();
         }
-        let mut compares = Vec::with_capacity(self.keys.len() + 2 * self.spans.len());
+        let mut compares = Vec::with_capacity(self.keys.len() + 2 * self.spans.len() + 2);
+        compares.push(is_at(keys.plan(), self.plan));
         for ((table, key), seen) in self.keys {
             compares.push(is_at(keys.row(table, &key), seen));
         }

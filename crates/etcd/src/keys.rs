@@ -6,6 +6,8 @@
 //! PREFIX/t/TABLE/KEY     a row: the value and its checksum
 //! PREFIX/d/TABLE         written by each transaction that deletes rows of the table
 //! PREFIX/w/WRITER/N      the id of the last request of a writer on its slot N
+//! PREFIX/plan            the id of a large transaction that is not finished; else empty
+//! PREFIX/s/ID/N          part N of the changes of a large transaction
 //! ```
 //!
 //! A comparison over a range of rows does not see that a row is gone. So a transaction that read a
@@ -31,6 +33,8 @@ pub(crate) enum Key<'a> {
     Row { table: &'a str, key: &'a [u8] },
     Deleted { table: &'a str },
     Writer,
+    Plan,
+    Staged,
 }
 
 impl Keys {
@@ -71,6 +75,25 @@ impl Keys {
         self.of(&format!("w/{writer}/{slot}"))
     }
 
+    pub(crate) fn plan(&self) -> Bytes {
+        self.of("plan")
+    }
+
+    /// A part of a large transaction. Keys are in the order of the parts.
+    pub(crate) fn staged(&self, id: &str, part: u32) -> Bytes {
+        self.of(&format!("s/{id}/{part:08}"))
+    }
+
+    /// All parts of one large transaction, as first key and end.
+    pub(crate) fn staged_of(&self, id: &str) -> (Bytes, Bytes) {
+        (self.of(&format!("s/{id}/")), self.of(&format!("s/{id}0")))
+    }
+
+    /// All parts of large transactions, as first key and end.
+    pub(crate) fn all_staged(&self) -> (Bytes, Bytes) {
+        (self.of("s/"), self.of("s0"))
+    }
+
     /// All keys of the database, as first key and end.
     pub(crate) fn all(&self) -> (Bytes, Bytes) {
         // '0' follows '/'.
@@ -103,6 +126,12 @@ impl Keys {
         }
         if rest == b"last" {
             return Some(Key::Last);
+        }
+        if rest == b"plan" {
+            return Some(Key::Plan);
+        }
+        if rest.starts_with(b"s/") {
+            return Some(Key::Staged);
         }
         if rest.starts_with(b"w/") {
             return Some(Key::Writer);
@@ -187,6 +216,14 @@ mod tests {
         assert_eq!(keys.parse(&keys.meta()), Some(Key::Meta));
         assert_eq!(keys.parse(&keys.last()), Some(Key::Last));
         assert_eq!(keys.parse(&keys.slot("a", 1)), Some(Key::Writer));
+        assert_eq!(keys.parse(&keys.plan()), Some(Key::Plan));
+        let staged = keys.staged("id", 7);
+        assert_eq!(keys.parse(&staged), Some(Key::Staged));
+        let ends = [keys.staged_of("id"), keys.all_staged(), keys.all()];
+        assert!(
+            ends.iter()
+                .all(|(first, end)| *first <= staged && staged < *end)
+        );
         let deleted = Key::Deleted { table: "vl.entry" };
         assert_eq!(keys.parse(&keys.deleted(table)), Some(deleted));
         for strange in [

@@ -12,7 +12,9 @@
 //!    happened; the proof that it has not also prevents it.
 //! 5. A commit is answered when the server's own copy has it. Revisions are those of etcd, plus a
 //!    constant of the database. So all servers give a transaction the same number.
-//! 6. Without a majority of the cluster, writes fail at once with
+//! 6. A transaction that is too large for one request is staged, and committed by one request that
+//!    names it.
+//! 7. Without a majority of the cluster, writes fail at once with
 //!    [`Unavailable`](cellar_celldb::Error::Unavailable), and reads go on from the copy.
 //!
 //! The client is tonic with the few messages that the engine needs (decision 0031).
@@ -31,6 +33,7 @@ mod fill;
 mod follow;
 mod guards;
 mod keys;
+mod large;
 mod messages;
 mod monitor;
 mod slots;

@@ -1,5 +1,6 @@
 //! Several engines over one cluster.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -206,54 +207,152 @@ fn independent_writers_share_commits() {
     assert!(status.groups < 1280, "some shared a commit");
 }
 
+/// Writes a number of rows of a table with the same value.
+fn fill_rows(db: &dyn CellDb, rows: u32, value: u64) -> Result<Revision, Error> {
+    let written = db.write(|transaction| {
+        for row in 0..rows {
+            let value = [&value.to_be_bytes()[..], &[0; 20]].concat();
+            transaction.put(OTHER, row.to_be_bytes().to_vec(), value);
+        }
+        let count = number(transaction, b"large") + 1;
+        transaction.put(TABLE, &b"large"[..], count.to_be_bytes().to_vec());
+        Ok::<_, Error>(())
+    });
+    written.map(|((), revision)| revision)
+}
+
+/// The values of all rows, which are all the same.
+fn values(view: &dyn View) -> BTreeSet<Vec<u8>> {
+    let mut values = BTreeSet::new();
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    view.visit(OTHER, all, &mut |_, value| {
+        values.insert(value.to_vec());
+        true
+    })
+    .unwrap();
+    values
+}
+
+/// More changes than a request of etcd takes: all servers see all of them at one revision.
 #[test]
-fn large_transactions_are_refused_with_a_sentence() {
+fn large_transactions_are_whole_at_all_servers() {
+    const ROWS: u32 = 3000;
+    const EACH: u64 = 6;
+    let Some(cluster) = Cluster::start(1) else {
+        return;
+    };
+    let (one, two) = (cluster.open("one"), cluster.open("two"));
+    let mut watch = two.watch(&[OTHER], two.revision());
+    let revision = fill_rows(&one, ROWS, 0).unwrap();
+    let seen = watch.wait(Duration::from_secs(5)).unwrap().unwrap();
+    assert_eq!(
+        (seen.revision, seen.changes.len()),
+        (revision, ROWS as usize)
+    );
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = [&one, &two]
+            .into_iter()
+            .enumerate()
+            .map(|(server, db)| {
+                scope.spawn(move || {
+                    for turn in 0..EACH {
+                        fill_rows(db, ROWS, 100 * server as u64 + turn + 1).unwrap();
+                        put(db, &format!("{server}/{turn}"), b"small").unwrap();
+                    }
+                })
+            })
+            .collect();
+        for db in [&one, &two] {
+            let done = &done;
+            scope.spawn(move || {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let (view, _) = db.snapshot().unwrap();
+                    assert_eq!(values(&*view).len(), 1, "a part of a transaction is seen");
+                    drop(view);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    // A server that begins now, and may meet the last plan.
+    let three = cluster.open("three");
+    for db in [&one, &two, &three] {
+        cellar_until::until_blocking("the copies agree", || {
+            let (view, _) = db.snapshot().unwrap();
+            number(&*view, b"large") == 2 * EACH + 1
+        });
+        let (view, _) = db.snapshot().unwrap();
+        assert_eq!(values(&*view).len(), 1);
+        assert_eq!(
+            view.scan_prefix(OTHER, b"", usize::MAX).unwrap().len(),
+            ROWS as usize
+        );
+    }
+    // Deleting all rows is as large.
+    let db: &dyn CellDb = &three;
+    db.write(|transaction| {
+        let rows = transaction.view().scan_prefix(OTHER, b"", usize::MAX)?;
+        for (key, _) in rows {
+            transaction.delete(OTHER, key);
+        }
+        Ok::<_, Error>(())
+    })
+    .unwrap();
+    put(&one, "after", b"1").unwrap();
+    let fresh = cluster.open("fresh");
+    let (view, _) = fresh.snapshot().unwrap();
+    assert!(values(&*view).is_empty());
+}
+
+/// A server dies as soon as its large transaction is acknowledged; another one finishes it.
+#[test]
+fn a_large_transaction_of_a_dead_server_is_finished() {
+    const ROWS: u32 = 20_000;
+    let Some(cluster) = Cluster::start(1) else {
+        return;
+    };
+    let two = cluster.open("two");
+    for turn in 1..4 {
+        let one = cluster.open("one");
+        fill_rows(&one, ROWS, turn).unwrap();
+        drop(one);
+        let begun = Instant::now();
+        put(&two, "small", b"1").unwrap();
+        println!("finished within {:?}", begun.elapsed());
+        let three = cluster.open("three");
+        for db in [&two, &three] {
+            let (view, _) = db.snapshot().unwrap();
+            let expected = [&turn.to_be_bytes()[..], &[0; 20]].concat();
+            assert_eq!(values(&*view), [expected].into());
+            assert_eq!(
+                view.scan_prefix(OTHER, b"", usize::MAX).unwrap().len(),
+                ROWS as usize
+            );
+        }
+    }
+}
+
+#[test]
+fn many_rows_that_are_read_are_compared_as_one_range() {
     let Some(cluster) = Cluster::start(1) else {
         return;
     };
     let db = cluster.open("one");
-    let write = |rows: u32| {
-        let db: &dyn CellDb = &db;
-        db.write(|transaction| {
-            for row in 0..rows {
-                transaction.put(TABLE, row.to_be_bytes().to_vec(), &b"v"[..]);
-            }
-            Ok::<_, Error>(())
-        })
-    };
-    write(120).unwrap();
-    let refused = write(1000).unwrap_err();
-    assert!(matches!(refused, Error::TooLarge { .. }), "{refused}");
-    put(&db, "after", b"1").unwrap();
-    // Many rows that are read are compared as one range.
+    fill_rows(&db, 120, 1).unwrap();
     let total = (&db as &dyn CellDb).write(|transaction| {
         let mut found = 0;
         for row in 0..120_u32 {
-            found += usize::from(transaction.get(TABLE, &row.to_be_bytes())?.is_some());
+            found += usize::from(transaction.get(OTHER, &row.to_be_bytes())?.is_some());
         }
         transaction.put(TABLE, &b"found"[..], found.to_be_bytes().to_vec());
         Ok::<_, Error>(found)
     });
     assert_eq!(total.unwrap().0, 120);
-}
-
-#[test]
-fn larger_transactions_are_taken_if_etcd_is_configured_for_them() {
-    let Some(cluster) = Cluster::start_with(
-        1,
-        &["--max-txn-ops", "70000", "--max-request-bytes", "33554432"],
-    ) else {
-        return;
-    };
-    let db = cluster.open("one");
-    let written = (&db as &dyn CellDb).write(|transaction| {
-        for row in 0..15_000_u32 {
-            transaction.put(TABLE, row.to_be_bytes().to_vec(), &b"value of a row"[..]);
-        }
-        Ok::<_, Error>(())
-    });
-    written.unwrap();
-    assert_eq!(db.tables(), [(TABLE, 15_000)]);
 }
 
 #[test]
