@@ -23,7 +23,7 @@ help:
 	@echo 'make test-objects          object storage: its crates, stock clients over devices that are killed (15 minutes)'
 	@echo 'make test-hsm              archives, jobs, wiped files in all clients; builds a server of S3 once (needs Go)'
 	@echo 'make test-serve            daemons as a site runs them: three machines, restarts, drains, metrics, read by Prometheus'
-	@echo 'make test-etcd              several database servers over etcd: cut connections, killed members'
+	@echo 'make test-etcd              several database servers over etcd: cut connections, killed members, stock clients'
 	@echo 'make test-mixed-cell       OpenAFS and Cellar file servers in one cell: moves, releases, dumps, stock vos'
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
 	@echo 'make bench-volumes         what releasing, moving, dumping, many volumes cost, beside OpenAFS (the same)'

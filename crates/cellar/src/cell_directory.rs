@@ -5,7 +5,7 @@
 //! DIR/last-start.toml  options for later starts
 //! DIR/lock             held (flock) by the running server
 //! DIR/admin.sock       the local administrator's socket, while the server runs
-//! DIR/db/              the cell databases, if they are here
+//! DIR/db/              the cell databases, or their place in etcd, if they are here
 //! DIR/vicepa/ ...      partitions
 //! DIR/callbacks        promises and locks, kept over a clean restart
 //! DIR/server-etc/      KeyFileExt, UserList, krb.conf: keys, superusers; only the owner may read
@@ -153,6 +153,11 @@ impl CellDirectory {
 
     pub(crate) fn database_file(&self) -> PathBuf {
         self.databases().join("cell.redb")
+    }
+
+    /// The place of the databases, if an etcd cluster has them.
+    pub(crate) fn etcd_file(&self) -> PathBuf {
+        self.databases().join("etcd.json")
     }
 
     /// The last undamaged copy of the databases.

@@ -1,22 +1,31 @@
-//! `cellar db`: checks, exports and imports the databases of a stopped cell.
+//! `cellar db`: checks, exports and imports the databases of a stopped cell, and moves them between
+//! a file and etcd.
 
+mod state;
+mod switch;
+
+use std::ops::Bound;
 use std::path::PathBuf;
 
-use cellar_celldb::{Error, Summary, check, check_export, export, import};
+use cellar_celldb::{CellDb as _, Error, Summary, check, check_export, export, import};
 use serde_json::json;
 
 use crate::cell_directory::CellDirectory;
 use crate::default_directory;
 use crate::failure::{Failure, Outcome};
 use crate::suite::print_json;
+use crate::up::engine::EtcdPlace;
 use crate::up::lock;
+use switch::Target;
 
-/// Check, export or import the databases of a stopped cell.
+/// Check, export, import or move the databases of a stopped cell; show where they are.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   cellar db check --dir /srv/cell
   cellar db export /root/users-and-volumes --dir /srv/cell
-  cellar db import /srv/cell/db/cell.copy --dir /srv/cell     (after a start that refused damaged databases)")]
+  cellar db import /srv/cell/db/cell.copy --dir /srv/cell     (after a start that refused damaged databases)
+  cellar db status --json                                     (the cluster under several database servers)
+  cellar db switch etcd --etcd http://192.0.2.1:2379          (copy the databases to a cluster)")]
 pub(crate) struct Options {
     #[command(subcommand)]
     what: DbCommand,
@@ -30,11 +39,13 @@ pub(crate) struct Options {
 
 #[derive(Debug, clap::Subcommand)]
 enum DbCommand {
-    /// Check every page and row of the databases, and of the copy beside them.
+    /// Check every page and row of the databases, and of the copy beside them. Of databases in
+    /// etcd: every row.
     ///
     /// Example: cellar db check --dir /srv/cell
     Check,
     /// Write the databases to a text file. Of damaged databases, the readable rows are written.
+    /// The server of databases in etcd may run.
     ///
     /// Example: cellar db export /root/users-and-volumes --dir /srv/cell
     Export {
@@ -48,6 +59,18 @@ enum DbCommand {
         /// The export or copy to read.
         file: PathBuf,
     },
+    /// Show where the databases are. For etcd: the cluster's members, leader and alarms, and the
+    /// last transaction. The server may run. Exit status 1: the cluster needs attention.
+    ///
+    /// Example: cellar db status --json
+    Status,
+    /// Copy the databases of a stopped server to an etcd cluster, or from there to its file.
+    ///
+    /// Example: cellar db switch etcd --etcd http://192.0.2.1:2379 --dir /srv/cell
+    Switch {
+        #[command(subcommand)]
+        target: Target,
+    },
 }
 
 pub(crate) fn run(options: &Options) -> Outcome {
@@ -58,10 +81,32 @@ pub(crate) fn run(options: &Options) -> Outcome {
             directory.path().display()
         )));
     }
+    if let DbCommand::Status = options.what {
+        return state::run(&directory, options.json);
+    }
+    let place = EtcdPlace::load(&directory)?;
+    if let (DbCommand::Export { file }, Some(place)) = (&options.what, &place) {
+        let db = place.open().map_err(|cause| failure(&cause))?;
+        let rows = db.export(file).map_err(|cause| failure(&cause))?;
+        if options.json {
+            return print_json(&json!({ "rows": rows, "faults": [] }));
+        }
+        println!("{rows} rows written to {}", file.display());
+        return Ok(());
+    }
     let _lock = lock::take(&directory.lock_file())?;
     let path = directory.database_file();
     match &options.what {
-        DbCommand::Check => check_both(&directory, options.json),
+        DbCommand::Status => Ok(()),
+        DbCommand::Switch { target } => switch::run(&directory, target, options.json),
+        DbCommand::Import { .. } if place.is_some() => Err(Failure::new(
+            "the databases are in etcd: 'cellar db switch file' brings them back to the file; import there, and \
+             'cellar db switch etcd' copies them to an empty place in etcd",
+        )),
+        DbCommand::Check => match &place {
+            Some(place) => check_etcd(place, options.json),
+            None => check_both(&directory, options.json),
+        },
         DbCommand::Export { file } => {
             let exported = export(&path, file).map_err(|cause| failure(&cause))?;
             let rows = exported.rows;
@@ -93,6 +138,32 @@ pub(crate) fn run(options: &Options) -> Outcome {
             Ok(())
         }
     }
+}
+
+/// Reads all rows in etcd. Opening them does so; the export meets damaged ones.
+fn check_etcd(place: &EtcdPlace, as_json: bool) -> Outcome {
+    let db = place.open().map_err(|cause| failure(&cause))?;
+    let (view, _) = db.snapshot().map_err(|cause| failure(&cause))?;
+    let tables = db.tables();
+    for (table, _) in &tables {
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let visited = view.visit(*table, all, &mut |_, _| true);
+        visited.map_err(|cause| failure(&cause))?;
+    }
+    let tables = tables.into_iter();
+    let summary = Summary {
+        format: 1,
+        revision: db.revision().0,
+        id: Some(db.id()),
+        tables: tables
+            .map(|(table, rows)| (table.name().to_owned(), rows as u64))
+            .collect(),
+    };
+    if as_json {
+        return print_json(&json!({ "databases": shown(&summary) }));
+    }
+    println!("etcd:{}: {}", place.prefix, sentence(&summary));
+    Ok(())
 }
 
 fn check_both(directory: &CellDirectory, as_json: bool) -> Outcome {

@@ -235,6 +235,7 @@ pub(crate) fn serve(mut options: Options) -> Outcome {
         .map_err(|cause| Failure::of_port(&cause, socket))?;
     server.start(&runtime, &port);
     let parts = Parts {
+        etcd: None,
         fileserver: None,
         partitions: Vec::new(),
         probes: None,

@@ -110,6 +110,7 @@ pub(crate) fn roles_of_key(key: &str) -> &'static [Role] {
         "transaction-idle" | "repair-after" | "repair-rate" | "collect-every" | "collect-grace"
         | "archive-every" | "archive-rate" | "archive-keep" | "verify-every" | "verify-rate"
         | "recall-limit" | "location" | "owner" => &[Fileserver],
+        "etcd" | "etcd-ca" | "etcd-certificate" | "etcd-key" => &[Databases],
         "id" | "archive" | "osd-port" | "osds" | "retention" => &[Osds],
         "durability" | "scrub-every" | "scrub-rate" => &[Fileserver, Osds],
         _ => &[Databases, Fileserver, Osds],

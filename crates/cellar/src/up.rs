@@ -22,6 +22,7 @@ mod copies;
 pub(crate) mod damaged;
 mod databases;
 mod decide;
+pub(crate) mod engine;
 mod family;
 mod file_figures;
 pub(crate) mod join;
@@ -150,6 +151,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = crate::quantities::seconds_within(1..=86_400))]
     transaction_idle: u64,
     #[command(flatten)]
+    etcd: engine::EtcdOptions,
+    #[command(flatten)]
     damaged: damaged::Damaged,
     #[command(flatten)]
     new: pieces::New,
@@ -261,11 +264,11 @@ pub(crate) fn run(mut options: Options) -> Outcome {
         identity.complete = pieces::take_over(&directory, &options.new)?;
     }
     let is_new = !identity.complete;
+    let etc = directory.server_etc();
+    if let Some(from) = options.join.as_deref().filter(|_| is_new) {
+        join::copy(from, &etc)?;
+    }
     if identity.part == Part::Fileserver {
-        let etc = directory.server_etc();
-        if let Some(from) = options.join.as_deref().filter(|_| is_new) {
-            join::copy(from, &etc)?;
-        }
         // The databases may have moved to other servers.
         identity.cell = join::cell_of(&etc, identity.cell.ports)?;
     }

@@ -3,12 +3,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use cellar_celldb::{DatabaseId, Embedded, Error as DatabaseError};
+use cellar_celldb::{DatabaseId, Error as DatabaseError};
 use cellar_client::Cell;
 use cellar_dbserver::{
     Answer, Clock, Database, DiskService, Identity as Caller, OsdDb, OsdDbService, Pr, PrService,
-    Vl, VlService, VoteService,
+    SyncSite, Vl, VlService, VoteService,
 };
+use cellar_etcd::Etcd;
 use cellar_fileserver::{FileServer, Locations, Protection};
 use cellar_rpc::{Runtime, Service};
 use cellar_wire::ids::AfsTime;
@@ -18,6 +19,7 @@ use cellar_wire::{AbortCode, vl};
 
 use super::bootstrap;
 use super::copies::Copies;
+use super::engine::{self, Engine, EtcdOptions};
 use super::osds::OsdTable;
 use super::pieces::{self, New};
 use super::protection::{OwnLocations, OwnProtection};
@@ -42,9 +44,10 @@ impl Databases {
         trust: &Trust,
         runtime: &Runtime,
         new: &New,
+        etcd: &EtcdOptions,
     ) -> Outcome<Self> {
         match identity.part.has_databases() {
-            true => OwnDatabases::open(directory, identity, trust, new).map(Self::Here),
+            true => OwnDatabases::open(directory, identity, trust, new, etcd).map(Self::Here),
             false => {
                 let cell: &Cell = &identity.cell;
                 let etc = directory.server_etc();
@@ -58,6 +61,14 @@ impl Databases {
     pub(super) fn id(&self) -> Option<DatabaseId> {
         match self {
             Self::Here(own) => Some(own.id),
+            Self::RemoteDatabases(_) => None,
+        }
+    }
+
+    /// The engine over etcd, if the databases in this process are there.
+    pub(super) fn etcd(&self) -> Option<Arc<Etcd>> {
+        match self {
+            Self::Here(own) => own.engine.etcd().cloned(),
             Self::RemoteDatabases(_) => None,
         }
     }
@@ -148,7 +159,9 @@ impl OsdTable for Databases {
 /// The databases in this process.
 pub(super) struct OwnDatabases {
     id: DatabaseId,
-    _copies: Copies,
+    engine: Engine,
+    /// The copy of a file. etcd has copies of its own.
+    _copies: Option<Copies>,
     vl: Arc<Vl>,
     pr: Arc<Pr>,
     osddb: Arc<OsdDb>,
@@ -171,33 +184,36 @@ impl OwnDatabases {
         identity: &Identity,
         trust: &Trust,
         new: &New,
+        etcd: &EtcdOptions,
     ) -> Outcome<Self> {
         let databases = directory.databases();
         let at = |cause: &dyn std::fmt::Display| {
             Failure::new(format!("{}: {cause}", databases.display()))
         };
         cellar_private::directory(&databases).map_err(|cause| at(&cause))?;
-        let file = directory.database_file();
-        let opened = Embedded::open_as(&file, pieces::opening(identity, new));
-        let db = opened.map_err(|cause| match cause {
+        let opened = Engine::open(directory, identity, etcd, pieces::opening(identity, new))?;
+        let engine = opened.map_err(|cause| match cause {
             DatabaseError::Missing(_) => at(&format!(
                 "{cause}, but the cell has been used: restore it from a copy. 'cellar up --new-database' makes empty \
                  databases, without the users, groups and locations of volumes of the old ones"
             )),
             cause => crate::db::failure(&cause),
         })?;
-        pieces::check_database(identity, new, db.id()).map_err(|cause| at(&cause))?;
-        let id = db.id();
-        let db = Arc::new(db);
-        let copied = db.clone();
+        let id = engine.id();
+        pieces::check_database(identity, new, id).map_err(|cause| at(&cause))?;
+        let db = engine.db();
         let vl = Vl::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
         let osddb = OsdDb::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
         let pr = Pr::open(db, clock(), identity.cell.name.as_str()).map_err(|cause| at(&cause))?;
         let pr = pr.with_realms(trust.authority.clone());
-        let copies = Copies::start(copied, directory.database_copy());
+        let copies = match &engine {
+            Engine::File(db) => Some(Copies::start(db.clone(), directory.database_copy())),
+            Engine::Etcd(_) => None,
+        };
         Ok(Self {
             id,
-            _copies: copies.map_err(|cause| at(&cause))?,
+            _copies: copies.transpose().map_err(|cause| at(&cause))?,
+            engine,
             vl: Arc::new(vl),
             pr: Arc::new(pr),
             osddb: Arc::new(osddb),
@@ -209,7 +225,17 @@ impl OwnDatabases {
         let Trust { authority, audit } = trust;
         let addresses: Vec<u32> = identity.v4_address().into_iter().collect();
         let votes = |database: Arc<dyn Database>| -> Arc<dyn Service> {
-            Arc::new(VoteService::new(database, clock(), addresses.clone()))
+            let sync_site: SyncSite = match self.engine.etcd().cloned() {
+                Some(etcd) => Arc::new(move || engine::leader(&etcd)),
+                None => Arc::new(|| None),
+            };
+            let addresses = addresses.clone();
+            Arc::new(VoteService::with_sync_site(
+                database,
+                clock(),
+                addresses,
+                sync_site,
+            ))
         };
         let vl = VlService::new(self.vl.clone());
         let pr = PrService::new(self.pr.clone());

@@ -6,7 +6,7 @@ use std::path::Path;
 use cellar_client::{Cell, CellName, Ports};
 
 use super::{Options, addresses, join};
-use crate::cell_directory::{self, Identity, Part};
+use crate::cell_directory::{self, CellDirectory, Identity, Part};
 use crate::failure::{Failure, Outcome};
 use crate::serve::{self, Role};
 
@@ -29,10 +29,12 @@ pub(super) fn decide(
         (None, Some(known)) => known.cell.ports,
         (None, None) => Ports::default(),
     };
+    let shares_databases = !options.etcd.etcd.is_empty() || is_in_etcd(place);
     let joined = options.join.as_deref();
     let joined = joined.map(|etc| join::cell_of(etc, ports)).transpose()?;
     if let Some(known) = known.filter(|known| known.part.has_databases())
         && joined.is_some()
+        && !shares_databases
     {
         return Err(Failure::new(format!(
             "{} holds the databases of the cell {}: join with another --dir",
@@ -64,10 +66,22 @@ pub(super) fn decide(
         (None, Some(known)) => known.cell.name.clone(),
         (None, None) => CellName::new(DEFAULT_CELL)?,
     };
-    let database_servers = |own: IpAddr| match (joined, known) {
-        (Some(cell), _) => cell.database_servers,
-        (None, Some(known)) if part == Part::Fileserver => known.cell.database_servers.clone(),
-        _ => vec![own],
+    // CellServDB in server-etc lists the servers that share the databases.
+    let listed = || join::cell_of(server_etc, ports).ok();
+    let database_servers = |own: IpAddr| {
+        let others = match (joined, known) {
+            (Some(cell), _) => cell.database_servers,
+            (None, Some(known)) if part == Part::Fileserver => known.cell.database_servers.clone(),
+            _ if shares_databases => listed().map_or_else(Vec::new, |cell| cell.database_servers),
+            _ => Vec::new(),
+        };
+        if part == Part::Fileserver || others.contains(&own) {
+            return others;
+        }
+        // The own address is the first: it is the nearest.
+        let lost = known.map(|known| known.address);
+        let others = others.into_iter().filter(|other| Some(*other) != lost);
+        std::iter::once(own).chain(others).collect()
     };
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let bind = options
@@ -101,6 +115,11 @@ pub(super) fn decide(
     Ok((identity, addresses))
 }
 
+/// Whether the databases of a directory are in etcd.
+fn is_in_etcd(place: &Path) -> bool {
+    CellDirectory::new(place).etcd_file().exists()
+}
+
 /// The part of the cell that runs from now on. Databases may get a file server beside them.
 fn part(options: &Options, known: Option<&Identity>, place: &Path) -> Outcome<Part> {
     let has = |role| options.roles.contains(&role);
@@ -110,9 +129,14 @@ fn part(options: &Options, known: Option<&Identity>, place: &Path) -> Outcome<Pa
         (false, true) => Some(Part::Fileserver),
         (false, false) => None,
     };
-    if options.join.is_some() && has(Role::Databases) {
+    if options.join.is_some()
+        && has(Role::Databases)
+        && options.etcd.etcd.is_empty()
+        && !is_in_etcd(place)
+    {
         return Err(Failure::usage(
-            "--join is for file servers and devices: the databases of a cell are on its first server",
+            "--join is for file servers and devices: the databases of a cell are on its first server. Several \
+             database servers share them in etcd: add --etcd",
         ));
     }
     if named.is_none() && has(Role::Osds) {

@@ -6,11 +6,13 @@
 //! | `transport.rs` | Rx and the sockets below it |
 //! | `../file_figures.rs` | callbacks, hosts, transfers, files in objects |
 //! | `stores.rs` | partitions and object storage devices |
+//! | `etcd.rs` | databases in an etcd cluster |
 //! | `access.rs` | authentication and the audit log |
 //! | `volumes.rs` | the busiest volumes, on a page of their own |
 
 mod access;
 mod calls;
+mod etcd;
 mod stores;
 mod transport;
 mod volumes;
@@ -40,6 +42,9 @@ impl Pages for Parts {
             if let Some(osds) = &self.osds {
                 stores::add_devices(&mut snapshot, osds);
             }
+            if let Some(etcd) = &self.etcd {
+                etcd::add(&mut snapshot, &etcd.status());
+            }
             access::add(&mut snapshot, &self.authority, &self.audit);
             snapshot.text().ok()
         })
@@ -62,6 +67,10 @@ impl Pages for Parts {
         let devices = self.osds.iter().flat_map(|osds| osds.device_figures());
         let failed = devices.filter(|device| !device.accepts_changes);
         let failed = failed.map(|device| format!("device {} accepts no changes", device.id));
-        stopped.chain(failed).collect()
+        let etcd = self.etcd.as_ref().map(|etcd| etcd.status());
+        let silent = etcd.filter(|status| !status.is_reachable);
+        let silent =
+            silent.map(|_| "the databases take no writes: etcd does not answer".to_owned());
+        stopped.chain(failed).chain(silent).collect()
     }
 }

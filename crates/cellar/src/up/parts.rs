@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cellar_auth::Authority;
 use cellar_auth::audit::Audit;
+use cellar_etcd::Etcd;
 use cellar_fileserver::FileServer;
 use cellar_osd::OsdServer;
 use cellar_rpc::Port;
@@ -25,6 +26,8 @@ pub(crate) struct Parts {
     pub(crate) probes: Option<Arc<Probes>>,
     /// The object storage devices of this process.
     pub(crate) osds: Option<OsdServer>,
+    /// The databases of this process, if they are in etcd.
+    pub(crate) etcd: Option<Arc<Etcd>>,
     /// The open ports, each with the name of its role.
     pub(crate) ports: Vec<(&'static str, Port)>,
 }

@@ -75,7 +75,14 @@ impl Roles {
         }
         let runtime = Runtime::start(config)
             .map_err(|cause| Failure::new(format!("cannot start network threads: {cause}")))?;
-        let databases = Databases::open(directory, identity, &trust, &runtime, &options.new)?;
+        let databases = Databases::open(
+            directory,
+            identity,
+            &trust,
+            &runtime,
+            &options.new,
+            &options.etcd,
+        )?;
         let keys = osds::keys(&trust.authority, &directory.server_etc())?;
         let mut config = osds::config(&trust.authority, keys.clone());
         options.scrubbing.set(&mut config);
@@ -208,6 +215,7 @@ impl Roles {
                     authority: self.trust.authority.clone(),
                     audit: self.trust.audit.clone(),
                     osds: self.osds.clone(),
+                    etcd: self.databases.etcd(),
                     ports,
                 };
                 let statistics = Arc::new(Statistics(parts.clone()));

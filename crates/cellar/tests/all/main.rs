@@ -9,6 +9,7 @@ mod common;
 mod config;
 mod databases;
 mod dialect;
+mod etcd;
 mod hostile;
 mod hsm;
 mod interrupted;
