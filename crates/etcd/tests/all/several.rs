@@ -105,6 +105,11 @@ fn concurrent_transactions_of_three_servers_are_serialisable() {
         Ok::<_, Error>(())
     })
     .unwrap();
+    // The other servers follow: a body before that would see no accounts.
+    let filled = db.revision();
+    for engine in &engines {
+        cellar_until::until_blocking("the accounts arrive", || engine.revision() >= filled);
+    }
     let amount = |view: &dyn View, account: u8| {
         let value = view.get(OTHER, &[account]).unwrap().unwrap();
         u64::from_be_bytes(value[..].try_into().unwrap())
