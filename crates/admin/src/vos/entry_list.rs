@@ -1,8 +1,8 @@
 //! Listings of the VLDB in bounded memory.
 //!
-//! The VLDB lists entries in its own order, a page at a time. A listing by name sorts them: parts of
-//! [`RUN_ENTRIES`] are sorted in memory, written to nameless temporary files, and merged. A cell
-//! with fewer entries needs no file.
+//! The VLDB lists entries in its own order, a page at a time. A listing by name sorts them. Parts
+//! of [`RUN_ENTRIES`] are sorted in memory, written to nameless temporary files, and merged. A
+//! cell with fewer entries needs no file.
 
 use std::collections::{BinaryHeap, VecDeque};
 use std::fs::File;
