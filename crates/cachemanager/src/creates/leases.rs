@@ -68,9 +68,9 @@ impl Creates {
             Ok(answered) => answered,
             Err(error) => {
                 tracing::debug!(%error, "no lease");
-                let mut unknown = self.unknown.lock();
                 let now = Instant::now();
                 if error.code() == Some(AbortCode::RXGEN_OPCODE) {
+                    let mut unknown = self.unknown.lock();
                     unknown.retain(|_, until| now < *until);
                     unknown.insert(
                         (directory.key().0, directory.key().1.volume),
