@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cellar_celldb::{Error, Overlay, Revision, Table, Transaction, Verdict, run, sealed};
+use cellar_celldb::{Error, Overlay, Revision, Transaction, Verdict, run};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rand::Rng as _;
 use tokio::runtime::Handle;
@@ -38,8 +38,7 @@ use crate::copy::{Copy, Recorded};
 use crate::follow::Followed;
 use crate::guards::Guards;
 use crate::large;
-use crate::messages::{DeleteRangeRequest, Request, RequestOp};
-use crate::slots::{Attempt, Commit, Slot, put};
+use crate::slots::{Attempt, Commit, Slot};
 
 /// Operations and comparisons of a group. etcd takes 128 of each unless it is configured for more
 /// (`--max-txn-ops`). Some are left for the engine's own keys.
@@ -313,7 +312,7 @@ impl Committer {
         let compare = guards.compares(keys);
         let size = changes.len().max(compare.len());
         let success = match &staged {
-            None => Ok(self.operations(&changes)),
+            None => Ok(large::made(keys, changes.iter())),
             Some(Ok(Some(plan))) => Ok(large::operations(keys, plan)),
             // Another large transaction is first.
             Some(Ok(None)) => Err(Attempt::Conflict(0)),
@@ -420,31 +419,5 @@ impl Committer {
         }
         self.groups.lock().free.push(slot);
         self.progress.notify_all();
-    }
-
-    /// The operations that make changes.
-    fn operations(&self, changes: &Overlay) -> Vec<RequestOp> {
-        let keys = &self.followed.keys;
-        let mut deleted: Vec<Table> = Vec::new();
-        let mut operations = Vec::with_capacity(changes.len() + 3);
-        for (table, key, value) in changes.iter() {
-            let row = keys.row(table, key);
-            operations.push(match value {
-                Some(value) => put(row, sealed::seal(table.name(), key, value).into()),
-                None => {
-                    deleted.push(table);
-                    let delete = DeleteRangeRequest {
-                        key: row,
-                        range_end: Bytes::new(),
-                    };
-                    Request::Delete(delete).into()
-                }
-            });
-        }
-        deleted.dedup();
-        let marks = deleted.into_iter();
-        operations.extend(marks.map(|table| put(keys.deleted(table), Bytes::new())));
-        operations.push(put(keys.last(), Bytes::new()));
-        operations
     }
 }

@@ -108,19 +108,19 @@ pub(crate) fn decode(key: &[u8], stored: &[u8]) -> Option<Vec<Change>> {
     Some(changes)
 }
 
-/// The operations that make some changes.
-fn made(keys: &Keys, changes: &[Change]) -> Vec<RequestOp> {
-    let mut operations = Vec::with_capacity(changes.len() + 3);
+/// The operations that make some changes, in the order of their tables.
+pub(crate) fn made<'c>(
+    keys: &Keys,
+    changes: impl Iterator<Item = (Table, &'c Bytes, &'c Option<Bytes>)>,
+) -> Vec<RequestOp> {
+    let mut operations = Vec::new();
     let mut deleted: Vec<Table> = Vec::new();
-    for change in changes {
-        let row = keys.row(change.table, &change.key);
-        operations.push(match &change.value {
-            Some(value) => {
-                let name = change.table.name();
-                put(row, sealed::seal(name, &change.key, value).into())
-            }
+    for (table, key, value) in changes {
+        let row = keys.row(table, key);
+        operations.push(match value {
+            Some(value) => put(row, sealed::seal(table.name(), key, value).into()),
             None => {
-                deleted.push(change.table);
+                deleted.push(table);
                 let delete = DeleteRangeRequest {
                     key: row,
                     range_end: Bytes::new(),
@@ -150,7 +150,7 @@ async fn finish(client: &Client, keys: &Keys, at: i64, changes: &[Change]) -> Re
         rest = later;
         let request = TxnRequest {
             compare: vec![is_at(keys.plan(), at)],
-            success: made(keys, part),
+            success: made(keys, part.iter().map(|c| (c.table, &c.key, &c.value))),
             ..TxnRequest::default()
         };
         if !client.txn(&request, PATIENCE).await?.succeeded {
