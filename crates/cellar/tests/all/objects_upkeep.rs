@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::Cell;
 use crate::common::devices::{
-    Servers, TOP, comes_back, devices_are, devices_of, local, objects_of, objects_on, pieces,
-    ready, repairs, seen_on, spoil,
+    Servers, Slowed, TOP, comes_back, devices_are, devices_of, local, objects_of, objects_on,
+    pieces, ready, repairs, seen_on, spoil,
 };
 use cellar_until::{until_blocking, until_some_blocking};
 use serde_json::json;
@@ -148,8 +148,8 @@ fn being_made(cell: &Cell, file: &str, on: &[u64], known: &mut HashSet<String>) 
 /// computed, while it is read, then the one that receives the object.
 ///
 /// The repair must last longer than the commands that find its object. `rate`, in MiB/s, delays
-/// each step of a computation. A copy is one call between two devices, which no rate delays: only
-/// its length makes it last.
+/// each step of a computation. A copy is one call between two devices, which no rate delays: the
+/// slowed source makes it last.
 fn repairs_go_on(name: &str, layout: &str, length: usize, rate: &str) {
     let options = [
         "--repair-after",
@@ -175,13 +175,19 @@ fn repairs_go_on(name: &str, layout: &str, length: usize, rate: &str) {
     let (file, _) = objects[0].rsplit_once('.').expect("a serial number");
     let lost = devices[0];
     servers.kill(place_of(lost));
-    let on = all.iter().copied().filter(|device| *device != lost);
+    let source = place_of(devices[1]);
+    let slow = |servers: &Servers| (name == "copies").then(|| servers.slow(source));
+    let slowed = slow(&servers);
+    // The source is no target of a repair, and answers slowly.
+    let others = [lost, devices[1]];
+    let on = all.iter().copied().filter(|one| !others.contains(one));
     let on: Vec<u64> = on.collect();
     // So long that no call continues with a restarted process.
-    let mut away = |places: &[usize]| {
+    let away = |servers: &mut Servers, places: &[usize], slowed: Option<Slowed>| {
         for place in places {
             servers.kill(*place);
         }
+        drop(slowed);
         std::thread::sleep(Duration::from_secs(12));
         for place in places {
             servers.begin(*place);
@@ -189,16 +195,16 @@ fn repairs_go_on(name: &str, layout: &str, length: usize, rate: &str) {
     };
     let (target, object) = being_made(&cell, file, &on, &mut known);
     let mut never = vec![object];
-    let source = place_of(devices[1]);
     if name == "copies" {
         // No other device has the bytes, so the repair is tried again.
-        away(&[source]);
+        away(&mut servers, &[source], slowed);
+        let slowed = slow(&servers);
         let (target, object) = being_made(&cell, file, &on, &mut known);
         never.push(object);
-        away(&[place_of(target)]);
+        away(&mut servers, &[place_of(target)], slowed);
     } else {
         // Four of seven are left, which are enough to compute it.
-        away(&[source, place_of(target)]);
+        away(&mut servers, &[source, place_of(target)], slowed);
     }
     until_blocking(&format!("{name} is complete again"), || {
         let now = pieces(&cell, name);

@@ -5,7 +5,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -177,12 +182,55 @@ impl<'a> Servers<'a> {
         assert!(server.wait().expect("wait").success());
     }
 
+    /// Slows one until the result is dropped.
+    pub(crate) fn slow(&self, place: usize) -> Slowed {
+        Slowed::begin(self.running[place].1.as_ref().expect("it runs"))
+    }
+
     pub(crate) fn signal(&self, place: usize, signal: &str) {
         let server = self.running[place].1.as_ref().expect("it runs");
         let sent = Command::new("kill")
             .args([signal, &server.id().to_string()])
             .status();
         assert!(sent.expect("kill").success());
+    }
+}
+
+/// Lets one process run for a tenth of the time until it is dropped. Work of that process lasts ten
+/// times longer than that of the commands that observe it, on a fast and on a slow machine.
+pub(crate) struct Slowed {
+    ended: Arc<AtomicBool>,
+    pulse: Option<JoinHandle<()>>,
+}
+
+impl Slowed {
+    fn begin(process: &Child) -> Self {
+        let id = Pid::from_child(process);
+        let process = pidfd_open(id, PidfdFlags::empty()).expect("it runs");
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = ended.clone();
+        let pulse = std::thread::spawn(move || {
+            // The process may be killed meanwhile: then these signals have no receiver.
+            while !seen.load(Ordering::Relaxed) {
+                let _ = pidfd_send_signal(&process, Signal::STOP);
+                std::thread::sleep(Duration::from_millis(45));
+                let _ = pidfd_send_signal(&process, Signal::CONT);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        Slowed {
+            ended,
+            pulse: Some(pulse),
+        }
+    }
+}
+
+impl Drop for Slowed {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        if let Some(pulse) = self.pulse.take() {
+            let _ = pulse.join();
+        }
     }
 }
 
