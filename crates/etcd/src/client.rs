@@ -2,21 +2,23 @@
 //!
 //! 1. Each member has one connection, opened when it is first used.
 //! 2. Calls go to the current member. A call that fails or is silent makes the next one current.
-//! 3. A failed call has a [`Fault`]. It says whether the call may have taken effect.
+//! 3. Changed files of certificates replace the connections.
+//! 4. A failed call has a [`Fault`]. It says whether the call may have taken effect.
 
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::uri::PathAndQuery;
+use parking_lot::{Mutex, RwLock};
 use prost::Message;
 use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
+use crate::certificates::{Certificate, Stamps, Tls};
 use crate::messages::{
     AlarmRequest, AlarmResponse, MemberListRequest, MemberListResponse, RangeRequest,
     RangeResponse, StatusRequest, StatusResponse, TxnRequest, TxnResponse, WatchRequest,
@@ -33,19 +35,10 @@ const PING: Duration = Duration::from_secs(10);
 const PONG: Duration = Duration::from_secs(3);
 /// The longest wait for one member in a call that may go to another.
 const ONE_MEMBER: Duration = Duration::from_millis(800);
+/// The silence of a member after which another one gets the same transaction.
+const NEXT_MEMBER: Duration = Duration::from_millis(300);
 /// Pause between two rounds over all members.
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// The certificates for members whose address begins with `https://`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// The certificate of the authority that signed the members' certificates (PEM).
-    pub ca: Option<PathBuf>,
-    /// The certificate of this client (PEM).
-    pub certificate: Option<PathBuf>,
-    /// The private key of that certificate (PEM).
-    pub key: Option<PathBuf>,
-}
 
 /// The reason why a call has no answer.
 #[derive(Clone, Debug)]
@@ -106,13 +99,46 @@ fn innermost(mut cause: &(dyn std::error::Error + 'static)) -> String {
 
 struct Place {
     url: String,
-    channel: Channel,
+    /// Replaced when the certificates change.
+    channel: RwLock<Channel>,
+}
+
+impl Place {
+    fn channel(&self) -> Channel {
+        self.channel.read().clone()
+    }
 }
 
 /// The members of a cluster.
 pub(crate) struct Client {
     places: Vec<Place>,
     current: AtomicUsize,
+    tls: Tls,
+    /// The files of certificates as they were last read.
+    read: Mutex<Stamps>,
+}
+
+/// A connection to a member, opened when it is first used.
+fn channel(url: &str, tls: Option<&ClientTlsConfig>) -> Result<Channel, String> {
+    let wrong = |cause: &dyn std::fmt::Display| format!("etcd at {url}: {cause}");
+    if !url.starts_with("http://") && !url.starts_with("https://") {
+        return Err(wrong(
+            &"the address does not begin with http:// or https://",
+        ));
+    }
+    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|cause| wrong(&cause))?;
+    let endpoint = endpoint
+        .connect_timeout(CONNECT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(PING)
+        .keep_alive_timeout(PONG);
+    let endpoint = match tls.filter(|_| url.starts_with("https://")) {
+        Some(tls) => endpoint
+            .tls_config(tls.clone())
+            .map_err(|cause| wrong(&innermost(&cause)))?,
+        None => endpoint,
+    };
+    Ok(endpoint.connect_lazy())
 }
 
 impl Client {
@@ -122,38 +148,53 @@ impl Client {
         if urls.is_empty() {
             return Err("no address of etcd is given".to_owned());
         }
-        let tls = match urls.iter().any(|url| url.starts_with("https://")) {
-            true => Some(certificates(tls)?),
-            false => None,
-        };
+        let has_tls = urls.iter().any(|url| url.starts_with("https://"));
+        let read = tls.stamps();
+        let config = has_tls.then(|| tls.config()).transpose()?;
         let places = urls.iter().map(|url| {
-            let wrong = |cause: &dyn std::fmt::Display| format!("etcd at {url}: {cause}");
-            if !url.starts_with("http://") && !url.starts_with("https://") {
-                return Err(wrong(
-                    &"the address does not begin with http:// or https://",
-                ));
-            }
-            let endpoint = Endpoint::from_shared(url.clone()).map_err(|cause| wrong(&cause))?;
-            let endpoint = endpoint
-                .connect_timeout(CONNECT)
-                .tcp_nodelay(true)
-                .http2_keep_alive_interval(PING)
-                .keep_alive_timeout(PONG);
-            let endpoint = match tls.as_ref().filter(|_| url.starts_with("https://")) {
-                Some(tls) => endpoint
-                    .tls_config(tls.clone())
-                    .map_err(|cause| wrong(&innermost(&cause)))?,
-                None => endpoint,
-            };
             Ok(Place {
                 url: url.clone(),
-                channel: endpoint.connect_lazy(),
+                channel: RwLock::new(channel(url, config.as_ref())?),
             })
         });
         Ok(Self {
-            places: places.collect::<Result<_, _>>()?,
+            places: places.collect::<Result<_, String>>()?,
             current: AtomicUsize::new(0),
+            tls: if has_tls { tls.clone() } else { Tls::default() },
+            read: Mutex::new(read),
         })
+    }
+
+    /// Opens new connections if the files of certificates have changed. Needs a runtime.
+    pub(crate) fn renew(&self) {
+        let stamps = self.tls.stamps();
+        if self.tls == Tls::default() || *self.read.lock() == stamps {
+            return;
+        }
+        let made = self.tls.config().and_then(|config| {
+            let channels = self.urls().map(|url| channel(url, Some(&config)));
+            channels.collect::<Result<Vec<_>, _>>()
+        });
+        match made {
+            Ok(channels) => {
+                for (place, channel) in self.places.iter().zip(channels) {
+                    *place.channel.write() = channel;
+                }
+                tracing::info!("the certificates for etcd were read again");
+            }
+            // A certificate and its key are replaced one after the other.
+            Err(reason) => tracing::warn!(reason, "the certificates for etcd cannot be read"),
+        }
+        *self.read.lock() = stamps;
+    }
+
+    /// The files with certificates that are in use.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a certificate ends at a time of day"
+    )]
+    pub(crate) fn certificates(&self) -> Vec<Certificate> {
+        self.tls.certificates(SystemTime::now())
     }
 
     /// The addresses of the members.
@@ -188,7 +229,7 @@ impl Client {
             .places
             .get(at)
             .ok_or_else(|| Fault::Refused("there is no such member".to_owned()))?;
-        let mut grpc = Grpc::new(place.channel.clone())
+        let mut grpc = Grpc::new(place.channel())
             .max_decoding_message_size(ANSWER_BYTES_MAX)
             .max_encoding_message_size(ANSWER_BYTES_MAX);
         let call = async {
@@ -248,20 +289,45 @@ impl Client {
             .await
     }
 
-    /// Sends a transaction once.
-    pub(crate) async fn txn_once(
+    /// Sends a transaction that can be made only once. Another member gets it too if the first one
+    /// fails or is silent for [`NEXT_MEMBER`]. The flag says whether a copy may still be under way.
+    pub(crate) async fn txn_at_two(
         &self,
         request: TxnRequest,
         patience: Duration,
-    ) -> Result<TxnResponse, Fault> {
+    ) -> (Result<TxnResponse, Fault>, bool) {
+        let path = "/etcdserverpb.KV/Txn";
         let at = self.current();
-        let answer = self
-            .once(at, "/etcdserverpb.KV/Txn", request, patience)
-            .await;
-        if let Err(Fault::Unknown(_)) = answer {
-            self.leave(at);
+        let first = self.once(at, path, request.clone(), patience);
+        tokio::pin!(first);
+        let failed = match timeout(NEXT_MEMBER.min(patience), &mut first).await {
+            Ok(Err(fault @ Fault::Unknown(_))) => Some(fault),
+            Ok(answer) => return (answer, false),
+            Err(_) => None,
+        };
+        self.leave(at);
+        let next = self.current();
+        if next == at {
+            return match failed {
+                Some(fault) => (Err(fault), false),
+                None => (first.await, false),
+            };
         }
-        answer
+        let second = self.once(next, path, request, patience.saturating_sub(NEXT_MEMBER));
+        if failed.is_some() {
+            return (second.await, true);
+        }
+        tokio::pin!(second);
+        tokio::select! {
+            answer = &mut first => match answer {
+                Err(Fault::Unknown(_)) => (second.await, true),
+                answer => (answer, true),
+            },
+            answer = &mut second => match answer {
+                Err(Fault::Unknown(_)) => (first.await, true),
+                answer => (answer, true),
+            },
+        }
     }
 
     /// Sends a transaction that has the same effect if it arrives twice.
@@ -321,7 +387,7 @@ impl Client {
             .places
             .get(at)
             .ok_or_else(|| Fault::Refused("there is no such member".to_owned()))?;
-        let mut grpc = Grpc::new(place.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
+        let mut grpc = Grpc::new(place.channel()).max_decoding_message_size(ANSWER_BYTES_MAX);
         let mut request = Request::new(ReceiverStream::new(requests));
         request.metadata_mut().insert(
             "hasleader",
@@ -340,23 +406,5 @@ impl Client {
             Ok(Err(status)) => Err(Fault::of(&status)),
             Err(_) => Err(Fault::Unknown(format!("{}: no answer", place.url))),
         }
-    }
-}
-
-fn certificates(tls: &Tls) -> Result<ClientTlsConfig, String> {
-    let read =
-        |path: &Path| std::fs::read(path).map_err(|cause| format!("{}: {cause}", path.display()));
-    let Some(ca) = &tls.ca else {
-        return Err(
-            "an address of etcd with https:// needs the certificate of its authority".into(),
-        );
-    };
-    let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(ca)?));
-    match (&tls.certificate, &tls.key) {
-        (Some(certificate), Some(key)) => {
-            Ok(config.identity(Identity::from_pem(read(certificate)?, read(key)?)))
-        }
-        (None, None) => Ok(config),
-        _ => Err("a client's certificate for etcd and its key belong together".into()),
     }
 }

@@ -31,7 +31,7 @@ use cellar_celldb::{Error, Overlay, Revision, Transaction, Verdict, run};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rand::Rng as _;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::client::Fault;
 use crate::copy::{Copy, Recorded};
@@ -331,7 +331,7 @@ impl Committer {
                 figures.answered();
                 figures.groups.fetch_add(1, Ordering::Relaxed);
                 figures.commits.fetch_add(members as u64, Ordering::Relaxed);
-                match self.reaches(revision, ARRIVAL).await {
+                match self.followed.reaches(revision, ARRIVAL).await {
                     true => Outcome::Committed(self.followed.revision(revision)),
                     false => Outcome::Failed(Error::Unavailable(
                         "the change is made, but has not arrived through the watch".into(),
@@ -341,7 +341,7 @@ impl Committer {
             Attempt::Conflict(last) => {
                 figures.answered();
                 figures.conflicts.fetch_add(1, Ordering::Relaxed);
-                let _ = self.reaches(last, NEWER).await;
+                let _ = self.followed.reaches(last, NEWER).await;
                 let pause = rand::rng().random_range(0..SPREAD_MICROSECONDS);
                 tokio::time::sleep(Duration::from_micros(pause)).await;
                 Outcome::Again
@@ -394,13 +394,6 @@ impl Committer {
         let id = format!("{}-{request}", self.instance);
         large::stage(&self.followed.client, &self.followed.keys, &id, changes).await?;
         Ok(Some(id))
-    }
-
-    /// Waits until the copy has a revision of etcd. Returns whether it has.
-    async fn reaches(&self, revision: i64, patience: Duration) -> bool {
-        let mut reached = self.followed.reached.subscribe();
-        let arrives = reached.wait_for(|reached| *reached >= revision);
-        matches!(timeout(patience, arrives).await, Ok(Ok(_)))
     }
 
     /// Finds out about a commit in doubt, however long that takes, and frees its slot.

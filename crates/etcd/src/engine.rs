@@ -14,16 +14,17 @@ use parking_lot::{ArcRwLockReadGuard, RawRwLock, RwLock};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use crate::client::{Client, Fault, Tls};
+use crate::certificates::Tls;
+use crate::client::{Client, Fault};
 use crate::commit::Committer;
 use crate::copy::Copy;
 use crate::follow::{Followed, read_all};
 use crate::guards::is_at;
 use crate::keys::{BadMeta, Keys, Meta};
 use crate::messages::{RangeRequest, Request, TxnRequest};
+use crate::monitor;
 use crate::slots::{put, slots};
 use crate::status::{Figures, Status};
-use crate::{follow, monitor};
 
 /// The longest wait for the cluster at the start.
 const OPENING: Duration = Duration::from_secs(10);
@@ -205,6 +206,7 @@ impl Etcd {
             client,
             base,
             reached,
+            behind: tokio::sync::Notify::new(),
         });
         let free = slots(&followed.keys, &settings.writer);
         let committer = Committer::new(followed.clone(), runtime.handle().clone(), free);
@@ -213,15 +215,7 @@ impl Etcd {
         let follower = followed.clone();
         runtime.spawn(async move { follower.run().await });
         let watched = followed.clone();
-        runtime.spawn(async move {
-            let follow::Followed {
-                client,
-                keys,
-                figures,
-                ..
-            } = &*watched;
-            monitor::run(client, keys, figures).await;
-        });
+        runtime.spawn(async move { monitor::run(&watched).await });
         Ok(Self {
             followed,
             committer,

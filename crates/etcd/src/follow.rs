@@ -5,8 +5,8 @@
 //! | connecting | the member accepts the watch from the copy's revision + 1 | following |
 //! | connecting | no answer | connecting, at the next member, after a pause |
 //! | following | events | following; the copy and the history have them |
-//! | following | an answer about progress | following; the copy is current |
-//! | following | end of the stream, or silence | connecting |
+//! | following | an answer about progress | following |
+//! | following | end of the stream, silence, or a revision that others have | connecting |
 //! | following | the revision was compacted | reading |
 //! | reading | all rows are read at one revision | connecting; the history has the difference |
 //!
@@ -21,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cellar_celldb::{Committed, History, Revision};
 use parking_lot::RwLock;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::client::{Client, Fault};
@@ -37,7 +37,9 @@ const PAGE: i64 = 1000;
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// A watch without a sign of life is given up.
 const SILENCE: Duration = Duration::from_secs(4);
-const CONNECT: Duration = Duration::from_secs(2);
+const CONNECT: Duration = Duration::from_secs(1);
+/// The time after which a watch that lacks a known revision is behind.
+const ARRIVES_SOON: Duration = Duration::from_millis(300);
 const PAUSE: Duration = Duration::from_millis(200);
 /// The longest time to read one page.
 const PAGE_PATIENCE: Duration = Duration::from_secs(10);
@@ -53,6 +55,8 @@ pub(crate) struct Followed {
     pub(crate) base: u64,
     /// The revision of the copy.
     pub(crate) reached: watch::Sender<i64>,
+    /// The watch lacks a revision that another member has.
+    pub(crate) behind: Notify,
 }
 
 /// Reads all rows at one revision.
@@ -87,6 +91,7 @@ pub(crate) async fn read_all(client: &Client, keys: &Keys) -> Result<Copy, Fault
 enum End {
     Compacted,
     Lost(String),
+    Behind,
 }
 
 impl Followed {
@@ -109,6 +114,11 @@ impl Followed {
                 End::Lost(reason) => {
                     tracing::debug!(reason, "the watch has ended");
                     self.client.leave(at);
+                }
+                End::Behind => {
+                    tracing::debug!("the watch is behind");
+                    self.client.leave(at);
+                    continue;
                 }
             }
             tokio::time::sleep(PAUSE).await;
@@ -139,7 +149,11 @@ impl Followed {
                 asked = Instant::now();
             }
             let left = PROGRESS_EVERY.saturating_sub(asked.elapsed());
-            match timeout(left, answers.message()).await {
+            let answer = tokio::select! {
+                answer = timeout(left, answers.message()) => answer,
+                () = self.behind.notified() => return End::Behind,
+            };
+            match answer {
                 Err(_) if heard.elapsed() > SILENCE => {
                     return End::Lost("the member is silent".to_owned());
                 }
@@ -153,9 +167,6 @@ impl Followed {
                         };
                     }
                     self.apply(&answer);
-                    if !answer.created {
-                        self.figures.is_current();
-                    }
                 }
                 Ok(Ok(None)) => return End::Lost("the member ended it".to_owned()),
                 Ok(Err(status)) => return End::Lost(status.message().to_owned()),
@@ -196,6 +207,19 @@ impl Followed {
         }
     }
 
+    /// Waits until the copy has a revision of etcd, and reconnects a watch that is behind. Returns
+    /// whether the copy has it.
+    pub(crate) async fn reaches(&self, revision: i64, patience: Duration) -> bool {
+        let mut reached = self.reached.subscribe();
+        let soon = reached.wait_for(|reached| *reached >= revision);
+        if let Ok(arrived) = timeout(ARRIVES_SOON.min(patience), soon).await {
+            return arrived.is_ok();
+        }
+        self.behind.notify_one();
+        let arrives = reached.wait_for(|reached| *reached >= revision);
+        matches!(timeout(patience, arrives).await, Ok(Ok(_)))
+    }
+
     /// Reads everything again and publishes the difference.
     async fn reload(&self) -> Result<(), Fault> {
         let fresh = read_all(&self.client, &self.keys).await?;
@@ -218,7 +242,6 @@ impl Followed {
             }
         }
         self.reached.send_replace(revision);
-        self.figures.is_current();
         Ok(())
     }
 }

@@ -25,6 +25,7 @@
     deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
 )]
 
+mod certificates;
 mod client;
 mod commit;
 mod copy;
@@ -39,7 +40,7 @@ mod monitor;
 mod slots;
 mod status;
 
-pub use client::Tls;
+pub use certificates::{Certificate, Tls, Validity};
 pub use engine::{Etcd, Settings};
 pub use fill::{fill, is_empty};
 pub use status::{Member, Place, Status};

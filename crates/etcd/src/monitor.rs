@@ -1,9 +1,16 @@
-//! Looks at the cluster: each second whether it answers, every few seconds its members and alarms.
+//! Looks at the cluster: each second whether it answers, every few seconds its members, alarms and
+//! the certificates of this server.
+//!
+//! Each second's answer names the last transaction of the database. The answer is linearizable:
+//! only a majority of members gives it. A copy with this transaction was current at the question.
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
+use crate::certificates;
 use crate::client::Client;
-use crate::keys::Keys;
+use crate::follow::Followed;
 use crate::messages::RangeRequest;
 use crate::status::{Figures, Place, Seen, alarm_name};
 
@@ -13,25 +20,43 @@ const PROBE_PATIENCE: Duration = Duration::from_millis(1500);
 const LOOK_EVERY: u32 = 5;
 /// Entries of the log by which a member may be behind before it is reported.
 const BEHIND_MAX: u64 = 5000;
+/// The time to answer from which a member is reported.
+const SLOW: Duration = Duration::from_millis(300);
 
 /// Runs until it is dropped.
-pub(crate) async fn run(client: &Client, keys: &Keys, figures: &Figures) {
+pub(crate) async fn run(followed: &Followed) {
+    let (client, figures) = (&*followed.client, &*followed.figures);
     let mut round = 0_u32;
     loop {
-        let request = RangeRequest {
-            key: keys.last(),
-            keys_only: true,
-            ..RangeRequest::default()
-        };
-        match client.range(&request, PROBE_PATIENCE).await {
-            Ok(_) => figures.answered(),
-            Err(fault) => figures.silent(&fault.to_string()),
-        }
+        let asked = Instant::now();
+        probe(followed).await;
         if round.is_multiple_of(LOOK_EVERY) {
+            client.renew();
             look(client, figures).await;
         }
         round = round.wrapping_add(1);
-        tokio::time::sleep(PROBE_EVERY).await;
+        tokio::time::sleep_until(asked + PROBE_EVERY).await;
+    }
+}
+
+/// Asks for the last transaction, and waits for it in the copy.
+async fn probe(followed: &Followed) {
+    let figures = &followed.figures;
+    let request = RangeRequest {
+        key: followed.keys.last(),
+        keys_only: true,
+        ..RangeRequest::default()
+    };
+    let asked = Instant::now();
+    match followed.client.range(&request, PROBE_PATIENCE).await {
+        Ok(answer) => {
+            figures.answered();
+            let last = answer.kvs.first().map_or(0, |row| row.mod_revision);
+            if followed.reaches(last, PROBE_EVERY).await {
+                figures.current_at(asked);
+            }
+        }
+        Err(fault) => figures.silent(&fault.to_string()),
     }
 }
 
@@ -46,7 +71,9 @@ pub(crate) async fn look(client: &Client, figures: &Figures) {
             address: address.to_owned(),
             ..Place::default()
         };
+        let asked = Instant::now();
         let answer = client.status(at, PROBE_PATIENCE).await;
+        place.answered_in = asked.elapsed();
         indices.push(answer.as_ref().map_or(0, |status| status.raft_index));
         match answer {
             Ok(status) => {
@@ -79,7 +106,9 @@ pub(crate) async fn look(client: &Client, figures: &Figures) {
         }
         Err(_) => seen.alarms.clone_from(&before.alarms),
     }
+    seen.certificates = client.certificates();
     log_changes(&before, &seen);
+    certificates::log_changes(&before.certificates, &seen.certificates);
     figures.see(seen);
 }
 
@@ -124,9 +153,12 @@ fn log_changes(before: &Seen, now: &Seen) {
             None if was_faulty => tracing::info!(address, "a member of etcd answers again"),
             _ => {}
         }
-        let was_behind = known.is_some_and(|known| known.behind > BEHIND_MAX);
-        if place.behind > BEHIND_MAX && !was_behind {
-            tracing::warn!(address, entries = place.behind, "a member of etcd is slow");
+        let is_slow = |place: &Place| {
+            place.fault.is_none() && (place.behind > BEHIND_MAX || place.answered_in > SLOW)
+        };
+        if is_slow(place) && !known.is_some_and(is_slow) {
+            let (entries, answered_in) = (place.behind, place.answered_in);
+            tracing::warn!(address, entries, ?answered_in, "a member of etcd is slow");
         }
     }
 }

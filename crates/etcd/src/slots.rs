@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | new | the first id is written | ready |
 //! | ready | a commit is answered | ready; new after a failed condition |
-//! | ready | a commit is cut | in doubt |
+//! | ready | a commit is cut, or fails at one of two members | in doubt |
 //! | in doubt | the key has the id: the commit has happened | ready |
 //! | in doubt | the key has another value, and is deleted in the same step | new; the commit can never happen, because its condition on the key fails |
 //!
@@ -98,17 +98,29 @@ impl Slot {
             success,
             failure: vec![read(last), read(&self.key)],
         };
-        match client.txn_once(request, patience).await {
+        let (answer, is_another_under_way) = client.txn_at_two(request, patience).await;
+        match answer {
             Ok(answer) if answer.succeeded => {
                 self.revision = answer.revision();
                 Attempt::Committed(self.revision)
             }
             Ok(answer) => {
-                self.revision = answer.row(1).map_or(0, |row| row.mod_revision);
-                Attempt::Conflict(answer.row(0).map_or(0, |row| row.mod_revision))
+                let last = answer.row(0).map_or(0, |row| row.mod_revision);
+                if !is_another_under_way {
+                    self.revision = answer.row(1).map_or(0, |row| row.mod_revision);
+                    return Attempt::Conflict(last);
+                }
+                // The other copy may have happened before this one failed, or may happen now.
+                match self.resolve(client, id, patience).await {
+                    Ok(Some(revision)) => Attempt::Committed(revision),
+                    Ok(None) => Attempt::Conflict(last),
+                    Err(fault) => Attempt::InDoubt(fault.to_string()),
+                }
             }
             // The transaction that fills the space is done in spite of this answer.
-            Err(fault @ (Fault::Unknown(_) | Fault::NoSpace)) => {
+            Err(fault)
+                if is_another_under_way || matches!(fault, Fault::Unknown(_) | Fault::NoSpace) =>
+            {
                 match self.resolve(client, id, patience).await {
                     Ok(Some(revision)) => Attempt::Committed(revision),
                     Ok(None) => Attempt::Failed(fault),

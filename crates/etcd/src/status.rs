@@ -6,6 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::certificates::Certificate;
 use crate::messages::ListedMember;
 
 /// Writes are tried for this long after the cluster last answered. It covers the election of a new
@@ -36,6 +37,8 @@ pub struct Place {
     pub fault: Option<String>,
     /// Entries of the cluster's log that it has not received.
     pub behind: u64,
+    /// The time in which it answered or failed.
+    pub answered_in: Duration,
 }
 
 /// The state of an engine.
@@ -49,6 +52,8 @@ pub struct Status {
     pub members: Vec<Member>,
     /// Alarms of the cluster: name of the member and of the alarm.
     pub alarms: Vec<(String, &'static str)>,
+    /// The files with certificates of this server.
+    pub certificates: Vec<Certificate>,
     /// Whether the cluster answers writes.
     pub is_reachable: bool,
     /// The time since the copy was known to be current.
@@ -115,6 +120,7 @@ pub(crate) struct Seen {
     pub(crate) members: Vec<ListedMember>,
     pub(crate) leader: u64,
     pub(crate) alarms: Vec<(u64, i32)>,
+    pub(crate) certificates: Vec<Certificate>,
 }
 
 impl Figures {
@@ -158,9 +164,9 @@ impl Figures {
         }
     }
 
-    /// The copy was current just now.
-    pub(crate) fn is_current(&self) {
-        *self.current.lock() = Instant::now();
+    /// The copy has everything that was committed before `time`.
+    pub(crate) fn current_at(&self, time: Instant) {
+        *self.current.lock() = time;
     }
 
     pub(crate) fn seen(&self) -> Seen {
@@ -199,6 +205,7 @@ impl Figures {
             resolved: count(&self.resolved),
             reloads: count(&self.reloads),
             places: seen.places,
+            certificates: seen.certificates,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use cellar_etcd::{Place, Status};
+use cellar_etcd::{Certificate, Place, Status, Validity};
 use serde_json::json;
 
 use super::failure;
@@ -37,8 +37,12 @@ pub(super) fn run(directory: &CellDirectory, as_json: bool) -> Outcome {
         let rows: usize = db.tables().iter().map(|(_, rows)| rows).sum();
         outln!("{}{rows} rows", text(&status));
     }
-    let is_well =
-        status.alarms.is_empty() && status.places.iter().all(|place| place.fault.is_none());
+    let is_well = status.alarms.is_empty()
+        && status.places.iter().all(|place| place.fault.is_none())
+        && status
+            .certificates
+            .iter()
+            .all(|one| one.validity == Validity::Valid);
     match is_well {
         true => Ok(()),
         false => Err(Failure::new("the etcd cluster needs attention")),
@@ -59,12 +63,15 @@ fn text(status: &Status) -> String {
             bytes,
             fault,
             behind,
+            answered_in,
         } = place;
         let _ = match fault {
             Some(reason) => writeln!(text, "endpoint {address}: {reason}"),
             None => writeln!(
                 text,
-                "endpoint {address}: etcd {version}, {bytes} bytes, {behind} entries behind"
+                "endpoint {address}: etcd {version}, {bytes} bytes, {behind} entries behind, \
+                 answered in {}",
+                humantime::format_duration(milliseconds(*answered_in))
             ),
         };
     }
@@ -80,7 +87,19 @@ fn text(status: &Status) -> String {
     for (member, alarm) in &status.alarms {
         let _ = writeln!(text, "alarm {alarm} of member {member}");
     }
+    for certificate in &status.certificates {
+        let (file, end) = (certificate.file.display(), end_of(certificate));
+        let _ = match certificate.validity {
+            Validity::Valid => writeln!(text, "certificate {file}: valid until {end}"),
+            Validity::ExpiresSoon => writeln!(text, "certificate {file}: expires soon, {end}"),
+            Validity::Expired => writeln!(text, "certificate {file}: expired since {end}"),
+        };
+    }
     text
+}
+
+fn end_of(certificate: &Certificate) -> humantime::Rfc3339Timestamp {
+    humantime::format_rfc3339_seconds(certificate.not_after)
 }
 
 /// Whole milliseconds.
@@ -93,6 +112,7 @@ fn shown(status: &Status) -> serde_json::Value {
         json!({
             "address": place.address, "version": place.version, "bytes": place.bytes,
             "fault": place.fault, "behind": place.behind,
+            "answered_in_seconds": place.answered_in.as_secs_f64(),
         })
     });
     let members = status.members.iter().map(|member| {
@@ -100,6 +120,12 @@ fn shown(status: &Status) -> serde_json::Value {
     });
     let alarms = status.alarms.iter();
     let alarms = alarms.map(|(member, alarm)| json!({ "member": member, "alarm": alarm }));
+    let certificates = status.certificates.iter().map(|certificate| {
+        json!({
+            "file": certificate.file, "not_after": end_of(certificate).to_string(),
+            "expired": certificate.validity == Validity::Expired,
+        })
+    });
     json!({
         "engine": "etcd",
         "prefix": status.prefix,
@@ -110,5 +136,6 @@ fn shown(status: &Status) -> serde_json::Value {
         "members": members.collect::<Vec<_>>(),
         "leader": status.leader().map(|member| &member.name),
         "alarms": alarms.collect::<Vec<_>>(),
+        "certificates": certificates.collect::<Vec<_>>(),
     })
 }

@@ -1,5 +1,7 @@
 //! The databases in an etcd cluster.
 
+use std::time::SystemTime;
+
 use cellar_etcd::Status;
 
 use crate::metrics::snapshot::Snapshot;
@@ -73,9 +75,27 @@ pub(super) fn add(snapshot: &mut Snapshot, status: &Status) {
             .sample(labels, place.behind);
         snapshot
             .gauges(
+                "cellar_etcd_member_answer_seconds",
+                "Time in which the member last answered or failed",
+            )
+            .seconds(labels, place.answered_in.as_secs_f64());
+        snapshot
+            .gauges(
                 "cellar_etcd_member_size_bytes",
                 "Size of the member's database",
             )
             .sample(labels, place.bytes);
+    }
+    for certificate in &status.certificates {
+        let end = certificate.not_after.duration_since(SystemTime::UNIX_EPOCH);
+        snapshot
+            .gauges(
+                "cellar_etcd_certificate_expiry_timestamp_seconds",
+                "End of a certificate of this server for etcd, seconds since 1970",
+            )
+            .sample(
+                [("file", &certificate.file.display())],
+                end.map_or(0, |end| end.as_secs()),
+            );
     }
 }
