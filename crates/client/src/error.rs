@@ -17,10 +17,8 @@ pub enum Error {
          it to a CellServDB"
     )]
     UnknownCell(CellName),
-    /// No database server of the cell answered.
-    #[error(
-        "no {role} server of cell {cell} answers ({servers}): is it running, and does the firewall let UDP pass?"
-    )]
+    /// No database server of the cell answered, or none of them has a quorum.
+    #[error("{}", database_sentence(cell, role, servers, cause))]
     DatabaseUnreachable {
         /// The cell.
         cell: CellName,
@@ -28,7 +26,7 @@ pub enum Error {
         role: &'static str,
         /// The servers that were called.
         servers: String,
-        /// The failure of the last call.
+        /// The refusal of a server without a quorum, otherwise the failure of the last call.
         #[source]
         cause: CallError,
     },
@@ -183,6 +181,19 @@ pub enum PathProblem {
     /// `/afs` itself and the names of cells in it are in no volume that can be changed.
     #[error("files cannot be created or removed here")]
     NotChangeable,
+}
+
+fn database_sentence(cell: &CellName, role: &str, servers: &str, cause: &CallError) -> String {
+    match cause {
+        CallError::Aborted(_) => format!(
+            "no {role} server of cell {cell} takes changes now ({servers}): {cause}. \
+             'cellar db status' on such a server shows the reason"
+        ),
+        _ => format!(
+            "no {role} server of cell {cell} answers ({servers}): is it running, and does the \
+             firewall let UDP pass?"
+        ),
+    }
 }
 
 impl Error {

@@ -5,7 +5,9 @@
 //!    fetched with `GetAddrsU`.
 //! 2. Any VL server answers reads. The servers are tried in the cell's order, those that were
 //!    silent lately last. The next server is also called when those before it are silent for
-//!    [`NEXT_TIME`], or after a `U` code (no quorum, not the sync site).
+//!    [`NEXT_TIME`], or after a `U` code (no quorum, not the sync site). Servers that stay silent
+//!    while all others answer with such a code are waited for as long. A server that executes a
+//!    change is not silent while it answers another call: two servers would make the change twice.
 //! 3. An answer is valid for [`ENTRY_LIFETIME`]. It is dropped at once when a file server says
 //!    `VNOVOL` or `VMOVED` ([`Locations::forget`]).
 //! 4. A mount also keeps the answer that there is no such volume, for [`ABSENCE_LIFETIME`].
@@ -42,7 +44,10 @@ pub const ENTRY_LIFETIME: Duration = Duration::from_secs(600);
 pub const ABSENCE_LIFETIME: Duration = Duration::from_secs(5);
 
 /// The time for which database servers may be silent until one more is called.
-pub const NEXT_TIME: Duration = Duration::from_millis(1500);
+pub const NEXT_TIME: Duration = Duration::from_secs(1);
+
+/// The part of [`NEXT_TIME`] in which a server that executes a change answers another call.
+const ALIVE_TIME: Duration = Duration::from_millis(400);
 
 /// The most entries kept; when more are needed, the cache is emptied.
 const ENTRIES_MAX: usize = 100_000;
@@ -402,6 +407,7 @@ async fn ask_databases(
 ) -> Result<Bytes> {
     addresses.sort_by_key(|address| servers.is_down(*address));
     let mut last = CallError::Dead;
+    let mut refusal = None;
     let mut asked = FuturesUnordered::new();
     let mut rest = addresses.iter();
     // The servers that have not answered yet, and those among them that were silent for
@@ -412,8 +418,18 @@ async fn ask_databases(
             waited_for.push(*address);
             asked.push(ask_database(servers, cell, *address, request));
         }
-        let Ok(answer) = tokio::time::timeout(NEXT_TIME, asked.next()).await else {
+        let answer = tokio::select! {
+            answer = asked.next() => Some(answer),
+            () = silence(servers, cell, &waited_for, request) => None,
+        };
+        let Some(answer) = answer else {
             slow.clone_from(&waited_for);
+            if refusal.is_some() && rest.len() == 0 {
+                for silent in slow {
+                    servers.mark_down(silent);
+                }
+                break;
+            }
             continue;
         };
         let Some((address, answer)) = answer else {
@@ -433,7 +449,9 @@ async fn ask_databases(
                 servers.mark_down(address);
                 last = error;
             }
-            Err(CallError::Aborted(code)) if is_ubik(code) => last = CallError::Aborted(code),
+            Err(CallError::Aborted(code)) if is_ubik(code) => {
+                refusal = Some(CallError::Aborted(code));
+            }
             Err(cause) => return Err(refused(request, cell, cause)),
         }
     }
@@ -446,8 +464,41 @@ async fn ask_databases(
             "volume location"
         },
         servers: names.join(", "),
-        cause: last,
+        cause: refusal.unwrap_or(last),
     })
+}
+
+/// Ends when the called servers have been silent for [`NEXT_TIME`].
+async fn silence(servers: &Servers, cell: &Cell, called: &[SocketAddr], request: &EncodedRequest) {
+    if is_read(request.name()) {
+        return tokio::time::sleep(NEXT_TIME).await;
+    }
+    loop {
+        tokio::time::sleep(NEXT_TIME - ALIVE_TIME).await;
+        let mut answers: FuturesUnordered<_> = called
+            .iter()
+            .map(|address| async {
+                let connection = servers.connection(&cell.name, *address, request.package());
+                connection.answers(request.package(), ALIVE_TIME).await
+            })
+            .collect();
+        let mut is_alive = false;
+        while let Some(answers) = answers.next().await {
+            is_alive |= answers;
+        }
+        if !is_alive {
+            return;
+        }
+    }
+}
+
+/// Whether a procedure of a database, by its name, changes nothing.
+fn is_read(name: &str) -> bool {
+    let reads = [
+        "Dump", "GetA", "GetC", "GetE", "GetH", "GetS", "IDTo", "Is", "Linked", "List", "NameTo",
+        "Probe", "WhereIs",
+    ];
+    reads.iter().any(|read| name.starts_with(read))
 }
 
 fn refused(request: &EncodedRequest, cell: &Cell, cause: CallError) -> Error {

@@ -220,6 +220,23 @@ impl Connection {
         }
     }
 
+    /// Whether the server answers at all within a time, also while it executes other calls. The
+    /// call has opcode 0, which no package has, so the server refuses it at once.
+    pub async fn answers(&self, package: &'static Package, within: Duration) -> bool {
+        let options = CallOptions {
+            timeout: Some(within),
+        };
+        let request = Bytes::from_static(&[0; 4]);
+        let Ok(mut call) = self.open_raw(package, request, options) else {
+            return false;
+        };
+        call.finish();
+        matches!(
+            call.result_bytes().await,
+            Ok(_) | Err(CallError::Aborted(_))
+        )
+    }
+
     fn begin(
         &self,
         request: &EncodedRequest,

@@ -29,6 +29,7 @@ struct Locations {
     sites: Mutex<Vec<Ipv4Addr>>,
     asked: AtomicUsize,
     has_no_backup: AtomicBool,
+    has_no_quorum: AtomicBool,
 }
 
 impl Service for Locations {
@@ -42,6 +43,9 @@ impl Service for Locations {
                 vl::GetEntryByNameN::OPCODE => {
                     let arguments: vl::GetEntryByNameN = call.arguments().await?;
                     self.asked.fetch_add(1, Ordering::Relaxed);
+                    if self.has_no_quorum.load(Ordering::Relaxed) {
+                        return Err(AbortCode::UNOQUORUM);
+                    }
                     if !matches!(arguments.volumename.as_bytes(), b"v" | b"12") {
                         return Err(AbortCode::VL_NOENT);
                     }
@@ -62,6 +66,14 @@ impl Service for Locations {
                         ..Default::default()
                     };
                     call.reply(&vl::GetEntryByNameNReply { entry });
+                    Ok(())
+                }
+                vl::DeleteEntry::OPCODE => {
+                    let _: vl::DeleteEntry = call.arguments().await?;
+                    self.asked.fetch_add(1, Ordering::Relaxed);
+                    // Longer than a client waits for a silent server.
+                    tokio::time::sleep(Duration::from_secs(4)).await;
+                    call.reply(&vl::DeleteEntryReply {});
                     Ok(())
                 }
                 _ => Err(AbortCode::RXGEN_OPCODE),
@@ -161,6 +173,7 @@ impl Bench {
             sites: Mutex::new(sites.to_vec()),
             asked: AtomicUsize::new(0),
             has_no_backup: AtomicBool::new(false),
+            has_no_quorum: AtomicBool::new(false),
         });
         let open = |ip: Ipv4Addr, port: u16, service: Arc<dyn Service>| {
             let address = SocketAddr::new(IpAddr::V4(ip), port);
@@ -359,6 +372,46 @@ async fn a_silent_database_server_is_not_waited_for_where_another_answers() {
     assert!(socket.recv(&mut [0; 2_000]).is_ok(), "it was not asked");
     // From then on the silent server is tried last.
     assert!(client.servers().is_down(silent));
+}
+
+#[tokio::test]
+async fn a_silent_database_server_does_not_delay_the_refusal_of_the_others() {
+    let bench = Bench::new(&[FIRST], Files::with(&[]), Files::with(&[]));
+    bench.locations.has_no_quorum.store(true, Ordering::Relaxed);
+    let mut cell = bench.client.home().expect("home").clone();
+    let silent = SocketAddr::new([127, 0, 0, 4].into(), cell.ports.location);
+    let _socket = std::net::UdpSocket::bind(silent).expect("socket");
+    cell.database_servers.push(silent.ip());
+    let start = std::time::Instant::now();
+    let refused = bench.client.locations().family(&cell, "v").await;
+    let refused = refused.expect_err("there is no quorum");
+    assert_eq!(refused.code(), Some(AbortCode::UNOQUORUM));
+    assert!(refused.to_string().contains("takes changes"), "{refused}");
+    // The server counts as dead after 30 s.
+    assert!(start.elapsed().as_secs() < 20);
+    assert!(bench.client.servers().is_down(silent));
+}
+
+#[tokio::test]
+async fn a_change_that_takes_long_is_made_by_one_server_only() {
+    let bench = Bench::new(&[FIRST], Files::with(&[]), Files::with(&[]));
+    let mut cell = bench.client.home().expect("home").clone();
+    let address = SocketAddr::new(SECOND.into(), cell.ports.location);
+    let second = PortConfig::new(address).service(bench.locations.clone());
+    bench.runtime.open(second).expect("port");
+    let silent = SocketAddr::new([127, 0, 0, 5].into(), cell.ports.location);
+    let socket = std::net::UdpSocket::bind(silent).expect("socket");
+    socket.set_nonblocking(true).expect("socket");
+    // The silent server is given up, the one that works is not.
+    cell.database_servers = vec![silent.ip(), FIRST.into(), SECOND.into()];
+    let change = vl::DeleteEntry {
+        volid: VolumeId(10),
+        voltype: 0,
+    };
+    let made = bench.client.locations().call(&cell, &change).await;
+    made.expect("the second server makes it");
+    assert!(socket.recv(&mut [0; 2_000]).is_ok(), "it was not asked");
+    assert_eq!(bench.locations.asked.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
