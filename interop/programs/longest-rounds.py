@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Prints the longest wait of each load of paced.py in each failure, as a table.
+
+  longest-rounds.py DIRECTORY MARKS LIMIT
+
+A line of MARKS has a time and the failure that begins then; 'between' ends it. The wait is the time
+of a round without the median of all rounds. The status is 1 if a wait of Cellar's mount or commands
+is above LIMIT seconds, or if a round of any client fails. Stock clients have their own time-outs.
+"""
+
+import pathlib
+import statistics
+import sys
+
+directory, limit = pathlib.Path(sys.argv[1]), float(sys.argv[3])
+marks = []
+for line in pathlib.Path(sys.argv[2]).read_text(encoding="utf-8").splitlines():
+    at, name = line.split(" ", 1)
+    marks.append((float(at), name))
+failures = [
+    (name, at, marks[place + 1][0] if place + 1 < len(marks) else float("inf"))
+    for place, (at, name) in enumerate(marks)
+    if name != "between"
+]
+loads, wrong = {}, []
+for path in sorted(directory.iterdir()):
+    rounds = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        began, seconds, status, number, *said = line.split(" ", 4)
+        rounds.append((float(began), float(seconds)))
+        # Volumes that do not exist: the answer of a database server.
+        if status not in ("0", "ENODEV", "ENOENT"):
+            wrong.append(f"{path.name}, round {number}: status {status}: {' '.join(said)}")
+    loads[path.name] = rounds
+names = list(loads)
+usual = {name: statistics.median(seconds for _, seconds in loads[name]) for name in names}
+print(" ".join(["failure".ljust(24)] + [name.rjust(11) for name in names]))
+print(" ".join(["(median round)".ljust(24)] + [f"{usual[name]:11.2f}" for name in names]))
+for failure, begin, end in failures:
+    row = [failure.ljust(24)]
+    for name in names:
+        inside = [seconds for began, seconds in loads[name] if began < end and began + seconds > begin]
+        longest = max(inside, default=0) - usual[name]
+        row.append(f"{max(longest, 0):11.2f}")
+        if name in ("mount", "ours-read", "ours-write") and longest > limit:
+            wrong.append(f"{name} waits {longest:.2f} s: {failure}")
+    print(" ".join(row))
+for line in wrong[:20]:
+    print(line)
+sys.exit(1 if wrong else 0)
