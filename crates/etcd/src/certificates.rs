@@ -1,5 +1,5 @@
-//! The certificates of this server for etcd: read from files, read again after a change, and watched
-//! for their end.
+//! The certificates of this server for etcd: read from files, read again after a change, and
+//! watched for their end.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
