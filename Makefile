@@ -8,7 +8,7 @@ CRATE ?=
 ARGS ?=
 
 .PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
-        test-all-clients test-client test-kerberos test-mixed-cell test-objects test-hsm test-serve test-etcd bench bench-volumes bench-objects bench-client bench-hsm clean-interop
+        test-all-clients test-client test-kerberos test-mixed-cell test-objects test-hsm test-serve test-etcd bench bench-volumes bench-objects bench-client bench-hsm bench-db clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -30,6 +30,7 @@ help:
 	@echo 'make bench-objects         files in objects: striped, copied, coded, many clients, devices that die (the same)'
 	@echo 'make bench-hsm             copies to an archive and recalls, beside the library of archives alone (the same)'
 	@echo 'make bench-client          cellar mount beside afsd.fuse, the servers of OpenAFS and a local directory (the same)'
+	@echo 'make bench-db              location and protection servers with 1,000,000 volumes, one and three, beside OpenAFS (the same)'
 	@echo 'make clean-interop         forget the built kernel and other cached test material'
 
 run: build
@@ -95,6 +96,9 @@ bench-client:
 
 bench-hsm:
 	@bench/hsm $(ARGS)
+
+bench-db:
+	@bench/databases $(ARGS)
 
 clean-interop:
 	rm -rf "$${CELLAR_CACHE:-$(HOME)/.cache/cellar}"

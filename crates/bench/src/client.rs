@@ -41,10 +41,10 @@ pub(crate) struct Client {
 impl Client {
     /// Starts `count` clients on the threads of one runtime with an event loop per processor. A
     /// process for each client would take processor time from the servers on the same machine.
-    /// Nothing is sent yet.
+    /// The clients take the servers in turn. Nothing is sent yet.
     pub(crate) fn start_all(
         bind: IpAddr,
-        servers: &Servers,
+        servers: &[Servers],
         security: &Security,
         count: usize,
     ) -> io::Result<Vec<Self>> {
@@ -58,6 +58,7 @@ impl Client {
         (0..count)
             .map(|number| {
                 let shard = number % runtime.shards();
+                let servers = &servers[number % servers.len()];
                 Self::start(&runtime, shard, bind, servers, security)
             })
             .collect()

@@ -59,7 +59,7 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
         location: file,
         protection: file,
     };
-    let clients = Client::start_all(options.bind, &servers, &Security::null(), 1)?;
+    let clients = Client::start_all(options.bind, &[servers], &Security::null(), 1)?;
     let client = clients
         .first()
         .ok_or_else(|| io::Error::other("no client"))?;

@@ -1,14 +1,17 @@
 //! Load generators: black-box clients that call any AFS server and measure it.
 //!
 //! This crate knows the wire format but not our servers, so Cellar and OpenAFS get the same load.
-//! `cellar bench rxafs` is its command; `cellar bench objects` uses the client library.
+//! `cellar bench rxafs` is its command; `cellar bench objects` uses the client library. Only
+//! `cellar bench make-databases` knows the form of an export of our databases.
 
 pub mod archives;
 mod client;
 mod cpu;
+pub mod databases;
 pub mod first_answer;
 mod latency;
 mod load;
+pub mod make_databases;
 pub mod make_volumes;
 pub mod objects;
 mod operation;

@@ -4,7 +4,7 @@
 //! announces three phases: warm-up (not counted), measurement, stop. A call counts if it both began
 //! and ended within the measurement.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,20 @@ use cellar_rpc::CallError;
 use crate::client::Client;
 use crate::cpu::{self, Reading};
 use crate::latency::Latencies;
-use crate::operation::{Operation, Worker};
-use crate::workspace::Workspace;
+
+/// The work of one thread of one client.
+pub(crate) trait Work: Send + 'static {
+    /// Makes one call.
+    fn step(&mut self) -> impl Future<Output = Result<(), CallError>>;
+}
+
+/// The processes whose accounts are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Watched<'a> {
+    pub(crate) servers: &'a [u32],
+    /// Members of the store under the servers.
+    pub(crate) store: &'a [u32],
+}
 
 /// Shape of a load.
 #[derive(Clone, Copy, Debug)]
@@ -42,23 +54,24 @@ pub(crate) struct Figures {
     pub(crate) clients: Vec<ClientFigures>,
     pub(crate) server_cpu: Option<Duration>,
     pub(crate) server_resident: Option<u64>,
+    pub(crate) store_cpu: Option<Duration>,
+    pub(crate) store_resident: Option<u64>,
 }
 
 const WARM_UP: u8 = 0;
 const MEASURE: u8 = 1;
 const STOP: u8 = 2;
 
-/// Runs `operation` from `clients` (the last one floods if `shape.flood` is not 0).
+/// Runs the load from `clients` (the last one floods if `shape.flood` is not 0). `make` makes the
+/// work of each thread, with a number that counts over all clients.
 ///
 /// # Errors
-/// The accounts of `server_pids` cannot be read.
-pub(crate) fn run(
-    operation: Operation,
+/// The accounts of a watched process cannot be read.
+pub(crate) fn run<W: Work>(
     clients: &[Client],
-    workspace: &Arc<Workspace>,
     shape: &Shape,
-    server_pids: &[u32],
-    created: &Arc<AtomicU64>,
+    watched: Watched<'_>,
+    mut make: impl FnMut(&Client, usize) -> W,
 ) -> std::io::Result<Figures> {
     let phase = Arc::new(AtomicU8::new(WARM_UP));
     let workers = clients.len() * shape.threads.max(shape.flood);
@@ -68,7 +81,7 @@ pub(crate) fn run(
         let flooding = index >= shape.clients;
         let threads = if flooding { shape.flood } else { shape.threads };
         for _ in 0..threads {
-            let worker = Worker::new(client.clone(), workspace.clone(), number, created.clone());
+            let worker = make(client, number);
             number += 1;
             let (phase, sender) = (phase.clone(), sender.clone());
             let pause = if flooding {
@@ -77,31 +90,37 @@ pub(crate) fn run(
                 shape.pause
             };
             client.spawn(move || async move {
-                let figures = work(worker, operation, &phase, pause, flooding).await;
+                let figures = work(worker, &phase, pause, flooding).await;
                 let _ = sender.send((index, figures));
             });
         }
     }
     drop(sender);
     std::thread::sleep(shape.warm_up);
-    let before = if server_pids.is_empty() {
-        None
-    } else {
-        Some(Reading::take(server_pids)?)
+    let reading = |pids: &[u32]| match pids {
+        [] => Ok(None),
+        pids => Reading::take(pids).map(Some),
     };
+    let before = (reading(watched.servers)?, reading(watched.store)?);
     let start = Instant::now();
     phase.store(MEASURE, Ordering::Release);
     std::thread::sleep(shape.measure);
     phase.store(STOP, Ordering::Release);
     let elapsed = start.elapsed();
-    let server_cpu = match before {
-        Some(before) => Some(Reading::take(server_pids)?.since(&before)),
-        None => None,
+    let spent = |pids, before: Option<Reading>| {
+        Ok::<_, std::io::Error>(match (before, reading(pids)?) {
+            (Some(before), Some(now)) => Some(now.since(&before)),
+            _ => None,
+        })
     };
-    let server_resident = match server_pids {
-        [] => None,
-        pids => Some(cpu::resident_bytes(pids)?),
+    let server_cpu = spent(watched.servers, before.0)?;
+    let store_cpu = spent(watched.store, before.1)?;
+    let resident = |pids: &[u32]| match pids {
+        [] => Ok(None),
+        pids => cpu::resident_bytes(pids).map(Some),
     };
+    let server_resident = resident(watched.servers)?;
+    let store_resident = resident(watched.store)?;
     let mut merged: Vec<Option<ClientFigures>> = clients.iter().map(|_| None).collect();
     for (index, figures) in receiver {
         match &mut merged[index] {
@@ -115,12 +134,13 @@ pub(crate) fn run(
         clients,
         server_cpu,
         server_resident,
+        store_cpu,
+        store_resident,
     })
 }
 
 async fn work(
-    mut worker: Worker,
-    operation: Operation,
+    mut worker: impl Work,
     phase: &AtomicU8,
     pause: Duration,
     flooding: bool,
@@ -137,7 +157,7 @@ async fn work(
             phase => phase == MEASURE,
         };
         let start = Instant::now();
-        match worker.step(operation).await {
+        match worker.step().await {
             Ok(()) if counted && phase.load(Ordering::Acquire) == MEASURE => {
                 figures.latencies.record(start.elapsed());
             }

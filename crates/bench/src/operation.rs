@@ -13,6 +13,8 @@ use clap::ValueEnum;
 use rand::Rng;
 
 use crate::client::Client;
+use crate::load::Work;
+use crate::report::Kind;
 use crate::workspace::{FILE_BYTES, PIECE_BYTES, SMALL_BYTES, Workspace};
 
 /// Action of one step of the load.
@@ -51,8 +53,21 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Name in tables.
-    pub(crate) fn label(self) -> &'static str {
+    /// The kind of the results.
+    pub(crate) fn kind(self) -> Kind {
+        Kind {
+            label: self.label(),
+            items: match self {
+                Self::BulkStatus => rxafs::BULK_MAX as u64,
+                Self::MakeMany => rxafs::MAKE_MANY_MAX as u64,
+                _ => 1,
+            },
+            bytes: matches!(self, Self::Fetch1m | Self::Store1m).then_some(PIECE_BYTES),
+            by_client: self == Self::Mixed,
+        }
+    }
+
+    fn label(self) -> &'static str {
         match self {
             Self::GetTime => "GetTime",
             Self::FetchStatus => "FetchStatus",
@@ -69,20 +84,6 @@ impl Operation {
             Self::NewConnection => "GetTime on a new connection",
             Self::Mixed => "mixed",
         }
-    }
-
-    /// Items in one call: files for bulk status and MakeMany, otherwise one.
-    pub(crate) fn items(self) -> u64 {
-        match self {
-            Self::BulkStatus => rxafs::BULK_MAX as u64,
-            Self::MakeMany => rxafs::MAKE_MANY_MAX as u64,
-            _ => 1,
-        }
-    }
-
-    /// Bytes of file data in one call, if the rate in MB/s is of interest.
-    pub(crate) fn bytes(self) -> Option<u64> {
-        matches!(self, Self::Fetch1m | Self::Store1m).then_some(PIECE_BYTES)
     }
 
     /// Every operation that is one call, in the order of the tables.
@@ -102,6 +103,7 @@ impl Operation {
 
 /// One thread of one client, with the state of its operations.
 pub(crate) struct Worker {
+    operation: Operation,
     client: Client,
     workspace: Arc<Workspace>,
     number: usize,
@@ -122,6 +124,7 @@ struct Numbers {
 impl Worker {
     /// `number` counts over all clients; `created` is shared by all of them.
     pub(crate) fn new(
+        operation: Operation,
         client: Client,
         workspace: Arc<Workspace>,
         number: usize,
@@ -129,6 +132,7 @@ impl Worker {
     ) -> Self {
         let payload = workspace.payload.clone();
         Self {
+            operation,
             client,
             workspace,
             number,
@@ -139,8 +143,7 @@ impl Worker {
         }
     }
 
-    /// Executes `operation` once.
-    pub(crate) async fn step(&mut self, operation: Operation) -> Result<(), CallError> {
+    async fn execute(&mut self, operation: Operation) -> Result<(), CallError> {
         self.count += 1;
         match operation {
             Operation::GetTime => {
@@ -194,7 +197,7 @@ impl Worker {
             }
             Operation::Mixed => {
                 let operation = mixed(rand::rng().random_range(0..100));
-                Box::pin(self.step(operation)).await?;
+                Box::pin(self.execute(operation)).await?;
             }
         }
         Ok(())
@@ -325,6 +328,12 @@ impl Worker {
             in_status,
         };
         Ok(self.client.file.call(&create).await?.fid)
+    }
+}
+
+impl Work for Worker {
+    async fn step(&mut self) -> Result<(), CallError> {
+        self.execute(self.operation).await
     }
 }
 

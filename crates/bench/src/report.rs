@@ -6,7 +6,19 @@ use serde_json::{Value, json};
 
 use crate::latency::Latencies;
 use crate::load::{Figures, Shape};
-use crate::operation::Operation;
+
+/// The kind of the measured calls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    /// Name in tables.
+    pub(crate) label: &'static str,
+    /// Items in one call, for example files.
+    pub(crate) items: u64,
+    /// Bytes of file data in one call, if the rate in MB/s is of interest.
+    pub(crate) bytes: Option<u64>,
+    /// Whether the lines show the slowest client too.
+    pub(crate) by_client: bool,
+}
 
 /// Summary of one run.
 #[derive(Clone, Debug)]
@@ -24,10 +36,12 @@ pub(crate) struct Row {
     pub(crate) errors: u64,
     pub(crate) first_error: Option<String>,
     pub(crate) server_resident: Option<u64>,
+    pub(crate) store_cpu_per_item: Option<Duration>,
+    pub(crate) store_resident: Option<u64>,
 }
 
 impl Row {
-    pub(crate) fn new(operation: Operation, figures: &Figures) -> Self {
+    pub(crate) fn new(kind: &Kind, figures: &Figures) -> Self {
         let seconds = figures.elapsed.as_secs_f64();
         let mut all = Latencies::new();
         let mut worst = Duration::ZERO;
@@ -45,18 +59,19 @@ impl Row {
             worst = worst.max(client.latencies.quantile(0.99));
             slowest = slowest.min(count as f64 / seconds);
         }
-        let items = all.count() * operation.items();
-        let each = |count: u64| {
-            let cpu = figures.server_cpu?;
+        let items = all.count() * kind.items;
+        let share = |cpu: Option<Duration>, count: u64| {
+            let cpu = cpu?;
             (count > 0).then(|| cpu.div_f64(count as f64))
         };
-        let megabytes = |calls: u64| operation.bytes().map(|bytes| calls * bytes / 1_000_000);
+        let each = |count| share(figures.server_cpu, count);
+        let megabytes = |calls: u64| kind.bytes.map(|bytes| calls * bytes / 1_000_000);
         Self {
             rate: items as f64 / seconds,
-            megabytes_per_second: operation
-                .bytes()
+            megabytes_per_second: kind
+                .bytes
                 .map(|bytes| all.count() as f64 * bytes as f64 / 1e6 / seconds),
-            cpu_per_item: each(everything * operation.items()),
+            cpu_per_item: each(everything * kind.items),
             cpu_per_megabyte: megabytes(everything).and_then(each),
             p50: all.quantile(0.5),
             p99: all.quantile(0.99),
@@ -71,6 +86,8 @@ impl Row {
                 .find_map(|client| client.first_error.as_ref())
                 .map(ToString::to_string),
             server_resident: figures.server_resident,
+            store_cpu_per_item: share(figures.store_cpu, everything * kind.items),
+            store_resident: figures.store_resident,
         }
     }
 
@@ -82,7 +99,7 @@ impl Row {
     }
 
     /// One line for people.
-    pub(crate) fn line(&self, operation: Operation) -> String {
+    pub(crate) fn line(&self, kind: &Kind) -> String {
         let rate = match self.megabytes_per_second {
             Some(rate) => format!("{rate:>10.1} MB/s"),
             None => format!("{:>10.0} /s  ", self.rate),
@@ -94,12 +111,12 @@ impl Row {
         };
         let mut line = format!(
             "{:<30} {rate} {cpu}  p50 {}  p99 {}  max {}",
-            operation.label(),
+            kind.label,
             milliseconds(self.p50),
             milliseconds(self.p99),
             milliseconds(self.max),
         );
-        if operation == Operation::Mixed {
+        if kind.by_client {
             line += &format!(
                 "  worst client p99 {}, {:.0} /s",
                 milliseconds(self.worst_client_p99),
@@ -117,10 +134,10 @@ impl Row {
     }
 
     /// For scripts.
-    pub(crate) fn json(&self, operation: Operation, shape: &Shape) -> Value {
+    pub(crate) fn json(&self, kind: &Kind, shape: &Shape) -> Value {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
         json!({
-            "operation": operation.label(),
+            "operation": kind.label,
             "clients": shape.clients,
             "threads": shape.threads,
             "per_second": self.rate,
@@ -136,6 +153,8 @@ impl Row {
             "errors": self.errors,
             "first_error": self.first_error,
             "server_resident_bytes": self.server_resident,
+            "store_cpu_us_per_item": self.store_cpu_per_item.map(micros),
+            "store_resident_bytes": self.store_resident,
         })
     }
 }

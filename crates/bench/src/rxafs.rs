@@ -13,8 +13,9 @@ use cellar_wire::ids::VolumeId;
 use cellar_wire::vl;
 
 use crate::client::{Client, Servers};
-use crate::load::{self, Shape};
+use crate::load::{self, Shape, Watched};
 pub use crate::operation::Operation;
+use crate::operation::Worker;
 use crate::report::Row;
 use crate::workspace::Workspace;
 
@@ -153,10 +154,10 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
         options.operations.clone()
     };
     let security = security(options)?;
-    let mut clients = Client::start_all(options.bind, &servers, &security, shape.clients)?;
+    let mut clients = Client::start_all(options.bind, &[servers], &security, shape.clients)?;
     if shape.flood > 0 {
         // On its own thread, so that the other clients wait only for the server.
-        clients.extend(Client::start_all(options.bind, &servers, &security, 1)?);
+        clients.extend(Client::start_all(options.bind, &[servers], &security, 1)?);
     }
     let waiter = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -178,15 +179,20 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
     for operation in operations {
         let mut rows = Vec::new();
         for _ in 0..options.runs.max(1) {
-            let figures = load::run(
-                operation,
-                &clients,
-                &workspace,
-                &shape,
-                &options.server_pid,
-                &created,
-            )?;
-            let row = Row::new(operation, &figures);
+            let watched = Watched {
+                servers: &options.server_pid,
+                store: &[],
+            };
+            let figures = load::run(&clients, &shape, watched, |client, number| {
+                Worker::new(
+                    operation,
+                    client.clone(),
+                    workspace.clone(),
+                    number,
+                    created.clone(),
+                )
+            })?;
+            let row = Row::new(&operation.kind(), &figures);
             errors += row.errors;
             rows.push(row);
         }
@@ -194,13 +200,13 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
             continue;
         };
         if options.json {
-            println!("{}", row.json(operation, &shape));
+            println!("{}", row.json(&operation.kind(), &shape));
         } else {
             println!(
                 "{:>3} x {:<3} {}",
                 shape.clients,
                 shape.threads,
-                row.line(operation)
+                row.line(&operation.kind())
             );
         }
     }

@@ -80,7 +80,7 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
     };
     let clients = Client::start_all(
         options.bind,
-        &servers,
+        &[servers],
         &Security::null(),
         options.clients.into(),
     )?;

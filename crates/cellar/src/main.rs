@@ -210,6 +210,12 @@ enum Bench {
     MakeVolumes(cellar_bench::make_volumes::Options),
     /// Ask for volumes until the server answers for them, and print the time that took.
     FirstAnswer(cellar_bench::first_answer::Options),
+    /// Call location and protection servers with large databases from many clients.
+    Databases(cellar_bench::databases::Options),
+    /// Write large databases for the servers of OpenAFS, and for 'cellar db import'.
+    MakeDatabases(cellar_bench::make_databases::Options),
+    /// Call database servers until each has answered, and print the times.
+    FirstLookup(cellar_bench::databases::first::Options),
     /// Write files to a directory and read them, by the library of archives alone.
     Archives(cellar_bench::archives::Options),
     /// Write and read large files, striped or not, from many clients, and measure the machine's
@@ -301,6 +307,16 @@ impl Command {
                 Bench::FirstAnswer(options) => match cellar_bench::first_answer::run(&options)? {
                     0 => Ok(()),
                     silent => Err(Failure::new(format!("{silent} not answered for"))),
+                },
+                Bench::Databases(options) => match cellar_bench::databases::run(&options)? {
+                    0 => Ok(()),
+                    failed => Err(Failure::new(format!("{failed} calls failed"))),
+                },
+                Bench::MakeDatabases(options) => Ok(cellar_bench::make_databases::run(&options)?),
+                Bench::FirstLookup(options) => match cellar_bench::databases::first::run(&options)?
+                {
+                    0 => Ok(()),
+                    silent => Err(Failure::new(format!("{silent} calls were not answered"))),
                 },
                 Bench::Archives(options) => Ok(cellar_bench::archives::run(&options)?),
                 Bench::Objects(options) => Ok(cellar_bench::objects::run(&options)?),
