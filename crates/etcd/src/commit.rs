@@ -40,7 +40,7 @@ use crate::guards::Guards;
 use crate::large;
 use crate::slots::{Attempt, Commit, Slot};
 
-/// Operations and comparisons of a group. etcd takes 128 of each unless it is configured for more
+/// Operations of a group. etcd takes 128 unless it is configured for more
 /// (`--max-txn-ops`). Some are left for the engine's own keys.
 const GROUP_MAX: usize = 100;
 /// Bytes of a group: etcd takes requests of 1.5 MiB.
@@ -226,7 +226,7 @@ impl Committer {
         if let Some(group) = &groups.open {
             let is_full = group.changes.len() + changes.len() > GROUP_MAX
                 || group.bytes + bytes > GROUP_BYTES_MAX
-                || group.guards.len_with(&reads) > GROUP_MAX;
+                || !group.guards.have_room_for(&reads);
             if is_full {
                 return Ok(Step::Full);
             }

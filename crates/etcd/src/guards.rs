@@ -14,9 +14,12 @@ use crate::copy::{Copy, Reads, Span};
 use crate::keys::Keys;
 use crate::messages::{Compare, Operand, result, target};
 
-/// Rows that are compared one by one. If a group read more of a table, their whole range is
-/// compared: etcd takes 128 comparisons.
-const KEYS_MAX: usize = 90;
+/// Comparisons of a group's rows and ranges. etcd takes 128 unless it is configured for more
+/// (`--max-txn-ops`). Some are left for the engine's own keys.
+///
+/// A transaction that reads more rows compares whole ranges, and etcd visits each row of them.
+/// Therefore a group ends before it would.
+const COMPARISONS_MAX: usize = 110;
 
 /// What a group of transactions read.
 ///
@@ -75,15 +78,21 @@ impl Guards {
         is_same
     }
 
-    /// The number of comparisons with those of `reads`, at most.
-    pub(crate) fn len_with(&self, reads: &Reads) -> usize {
-        let keys = self.keys.len() + reads.keys.len();
-        keys + 2 * (self.spans.len() + reads.spans.len())
+    /// Whether a transaction with these reads can join without comparisons of whole ranges.
+    pub(crate) fn have_room_for(&self, reads: &Reads) -> bool {
+        let new_keys = reads.keys.keys().filter(|key| !self.keys.contains_key(key));
+        let new_spans = reads.spans.difference(&self.spans);
+        self.len() + new_keys.count() + 2 * new_spans.count() <= COMPARISONS_MAX
+    }
+
+    /// The number of comparisons, at most: a range also needs that of its table's deletions.
+    fn len(&self) -> usize {
+        self.keys.len() + 2 * self.spans.len()
     }
 
     /// The conditions.
     pub(crate) fn compares(mut self, keys: &Keys) -> Vec<Compare> {
-        if self.keys.len() > KEYS_MAX {
+        if self.len() > COMPARISONS_MAX {
             self.join_keys();
         }
         let mut compares = Vec::with_capacity(self.keys.len() + 2 * self.spans.len() + 2);
@@ -145,5 +154,51 @@ pub(crate) fn has_value(key: Bytes, value: Bytes) -> Compare {
         key,
         operand: Some(Operand::Value(value)),
         range_end: Bytes::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: Table = Table::new("vl.id");
+
+    fn reads(keys: std::ops::Range<u32>) -> Reads {
+        let key = |number: u32| Bytes::copy_from_slice(&number.to_be_bytes());
+        Reads {
+            keys: keys.map(|number| ((TABLE, key(number)), 0)).collect(),
+            spans: BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    fn a_group_ends_before_it_compares_whole_ranges() {
+        let mut guards = Guards::default();
+        let mut members = 0;
+        // Each reads ten rows, of which one is common to all.
+        loop {
+            let mut next = reads(10 * members..10 * members + 9);
+            next.keys.extend(reads(1_000_000..1_000_001).keys);
+            if !guards.have_room_for(&next) {
+                break;
+            }
+            guards.keys.extend(next.keys);
+            members += 1;
+        }
+        assert_eq!(members, 12);
+        let keys = Keys::new("/cellar/test").unwrap();
+        let compares = guards.compares(&keys);
+        assert!(compares.iter().all(|compare| compare.range_end.is_empty()));
+        assert!(compares.len() < 128);
+    }
+
+    #[test]
+    fn a_transaction_that_reads_more_compares_a_range() {
+        let mut guards = Guards::default();
+        guards.keys.extend(reads(0..1000).keys);
+        let keys = Keys::new("/cellar/test").unwrap();
+        let compares = guards.compares(&keys);
+        // The plan, and one range.
+        assert_eq!(compares.len(), 2);
     }
 }
