@@ -157,3 +157,81 @@ fn words(out: &mut BytesMut, words: &[u32]) {
         word.encode_to(out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use cellar_celldb::{CellDb, Embedded, export, import};
+    use cellar_dbserver::{Identity, Pr, Vl};
+    use cellar_wire::vl::{ANYVOL, CreateEntryN, GetEntryByIDN, GetEntryByNameN};
+    use cellar_wire::{AfsTime, VolumeId, pr};
+
+    use super::*;
+
+    const ADMIN: Identity = Identity::Superuser;
+
+    fn open(path: &Path) -> (Vl, Pr) {
+        let db: Arc<dyn CellDb> = Arc::new(Embedded::open(path).unwrap());
+        let vl = Vl::open(db.clone(), Arc::new(|| AfsTime(5))).unwrap();
+        let pr = Pr::open(db, Arc::new(|| AfsTime(5)), "test.cell").unwrap();
+        (vl, pr)
+    }
+
+    #[test]
+    fn the_servers_find_the_imported_entries() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        drop(open(&at("new")));
+        export(&at("new"), &at("base")).unwrap();
+        super::write(&at("base"), &at("full"), 2000, 300).unwrap();
+        import(&at("full"), &at("db")).unwrap();
+        let (vl, pr) = open(&at("db"));
+        for number in [0, 1234, 1999] {
+            let ids = volume_ids(number).map(VolumeId);
+            let lookup = GetEntryByNameN {
+                volumename: volume_name(number).into_bytes().try_into().unwrap(),
+            };
+            let entry = vl.ask(ADMIN, lookup).unwrap().entry;
+            assert_eq!(entry.volume_ids, ids);
+            let server = FIRST_SERVER + u32::from(volume_site(number).0);
+            assert_eq!(entry.sites[0].server, server);
+            let lookup = GetEntryByIDN {
+                volid: ids[2],
+                voltype: ANYVOL,
+            };
+            assert_eq!(vl.ask(ADMIN, lookup).unwrap().entry, entry);
+        }
+        let lookup = GetEntryByNameN {
+            volumename: volume_name(7).into_bytes().try_into().unwrap(),
+        };
+        let mut newentry = vl.ask(ADMIN, lookup).unwrap().entry;
+        newentry.name = EntryName::new(b"new").unwrap();
+        newentry.volume_ids = [VolumeId(0x4000_0000), VolumeId(0), VolumeId(0)];
+        vl.ask(ADMIN, CreateEntryN { newentry }).unwrap();
+
+        let id = ViceId(user_id(299));
+        let cps = pr.ask(ADMIN, pr::GetCPS { id }).unwrap().list;
+        for group in groups_of(299, groups(300)) {
+            assert!(cps.contains(&ViceId(group_id(group))));
+        }
+        let new = pr::NewEntry {
+            name: "new".try_into().unwrap(),
+            flag: 0,
+            owner: ViceId(0),
+        };
+        let new = pr.ask(ADMIN, new).unwrap().id;
+        assert_eq!(new, ViceId(user_id(300)));
+    }
+
+    #[test]
+    fn a_base_with_volumes_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        drop(open(&at("new")));
+        export(&at("new"), &at("base")).unwrap();
+        super::write(&at("base"), &at("full"), 1, 1).unwrap();
+        assert!(super::write(&at("full"), &at("fuller"), 1, 1).is_err());
+    }
+}
