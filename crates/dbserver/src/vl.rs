@@ -17,6 +17,7 @@ use crate::{Clock, Error, Identity};
 mod create_entry;
 mod delete_entry;
 mod entry;
+mod entry_numbers;
 mod get_addrs;
 mod get_entry;
 mod get_new_volume_id;
@@ -53,6 +54,7 @@ pub struct Vl {
     clock: Clock,
     counters: get_stats::Counters,
     reserved_ids: Mutex<get_new_volume_id::Reserved>,
+    reserved_numbers: Mutex<entry_numbers::ReservedNumbers>,
 }
 
 impl Vl {
@@ -69,6 +71,7 @@ impl Vl {
             clock,
             counters,
             reserved_ids: Mutex::default(),
+            reserved_numbers: Mutex::default(),
         })
     }
 

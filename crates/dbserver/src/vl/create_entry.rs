@@ -47,10 +47,11 @@ impl Vl {
         Self::check_administrator(who)?;
         check_new_name(&new.name)?;
         check_sites(&new.sites)?;
+        let number = self.take_entry_number()?;
         self.replica.write(|transaction| {
             let mut tables = Tables(transaction);
             let entry = Entry {
-                number: 0,
+                number,
                 name: new.name.clone(),
                 ids: new.volume_ids,
                 clone_id: new.clone_id,
@@ -59,7 +60,7 @@ impl Vl {
                 lock_id: 0,
                 places: places(&mut tables, &new.sites)?,
             };
-            tables.insert(entry)
+            tables.insert(&entry)
         })
     }
 }

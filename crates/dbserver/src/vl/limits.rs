@@ -8,6 +8,8 @@ pub(crate) const ADDRESSES_MAX: usize = 15;
 pub(crate) const SITE_FLAGS_MAX: u8 = 0x80;
 /// The number of ids that are reserved at a time. A restart skips up to that many.
 pub(crate) const RESERVED_IDS: u32 = 100;
+/// The number of entry numbers that are reserved at a time. A restart skips up to that many.
+pub(crate) const RESERVED_ENTRIES: u32 = 100;
 /// The most ids for one call.
 pub(crate) const BUMP_MAX: u32 = 0x7fff_ffff;
 /// The first id that a new cell assigns.

@@ -1,7 +1,7 @@
 //! The tables of the location database, in a transaction.
 //!
 //! `vl.entry` has the entries by number; `vl.name` and `vl.id` refer to them. `vl.server` has the
-//! servers by number. `vl.meta` has the next entry number and the reserved volume ids. Every change
+//! servers by number. `vl.meta` has the reserved entry numbers and volume ids. Every change
 //! of an entry goes through [`Tables::insert`], [`Tables::replace`] or [`Tables::remove`], which
 //! keep the first three tables consistent.
 
@@ -121,22 +121,16 @@ impl Tables<'_, '_> {
         self.0.put(ENTRY, key, row::encode(&entry.to_row()));
     }
 
-    /// Adds an entry and chooses its number.
+    /// Adds an entry under its number, which no other one has.
     ///
     /// # Errors
-    /// VL_IDEXIST, VL_NAMEEXIST; VL_CREATEFAIL if all numbers are used.
-    pub(crate) fn insert(&mut self, mut entry: Entry) -> Result<(), Error> {
+    /// VL_IDEXIST, VL_NAMEEXIST.
+    pub(crate) fn insert(&mut self, entry: &Entry) -> Result<(), Error> {
         for id in entry.ids {
             self.check_id_is_free(id)?;
         }
         self.check_name_is_free(&entry.name)?;
-        let number = self.number_at(META, NEXT_ENTRY)?.unwrap_or(1);
-        // Numbers are cursors of list calls, and these are signed.
-        if number >= i32::MAX as u32 {
-            return Err(AbortCode::VL_CREATEFAIL.into());
-        }
-        self.put_number(META, NEXT_ENTRY, number + 1);
-        entry.number = number;
+        let number = entry.number;
         self.put_number(NAME, &entry.name, number);
         for (voltype, id) in entry
             .ids
@@ -146,8 +140,18 @@ impl Tables<'_, '_> {
         {
             self.put_number(ID, &id_key(voltype, id), number);
         }
-        self.put_entry(&entry);
+        self.put_entry(entry);
         Ok(())
+    }
+
+    /// The first entry number that no server has reserved.
+    pub(crate) fn next_entry(&self) -> Result<u32, DatabaseError> {
+        Ok(self.number_at(META, NEXT_ENTRY)?.unwrap_or(1))
+    }
+
+    /// Reserves all entry numbers below `number`.
+    pub(crate) fn set_next_entry(&mut self, number: u32) {
+        self.put_number(META, NEXT_ENTRY, number);
     }
 
     /// Replaces `old`, which is the stored entry, by `new`.

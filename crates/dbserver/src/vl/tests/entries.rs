@@ -368,6 +368,34 @@ fn volume_ids_are_reserved_ahead_and_never_come_twice() {
     cell.check();
 }
 
+/// Creations on several servers use rows of their own, and a restarted server uses no old number.
+#[test]
+fn servers_of_one_database_give_entries_different_numbers() {
+    let cell = cell();
+    let again = || Vl::open(Arc::clone(&cell.db), Arc::clone(&cell.vl.clock)).unwrap();
+    let others = [again(), again()];
+    let create = |vl: &Vl, id: u32| {
+        let newentry = volume(&format!("v{id}"), id);
+        vl.ask(ADMIN, CreateEntryN { newentry }).map(drop)
+    };
+    std::thread::scope(|scope| {
+        for (server, vl) in (0..).zip([&cell.vl, &others[0], &others[1]]) {
+            scope.spawn(move || {
+                for n in 0..150 {
+                    create(vl, 10_000 * (server + 1) + 10 * n).unwrap();
+                }
+            });
+        }
+    });
+    // A creation that fails leaves no entry under its number.
+    assert_eq!(create(&others[0], 10_000), Err(AbortCode::VL_IDEXIST));
+    create(&again(), 90_000).unwrap();
+    cell.get("v90000").unwrap();
+    let entries = cell.gather(VldbListByAttributes::default());
+    assert_eq!(entries.len(), 3 * 150 + 1);
+    cell.check();
+}
+
 #[test]
 fn volume_ids_asked_for_at_once_are_all_different() {
     let cell = cell();

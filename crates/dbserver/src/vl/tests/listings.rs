@@ -135,8 +135,8 @@ fn long_listings_come_in_pages() {
                 partition: 0,
                 flags: VLSF_RWVOL as u8,
             }];
-            tables.insert(entry::Entry {
-                number: 0,
+            tables.insert(&entry::Entry {
+                number: n + 1,
                 name: new.name,
                 ids: new.volume_ids,
                 clone_id: new.clone_id,
