@@ -11,13 +11,13 @@
 //! | run | otherwise | member of the open group |
 //! | deferred | that group has ended | runs again |
 //! | member | the copy has other rows than its group read | runs again |
-//! | member | no deferred writer is left to run, and a slot is free | in flight, with its group |
+//! | member | no deferred writer is left to run, few groups are in flight | in flight, with it |
 //! | in flight | committed, and the copy has it | done |
 //! | in flight | conflict, or certainly not committed | runs again, when the copy is newer |
 //! | in flight | refused, or in doubt | error |
 //!
 //! A single writer therefore commits alone and at once. Writers that need each other's rows (a
-//! counter of ids) share the next commit. Writers that wait for a slot share one as well.
+//! counter of ids) share the next commit. So do writers that find enough groups in flight.
 //!
 //! Lock order: groups, the copy, the history.
 
@@ -53,6 +53,9 @@ const CONFLICTS: Duration = Duration::from_secs(20);
 const ARRIVAL: Duration = Duration::from_secs(20);
 /// The longest wait until the copy is newer after a conflict.
 const NEWER: Duration = Duration::from_secs(2);
+/// Groups in flight at the same time. A request costs etcd far more than a row in it, so writers
+/// beyond these share the next group.
+const IN_FLIGHT_MAX: usize = 2;
 /// A group waits at most this long for deferred writers.
 const LINGER: Duration = Duration::from_millis(50);
 /// Pause after a conflict, at most, in microseconds: two servers do not meet again at once.
@@ -266,7 +269,7 @@ impl Committer {
         if groups.reruns > 0 && groups.open.as_ref().is_some_and(lingers) {
             return;
         }
-        if groups.free.is_empty() {
+        if groups.free.is_empty() || groups.in_flight.len() >= IN_FLIGHT_MAX {
             return;
         }
         let Some(group) = groups.open.take() else {
