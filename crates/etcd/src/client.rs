@@ -255,6 +255,7 @@ impl Client {
         path: &'static str,
         request: &Q,
         patience: Duration,
+        one_member: Duration,
     ) -> Result<R, Fault>
     where
         Q: Message + Clone + 'static,
@@ -265,7 +266,7 @@ impl Client {
             let at = self.current();
             let left = end.saturating_duration_since(Instant::now());
             let fault = match self
-                .once(at, path, request.clone(), left.min(ONE_MEMBER))
+                .once(at, path, request.clone(), left.min(one_member))
                 .await
             {
                 Err(fault @ Fault::Unknown(_)) => fault,
@@ -285,7 +286,17 @@ impl Client {
         request: &RangeRequest,
         patience: Duration,
     ) -> Result<RangeResponse, Fault> {
-        self.anywhere("/etcdserverpb.KV/Range", request, patience)
+        self.slow_range(request, patience, ONE_MEMBER).await
+    }
+
+    /// Reads rows, and gives each member so much time.
+    pub(crate) async fn slow_range(
+        &self,
+        request: &RangeRequest,
+        patience: Duration,
+        one_member: Duration,
+    ) -> Result<RangeResponse, Fault> {
+        self.anywhere("/etcdserverpb.KV/Range", request, patience, one_member)
             .await
     }
 
@@ -336,7 +347,7 @@ impl Client {
         request: &TxnRequest,
         patience: Duration,
     ) -> Result<TxnResponse, Fault> {
-        self.anywhere("/etcdserverpb.KV/Txn", request, patience)
+        self.anywhere("/etcdserverpb.KV/Txn", request, patience, ONE_MEMBER)
             .await
     }
 
@@ -346,6 +357,7 @@ impl Client {
             "/etcdserverpb.Maintenance/Alarm",
             &AlarmRequest {},
             patience,
+            ONE_MEMBER,
         )
         .await
     }
@@ -356,6 +368,7 @@ impl Client {
             "/etcdserverpb.Cluster/MemberList",
             &MemberListRequest {},
             patience,
+            ONE_MEMBER,
         )
         .await
     }

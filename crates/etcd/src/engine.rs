@@ -18,11 +18,12 @@ use crate::certificates::Tls;
 use crate::client::{Client, Fault};
 use crate::commit::Committer;
 use crate::copy::Copy;
-use crate::follow::{Followed, read_all};
+use crate::follow::Followed;
 use crate::guards::is_at;
 use crate::keys::{BadMeta, Keys, Meta};
 use crate::messages::{RangeRequest, Request, TxnRequest};
 use crate::monitor;
+use crate::pages::read_all;
 use crate::slots::{put, slots};
 use crate::status::{Figures, Status};
 

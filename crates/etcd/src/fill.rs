@@ -7,24 +7,28 @@
 //! 3. A repeated copy first removes what an interrupted one has left.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_celldb::{DatabaseId, Error, View, sealed};
+use tokio::task::{JoinError, JoinSet};
 
 use crate::client::Client;
 use crate::copy::table_named;
 use crate::engine::{Settings, connect, meta, unavailable, wait_for};
-use crate::follow::read_all;
 use crate::guards::is_at;
 use crate::keys::{Keys, Meta};
 use crate::messages::{DeleteRangeRequest, Request, RequestOp, TxnRequest};
+use crate::pages::read_all;
 use crate::slots::put;
 
 /// Rows of one request.
 const ROWS: usize = 100;
 /// Bytes of one request: etcd takes 1.5 MiB.
 const BYTES: usize = 1 << 20;
+/// Requests at the same time. Each waits for the syncs of a majority of the members.
+const AT_ONCE: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Rows by table and key.
@@ -59,6 +63,7 @@ pub fn fill(
         .map(|(table, key, value)| ((table, key), value))
         .collect();
     let (runtime, keys, client) = connect(settings)?;
+    let client = Arc::new(client);
     let place = settings.place();
     let count = contents.len();
     let meta_row = Meta { id, base: revision };
@@ -91,17 +96,22 @@ pub fn fill(
     Ok(count)
 }
 
-async fn write(client: &Client, keys: &Keys, contents: &Contents) -> Result<(), Error> {
+async fn write(client: &Arc<Client>, keys: &Keys, contents: &Contents) -> Result<(), Error> {
     let (key, range_end) = keys.all();
     let all = DeleteRangeRequest { key, range_end };
     send(client, vec![Request::Delete(all).into()]).await?;
     send(client, vec![put(keys.last(), Bytes::new())]).await?;
+    let mut sending = JoinSet::new();
     let (mut batch, mut bytes) = (Vec::new(), 0);
     for ((name, key), value) in contents {
         let table = table_named(name)
             .ok_or_else(|| Error::Failed(format!("'{name}' is no name of a table").into()))?;
         if batch.len() == ROWS || bytes + value.len() > BYTES {
-            send(client, std::mem::take(&mut batch)).await?;
+            if sending.len() >= AT_ONCE {
+                sent(sending.join_next().await)?;
+            }
+            let (client, batch) = (Arc::clone(client), std::mem::take(&mut batch));
+            sending.spawn(async move { send(&client, batch).await });
             bytes = 0;
         }
         bytes += key.len() + value.len();
@@ -113,7 +123,18 @@ async fn write(client: &Client, keys: &Keys, contents: &Contents) -> Result<(), 
     if !batch.is_empty() {
         send(client, batch).await?;
     }
+    while !sending.is_empty() {
+        sent(sending.join_next().await)?;
+    }
     Ok(())
+}
+
+fn sent(done: Option<Result<Result<(), Error>, JoinError>>) -> Result<(), Error> {
+    match done {
+        Some(Ok(sent)) => sent,
+        Some(Err(cause)) => Err(Error::Failed(cause.to_string().into())),
+        None => Ok(()),
+    }
 }
 
 async fn send(client: &Client, success: Vec<RequestOp>) -> Result<(), Error> {

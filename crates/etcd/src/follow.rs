@@ -18,7 +18,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use cellar_celldb::{Committed, History, Revision};
 use parking_lot::RwLock;
 use tokio::sync::{Notify, mpsc, watch};
@@ -27,13 +26,10 @@ use tokio::time::{Instant, timeout};
 use crate::client::{Client, Fault};
 use crate::copy::Copy;
 use crate::keys::Keys;
-use crate::messages::{
-    RangeRequest, WatchAction, WatchCreate, WatchProgress, WatchRequest, WatchResponse,
-};
+use crate::messages::{WatchAction, WatchCreate, WatchProgress, WatchRequest, WatchResponse};
+use crate::pages::read_all;
 use crate::status::Figures;
 
-/// Rows in one answer at most.
-const PAGE: i64 = 1000;
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// A watch without a sign of life is given up.
 const SILENCE: Duration = Duration::from_secs(4);
@@ -41,8 +37,6 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// The time after which a watch that lacks a known revision is behind.
 const ARRIVES_SOON: Duration = Duration::from_millis(300);
 const PAUSE: Duration = Duration::from_millis(200);
-/// The longest time to read one page.
-const PAGE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The copy and those that follow it.
 pub(crate) struct Followed {
@@ -57,35 +51,6 @@ pub(crate) struct Followed {
     pub(crate) reached: watch::Sender<i64>,
     /// The watch lacks a revision that another member has.
     pub(crate) behind: Notify,
-}
-
-/// Reads all rows at one revision.
-pub(crate) async fn read_all(client: &Client, keys: &Keys) -> Result<Copy, Fault> {
-    let mut copy = Copy::default();
-    let (mut from, end) = keys.all();
-    loop {
-        let request = RangeRequest {
-            key: from,
-            range_end: end.clone(),
-            limit: PAGE,
-            revision: copy.revision,
-            keys_only: false,
-        };
-        let page = client.range(&request, PAGE_PATIENCE).await?;
-        if copy.revision == 0 {
-            copy.revision = page.header.map_or(0, |header| header.revision);
-        }
-        for row in &page.kvs {
-            copy.load(keys, row);
-        }
-        match page.kvs.last() {
-            Some(row) if page.more => from = Bytes::from([&row.key[..], &[0]].concat()),
-            _ => {
-                copy.end_load(keys);
-                return Ok(copy);
-            }
-        }
-    }
 }
 
 enum End {

@@ -37,6 +37,7 @@ mod keys;
 mod large;
 mod messages;
 mod monitor;
+mod pages;
 mod slots;
 mod status;
 
