@@ -40,6 +40,21 @@ struct Row {
     revision: i64,
 }
 
+impl Row {
+    fn of(table: Table, key: &[u8], kv: &KeyValue) -> Self {
+        let opened = sealed::open(table.name(), key, &kv.value);
+        let value = opened.map(Bytes::copy_from_slice);
+        if let Err(reason) = value {
+            tracing::error!(table = table.name(), reason, "a row in etcd is damaged");
+        }
+        Self {
+            value,
+            stored: kv.value.len(),
+            revision: kv.mod_revision,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Rows {
     rows: BTreeMap<Bytes, Row>,
@@ -80,16 +95,8 @@ impl Copy {
                     rows.remove(&key);
                     None
                 } else {
-                    let opened = sealed::open(table.name(), &key, &kv.value);
-                    let value = opened.map(Bytes::copy_from_slice);
-                    if let Err(reason) = value {
-                        tracing::error!(table = table.name(), reason, "a row in etcd is damaged");
-                    }
-                    let row = Row {
-                        value: value.clone(),
-                        stored: kv.value.len(),
-                        revision: kv.mod_revision,
-                    };
+                    let row = Row::of(table, &key, kv);
+                    let value = row.value.clone();
                     rows.insert(key.clone(), row);
                     // A follower finds a value that does not parse.
                     Some(value.unwrap_or_default())
@@ -179,9 +186,18 @@ impl Copy {
         Some((self.plan.revision, id, self.plan.changes.clone()))
     }
 
-    /// Puts a row that was read into the copy.
+    /// Puts a row that was read into the copy. Clones nothing: the first clone of bytes allocates a
+    /// counter of references, which millions of rows would keep.
     pub(crate) fn load(&mut self, keys: &Keys, kv: &KeyValue) {
-        let _ = self.set(keys, kv, false);
+        let Some(Key::Row { table, key }) = keys.parse(&kv.key) else {
+            let _ = self.set(keys, kv, false);
+            return;
+        };
+        if let Some(table) = table_named(table) {
+            let row = Row::of(table, key, kv);
+            let rows = &mut self.tables.entry(table).or_default().rows;
+            rows.insert(Bytes::copy_from_slice(key), row);
+        }
     }
 
     /// Applies the events of one revision. Returns the changes if it is a transaction of this
