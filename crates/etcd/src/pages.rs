@@ -2,12 +2,13 @@
 //!
 //! etcd counts the rest of a request's range for each page, in spite of the limit. Pages of one
 //! range over millions of rows would take seconds each. Therefore a request ends where the next
-//! prefix of some length begins, and this length follows the density of the keys:
+//! prefix of some length in bits begins, and this length follows the density of the keys:
 //!
 //! | an answer | next length |
 //! |---|---|
-//! | some rows of many | one more than what the first and the last key have in common |
+//! | some rows of many | one more than what the middle and the last key have in common |
 //! | a prefix with few rows | one less |
+//! | a prefix without rows | four less |
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use crate::messages::RangeRequest;
 /// Rows in one answer at most.
 const PAGE: i64 = 5000;
 /// A prefix with more rows is divided.
-const MANY: i64 = 40 * PAGE;
+const MANY: i64 = 4 * PAGE;
 /// A prefix with fewer rows is extended.
 const FEW: i64 = PAGE / 2;
 /// The longest time to read one page.
@@ -50,9 +51,9 @@ pub(crate) async fn read_all(client: &Client, keys: &Keys) -> Result<Copy, Fault
         for row in &page.kvs {
             copy.load(keys, row);
         }
-        let ends = page.kvs.first().zip(page.kvs.last());
-        let ends = ends.map(|(first, last)| (&first.key[..], &last.key[..]));
-        place.took(ends, page.count, page.more);
+        let keys = page.kvs.get(page.kvs.len() / 2).zip(page.kvs.last());
+        let keys = keys.map(|(middle, last)| (&middle.key[..], &last.key[..]));
+        place.took(keys, page.count, page.more);
     }
     copy.end_load(keys);
     Ok(copy)
@@ -65,7 +66,7 @@ struct Place {
     end: Bytes,
     /// The end of the present prefix.
     to: Bytes,
-    /// The length of prefixes.
+    /// The length of prefixes in bits.
     length: usize,
     /// Rows of the present prefix.
     rows: i64,
@@ -75,7 +76,7 @@ struct Place {
 impl Place {
     fn new(from: Bytes, end: Bytes) -> Self {
         Self {
-            length: from.len(),
+            length: 8 * from.len(),
             from,
             to: end.clone(),
             end,
@@ -89,15 +90,14 @@ impl Place {
         (!self.is_at_end).then(|| (self.from.clone(), self.to.clone()))
     }
 
-    /// Goes on behind a page with these first and last keys. `count` is that of the rows of the
+    /// Goes on behind a page with these middle and last keys. `count` is that of the rows of the
     /// whole range.
-    fn took(&mut self, ends: Option<(&[u8], &[u8])>, count: i64, more: bool) {
-        if let Some((first, last)) = ends.filter(|_| more) {
+    fn took(&mut self, keys: Option<(&[u8], &[u8])>, count: i64, more: bool) {
+        if let Some((middle, last)) = keys.filter(|_| more) {
             self.from = [last, &[0]].concat().into();
             self.rows += PAGE;
             if count > MANY {
-                let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-                self.length = common + 1;
+                self.length = common_bits(middle, last) + 1;
                 self.enter(last);
             }
             return;
@@ -107,9 +107,12 @@ impl Place {
             self.is_at_end = true;
             return;
         }
-        if self.rows < FEW {
-            self.length = self.length.saturating_sub(1);
-        }
+        let fewer = match self.rows {
+            0 => 4,
+            rows if rows < FEW => 1,
+            _ => 0,
+        };
+        self.length = self.length.saturating_sub(fewer);
         self.from = self.to.clone();
         let at = self.from.clone();
         self.enter(&at);
@@ -118,17 +121,35 @@ impl Place {
     /// Begins the prefix that `key` has.
     fn enter(&mut self, key: &[u8]) {
         self.rows = 0;
-        let prefix = key.get(..self.length).unwrap_or(key);
-        self.to = behind_all_with(prefix).map_or(self.end.clone(), |to| to.min(self.end.clone()));
+        let to = behind_all_with(key, self.length);
+        self.to = to.map_or(self.end.clone(), |to| to.min(self.end.clone()));
     }
 }
 
-/// The first key behind all that begin with `prefix`; `None` if there is none.
-fn behind_all_with(prefix: &[u8]) -> Option<Bytes> {
-    let kept = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
-    let mut end = prefix.get(..=kept)?.to_vec();
-    *end.last_mut()? += 1;
-    Some(end.into())
+/// The number of bits at the beginning of both.
+fn common_bits(one: &[u8], other: &[u8]) -> usize {
+    let mut pairs = one.iter().zip(other);
+    let bytes = pairs.by_ref().take_while(|(a, b)| a == b).count();
+    let different = one.get(bytes).zip(other.get(bytes));
+    8 * bytes + different.map_or(0, |(a, b)| (a ^ b).leading_zeros() as usize)
+}
+
+/// The first key behind all that begin with these bits of `key`; `None` if there is none.
+fn behind_all_with(key: &[u8], bits: usize) -> Option<Bytes> {
+    let bits = bits.min(8 * key.len());
+    let mut end = key.get(..bits.div_ceil(8))?.to_vec();
+    let mut step = 1_u8 << ((8 - bits % 8) % 8);
+    for at in (0..end.len()).rev() {
+        let byte = end.get_mut(at)?;
+        let (sum, is_over) = (*byte & !(step - 1)).overflowing_add(step);
+        *byte = sum;
+        if !is_over {
+            return Some(end.into());
+        }
+        end.truncate(at);
+        step = 1;
+    }
+    None
 }
 
 #[cfg(test)]
@@ -150,9 +171,9 @@ mod tests {
             for key in page {
                 assert_eq!(rest.next(), Some(*key));
             }
-            let ends = page.first().zip(page.last());
-            let ends = ends.map(|(first, last)| (&first[..], &last[..]));
-            place.took(ends, found.len() as i64, found.len() > page.len());
+            let keys = page.get(page.len() / 2).zip(page.last());
+            let keys = keys.map(|(middle, last)| (&middle[..], &last[..]));
+            place.took(keys, found.len() as i64, found.len() > page.len());
             requests += 1;
             visited += found.len() as i64;
         }
@@ -177,9 +198,9 @@ mod tests {
         let (requests, visited) = read(&keys);
         let count = keys.len() as i64;
         println!("{requests} requests, {visited} visits of {count} keys");
-        assert!(requests < 2 * keys.len() / PAGE as usize, "{requests}");
+        assert!(requests < 3 * keys.len() / PAGE as usize, "{requests}");
         // One range for all pages would visit 200 times as many.
-        assert!(visited < 25 * count, "{visited} visits of {count} keys");
+        assert!(visited < 8 * count, "{visited} visits of {count} keys");
     }
 
     #[test]
@@ -203,12 +224,18 @@ mod tests {
 
     #[test]
     fn the_end_of_a_prefix() {
-        assert_eq!(behind_all_with(b"ab"), Some(Bytes::from_static(b"ac")));
-        assert_eq!(
-            behind_all_with(b"a\xff\xff"),
-            Some(Bytes::from_static(b"b"))
-        );
-        assert_eq!(behind_all_with(b"\xff"), None);
-        assert_eq!(behind_all_with(b""), None);
+        let end = |key: &[u8], bits| behind_all_with(key, bits).map(|end| end.to_vec());
+        assert_eq!(end(b"ab", 16), Some(b"ac".to_vec()));
+        assert_eq!(end(b"ab", 99), Some(b"ac".to_vec()));
+        assert_eq!(end(b"ab", 8), Some(b"b".to_vec()));
+        // 'b' is 0x62.
+        assert_eq!(end(b"ab", 12), Some(b"a\x70".to_vec()));
+        assert_eq!(end(b"a\xff\xff", 24), Some(b"b".to_vec()));
+        assert_eq!(end(b"a\xff\xff", 17), Some(b"b".to_vec()));
+        assert_eq!(end(b"\xff", 3), None);
+        assert_eq!(end(b"", 3), None);
+        assert_eq!(common_bits(b"ab", b"ac"), 15);
+        assert_eq!(common_bits(b"ab", b"abc"), 16);
+        assert_eq!(common_bits(b"", b"a"), 0);
     }
 }
