@@ -128,6 +128,8 @@ fn a_partition_that_fills_and_gets_room_again_has_one_line_each() {
             }
             // Large stores fail first, and small ones still fit: that is one shortage.
             let bytes = if n % 2 == 0 { 500_000 } else { 50 };
+            // Nothing waits for a flush, so no flush gives room back during the shortage.
+            world.partition.flush().unwrap();
             let name = format!("f{n}");
             let stored = volume
                 .create_file(root, name.as_bytes(), &new(), at(1))
