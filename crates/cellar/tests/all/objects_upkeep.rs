@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::Cell;
 use crate::common::devices::{
-    Servers, Slowed, TOP, comes_back, devices_are, devices_of, local, objects_of, objects_on,
-    pieces, ready, repairs, seen_on, spoil,
+    Held, Servers, TOP, comes_back, devices_are, devices_of, local, objects_of, objects_on, pieces,
+    ready, repairs, seen_on, spoil,
 };
 use cellar_until::{until_blocking, until_some_blocking};
 use serde_json::json;
@@ -125,9 +125,19 @@ fn a_device_is_emptied_and_taken_away_and_garbage_is_collected() {
 }
 
 /// An object of a file that is being made on one of the devices `on`, with its device: the first
-/// that is not `known`. All devices are asked at the same time, so that the answer is early.
-fn being_made(cell: &Cell, file: &str, on: &[u64], known: &mut HashSet<String>) -> (u64, String) {
+/// that is not `known`. All devices are asked at the same time, so that the answer is early. The
+/// `source` of a copy has a turn before each look.
+fn being_made(
+    cell: &Cell,
+    file: &str,
+    on: &[u64],
+    known: &mut HashSet<String>,
+    source: Option<&Held>,
+) -> (u64, String) {
     until_some_blocking(&format!("an object of {file} is being made"), || {
+        if let Some(source) = source {
+            source.turn();
+        }
         let lists: Vec<(u64, Vec<String>)> = std::thread::scope(|scope| {
             // A device that was just started may not answer yet.
             let ask = |device: u64| (device, seen_on(cell, device).unwrap_or_default());
@@ -148,8 +158,8 @@ fn being_made(cell: &Cell, file: &str, on: &[u64], known: &mut HashSet<String>) 
 /// computed, while it is read, then the one that receives the object.
 ///
 /// The repair must last longer than the commands that find its object. `rate`, in MiB/s, delays
-/// each step of a computation. A copy is one call between two devices, which no rate delays: the
-/// slowed source makes it last.
+/// each step of a computation. A copy is one call between two devices, which no rate delays: its
+/// source is stopped, and runs for a moment before each look.
 fn repairs_go_on(name: &str, layout: &str, length: usize, rate: &str) {
     let options = [
         "--repair-after",
@@ -176,35 +186,35 @@ fn repairs_go_on(name: &str, layout: &str, length: usize, rate: &str) {
     let lost = devices[0];
     servers.kill(place_of(lost));
     let source = place_of(devices[1]);
-    let slow = |servers: &Servers| (name == "copies").then(|| servers.slow(source));
-    let slowed = slow(&servers);
-    // The source is no target of a repair, and answers slowly.
+    let hold = |servers: &Servers| (name == "copies").then(|| servers.hold(source));
+    let held = hold(&servers);
+    // The source is no target of a repair.
     let others = [lost, devices[1]];
     let on = all.iter().copied().filter(|one| !others.contains(one));
     let on: Vec<u64> = on.collect();
     // So long that no call continues with a restarted process.
-    let away = |servers: &mut Servers, places: &[usize], slowed: Option<Slowed>| {
+    let away = |servers: &mut Servers, places: &[usize], held: Option<Held>| {
         for place in places {
             servers.kill(*place);
         }
-        drop(slowed);
+        drop(held);
         std::thread::sleep(Duration::from_secs(12));
         for place in places {
             servers.begin(*place);
         }
     };
-    let (target, object) = being_made(&cell, file, &on, &mut known);
+    let (target, object) = being_made(&cell, file, &on, &mut known, held.as_ref());
     let mut never = vec![object];
     if name == "copies" {
         // No other device has the bytes, so the repair is tried again.
-        away(&mut servers, &[source], slowed);
-        let slowed = slow(&servers);
-        let (target, object) = being_made(&cell, file, &on, &mut known);
+        away(&mut servers, &[source], held);
+        let held = hold(&servers);
+        let (target, object) = being_made(&cell, file, &on, &mut known, held.as_ref());
         never.push(object);
-        away(&mut servers, &[place_of(target)], slowed);
+        away(&mut servers, &[place_of(target)], held);
     } else {
         // Four of seven are left, which are enough to compute it.
-        away(&mut servers, &[source, place_of(target)], slowed);
+        away(&mut servers, &[source, place_of(target)], held);
     }
     until_blocking(&format!("{name} is complete again"), || {
         let now = pieces(&cell, name);

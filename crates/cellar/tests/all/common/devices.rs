@@ -2,12 +2,10 @@
 //! objects, and the locations of these.
 
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -182,9 +180,9 @@ impl<'a> Servers<'a> {
         assert!(server.wait().expect("wait").success());
     }
 
-    /// Slows one until the result is dropped.
-    pub(crate) fn slow(&self, place: usize) -> Slowed {
-        Slowed::begin(self.running[place].1.as_ref().expect("it runs"))
+    /// Stops one until the result is dropped.
+    pub(crate) fn hold(&self, place: usize) -> Held {
+        Held::begin(self.running[place].1.as_ref().expect("it runs"))
     }
 
     pub(crate) fn signal(&self, place: usize, signal: &str) {
@@ -196,41 +194,34 @@ impl<'a> Servers<'a> {
     }
 }
 
-/// Lets one process run for a tenth of the time until it is dropped. Work of that process lasts ten
-/// times longer than that of the commands that observe it, on a fast and on a slow machine.
-pub(crate) struct Slowed {
-    ended: Arc<AtomicBool>,
-    pulse: Option<JoinHandle<()>>,
-}
+/// A stopped process, which runs only in the turns that a test gives it. Its work thus lasts for
+/// many turns, whatever the speed of the machine. It continues when this is dropped.
+pub(crate) struct Held(OwnedFd);
 
-impl Slowed {
+impl Held {
     fn begin(process: &Child) -> Self {
         let id = Pid::from_child(process);
-        let process = pidfd_open(id, PidfdFlags::empty()).expect("it runs");
-        let ended = Arc::new(AtomicBool::new(false));
-        let seen = ended.clone();
-        let pulse = std::thread::spawn(move || {
-            // The process may be killed meanwhile: then these signals have no receiver.
-            while !seen.load(Ordering::Relaxed) {
-                let _ = pidfd_send_signal(&process, Signal::STOP);
-                std::thread::sleep(Duration::from_millis(45));
-                let _ = pidfd_send_signal(&process, Signal::CONT);
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        });
-        Slowed {
-            ended,
-            pulse: Some(pulse),
-        }
+        let held = Held(pidfd_open(id, PidfdFlags::empty()).expect("it runs"));
+        held.send(Signal::STOP);
+        held
+    }
+
+    /// Lets the process run for 20 ms.
+    pub(crate) fn turn(&self) {
+        self.send(Signal::CONT);
+        std::thread::sleep(Duration::from_millis(20));
+        self.send(Signal::STOP);
+    }
+
+    fn send(&self, signal: Signal) {
+        // The process may be killed meanwhile: then the signal has no receiver.
+        let _ = pidfd_send_signal(&self.0, signal);
     }
 }
 
-impl Drop for Slowed {
+impl Drop for Held {
     fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
-        if let Some(pulse) = self.pulse.take() {
-            let _ = pulse.join();
-        }
+        self.send(Signal::CONT);
     }
 }
 
