@@ -279,3 +279,34 @@ fn killed_members_lose_no_acknowledged_write() {
     cellar_until::until_blocking("writes are taken again", || put(db, "again", b"1").is_ok());
     cellar_until::until_blocking("the other server has it", || get(other, "again").is_some());
 }
+
+/// The watch is renewed when it lacks a change. Otherwise the writer waits until the silence of the
+/// watch is noticed: five seconds. A busy machine may delay one attempt, so one of three is enough.
+#[test]
+fn a_silent_member_delays_a_change_for_a_moment() {
+    let Some(cluster) = Cluster::start(1) else {
+        return;
+    };
+    let direct = format!("http://127.0.0.1:{}", cluster.port(0));
+    let times: Vec<Duration> = (0..3)
+        .map(|attempt| {
+            let proxy = Proxy::start(cluster.port(0), 0);
+            let settings = Settings {
+                endpoints: vec![format!("http://127.0.0.1:{}", proxy.port), direct.clone()],
+                ..cluster.settings("one")
+            };
+            let db = Etcd::open(&settings).unwrap();
+            put(&db, "before", b"1").unwrap();
+            proxy.silence();
+            let begun = Instant::now();
+            let key = format!("during {attempt}");
+            put(&db, &key, b"1").unwrap();
+            let took = begun.elapsed();
+            assert_eq!(get(&db, &key).unwrap(), b"1", "the writer reads its change");
+            took
+        })
+        .collect();
+    println!("{times:?}");
+    let is_short = |time: &Duration| *time < Duration::from_millis(2500);
+    assert!(times.iter().any(is_short), "{times:?}");
+}

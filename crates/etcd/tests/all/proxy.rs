@@ -11,6 +11,8 @@ pub(crate) struct Proxy {
     pub(crate) port: u16,
     /// Answers do not pass while this is set: the server has the request, the client no answer.
     swallow: Arc<AtomicBool>,
+    /// The same, but the connection stays: the member is silent.
+    silent: Arc<AtomicBool>,
     cuts: Arc<AtomicU64>,
 }
 
@@ -22,21 +24,28 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let swallow = Arc::new(AtomicBool::new(false));
         let cuts = Arc::new(AtomicU64::new(0));
-        let (flag, count) = (swallow.clone(), cuts.clone());
+        let silent = Arc::new(AtomicBool::new(false));
+        let (flags, count) = ([swallow.clone(), silent.clone()], cuts.clone());
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", to)))
                 else {
                     continue;
                 };
-                forward(client, server, every, &flag, &count);
+                forward(client, server, every, &flags, &count);
             }
         });
         Self {
             port,
             swallow,
+            silent,
             cuts,
         }
+    }
+
+    /// Lets no answer pass any more, and closes no connection.
+    pub(crate) fn silence(&self) {
+        self.silent.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn swallow(&self, is_on: bool) {
@@ -52,7 +61,7 @@ fn forward(
     client: TcpStream,
     server: TcpStream,
     every: u64,
-    swallow: &Arc<AtomicBool>,
+    flags: &[Arc<AtomicBool>; 2],
     cuts: &Arc<AtomicU64>,
 ) {
     let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
@@ -75,10 +84,13 @@ fn forward(
         let _ = from.shutdown(Shutdown::Both);
         let _ = to.shutdown(Shutdown::Both);
     });
-    let (mut from, mut to, swallow) = (server, client, swallow.clone());
+    let (mut from, mut to, [swallow, silent]) = (server, client, flags.clone());
     std::thread::spawn(move || {
         let mut buffer = vec![0; 1 << 16];
         while let Ok(read @ 1..) = from.read(&mut buffer) {
+            if silent.load(Ordering::Relaxed) {
+                continue;
+            }
             if swallow.load(Ordering::Relaxed) {
                 break;
             }
