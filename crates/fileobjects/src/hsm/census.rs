@@ -261,6 +261,12 @@ impl Objects {
     }
 }
 
+/// The good copies of the present bytes of a file.
+fn good_copies(file: &ArchivableFile) -> impl Iterator<Item = &ArchiveCopy> {
+    let good = |copy: &&ArchiveCopy| copy.has(file.contents) && !copy.bad;
+    file.copies().iter().filter(good)
+}
+
 impl Counting {
     fn file(
         &mut self,
@@ -269,18 +275,14 @@ impl Counting {
         file: &ArchivableFile,
     ) -> cellar_volume::Result<()> {
         let length = file.status.length;
-        let good = file
-            .copies
-            .iter()
-            .filter(|copy| copy.has(file.contents) && !copy.bad);
-        let good: Vec<u32> = good.map(|copy| copy.osd).collect();
+        let good = good_copies(file).count();
         self.copies_of(file);
         let Some(layout) = &file.layout else {
             self.census.wiped.add(length);
             return Ok(());
         };
         self.census.online.add(length);
-        if !good.is_empty() {
+        if good > 0 {
             self.census.copied.add(length);
         }
         let mut may_wipe = false;
@@ -297,7 +299,7 @@ impl Counting {
         let most = objects
             .policies
             .archives_max(&volume, &file.status, &mut self.names)?;
-        if most == 0 || (good.len() >= most as usize && !may_wipe) {
+        if most == 0 || (good >= most as usize && !may_wipe) {
             return Ok(());
         }
         let wanted = objects
@@ -306,8 +308,8 @@ impl Counting {
         if wanted.archives == 0 {
             return Ok(());
         }
-        match good.len() < wanted.archives as usize {
-            true => self.lacking(file, &good, &wanted),
+        match good < wanted.archives as usize {
+            true => self.lacking(file, &wanted),
             false if may_wipe => {
                 let (owner, pins) = (file.status.fid.volume, &objects.pins);
                 let pinned = pins.cover(&volume, owner, &file.status, self.now)?;
@@ -320,7 +322,7 @@ impl Counting {
 
     /// Counts the copies of a file, and enters it for the archives that are to be read back.
     fn copies_of(&mut self, file: &ArchivableFile) {
-        for copy in &file.copies {
+        for copy in file.copies() {
             let archive = self.census.archives.entry(copy.osd).or_default();
             if copy.bad {
                 self.census.bad += 1;
@@ -358,7 +360,7 @@ impl Counting {
     }
 
     /// Counts a file that lacks copies, and enters it for as many archives as it lacks.
-    fn lacking(&mut self, file: &ArchivableFile, good: &[u32], wanted: &Archiving) {
+    fn lacking(&mut self, file: &ArchivableFile, wanted: &Archiving) {
         let length = file.status.length;
         self.census.lacking.add(length);
         let age = self.now.saturating_sub(file.status.server_time.0.into());
@@ -366,6 +368,7 @@ impl Counting {
             return;
         }
         self.census.due.add(length);
+        let good: Vec<u32> = good_copies(file).map(|copy| copy.osd).collect();
         let fits = |id: &u32, view: &DeviceView| {
             let class = wanted.class.as_ref();
             let class = class.is_none_or(|class| *class == view.class);

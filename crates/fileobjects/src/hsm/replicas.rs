@@ -63,7 +63,7 @@ impl Objects {
                 owner: file.contents.volume,
                 version: file.contents.version,
                 copies: List::from_iter_cut(
-                    file.copies
+                    file.copies()
                         .iter()
                         .filter(|copy| copy.has(file.contents) && !copy.bad)
                         .copied(),

@@ -7,10 +7,11 @@
 //!
 //! A clone beside its RW volume shares the records of files with it, and needs no walk.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use cellar_wire::ids::{Fid, VnodeId, VolumeId};
-use cellar_wire::object::{ArchiveCopy, Contents, Layout};
+use cellar_wire::object::{ArchiveCopies, ArchiveCopy, Contents, Layout};
 
 use crate::error::Result;
 use crate::partition::Partition;
@@ -27,8 +28,14 @@ pub struct ArchivableFile {
     pub contents: Contents,
     /// Its objects; `None`: it is wiped.
     pub layout: Option<Arc<Layout>>,
+    copies: Option<Arc<ArchiveCopies>>,
+}
+
+impl ArchivableFile {
     /// Its copies in archives, also of older bytes.
-    pub copies: Vec<ArchiveCopy>,
+    pub fn copies(&self) -> &[ArchiveCopy] {
+        self.copies.as_ref().map_or(&[], |copies| &copies[..])
+    }
 }
 
 /// A file in objects that no RW volume of its partition sees.
@@ -92,12 +99,14 @@ impl Partition {
         looks: usize,
         mut wanted: impl FnMut(&ArchivableFile) -> bool,
     ) -> Result<(Vec<ArchivableFile>, Option<u64>)> {
-        let mut heads = Heads::default();
-        self.walk_files(from, looks, |group, vnode, record, viewers| {
+        let heads = RefCell::new(Heads::default());
+        let head = |group: &Group| heads.borrow_mut().of(&self.core, group);
+        let enter = |group: &Group| matches!(head(group), Head::ReadWrite(_));
+        self.walk_files(from, looks, enter, |group, vnode, record, viewers| {
             if !viewers.contains(&EPOCH_MAX) {
                 return None;
             }
-            let Head::ReadWrite(volume) = heads.of(&self.core, group) else {
+            let Head::ReadWrite(volume) = head(group) else {
                 return None;
             };
             let file = archivable(volume, vnode, record)?;
@@ -117,11 +126,9 @@ impl Partition {
         looks: usize,
     ) -> Result<(Vec<ReplicaFile>, Option<u64>)> {
         let mut heads = Heads::default();
-        self.walk_files(from, looks, |group, vnode, record, viewers| {
+        let enter = |group: &Group| matches!(heads.of(&self.core, group), Head::ReadOnly);
+        self.walk_files(from, looks, enter, |group, vnode, record, viewers| {
             let layout = record.layout.clone()?;
-            let Head::ReadOnly = heads.of(&self.core, group) else {
-                return None;
-            };
             let holder = group.holder(vnode, record, layout, viewers)?;
             let volume = self.core.volume(holder.fid.volume).ok()??;
             Some(ReplicaFile {
@@ -134,11 +141,10 @@ impl Partition {
 }
 
 fn archivable(volume: VolumeId, vnode: VnodeId, record: &VnodeRecord) -> Option<ArchivableFile> {
-    let copies = record.copies.iter().flat_map(|copies| copies.iter());
     Some(ArchivableFile {
         status: record.status(volume, vnode),
         contents: record.contents()?,
         layout: record.layout.clone(),
-        copies: copies.copied().collect(),
+        copies: record.copies.clone(),
     })
 }

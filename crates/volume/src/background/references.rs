@@ -9,7 +9,8 @@
 //! Removed files whose copies are kept (`operations/retired.rs`) name these copies, too. They are
 //! read after the files, so a file that is removed meanwhile is in one of the lists at least.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use cellar_wire::ids::{Fid, Uniquifier, ViceId, VnodeId, VolumeId};
@@ -18,7 +19,7 @@ use cellar_wire::object::{ArchiveCopy, Layout, ObjectId};
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
 use crate::partition::Partition;
-use crate::record::{CloneKind, EPOCH_MAX, RetiredRecord, VnodeRecord, VolumeRecord};
+use crate::record::{CloneKind, EPOCH_MAX, RetiredRecord, VnodeRecord};
 use crate::state::core::{Core, Group, GroupId};
 use crate::versions::Versions;
 use crate::volume::Volume;
@@ -98,27 +99,30 @@ impl Partition {
         looks: usize,
         mut wanted: impl FnMut(&Layout) -> bool,
     ) -> Result<(Vec<Holder>, Option<u64>)> {
-        self.walk_files(from, looks, |group, vnode, record, viewers| {
+        let enter = |_: &Group| true;
+        self.walk_files(from, looks, enter, |group, vnode, record, viewers| {
             let layout = record.layout.clone().filter(|layout| wanted(layout))?;
             group.holder(vnode, record, layout, viewers)
         })
     }
 
     /// Calls `pick` for each version of a file with objects or copies in archives that any viewer
-    /// sees, and gathers its results.
+    /// sees, and gathers its results. Groups that `enter` refuses are not read.
     pub(crate) fn walk_files<T>(
         &self,
         from: u64,
         looks: usize,
+        mut enter: impl FnMut(&Group) -> bool,
         mut pick: impl FnMut(&Group, VnodeId, &VnodeRecord, &[u64]) -> Option<T>,
     ) -> Result<(Vec<T>, Option<u64>)> {
         let mut found = Vec::new();
         let mut left = looks;
-        for group in self.core.all_groups()? {
-            let number = u64::from(group.id.0) << 32;
-            if number + u64::from(u32::MAX) < from {
+        let mut groups = Groups::from((from >> 32) as u32);
+        while let Some(group) = groups.next(&self.core)? {
+            if !enter(&group) {
                 continue;
             }
+            let number = u64::from(group.id.0) << 32;
             let first = from.saturating_sub(number) as u32;
             let part = group.consistent_walk(&self.core, first, |seen| {
                 let mut part = Vec::new();
@@ -130,7 +134,7 @@ impl Partition {
                     }
                     left = left.saturating_sub(1);
                     last = Some(vnode);
-                    part.extend(pick(&group, vnode, &record, &viewers));
+                    part.extend(pick(&group, vnode, &record, seen.viewers(viewers)));
                 }
                 Ok((part, left, None))
             })?;
@@ -170,7 +174,8 @@ impl Volume {
             let mut holders = Vec::new();
             while let Some((vnode, record, viewers)) = seen.next()? {
                 if let Some(layout) = record.layout.clone() {
-                    holders.extend(self.group.holder(vnode, &record, layout, &viewers));
+                    let viewers = seen.viewers(viewers);
+                    holders.extend(self.group.holder(vnode, &record, layout, viewers));
                 }
             }
             Ok(holders)
@@ -260,9 +265,9 @@ struct Files {
 }
 
 impl Files {
-    /// The next version, with the epochs that see it. A damaged record is an error, because the
-    /// objects that it names are not known.
-    fn next(&mut self) -> Result<Option<(VnodeId, VnodeRecord, Vec<u64>)>> {
+    /// The next version, with the range of its [`Files::viewers`]. A damaged record is an error,
+    /// because the objects that it names are not known.
+    fn next(&mut self) -> Result<Option<(VnodeId, VnodeRecord, Range<usize>)>> {
         while let Some(version) = self.versions.next_visible()? {
             let vnode = VnodeId(version.key.u32_at(5));
             if vnode > self.end {
@@ -274,11 +279,60 @@ impl Files {
             if let Ok(record) = VnodeRecord::decode(&version.value)?
                 && (record.layout.is_some() || record.copies.is_some())
             {
-                let viewers = self.versions.viewers()[version.seen_by].to_vec();
-                return Ok(Some((vnode, record, viewers)));
+                return Ok(Some((vnode, record, version.seen_by)));
             }
         }
         Ok(None)
+    }
+
+    /// The epochs that see a version.
+    fn viewers(&self, range: Range<usize>) -> &[u64] {
+        self.versions.viewers().get(range).unwrap_or_default()
+    }
+}
+
+/// Groups whose records are read at a time.
+const GROUPS_AT_A_TIME: usize = 1024;
+
+/// A walk over the groups with volumes, in ascending order.
+struct Groups {
+    /// The lowest number that was not read; `None`: all were.
+    next: Option<u32>,
+    read: VecDeque<GroupId>,
+}
+
+impl Groups {
+    /// From this number on.
+    fn from(first: u32) -> Self {
+        Self {
+            next: Some(first),
+            read: VecDeque::new(),
+        }
+    }
+
+    fn next(&mut self, core: &Core) -> Result<Option<Arc<Group>>> {
+        loop {
+            while let Some(id) = self.read.pop_front() {
+                // The group may have ended meanwhile.
+                if let Some(group) = core.existing_group(id)?.filter(|group| group.has_volumes()) {
+                    return Ok(Some(group));
+                }
+            }
+            let Some(first) = self.next.take() else {
+                return Ok(None);
+            };
+            let prefix = Key::of_kind(Kind::Group);
+            let mut scan = core.engine.scan(&Key::group(first), &prefix)?;
+            while self.read.len() < GROUPS_AT_A_TIME
+                && let Some((key, _)) = scan.next()?
+            {
+                self.read.push_back(GroupId(key.u32_at(1)));
+            }
+            if self.read.len() == GROUPS_AT_A_TIME {
+                let last = self.read.back();
+                self.next = last.and_then(|last| last.0.checked_add(1));
+            }
+        }
     }
 }
 
@@ -286,6 +340,13 @@ impl Files {
 const TRIES: usize = 100;
 
 impl Group {
+    /// Whether any volume belongs to it. The records of a group outlive its last volume until they
+    /// are removed in the background.
+    fn has_volumes(&self) -> bool {
+        let state = self.state.read();
+        state.record.has_head() || !state.record.clones.is_empty()
+    }
+
     /// Walks over the files from vnode `first` on. A clone that is made meanwhile may be the only
     /// viewer of a version that was overwritten before the walk came to it. Then the walk is
     /// repeated.
@@ -388,18 +449,12 @@ impl Core {
     }
 
     /// The groups of all volumes on this partition, in ascending order.
-    pub(crate) fn all_groups(self: &Arc<Self>) -> Result<Vec<Arc<Group>>> {
-        let prefix = Key::of_kind(Kind::Volume);
-        let mut scan = self.engine.scan(&prefix, &prefix)?;
-        let mut numbers = BTreeSet::new();
-        while let Some((_, value)) = scan.next()? {
-            numbers.insert(VolumeRecord::decode(&value)?.group.0);
+    pub(crate) fn all_groups(&self) -> Result<Vec<Arc<Group>>> {
+        let mut groups = Groups::from(0);
+        let mut all = Vec::new();
+        while let Some(group) = groups.next(self)? {
+            all.push(group);
         }
-        drop(scan);
-        let mut groups = Vec::with_capacity(numbers.len());
-        for number in numbers {
-            groups.extend(self.existing_group(GroupId(number))?);
-        }
-        Ok(groups)
+        Ok(all)
     }
 }

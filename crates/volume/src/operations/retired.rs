@@ -95,21 +95,26 @@ impl Partition {
 
     /// Files with copies whose time has passed, from a place of [`Partition::holders`] on.
     fn superseded(&self, from: u64, before: AfsTime) -> Result<(Vec<Fid>, Option<u64>)> {
-        let found = self.walk_files(from, LOOKS, |group, vnode, record, _| {
-            let mut copies = record.copies.iter().flat_map(|copies| copies.iter());
-            if !copies.any(|copy| is_expired(record, copy, before)) {
-                return None;
-            }
-            // Every volume of the group reaches all versions.
-            let state = group.state.read();
-            let clones = || state.record.clones.iter().map(|clone| clone.id);
-            let head = state.record.has_head().then_some(state.record.head);
-            Some(Fid {
-                volume: head.or_else(|| clones().next())?,
-                vnode,
-                uniquifier: record.uniquifier,
-            })
-        });
+        let found = self.walk_files(
+            from,
+            LOOKS,
+            |_| true,
+            |group, vnode, record, _| {
+                let mut copies = record.copies.iter().flat_map(|copies| copies.iter());
+                if !copies.any(|copy| is_expired(record, copy, before)) {
+                    return None;
+                }
+                // Every volume of the group reaches all versions.
+                let state = group.state.read();
+                let clones = || state.record.clones.iter().map(|clone| clone.id);
+                let head = state.record.has_head().then_some(state.record.head);
+                Some(Fid {
+                    volume: head.or_else(|| clones().next())?,
+                    vnode,
+                    uniquifier: record.uniquifier,
+                })
+            },
+        );
         let (mut files, next) = found?;
         files.dedup();
         Ok((files, next))

@@ -277,7 +277,7 @@ fn archivable_files_are_listed_once_as_their_head_sees_them() {
     }
     let found: Vec<_> = found
         .iter()
-        .map(|file| (file.status.fid, file.layout.is_none(), file.copies.len()))
+        .map(|file| (file.status.fid, file.layout.is_none(), file.copies().len()))
         .collect();
     assert_eq!(found, [(fid, true, 1), (plain, false, 0)]);
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::common::*;
 use cellar_volume::{
     Error, LayoutChange, PushedBytes, RestoreMode, RestoredInfo, SetStatus, Since, StoreOutcome,
-    StoreSpec, Volume, VolumeKind,
+    StoreSpec, Volume, VolumeKind, VolumeSpec,
 };
-use cellar_wire::ids::{Fid, VnodeId, VolumeId};
+use cellar_wire::ids::{AfsTime, Fid, ViceId, VnodeId, VolumeId};
 
 const MIB: u64 = 1 << 20;
 
@@ -226,6 +226,31 @@ fn references_come_in_pages() {
         from = next;
     }
     assert_eq!(holders, 50);
+}
+
+#[test]
+fn a_walk_passes_many_volumes_without_files() {
+    let world = World::new();
+    let mut made = Vec::new();
+    // More than the walk reads at a time, twice.
+    for id in 1000..3100 {
+        let spec = VolumeSpec::new(VolumeId(id), format!("v{id}"), ViceId(1), AfsTime(5));
+        made.push(world.partition.create_volume(&spec).unwrap());
+    }
+    for made in [made.remove(1900), made.pop().unwrap()] {
+        let volume = made.wait().unwrap();
+        let fid = file(&volume, b"file", 1);
+        away(&volume, fid, 5, MIB);
+    }
+    let deleted = world.partition.delete_volume(VolumeId(2000)).unwrap();
+    deleted.wait().unwrap();
+    let (mut holders, mut from) = (Vec::new(), Some(0));
+    while let Some(place) = from {
+        let (found, next) = world.partition.holders(place, 1, |_| true).unwrap();
+        holders.extend(found.iter().map(|holder| holder.fid.volume.0));
+        from = next;
+    }
+    assert_eq!(holders, [2900, 3099]);
 }
 
 #[test]
