@@ -259,7 +259,7 @@ fn explained(error: Error, what: &str) -> Error {
         Some(AbortCode::EINVAL) => {
             "the entry makes no sense: names, owner, class and location have no blanks, and a name is not a \
              number; the smallest size is not above the largest; a device is archival or wipeable, not \
-             both; a mark is at most 1000"
+             both; a mark is at most 1000, and the low water mark is below the high one"
         }
         Some(AbortCode::ENOSPC) => "there are too many",
         _ => return error,

@@ -4,7 +4,7 @@
 //! This service is an extension of Cellar. Its fields follow the table of AFS/OSD where that is
 //! sound (afs-osd documents).
 
-use cellar_xdr::{AfsString, List, xdr_struct};
+use cellar_xdr::{AfsString, Decode, DecodeError, Decoder, Encode, Encoder, List, xdr_struct};
 
 use crate::ids::{Fid, ViceId};
 use crate::package::package;
@@ -36,6 +36,47 @@ pub const OSD_OBSOLETE: u32 = 8;
 /// Objects are removed softly.
 pub const OSD_SOFT_DELETE: u32 = 16;
 
+/// The low mark is so much below the high mark if it is not set, in thousandths.
+const LOW_MARK_BELOW: u16 = 50;
+
+/// The fill levels at which wiping of a device begins and ends, in thousandths of its capacity. One
+/// word on the wire: the low mark in the upper half, the high mark in the lower half.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaterMarks {
+    /// Wiping begins above it; 0: never.
+    pub high: u16,
+    /// Files are wiped until the level is not above it; 0: 50 thousandths below the high mark.
+    pub low: u16,
+}
+
+impl WaterMarks {
+    /// The low mark, also if it is not set.
+    pub fn end(&self) -> u16 {
+        match self.low {
+            0 => self.high.saturating_sub(LOW_MARK_BELOW),
+            low => low,
+        }
+    }
+}
+
+impl Encode for WaterMarks {
+    fn encode(&self, out: &mut Encoder<'_>) {
+        (u32::from(self.low) << 16 | u32::from(self.high)).encode(out);
+    }
+}
+
+impl Decode for WaterMarks {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let word = u32::decode(d)?;
+        Ok(Self {
+            high: word as u16,
+            low: (word >> 16) as u16,
+        })
+    }
+}
+
 xdr_struct! {
     /// A device.
     #[derive(Default)]
@@ -60,8 +101,8 @@ xdr_struct! {
         pub read_priority: u32,
         /// `OSD_*`.
         pub flags: u32,
-        /// Wiping begins when more than this part is used, in thousandths.
-        pub high_water_mark: u32,
+        /// When wiping begins and ends.
+        pub marks: WaterMarks,
         /// Files smaller than this are not wiped, in bytes.
         pub min_wipe_size: u64,
         /// The owner that paid for the device. It is preferred for files on servers of the same

@@ -86,7 +86,9 @@ pub struct Device {
     /// Removed objects can be restored for some time.
     pub soft_delete: bool,
     /// The fill level above which wiping starts, in thousandths.
-    pub high_water_mark: u32,
+    pub high_water_mark: u16,
+    /// The fill level at which wiping ends, in thousandths.
+    pub low_water_mark: u16,
     /// The smallest file that is wiped.
     pub min_wipe_size: u64,
     /// The owner of the hardware.
@@ -138,7 +140,8 @@ impl Device {
             draining: has(OSD_DRAINING),
             obsolete: has(OSD_OBSOLETE),
             soft_delete: has(OSD_SOFT_DELETE),
-            high_water_mark: entry.high_water_mark,
+            high_water_mark: entry.marks.high,
+            low_water_mark: entry.marks.end(),
             min_wipe_size: entry.min_wipe_size,
             owner: entry.owner.to_string(),
             location: entry.location.to_string(),
@@ -198,8 +201,9 @@ impl Device {
         let others: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
         let wiping = match self.wipeable || self.archival {
             true => format!(
-                "above {} per mille, files of {} and more",
+                "above {} per mille, down to {}, files of {} and more",
                 self.high_water_mark,
+                self.low_water_mark,
                 cellar_policy::bytes(self.min_wipe_size)
             ),
             false => "-".to_owned(),

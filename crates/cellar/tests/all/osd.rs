@@ -38,7 +38,23 @@ fn devices_and_policies() {
         long.contains("192.0.2.14:7006  /vicepb    softdelete"),
         "{long}"
     );
+    let marks = cell.ok("osd set fast2 -wipeable on -highwatermark 800 -lowwatermark 700");
+    assert!(
+        marks.contains("above 800 per mille, down to 700"),
+        "{marks}"
+    );
+    let marks = cell.ok("osd set fast2 -lowwatermark 0");
+    assert!(
+        marks.contains("above 800 per mille, down to 750"),
+        "{marks}"
+    );
+    cell.ok("osd set fast2 -wipeable off");
     for (line, said) in [
+        (
+            "osd set fast2 -lowwatermark 800",
+            "the low water mark is below the high one",
+        ),
+        ("osd set fast2 -highwatermark 70000", "up to 1000"),
         ("osd create fast2", "the name or the number is taken"),
         ("osd create x -id 7", "the name or the number is taken"),
         ("osd create 12", "a name is not a number"),

@@ -13,7 +13,7 @@ const PARTITION_MAX: u32 = 254;
 /// The highest weight. The code that chooses devices adds weights up.
 const PRIORITY_MAX: u32 = 1_000_000;
 /// The highest mark, in thousandths.
-const MARK_MAX: u32 = 1000;
+const MARK_MAX: u16 = 1000;
 /// The default port of OSD servers.
 const PORT: u32 = 7006;
 
@@ -46,7 +46,8 @@ pub(super) fn checked(mut entry: OsdEntry) -> Result<OsdEntry, AbortCode> {
         && (entry.max_size == 0 || entry.min_size <= entry.max_size)
         && entry.allocation_priority <= PRIORITY_MAX
         && entry.read_priority <= PRIORITY_MAX
-        && entry.high_water_mark <= MARK_MAX;
+        && entry.marks.high <= MARK_MAX
+        && (entry.marks.low == 0 || entry.marks.low < entry.marks.high);
     if !(words && named && of_use && in_range) {
         return Err(AbortCode::EINVAL);
     }

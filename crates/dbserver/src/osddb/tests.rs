@@ -228,7 +228,13 @@ fn entries_that_make_no_sense_are_refused() {
         |e| (e.min_size, e.max_size) = (2, 1),
         |e| e.allocation_priority = 1_000_001,
         |e| e.read_priority = u32::MAX,
-        |e| e.high_water_mark = 1001,
+        |e| e.marks.high = 1001,
+        |e| {
+            e.marks = WaterMarks {
+                high: 700,
+                low: 700,
+            }
+        },
         |e| e.flags = 32,
         |e| e.flags = OSD_ARCHIVAL | OSD_WIPEABLE,
     ];

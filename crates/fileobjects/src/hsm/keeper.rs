@@ -26,8 +26,6 @@ use super::replicas;
 use super::work::{Paces, Worker};
 use super::{Day, Days, DeviceUse, Hsm, HsmConfig, PinTable};
 
-/// The low water mark is so much below the high water mark, in thousandths of the device.
-const LOW_MARK_BELOW: u64 = 50;
 /// Shortest pause between two censuses while there are more candidates than one can hold.
 const PAUSE_MIN: Duration = Duration::from_secs(10);
 /// Pause while the list of devices, the policies and the pins are not known yet.
@@ -210,7 +208,7 @@ impl Objects {
 fn to_wipe(listed: &OsdListed, census: &Census) -> Vec<Candidate> {
     let (entry, state) = (&listed.entry, &listed.state);
     let used = state.total.saturating_sub(state.free);
-    let high = u64::from(entry.high_water_mark);
+    let high = u64::from(entry.marks.high);
     let mark = |thousandths: u64| (state.total / 1000).saturating_mul(thousandths);
     let is_full = high > 0 && used > mark(high) && !listed.dead;
     let Some(device) = census.devices.get(&entry.id) else {
@@ -219,7 +217,7 @@ fn to_wipe(listed: &OsdListed, census: &Census) -> Vec<Candidate> {
     if !is_full || entry.flags & OSD_WIPEABLE == 0 {
         return Vec::new();
     }
-    let excess = used.saturating_sub(mark(high.saturating_sub(LOW_MARK_BELOW)));
+    let excess = used.saturating_sub(mark(entry.marks.end().into()));
     let own = device.online.bytes.min(used);
     let share = u128::from(excess) * u128::from(own) / u128::from(used.max(1));
     let mut freed = 0;
@@ -282,14 +280,14 @@ mod tests {
     use super::*;
     use cellar_wire::ids::Fid;
 
-    fn device(total: u64, free: u64, mark: u32) -> OsdListed {
+    fn device(total: u64, free: u64, mark: u16) -> OsdListed {
         let mut listed = OsdListed {
             entry: Default::default(),
             state: Default::default(),
             dead: false,
         };
         (listed.entry.id, listed.entry.flags) = (7, OSD_WIPEABLE);
-        listed.entry.high_water_mark = mark;
+        listed.entry.marks.high = mark;
         (listed.state.total, listed.state.free) = (total, free);
         listed
     }
@@ -321,6 +319,9 @@ mod tests {
         // 100 of 120 KB are used; the mark is at 60, the low mark at 54.
         let files = to_wipe(&device(120_000, 20_000, 500), &census());
         assert_eq!(files.len(), 5);
+        let mut lower = device(120_000, 20_000, 500);
+        lower.entry.marks.low = 300;
+        assert_eq!(to_wipe(&lower, &census()).len(), 7, "down to 36 KB");
         assert_eq!(to_wipe(&device(120_000, 20_000, 900), &census()).len(), 0);
         assert_eq!(to_wipe(&device(120_000, 20_000, 0), &census()).len(), 0);
     }

@@ -180,7 +180,7 @@ fn a_device_above_its_mark_is_wiped_of_copied_files() {
         .await;
         // Not wipeable: nothing happens.
         kept.change_devices(|listed| {
-            listed.entry.high_water_mark = 500;
+            listed.entry.marks.high = 500;
             listed.entry.min_wipe_size = BIG as u64;
             (listed.state.total, listed.state.free) = (400_000, 100_000);
         });

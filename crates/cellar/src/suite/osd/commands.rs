@@ -25,6 +25,10 @@ const MARK: Parameter = optional(
     "highwatermark",
     "per mille: wiping begins above this fill level",
 );
+const LOW_MARK: Parameter = optional(
+    "lowwatermark",
+    "per mille: wiping ends at this fill level; default: 50 below the other",
+);
 const MIN_WIPE: Parameter = optional(
     "minwipesize",
     "size: the smallest file that is wiped; a plain number is MiB",
@@ -88,6 +92,7 @@ pub(super) static SUITE: Suite = Suite {
                     ": keep removed objects for a while, so that 'undelete' can restore them",
                 ),
                 MARK,
+                LOW_MARK,
                 MIN_WIPE,
                 OWNER,
                 LOCATION,
@@ -120,6 +125,7 @@ pub(super) static SUITE: Suite = Suite {
                 optional("dont_unlink", "on or off"),
                 optional("obsolete", "on or off: off puts a device back into use"),
                 MARK,
+                LOW_MARK,
                 MIN_WIPE,
                 OWNER,
                 LOCATION,

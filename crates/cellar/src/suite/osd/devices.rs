@@ -18,7 +18,7 @@ use crate::progress::Progress;
 /// Weights of a new device.
 const PRIORITY: u32 = 80;
 /// High-water mark of a new archival or wipeable device, in thousandths.
-const MARK: u32 = 800;
+const MARK: u16 = 800;
 /// The smallest file that is wiped from a new wipeable device.
 const MIN_WIPE_SIZE: u64 = 64 << 20;
 /// The time without any progress after which a drain whose repairs fail is given up.
@@ -88,7 +88,7 @@ impl Osd<'_> {
         set_flag(&mut entry, OSD_WIPEABLE, has("wipeable"));
         set_flag(&mut entry, OSD_SOFT_DELETE, has("dont_unlink"));
         if has("archival") || has("wipeable") {
-            entry.high_water_mark = MARK;
+            entry.marks.high = MARK;
         }
         if has("wipeable") {
             entry.min_wipe_size = MIN_WIPE_SIZE;
@@ -149,6 +149,12 @@ impl Osd<'_> {
             .transpose()
     }
 
+    /// A fill level in thousandths.
+    fn mark(&self, switch: &str) -> Outcome<Option<u16>> {
+        let mark = self.number(switch)?.map(u16::try_from).transpose();
+        mark.map_err(|_| Failure::usage(format!("-{switch}: a number up to 1000")))
+    }
+
     /// The fields that `create` and `set` have in common.
     fn fields(&self) -> Outcome<Fields> {
         let addresses = self
@@ -167,7 +173,8 @@ impl Osd<'_> {
             max_size: self.size("maxsize", 10)?,
             allocation_priority: self.number("wrprior")?,
             read_priority: self.number("rdprior")?,
-            high_water_mark: self.number("highwatermark")?,
+            high_water_mark: self.mark("highwatermark")?,
+            low_water_mark: self.mark("lowwatermark")?,
             min_wipe_size: self.size("minwipesize", 20)?,
             owner: self.text("owner")?,
             location: self.text("location")?,
@@ -307,7 +314,8 @@ struct Fields {
     max_size: Option<u64>,
     allocation_priority: Option<u32>,
     read_priority: Option<u32>,
-    high_water_mark: Option<u32>,
+    high_water_mark: Option<u16>,
+    low_water_mark: Option<u16>,
     min_wipe_size: Option<u64>,
     owner: Option<AfsString<64>>,
     location: Option<AfsString<256>>,
@@ -331,7 +339,8 @@ impl Fields {
             self.allocation_priority.as_ref(),
         );
         set(&mut entry.read_priority, self.read_priority.as_ref());
-        set(&mut entry.high_water_mark, self.high_water_mark.as_ref());
+        set(&mut entry.marks.high, self.high_water_mark.as_ref());
+        set(&mut entry.marks.low, self.low_water_mark.as_ref());
         set(&mut entry.min_wipe_size, self.min_wipe_size.as_ref());
         set(&mut entry.owner, self.owner.as_ref());
         set(&mut entry.location, self.location.as_ref());
