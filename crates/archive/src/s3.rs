@@ -10,6 +10,7 @@ use object_store::{BackoffConfig, RetryConfig};
 use crate::Error;
 use crate::fault::Fault;
 use crate::http::Http;
+use crate::location::Settings;
 use crate::signing::Sha256Only;
 
 /// Attempts after the first one. Longer outages are a matter of the job engine.
@@ -59,6 +60,17 @@ impl fmt::Debug for AccessKey {
         f.debug_struct("AccessKey")
             .field("id", &self.id)
             .finish_non_exhaustive()
+    }
+}
+
+impl S3Location {
+    /// The library's client alone, without the names, sums and checks of an archive. For measuring
+    /// it.
+    ///
+    /// # Errors
+    /// `Configuration`.
+    pub fn library(&self) -> Result<AmazonS3, Error> {
+        client(self, Settings::default().patience)
     }
 }
 

@@ -1,5 +1,5 @@
-//! `cellar bench archives`: files written to a directory and read back by the library of archives
-//! (`object_store`) alone, without servers, networks and checksums.
+//! `cellar bench archives`: files written to a directory or a bucket of S3 and read back by the
+//! library of archives (`object_store`) alone, without Cellar's servers, networks and checksums.
 //!
 //! 1. It is the measure of copies and recalls by Cellar: the same sizes, parts and syncs, as many
 //!    files at a time.
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use cellar_archive::{CredentialSource, S3Location};
 use futures_util::stream::{self, StreamExt};
 use futures_util::{TryFutureExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
@@ -29,8 +30,22 @@ const PART_BYTES: usize = 8 << 20;
 The files are removed at the end. The system's cache is kept between writing and reading.")]
 pub struct Options {
     /// Directory; it is made if it is missing.
+    #[arg(long, required_unless_present = "s3")]
+    pub path: Option<PathBuf>,
+    /// URL of a server of S3 instead, for instance `http://127.0.0.1:7070`, in the region us-east-1.
+    #[arg(
+        long,
+        value_name = "URL",
+        requires = "bucket",
+        requires = "credentials"
+    )]
+    pub s3: Option<String>,
+    /// Bucket of S3.
     #[arg(long)]
-    pub path: PathBuf,
+    pub bucket: Option<String>,
+    /// File with the access key, in the form of `~/.aws/credentials`.
+    #[arg(long, value_name = "FILE")]
+    pub credentials: Option<PathBuf>,
     /// Number of files.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub files: u16,
@@ -51,6 +66,9 @@ pub enum ArchivesError {
     /// The library.
     #[error("{0}")]
     Library(#[from] object_store::Error),
+    /// The place in S3.
+    #[error("{0}")]
+    S3(#[from] cellar_archive::Error),
     /// Bytes read differ from bytes written.
     #[error("file {0} was read with other bytes or another length")]
     Differs(u16),
@@ -61,9 +79,7 @@ pub enum ArchivesError {
 /// # Errors
 /// [`ArchivesError`].
 pub fn run(options: &Options) -> Result<(), ArchivesError> {
-    std::fs::create_dir_all(&options.path)?;
-    let store = LocalFileSystem::new_with_prefix(&options.path)?.with_fsync(true);
-    let store: Arc<dyn ObjectStore> = Arc::new(store);
+    let store = library(options)?;
     let mut part = vec![0; PART_BYTES];
     rand::rng().fill_bytes(&mut part);
     let part = Bytes::from(part);
@@ -95,6 +111,26 @@ pub fn run(options: &Options) -> Result<(), ArchivesError> {
         println!("{}", json!({ "put": rate(written), "get": rate(read) }));
         Ok(())
     })
+}
+
+fn library(options: &Options) -> Result<Arc<dyn ObjectStore>, ArchivesError> {
+    if let (Some(endpoint), Some(bucket), Some(credentials)) =
+        (&options.s3, &options.bucket, &options.credentials)
+    {
+        let at = S3Location {
+            endpoint: endpoint.clone(),
+            bucket: bucket.clone(),
+            prefix: String::new(),
+            region: "us-east-1".to_owned(),
+            credentials: CredentialSource::File(credentials.clone()),
+            path_style: true,
+        };
+        return Ok(Arc::new(at.library()?));
+    }
+    let path = options.path.clone().unwrap_or_default();
+    std::fs::create_dir_all(&path)?;
+    let store = LocalFileSystem::new_with_prefix(&path)?.with_fsync(true);
+    Ok(Arc::new(store))
 }
 
 fn name(file: u16) -> Path {

@@ -141,7 +141,7 @@ async fn walk(options: &Options, clients: &[Client]) -> Result<u64, BenchError> 
 }
 
 /// Returns every fid below `root`, and the number of directories that could not be read.
-async fn all_fids(client: &Client, root: Fid) -> (Vec<Fid>, u64) {
+pub(crate) async fn all_fids(client: &Client, root: Fid) -> (Vec<Fid>, u64) {
     let mut fids = vec![root];
     let mut failed = 0;
     // Directories have odd vnode numbers; they are found in `fids` itself.

@@ -214,8 +214,12 @@ enum Bench {
     Databases(cellar_bench::databases::Options),
     /// Write large databases for the servers of OpenAFS, and for 'cellar db import'.
     MakeDatabases(cellar_bench::make_databases::Options),
+    /// Write very many files in objects and archives into a partition, to measure the census.
+    MakeCatalogue(cellar_bench::make_catalogue::Options),
     /// Call database servers until each has answered, and print the times.
     FirstLookup(cellar_bench::databases::first::Options),
+    /// Read all files of a volume that are in archives only, and measure the time of each.
+    Recalls(cellar_bench::recalls::Options),
     /// Write files to a directory and read them, by the library of archives alone.
     Archives(cellar_bench::archives::Options),
     /// Write and read large files, striped or not, from many clients, and measure the machine's
@@ -313,10 +317,15 @@ impl Command {
                     failed => Err(Failure::new(format!("{failed} calls failed"))),
                 },
                 Bench::MakeDatabases(options) => Ok(cellar_bench::make_databases::run(&options)?),
+                Bench::MakeCatalogue(options) => Ok(cellar_bench::make_catalogue::run(&options)?),
                 Bench::FirstLookup(options) => match cellar_bench::databases::first::run(&options)?
                 {
                     0 => Ok(()),
                     silent => Err(Failure::new(format!("{silent} calls were not answered"))),
+                },
+                Bench::Recalls(options) => match cellar_bench::recalls::run(&options)? {
+                    0 => Ok(()),
+                    failed => Err(Failure::new(format!("{failed} files failed"))),
                 },
                 Bench::Archives(options) => Ok(cellar_bench::archives::run(&options)?),
                 Bench::Objects(options) => Ok(cellar_bench::objects::run(&options)?),
