@@ -52,8 +52,11 @@ recall_begin() {
 recall_try() {
     local mode
     for mode in $recall_modes; do quietly cellar hsm wipe -r "$mounted/$mode"; done
+    local longer=()
+    # The guest ends after a time.
+    [ "$1" != kernel ] || longer=(--timeout $(((recall_hold + 200) * 3)))
     # shellcheck disable=SC2016,SC2086
-    on "$1" bash -c '"$0/recall-modes.py" "$AFS" "$@"' "$programs" "$share" $recall_hold $recall_modes >"$IT_DIR/recalls-$1" ||
+    on "$1" ${longer[@]+"${longer[@]}"} bash -c '"$0/recall-modes.py" "$AFS" "$@"' "$programs" "$share" $recall_hold $recall_modes >"$IT_DIR/recalls-$1" ||
         { cat "$IT_DIR/recalls-$1"; fail "$1: recall-modes.py"; }
     sed "s/^/-- $1: /" "$IT_DIR/recalls-$1"
 }

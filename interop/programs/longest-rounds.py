@@ -29,7 +29,7 @@ for path in sorted(directory.iterdir()):
         began, seconds, status, number, *said = line.split(" ", 4)
         rounds.append((float(began), float(seconds)))
         # Volumes that do not exist: the answer of a database server.
-        if status not in ("0", "ENODEV", "ENOENT"):
+        if status not in ("0", "ENODEV", "ENOENT", "ENOMEDIUM"):
             wrong.append(f"{path.name}, round {number}: status {status}: {' '.join(said)}")
     loads[path.name] = rounds
 names = list(loads)
