@@ -28,7 +28,7 @@ help:
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
 	@echo 'make bench-volumes         what releasing, moving, dumping, many volumes cost, beside OpenAFS (the same)'
 	@echo 'make bench-objects         files in objects: striped, copied, coded, many clients, devices that die (the same)'
-	@echo 'make bench-hsm             copies to an archive and recalls, beside the library of archives alone (the same)'
+	@echo 'make bench-hsm             copies to an archive and recalls, beside the library of archives alone (the same); bench/census, bench/recalls'
 	@echo 'make bench-client          cellar mount beside afsd.fuse, the servers of OpenAFS and a local directory (the same)'
 	@echo 'make bench-db              location and protection servers with 1,000,000 volumes, one and three, beside OpenAFS (the same)'
 	@echo 'make clean-interop         forget the built kernel and other cached test material'
