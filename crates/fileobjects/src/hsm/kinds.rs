@@ -50,11 +50,9 @@ const FAILED_IN_A_ROW_MAX: u32 = 8;
 const RECALLS_AT_A_TIME: usize = 16;
 /// Recalls of an archive that run at a time.
 const RECALLS_OF_AN_ARCHIVE: usize = 8;
-/// Recalls of a user that run at a time, at most: an archive keeps two places for other users, who
-/// then wait for no recall of the first one.
+/// Recalls of a user that run at a time: an archive keeps two places for other users, who then wait
+/// for no recall of the first one.
 const RUNNING_RECALLS_OF_A_USER: usize = RECALLS_OF_AN_ARCHIVE - 2;
-/// Recalls of a user that run at a time, at least.
-const RUNNING_RECALLS_OF_A_USER_MIN: usize = 2;
 /// Recalls of a user that wait. Further ones are told to come back.
 const RECALLS_OF_A_USER: usize = 10_000;
 /// Files between two checkpoints.
@@ -116,7 +114,7 @@ impl JobKind for FilesKind {
             return Limits {
                 running: RECALLS_AT_A_TIME,
                 running_per_resource: RECALLS_OF_AN_ARCHIVE,
-                running_per_user: recalls_of_a_user(),
+                running_per_user: RUNNING_RECALLS_OF_A_USER,
                 unfinished_per_user: RECALLS_OF_A_USER,
                 ..Limits::default()
             };
@@ -143,15 +141,6 @@ impl JobKind for FilesKind {
     ) -> BoxFuture<'a, Result<Next, StepError>> {
         Box::pin(self.files(context))
     }
-}
-
-/// Recalls of a user that run at a time: one for each processor, within bounds. With more, another
-/// user waits for processor time.
-fn recalls_of_a_user() -> usize {
-    let processors = std::thread::available_parallelism();
-    processors
-        .map_or(RUNNING_RECALLS_OF_A_USER_MIN, usize::from)
-        .clamp(RUNNING_RECALLS_OF_A_USER_MIN, RUNNING_RECALLS_OF_A_USER)
 }
 
 impl FilesKind {
