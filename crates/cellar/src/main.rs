@@ -14,6 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 mod cell_directory;
 mod check;
 mod command_line;
+mod completion;
 mod config;
 mod daemon;
 mod db;
@@ -27,6 +28,7 @@ mod last_start;
 mod links;
 mod log;
 mod login;
+mod manual;
 mod metrics;
 mod mount;
 mod mounted;
@@ -171,6 +173,11 @@ enum Command {
     Statistics(statistics::Options),
     /// Measure the throughput of Rx, against another cellar or OpenAFS's rxperf.
     Rxperf(rxperf::Options),
+    /// Print the completion of command lines for a shell.
+    Completion(completion::Options),
+    /// Write the manual pages into a directory. Packages use it.
+    #[command(hide = true)]
+    Manual(manual::Options),
     /// Put load on a server and measure it.
     #[command(after_help = "Examples:
   cellar bench rxafs --help
@@ -257,6 +264,8 @@ impl Command {
             Self::Top(_) => "top",
             Self::Statistics(_) => "statistics",
             Self::Rxperf(_) => "rxperf",
+            Self::Completion(_) => "completion",
+            Self::Manual(_) => "manual",
             Self::Bench(_) => "bench",
         };
         format!("cellar {name}")
@@ -294,6 +303,8 @@ impl Command {
             Self::Top(options) => block_on(top::run(options)),
             Self::Statistics(options) => block_on(statistics::run(options)),
             Self::Rxperf(options) => block_on(rxperf::run(options)),
+            Self::Completion(options) => completion::run(&options, Cli::command()),
+            Self::Manual(options) => manual::run(&options, Cli::command()),
             Self::Bench(options) => match options.what {
                 // The report lists the failed calls. A run with a failed call is not a measurement.
                 Bench::Rxafs(options) => match cellar_bench::rxafs::run(&options)? {

@@ -113,9 +113,14 @@ pub(crate) fn is_server_command(words: &[String]) -> bool {
     words.first().is_some_and(|word| word == "serve")
 }
 
+/// The command line of the server.
+pub(crate) fn command() -> clap::Command {
+    Options::command()
+}
+
 /// Runs the server; the first word is `serve`.
 pub(crate) fn run(words: &[String]) -> Outcome {
-    let command = Options::command();
+    let command = command();
     let parsed = |words: &[OsString]| {
         let parsed = command.clone().try_get_matches_from(words);
         parsed.unwrap_or_else(|error| error.exit())

@@ -4,7 +4,7 @@
 //! Each suite is a table of commands ([`syntax`]) and a function that runs them. `-json` prints the
 //! same results as JSON.
 
-mod syntax;
+pub(crate) mod syntax;
 
 pub(crate) mod bos;
 pub(crate) mod fs;
@@ -25,6 +25,16 @@ use crate::failure::{FAILED, Failure, Outcome};
 use crate::identity::IdentityOptions;
 use crate::output::{out, outln};
 use crate::session::{CellOptions, Session};
+
+/// All suites, with the operations on policies as one of their own.
+pub(crate) static ALL: [&Suite; 6] = [
+    &vos::SUITE,
+    &pts::SUITE,
+    &fs::SUITE,
+    &bos::SUITE,
+    &osd::SUITE,
+    &osd::POLICY_SUITE,
+];
 
 /// A command, for tables of many.
 const fn command(

@@ -8,6 +8,7 @@ mod salvage;
 mod table;
 
 use std::os::unix::fs::MetadataExt;
+pub(crate) use table::SUITE;
 
 use cellar_admin::bos::{Act, COMMANDS_MAX, Overseer, RestartTime};
 use cellar_admin::date::ctime;
@@ -37,7 +38,7 @@ enum Ends {
 
 /// Runs one operation.
 pub(crate) async fn run(words: Vec<String>) -> Outcome {
-    let Some(invocation) = parse(&table::SUITE, &words)? else {
+    let Some(invocation) = parse(&SUITE, &words)? else {
         return Ok(());
     };
     let done = operation(&invocation).await;

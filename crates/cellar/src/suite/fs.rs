@@ -17,6 +17,7 @@ mod table;
 mod unstored;
 
 use std::path::Path;
+pub(crate) use table::SUITE;
 
 use cellar_admin::HostNames;
 use cellar_admin::fs::{AclChange, DISK_HEAD, Files, QUOTA_HEAD, VolumeChange, parse_rights};
@@ -31,7 +32,7 @@ use crate::session::{As, Session};
 /// Runs one operation.
 pub(crate) async fn run(words: Vec<String>) -> Outcome {
     let ours = |word: &str| {
-        let mut names = table::SUITE.commands.iter();
+        let mut names = SUITE.commands.iter();
         names.any(|c| c.name.starts_with(word) || c.aliases.contains(&word))
     };
     let inapplicable = |word: &String| inapplicable::reason(word, ours);
@@ -49,7 +50,7 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
         }
         [] => {}
     }
-    let Some(invocation) = parse(&table::SUITE, &words)? else {
+    let Some(invocation) = parse(&SUITE, &words)? else {
         return Ok(());
     };
     let done = dispatch(invocation).await;

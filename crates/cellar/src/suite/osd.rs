@@ -11,7 +11,7 @@ mod policy;
 mod upkeep;
 
 use cellar_admin::osd::Osds;
-use commands::{POLICY_SUITE, SUITE};
+pub(crate) use commands::{POLICY_SUITE, SUITE};
 
 use super::syntax::{Invocation, Suite};
 use super::{cell_options, parse};

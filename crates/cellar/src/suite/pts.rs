@@ -9,6 +9,7 @@ mod table;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
+pub(crate) use table::SUITE;
 
 use cellar_admin::pts::{Entry, Fields, Kinds, LIST_HEAD, Protection, parse_access};
 use cellar_wire::ids::ViceId;
@@ -22,7 +23,7 @@ use crate::session::As;
 
 /// Runs one operation, or the operations of a script.
 pub(crate) async fn run(words: Vec<String>) -> Outcome {
-    let Some(invocation) = parse(&table::SUITE, &words)? else {
+    let Some(invocation) = parse(&SUITE, &words)? else {
         return Ok(());
     };
     match invocation.command {

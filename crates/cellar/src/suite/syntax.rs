@@ -22,7 +22,7 @@
 //! have the wording and, through [`SyntaxError`], the exit statuses of the original suites, because
 //! scripts check both.
 
-mod help;
+pub(crate) mod help;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -63,7 +63,7 @@ impl Parameter {
     }
 
     /// The name in help and advice.
-    fn shown(&self) -> &'static str {
+    pub(crate) fn shown(&self) -> &'static str {
         match self.name {
             CELL_DIRECTORY => "dir",
             name => name,

@@ -19,6 +19,7 @@ mod volumes;
 use cellar_admin::HostNames;
 use cellar_admin::vos::{Entry, Location, Volumes, site_flags};
 use cellar_wire::ids::{AfsUuid, VolumeId};
+pub(crate) use commands::SUITE;
 
 pub(crate) use jobs::run as run_job;
 pub(crate) use streams::Speaker;
@@ -63,7 +64,7 @@ pub(crate) async fn run(mut words: Vec<String>) -> Outcome {
     for word in words.iter_mut().filter(|word| *word == "-c") {
         "-cell".clone_into(word);
     }
-    let Some(invocation) = parse(&commands::SUITE, &words)? else {
+    let Some(invocation) = parse(&SUITE, &words)? else {
         return Ok(());
     };
     // Without a cell no operation was attempted, so the exit status is that of a failed command.

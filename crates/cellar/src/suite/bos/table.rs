@@ -10,7 +10,7 @@ const ANY_INSTANCES: Parameter = optional_list("instance", "instances: default: 
 const DIRECTORY: Parameter = optional("dir", "destination dir: default: /usr/afs/bin");
 const WAIT: Parameter = flag("wait", ": wait until the processes have stopped");
 
-pub(super) static SUITE: Suite = Suite {
+pub(crate) static SUITE: Suite = Suite {
     name: "bos",
     about: "Server processes, keys and superusers of a server machine. The roles of a 'cellar up' start and stop \
             with it; operations that start, stop, install or run programs are for overseers of OpenAFS.",

@@ -34,7 +34,7 @@ static FS_COMMON: [Parameter; COMMON.len() + 1] = {
     all
 };
 
-pub(super) static SUITE: Suite = Suite {
+pub(crate) static SUITE: Suite = Suite {
     name: "fs",
     about: "Access lists, quotas, mount points, and locations of files.",
     common: &FS_COMMON,

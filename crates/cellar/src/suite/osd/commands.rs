@@ -34,7 +34,7 @@ const MIN_WIPE: Parameter = optional(
     "size: the smallest file that is wiped; a plain number is MiB",
 );
 
-pub(super) static SUITE: Suite = Suite {
+pub(crate) static SUITE: Suite = Suite {
     name: "osd",
     about: "Object storage devices: list, add, change, drain and check them. \
             'cellar osd policy help' lists the operations on policies.",
@@ -284,7 +284,7 @@ const POLICY: Parameter = one("id", "policy: its number or name");
 const FILE: Parameter = optional("file", "file: a file with the rules; - for standard input");
 const NO_ACTION: Parameter = flag("noaction", ": check and show the policy, store nothing");
 
-pub(super) static POLICY_SUITE: Suite = Suite {
+pub(crate) static POLICY_SUITE: Suite = Suite {
     name: "osd policy",
     about: "Policies decide which files become objects, and on which devices in which layout.",
     common: &COMMON,

@@ -4,7 +4,7 @@
 use super::super::COMMON;
 use super::super::syntax::{Command, Suite, expands, flag, list, one, optional, optional_list};
 
-pub(super) static SUITE: Suite = Suite {
+pub(crate) static SUITE: Suite = Suite {
     name: "pts",
     about: "Manage users, groups and their memberships.",
     common: &COMMON,

@@ -7,7 +7,20 @@ use super::{
 };
 
 impl Suite {
-    pub(super) fn usage_line(&self, command: &Command) -> String {
+    /// The common parameters that an operation does not hide, with their names in its help.
+    pub(crate) fn common_of(&self, command: &Command) -> Vec<Parameter> {
+        let common = self.common.iter().filter(|p| !command.has(p.name));
+        let shown = |p: &Parameter| match p.name {
+            DATABASE_SERVER if !command.has("server") => Parameter {
+                name: "-server",
+                ..*p
+            },
+            _ => *p,
+        };
+        common.map(shown).collect()
+    }
+
+    pub(crate) fn usage_line(&self, command: &Command) -> String {
         let mut line = format!("cellar {} {}", self.name, command.name);
         for parameter in command.parameters {
             let value = label(parameter);
@@ -35,15 +48,7 @@ impl Suite {
             describe(&mut text, command.parameters);
         }
         text.push_str("\nCommon parameters of all operations:\n");
-        let common = self.common.iter().filter(|p| !command.has(p.name));
-        let shown = |p: &Parameter| match p.name {
-            DATABASE_SERVER if !command.has("server") => Parameter {
-                name: "-server",
-                ..*p
-            },
-            _ => *p,
-        };
-        describe(&mut text, &common.map(shown).collect::<Vec<_>>());
+        describe(&mut text, &self.common_of(command));
         if !command.examples.is_empty() {
             text.push_str("\nExamples:\n");
             for example in command.examples {
@@ -92,7 +97,15 @@ fn label(parameter: &Parameter) -> &'static str {
         .map_or(parameter.value, |(label, _)| label)
 }
 
-fn describe(text: &mut String, parameters: &[Parameter]) {
+/// The rows of a table of parameters: the switch with its value, and the explanation.
+pub(crate) struct Rows {
+    pub(crate) rows: Vec<(String, &'static str)>,
+    /// Switches without effect.
+    pub(crate) ignored: Vec<String>,
+}
+
+/// The table of `parameters`.
+pub(crate) fn rows(parameters: &[Parameter]) -> Rows {
     let left = |p: &Parameter| match p.kind {
         _ if p.name == CELL_DIRECTORY => "--dir <directory>".to_owned(),
         _ if p.name == ADMINISTRATOR => "--admin".to_owned(),
@@ -100,25 +113,28 @@ fn describe(text: &mut String, parameters: &[Parameter]) {
         Kind::Single => format!("-{} <{}>", p.name, label(p)),
         Kind::List | Kind::Expands => format!("-{} <{}>+", p.name, label(p)),
     };
+    let about = |p: &Parameter| match p.value.split_once(": ") {
+        Some((_, about)) => about,
+        None if p.kind == Kind::Flag => p.value,
+        None if !p.required => "optional",
+        None => "",
+    };
     let (ignored, parameters): (Vec<_>, Vec<_>) =
         parameters.iter().copied().partition(|p| p.value == IGNORED);
-    let width = parameters.iter().map(|p| left(p).len()).max().unwrap_or(0);
-    for parameter in parameters {
-        let about = match parameter.value.split_once(": ") {
-            Some((_, about)) => about,
-            None if parameter.kind == Kind::Flag => parameter.value,
-            None => "",
-        };
-        let about = if about.is_empty() && !parameter.required {
-            "optional"
-        } else {
-            about
-        };
-        let line = format!("  {:width$}  {about}", left(&parameter));
+    Rows {
+        rows: parameters.iter().map(|p| (left(p), about(p))).collect(),
+        ignored: ignored.iter().map(|p| format!("-{}", p.name)).collect(),
+    }
+}
+
+fn describe(text: &mut String, parameters: &[Parameter]) {
+    let Rows { rows, ignored } = rows(parameters);
+    let width = rows.iter().map(|(left, _)| left.len()).max().unwrap_or(0);
+    for (left, about) in rows {
+        let line = format!("  {left:width$}  {about}");
         let _ = writeln!(text, "{}", line.trim_end());
     }
     if !ignored.is_empty() {
-        let names: Vec<_> = ignored.iter().map(|p| format!("-{}", p.name)).collect();
-        let _ = writeln!(text, "  Accepted without effect: {}", names.join(" "));
+        let _ = writeln!(text, "  Accepted without effect: {}", ignored.join(" "));
     }
 }

@@ -39,7 +39,7 @@ const fn command(
     suite::command(name, &[], about, parameters, examples)
 }
 
-pub(super) static SUITE: Suite = Suite {
+pub(crate) static SUITE: Suite = Suite {
     name: "vos",
     about: "Create, examine, move, release, dump and remove volumes.",
     common: &COMMON,
