@@ -1,13 +1,15 @@
-//! `cellar db`: checks, exports and imports the databases of a stopped cell, and moves them between
-//! a file and etcd.
+//! `cellar db`: checks, exports and imports the databases of a cell, and moves them between a file
+//! and etcd.
 
+mod archive;
+mod export;
 mod state;
 mod switch;
 
 use std::ops::Bound;
 use std::path::PathBuf;
 
-use cellar_celldb::{CellDb as _, Error, Summary, check, check_export, export, import};
+use cellar_celldb::{CellDb as _, Error, Summary, check, check_export, import};
 use serde_json::json;
 
 use crate::cell_directory::CellDirectory;
@@ -18,11 +20,13 @@ use crate::up::engine::EtcdPlace;
 use crate::up::lock;
 use switch::Target;
 
-/// Check, export, import or move the databases of a stopped cell; show where they are.
+/// Check, export, import or move the databases of a cell; show where they are.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   cellar db check --dir /srv/cell
   cellar db export /root/users-and-volumes --dir /srv/cell
+  cellar db export /backup/cell --with-keys --keep 14         (a new archive in a directory, each day)
+  cellar db import /backup/cell/example.org-2026-11-29T020000Z.tar --dir /var/lib/cellar    (on a new machine)
   cellar db import /srv/cell/db/cell.copy --dir /srv/cell     (after a start that refused damaged databases)
   cellar db status --json                                     (the cluster under several database servers)
   cellar db switch etcd --etcd http://192.0.2.1:2379          (copy the databases to a cluster)")]
@@ -44,19 +48,17 @@ enum DbCommand {
     ///
     /// Example: cellar db check --dir /srv/cell
     Check,
-    /// Write the databases to a text file. Of damaged databases, the readable rows are written.
-    /// The server of databases in etcd may run.
+    /// Write the databases to a text file, or with the cell's keys to an archive. The server may
+    /// run. Of damaged databases, the readable rows are written.
     ///
     /// Example: cellar db export /root/users-and-volumes --dir /srv/cell
-    Export {
-        /// The text file to write.
-        file: PathBuf,
-    },
-    /// Make the databases again from an export or from the copy beside them. The old file is kept.
+    Export(export::Options),
+    /// Make the databases again from an export, an archive, or the copy beside them. The old file
+    /// is kept. An archive makes a new directory with the keys, too.
     ///
     /// Example: cellar db import /srv/cell/db/cell.copy --dir /srv/cell
     Import {
-        /// The export or copy to read.
+        /// The export, archive or copy to read.
         file: PathBuf,
     },
     /// Show where the databases are. For etcd: the cluster's members, leader and alarms, and the
@@ -75,6 +77,11 @@ enum DbCommand {
 
 pub(crate) fn run(options: &Options) -> Outcome {
     let directory = default_directory::named_or_default(options.dir.as_deref())?;
+    if let DbCommand::Import { file } = &options.what
+        && archive::is_archive(file)?
+    {
+        return archive::import(file, &directory, options.json);
+    }
     if !directory.databases().is_dir() {
         return Err(Failure::new(format!(
             "{} holds no databases of a cell",
@@ -85,19 +92,13 @@ pub(crate) fn run(options: &Options) -> Outcome {
         return state::run(&directory, options.json);
     }
     let place = EtcdPlace::load(&directory)?;
-    if let (DbCommand::Export { file }, Some(place)) = (&options.what, &place) {
-        let db = place.open().map_err(|cause| failure(&cause))?;
-        let rows = db.export(file).map_err(|cause| failure(&cause))?;
-        if options.json {
-            return print_json(&json!({ "rows": rows, "faults": [] }));
-        }
-        println!("{rows} rows written to {}", file.display());
-        return Ok(());
+    if let DbCommand::Export(export) = &options.what {
+        return export.run(&directory, place.as_ref(), options.json);
     }
     let _lock = lock::take(&directory.lock_file())?;
     let path = directory.database_file();
     match &options.what {
-        DbCommand::Status => Ok(()),
+        DbCommand::Status | DbCommand::Export(_) => Ok(()),
         DbCommand::Switch { target } => switch::run(&directory, target, options.json),
         DbCommand::Import { .. } if place.is_some() => Err(Failure::new(
             "the databases are in etcd: 'cellar db switch file' brings them back to the file; import there, and \
@@ -107,25 +108,6 @@ pub(crate) fn run(options: &Options) -> Outcome {
             Some(place) => check_etcd(place, options.json),
             None => check_both(&directory, options.json),
         },
-        DbCommand::Export { file } => {
-            let exported = export(&path, file).map_err(|cause| failure(&cause))?;
-            let rows = exported.rows;
-            if options.json {
-                print_json(&json!({ "rows": rows, "faults": exported.faults }))?;
-            } else {
-                println!("{rows} rows written to {}", file.display());
-            }
-            for fault in &exported.faults {
-                eprintln!("cellar db: {}: {fault}", path.display());
-            }
-            match exported.faults.is_empty() {
-                true => Ok(()),
-                false => Err(Failure::new(
-                    "the databases are damaged: the export has only the readable rows. Compare it with the copy beside \
-                     them ('cellar db check') before you import it",
-                )),
-            }
-        }
         DbCommand::Import { file } => {
             let (summary, old) = import(file, &path).map_err(|cause| failure(&cause))?;
             if options.json {

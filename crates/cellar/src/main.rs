@@ -123,7 +123,7 @@ enum Command {
     Key(key::Options),
     /// Check a configuration file, or show the values in force.
     Config(config::Options),
-    /// Check, export or import the databases of a stopped cell.
+    /// Check, export, import or move the databases of a cell.
     Db(db::Options),
     /// Files with copies in archives: copy, wipe, recall, list; the state of each file server.
     Hsm(files::hsm::Options),

@@ -151,4 +151,6 @@ package! {
         };
     115 GetRestrictedMode {} -> GetRestrictedModeReply { mode: i32 };
     116 SetRestrictedMode { mode: i32 } -> SetRestrictedModeReply {};
+    /// Cellar's own. Streams the databases of the machine as text for `cellar db import`.
+    1128614912 ExportDatabases {} -> ExportDatabasesReply {} streams reply;
 }

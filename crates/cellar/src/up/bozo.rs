@@ -19,6 +19,7 @@ use cellar_wire::ids::AfsTime;
 use cellar_wire::package::Package;
 use cellar_wire::serve::{CallHandler, Handle};
 
+use super::copies::Copier;
 use crate::restart::Restart;
 
 /// The parameter number of GetInstanceParm for the notifier.
@@ -71,6 +72,8 @@ pub(super) struct Overseer {
     audit: Audit,
     /// The logs that superusers may read, by name.
     logs: Vec<(&'static str, PathBuf)>,
+    /// Makes copies of the databases, if they are in a file of this process.
+    copier: Option<Copier>,
     /// The file whose date is the date of the keys.
     key_file: PathBuf,
     /// Receives requests for a restart.
@@ -95,6 +98,7 @@ impl Overseer {
             authority,
             audit,
             logs: Vec::new(),
+            copier: None,
             key_file,
             restart: Restart::default(),
         }
@@ -103,6 +107,12 @@ impl Overseer {
     /// Adds a log that superusers may read under this name.
     pub(super) fn with_log(mut self, name: &'static str, path: PathBuf) -> Self {
         self.logs.push((name, path));
+        self
+    }
+
+    /// Lets superusers export the databases.
+    pub(super) fn exporting(mut self, copier: Option<Copier>) -> Self {
+        self.copier = copier;
         self
     }
 

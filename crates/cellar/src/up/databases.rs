@@ -18,7 +18,7 @@ use cellar_wire::package::Procedure;
 use cellar_wire::{AbortCode, vl};
 
 use super::bootstrap;
-use super::copies::Copies;
+use super::copies::{Copier, Copies};
 use super::engine::{self, Engine, EtcdOptions};
 use super::osds::OsdTable;
 use super::pieces::{self, New};
@@ -69,6 +69,14 @@ impl Databases {
     pub(super) fn etcd(&self) -> Option<Arc<Etcd>> {
         match self {
             Self::Here(own) => own.engine.etcd().cloned(),
+            Self::RemoteDatabases(_) => None,
+        }
+    }
+
+    /// Makes copies of the databases, if this process has them in a file.
+    pub(super) fn copier(&self) -> Option<Copier> {
+        match self {
+            Self::Here(own) => own.copies.as_ref().map(Copies::copier),
             Self::RemoteDatabases(_) => None,
         }
     }
@@ -161,7 +169,7 @@ pub(super) struct OwnDatabases {
     id: DatabaseId,
     engine: Engine,
     /// The copy of a file. etcd has copies of its own.
-    _copies: Option<Copies>,
+    copies: Option<Copies>,
     vl: Arc<Vl>,
     pr: Arc<Pr>,
     osddb: Arc<OsdDb>,
@@ -212,7 +220,7 @@ impl OwnDatabases {
         };
         Ok(Self {
             id,
-            _copies: copies.transpose().map_err(|cause| at(&cause))?,
+            copies: copies.transpose().map_err(|cause| at(&cause))?,
             engine,
             vl: Arc::new(vl),
             pr: Arc::new(pr),

@@ -328,6 +328,7 @@ impl Services {
             bozo: Arc::new(
                 overseer
                     .with_log("AuditLog", directory.audit_log())
+                    .exporting(roles.databases.copier())
                     .restarted_by(roles.restart.clone()),
             ),
             keys: roles.keys.clone(),

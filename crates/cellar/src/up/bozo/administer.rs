@@ -35,8 +35,8 @@ const INVALID: AbortCode = AbortCode(22);
 /// AFSCONF_NOTFOUND: no key of that version.
 const NO_KEY: AbortCode = AbortCode(70_354_689);
 
-/// Bytes of a log that are read at a time.
-const LOG_CHUNK: usize = 64 << 10;
+/// Bytes of a text that are read at a time.
+const TEXT_CHUNK: usize = 64 << 10;
 
 /// One handler for each call that only superusers may make: `Procedure(arguments) -> results`.
 macro_rules! acts {
@@ -111,12 +111,12 @@ acts! {
 
 impl Overseer {
     /// Does `work` for a superuser, and records the call and the caller.
-    async fn act<P: Audited>(
+    async fn act<P: Audited, T>(
         &self,
         call: &IncomingCall,
         arguments: P,
-        work: impl AsyncFnOnce(P) -> Result<P::Reply, AbortCode>,
-    ) -> Result<P::Reply, AbortCode> {
+        work: impl AsyncFnOnce(P) -> Result<T, AbortCode>,
+    ) -> Result<T, AbortCode> {
         let who = self.authority.identify(call.caller());
         let details = arguments.details();
         // `bos listkeys` asks for each key and for the end of the list.
@@ -247,12 +247,33 @@ impl HandleStream<GetLog, IncomingCall> for Overseer {
             audit_details!(asked: name),
             outcome.as_ref().err().copied(),
         );
-        let mut log = Log::open(outcome?).await?;
+        let mut log = TextFile::open(outcome?).await?;
         while let Some(bytes) = log.next().await? {
             call.write(bytes).await?;
         }
         call.write(Bytes::from_static(&[0])).await?;
         Ok(GetLogReply {})
+    }
+}
+
+impl HandleStream<ExportDatabases, IncomingCall> for Overseer {
+    /// Streams a copy of the databases with all changes up to this call. BZNOENT: this process has
+    /// no databases, or they are in etcd. BZIO: the copy cannot be written; the log has the reason.
+    async fn handle_stream(
+        &self,
+        call: &mut IncomingCall,
+        asked: ExportDatabases,
+    ) -> Result<ExportDatabasesReply, AbortCode> {
+        let copied = self.act(call, asked, async |_| {
+            let copier = self.copier.clone().ok_or(AbortCode::BZNOENT)?;
+            let copied = blocking(move || copier.copy_now()).await;
+            copied.map_err(|_logged| AbortCode::BZIO)
+        });
+        let mut copy = TextFile::open(&copied.await?).await?;
+        while let Some(bytes) = copy.next().await? {
+            call.write(bytes).await?;
+        }
+        Ok(ExportDatabasesReply {})
     }
 }
 
@@ -265,13 +286,13 @@ fn code(error: &cellar_auth::Error) -> AbortCode {
     AbortCode::BZIO
 }
 
-/// A log up to its length at the time of opening. Later lines are not read.
-struct Log {
+/// A file of text up to its length at the time of opening. Later lines are not read.
+struct TextFile {
     file: Option<File>,
     left: u64,
 }
 
-impl Log {
+impl TextFile {
     async fn open(path: &Path) -> Result<Self, AbortCode> {
         let path = PathBuf::from(path);
         let opened = blocking(move || {
@@ -291,7 +312,7 @@ impl Log {
         let Some(mut file) = self.file.take().filter(|_| self.left > 0) else {
             return Ok(None);
         };
-        let wanted = self.left.min(LOG_CHUNK as u64);
+        let wanted = self.left.min(TEXT_CHUNK as u64);
         let read = blocking(move || {
             let mut bytes = Vec::new();
             (&mut file).take(wanted).read_to_end(&mut bytes)?;

@@ -51,6 +51,7 @@ audited! {
     Exec { command }
     Prune { flags }
     SetRestrictedMode { mode }
+    ExportDatabases {}
 }
 
 impl Audited for AddKey {
