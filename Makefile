@@ -7,8 +7,8 @@ DIR  ?= ./cell-data
 CRATE ?=
 ARGS ?=
 
-.PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
-        test-all-clients test-client test-kerberos test-mixed-cell test-objects test-hsm test-serve test-etcd bench bench-volumes bench-objects bench-client bench-hsm bench-db clean-interop
+.PHONY: help run build deb test check unit test-stock-clients test-openafs-client test-kernel-client \
+        test-all-clients test-client test-kerberos test-mixed-cell test-objects test-hsm test-serve test-etcd test-packages bench bench-volumes bench-objects bench-client bench-hsm bench-db clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -24,7 +24,9 @@ help:
 	@echo 'make test-hsm              archives, jobs, wiped files in all clients; builds a server of S3 once (needs Go)'
 	@echo 'make test-serve            daemons as a site runs them: three machines, restarts, drains, metrics, read by Prometheus'
 	@echo 'make test-etcd              several database servers over etcd: cut connections, killed members, stock clients'
+	@echo 'make test-packages         Debian packages on clean machines: first steps, an upgrade, a purge, a cell with Kerberos (15 minutes)'
 	@echo 'make test-mixed-cell       OpenAFS and Cellar file servers in one cell: moves, releases, dumps, stock vos'
+	@echo 'make deb                   the Debian packages cellar-server, cellar-client and cellar-tools'
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
 	@echo 'make bench-volumes         what releasing, moving, dumping, many volumes cost, beside OpenAFS (the same)'
 	@echo 'make bench-objects         files in objects: striped, copied, coded, many clients, devices that die (the same)'
@@ -39,6 +41,9 @@ run: build
 build:
 	@dev/toolchain need
 	@cargo build --release --locked -p cellar
+
+deb:
+	@dev/deb
 
 test:
 	@dev/test
@@ -81,6 +86,9 @@ test-serve:
 
 test-etcd:
 	@dev/test etcd
+
+test-packages:
+	@dev/test packages
 
 bench:
 	@bench/side-by-side $(ARGS)

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# The packages on one machine, from the installation to the purge. Sourced by dev/test-packages.
+# shellcheck disable=SC2154 # variables of dev/test-packages
+
+one_installs() {
+    boot one 192.0.2.9 && put one 1 && install one cellar-tools cellar-server cellar-client || return 1
+    # Without a configuration the service is enabled, and does not run.
+    same enabled "$(on one systemctl is-enabled cellar)" && same inactive "$(on one systemctl is-active cellar)" &&
+        same disabled "$(on one systemctl is-enabled cellar-afs)" && same active "$(on one systemctl is-active cellar-export.timer)"
+}
+
+one_serves() {
+    on one "sed 's/192.0.2.10/192.0.2.9/' /usr/share/doc/cellar-server/examples/one-machine.toml >/etc/cellar/cellar.toml" &&
+        on one "cellar config check" && on one "systemctl start cellar" && same active "$(on one systemctl is-active cellar)" &&
+        on one "cellar status" && on one "cellar cp /etc/os-release /afs/example.org/scratch/ && cellar cat /afs/example.org/scratch/os-release | cmp - /etc/os-release"
+}
+
+one_has_names_of_afs() {
+    on one "PATH=/usr/lib/cellar/bin:\$PATH; vos examine root.cell && pts listentries && fs help >/dev/null && bos status 192.0.2.9"
+}
+
+one_is_documented() {
+    on one "man -w cellar cellar-vos-create cellar-db-export cellar-serve cellar.toml cellar-mount mount.cellar >/dev/null" &&
+        on one "man cellar-vos-release | grep -q 'vos release'" &&
+        same examine "$(on one "bash -c '. /usr/share/bash-completion/bash_completion; _comp_load cellar 2>/dev/null || __load_completion cellar; COMP_WORDS=(cellar vos exam); COMP_CWORD=2; _cellar_or_suite; echo \$COMPREPLY'")"
+}
+
+one_mounts() {
+    on one "mkdir -p /afs && echo 'none /afs cellar server=192.0.2.9,cell=example.org,_netdev 0 0' >>/etc/fstab && mount /afs" &&
+        on one "cmp /afs/example.org/scratch/os-release /etc/os-release && echo text >/afs/example.org/scratch/file" &&
+        on one "findmnt -n -t fuse.cellar /afs"
+}
+
+one_exports() {
+    on one "systemctl start cellar-export && test -s /var/backups/cellar/example.org-*.tar" &&
+        same 600 "$(on one 'stat -c %a /var/backups/cellar/*.tar')" && same 700 "$(on one 'stat -c %a /var/backups/cellar')"
+}
+
+one_upgrades() {
+    local before after
+    before=$(on one "systemctl show -P MainPID cellar")
+    put one 2 && install one cellar-tools cellar-server cellar-client || return 1
+    after=$(on one "systemctl show -P MainPID cellar")
+    [ "$before" != "$after" ] || { echo "the service was not restarted"; return 1; }
+    wait_for one "cellar status" && same text "$(on one "cat /afs/example.org/scratch/file")" &&
+        on one "echo more >>/afs/example.org/scratch/file && cellar cat /afs/example.org/scratch/file | grep -q more"
+}
+
+one_goes_back() {
+    put one 1 && install one cellar-tools cellar-server cellar-client && wait_for one "cellar status" &&
+        on one "cellar cat /afs/example.org/scratch/file | grep -q more"
+}
+
+one_purges() {
+    on one "umount /afs && dpkg --remove cellar-server" && same inactive "$(on one systemctl is-active cellar)" &&
+        on one "test -e /etc/cellar/cellar.toml" && on one "dpkg --purge cellar-server cellar-client cellar-tools" &&
+        on one "! test -e /etc/cellar && ! test -e /usr/bin/cellar && ! test -e /usr/sbin/mount.cellar && ! test -e /usr/lib/sysctl.d/60-cellar.conf" &&
+        on one "test -e /var/lib/cellar/cell.json" &&
+        same "" "$(on one "find / -xdev -name '*cellar*' -not -path '/root/*' -not -path '/var/lib/cellar*' -not -path '/proc/*' -not -path '/var/backups/*' -not -path '/var/log/*' -not -path '/var/cache/man/*' | sort | tr '\n' ' '")"
+}
+
+one_returns() {
+    install one cellar-tools cellar-server &&
+        on one "sed 's/192.0.2.10/192.0.2.9/' /usr/share/doc/cellar-server/examples/one-machine.toml >/etc/cellar/cellar.toml && systemctl start cellar" &&
+        wait_for one "cellar status" && on one "cellar cat /afs/example.org/scratch/file | grep -q more"
+}
+
+lintian_is_content() {
+    # No bug report asked for these packages.
+    lintian --allow-root --suppress-tags initial-upload-closes-no-bugs,debug-file-with-no-debug-symbols --fail-on error,warning "$CELLAR_DEBS/1"/*.deb
+}
+
+step "lintian" lintian_is_content
+step "one machine: installation" one_installs &&
+    step "one machine: a cell, cellar status" one_serves &&
+    step "one machine: vos, pts, fs, bos" one_has_names_of_afs &&
+    step "one machine: manual pages, completion" one_is_documented &&
+    step "one machine: fstab" one_mounts &&
+    step "one machine: daily export" one_exports &&
+    step "one machine: upgrade with a mount in use" one_upgrades &&
+    step "one machine: the former version again" one_goes_back &&
+    step "one machine: removal and purge" one_purges &&
+    step "one machine: installation over the old files" one_returns
+halt one
