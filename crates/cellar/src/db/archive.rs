@@ -6,7 +6,7 @@
 //! | `cell.json`, `last-start.toml` | the identity of the server and the options of its last start |
 //! | `server-etc/` | keys, superusers, configuration for OpenAFS's commands |
 //!
-//! An import makes a directory from it. It writes `cell.json` last, so a directory of an interrupted
+//! An import makes a directory from it. It writes `cell.json` last: the directory of an interrupted
 //! import has no cell, and the import can be repeated.
 
 use std::ffi::OsString;
