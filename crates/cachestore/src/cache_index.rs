@@ -140,7 +140,7 @@ impl Index {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
             Err(cause) => return Err(cause),
         }
-        let mut replayed = Replayed::read(&bytes);
+        let mut replayed = Replayed::of_cache(directory, &bytes)?;
         drop(bytes);
         replayed.another_boot(boot);
         if replayed.damaged {

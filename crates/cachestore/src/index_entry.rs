@@ -1,6 +1,8 @@
 //! The state of each file of a cache directory, as the records of the index define it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId};
@@ -11,6 +13,10 @@ use crate::index_record::{Damaged, NONE, Record, decode, may_begin};
 
 /// The first bytes of an index.
 pub(crate) const MAGIC: &[u8] = b"cellar cache index 1\n";
+/// The begin of [`MAGIC`], before the number of the format.
+const TITLE: &[u8] = b"cellar cache index ";
+/// The number of the format that this program writes.
+const FORMAT: u64 = 1;
 
 /// The identity of a cached file: the name of the cell, and the fid.
 pub type FileKey = (Arc<str>, Fid);
@@ -283,8 +289,30 @@ pub(crate) struct Replayed {
     pub(crate) damaged: bool,
 }
 
+/// The format of an index that a newer release wrote.
+fn newer_format(bytes: &[u8]) -> Option<u64> {
+    let line = bytes.strip_prefix(TITLE)?;
+    let end = line.iter().position(|&byte| byte == b'\n')?;
+    let number = std::str::from_utf8(line.get(..end)?).ok()?;
+    number.parse().ok().filter(|&format| format > FORMAT)
+}
+
 impl Replayed {
-    pub(crate) fn read(bytes: &[u8]) -> Self {
+    /// Replays the log of a cache directory. Damage is repaired. The log of a newer release is
+    /// refused, because it may name files that no server has.
+    pub(crate) fn of_cache(directory: &Path, bytes: &[u8]) -> io::Result<Self> {
+        if let Some(format) = newer_format(bytes) {
+            let message = format!(
+                "{}: a newer release wrote this cache (format {format}): use that release, or \
+                 another directory for the cache",
+                directory.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+        Ok(Self::read(bytes))
+    }
+
+    fn read(bytes: &[u8]) -> Self {
         let mut replayed = Self::default();
         let mut rest = bytes.strip_prefix(MAGIC).unwrap_or_else(|| {
             replayed.damaged = !bytes.is_empty();
@@ -492,6 +520,20 @@ mod tests {
         // It takes minutes where all parts are looked at for each.
         assert!(begun.elapsed() < Duration::from_secs(60));
         assert_eq!(replayed.entries[&700].bytes(), 100_000 << 20);
+    }
+
+    #[test]
+    fn only_a_whole_title_with_a_larger_number_is_newer() {
+        assert_eq!(newer_format(b"cellar cache index 2\nrecords"), Some(2));
+        assert_eq!(newer_format(b"cellar cache index 17\n"), Some(17));
+        for other in [
+            MAGIC,
+            b"",
+            b"cellar cache index 2",
+            b"cellar cache index x\n",
+        ] {
+            assert_eq!(newer_format(other), None);
+        }
     }
 
     #[test]

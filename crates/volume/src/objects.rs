@@ -114,7 +114,6 @@ impl ObjectStore {
             }
             None => {
                 let made = DeviceRecord {
-                    version: DeviceRecord::VERSION,
                     next_number: 1,
                     objects: 0,
                     removed: 0,
@@ -125,13 +124,6 @@ impl ObjectStore {
                 made
             }
         };
-        if device.version != DeviceRecord::VERSION {
-            return Err(Error::Format(format!(
-                "version {} of a device; this program knows {}",
-                device.version,
-                DeviceRecord::VERSION
-            )));
-        }
         engine.note_used()?;
         let shared = Arc::new(Shared {
             engine,
@@ -225,7 +217,6 @@ impl Shared {
             next_number: self.next_number.load(Ordering::Relaxed),
             objects: device.objects.saturating_add_signed(objects),
             removed: device.removed.saturating_add_signed(removed),
-            ..*device
         };
         batch.put(Key::partition(), after.encode());
         let ticket = self.engine.commit(batch)?;

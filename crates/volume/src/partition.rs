@@ -86,21 +86,13 @@ impl Partition {
             }
             None => {
                 let mut batch = Batch::new();
-                let record = PartitionRecord {
-                    version: PartitionRecord::VERSION,
-                    next_group: 1,
-                };
+                let record = PartitionRecord { next_group: 1 };
                 batch.put(Key::partition(), record.encode());
                 engine.commit(batch)?.wait()?;
             }
+            // Fails for a format that this program does not know.
             Some(value) => {
-                let version = PartitionRecord::decode(&value)?.version;
-                if version != PartitionRecord::VERSION {
-                    return Err(Error::Format(format!(
-                        "version {version}; this program knows {}",
-                        PartitionRecord::VERSION
-                    )));
-                }
+                PartitionRecord::decode(&value)?;
             }
         }
         let id = engine.note_used()?;

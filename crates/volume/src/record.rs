@@ -25,6 +25,8 @@ pub(crate) use retired::RetiredRecord;
 pub(crate) use vnode::{Body, VnodeRecord};
 pub(crate) use volume::{CountersRecord, EPOCH_MAX, PartitionRecord, Received, VolumeRecord};
 
+use std::cmp::Ordering;
+
 use bytes::{Buf, Bytes};
 use cellar_wire::{Decode, Decoder};
 
@@ -74,6 +76,23 @@ impl Fields {
 
     pub(crate) fn u32(&mut self) -> Result<u32> {
         self.array().map(u32::from_be_bytes)
+    }
+
+    /// Reads the version of a store's format; fails if this program does not know it.
+    pub(crate) fn format_version(&mut self, known: u32) -> Result<()> {
+        let found = self.u32()?;
+        let what = self.what;
+        match found.cmp(&known) {
+            Ordering::Equal => Ok(()),
+            Ordering::Greater => Err(Error::Format(format!(
+                "a newer release wrote this {what} (version {found}; this program knows {known}): \
+                 use that release, or a later one"
+            ))),
+            Ordering::Less => Err(Error::Format(format!(
+                "an old release wrote this {what} (version {found}; this program knows {known}): \
+                 dump its volumes with that release, and restore them here"
+            ))),
+        }
     }
 
     pub(crate) fn i32(&mut self) -> Result<i32> {

@@ -76,7 +76,7 @@ impl Index {
 /// # Errors
 /// `directory` is not a cache, or cannot be read.
 pub fn unstored_in(directory: &Path) -> io::Result<(Vec<Unstored>, Vec<PathBuf>)> {
-    let replayed = Replayed::read(&std::fs::read(directory.join(LOG))?);
+    let replayed = Replayed::of_cache(directory, &std::fs::read(directory.join(LOG))?)?;
     let mut unstored: Vec<_> = replayed
         .entries
         .values()

@@ -283,3 +283,32 @@ fn lent_bytes_do_not_change() {
         .expect("damaged");
     assert!(world.take().lend().is_none(), "damaged bytes");
 }
+
+#[test]
+fn a_cache_of_a_newer_release_is_refused_and_left_as_it_is() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = Server {
+        version: 4,
+        bytes: b"0123456789".to_vec(),
+    };
+    let mut world = World::open(directory.path(), server.clone(), BOOT);
+    world.take().write(3, b"abc", NOW).expect("writes");
+    drop(world);
+    let log = directory.path().join("index");
+    let good = std::fs::read(&log).expect("the index");
+    let newer = [b"cellar cache index 2\n", &good[21..]].concat();
+    std::fs::write(&log, &newer).expect("written");
+    let opened = Index::open(directory.path(), BOOT, Arc::default());
+    let refused = opened.map(drop).expect_err("newer").to_string();
+    assert!(
+        refused.contains("a newer release wrote this cache"),
+        "{refused}"
+    );
+    assert_eq!(std::fs::read(&log).expect("the index"), newer);
+    assert!(unstored_in(directory.path()).is_err());
+    // The newer release, or this one with its own index, still has the bytes.
+    std::fs::write(&log, &good).expect("written");
+    let mut world = World::open(directory.path(), server, BOOT);
+    assert_eq!(world.view(), b"012abc6789");
+    assert!(aside(directory.path()).is_empty());
+}

@@ -220,3 +220,25 @@ fn an_older_file_is_refused_unless_it_is_meant() {
     drop(Embedded::open_as(&path, meant).unwrap());
     drop(Embedded::open_as(&path, Opening::default()).unwrap());
 }
+
+#[test]
+fn a_newer_format_is_refused_and_left_as_it_is() {
+    let home = tempfile::tempdir().unwrap();
+    let path = made(home.path());
+    let table = redb::TableDefinition::<&str, u64>::new("_celldb");
+    let set = |format: u64| {
+        let database = redb::Database::open(&path).unwrap();
+        let transaction = database.begin_write().unwrap();
+        let mut meta = transaction.open_table(table).unwrap();
+        meta.insert("format", format).unwrap();
+        drop(meta);
+        transaction.commit().unwrap();
+    };
+    set(3);
+    let refused = Embedded::open(&path).map(drop).unwrap_err();
+    assert!(matches!(refused, Error::Format { format: 3, .. }));
+    assert!(refused.to_string().contains("use a newer one"), "{refused}");
+    set(2);
+    let rows = contents(&Embedded::open(&path).unwrap()).unwrap().0;
+    assert_eq!(rows.map(|rows| rows.len()), [399, 400]);
+}

@@ -13,8 +13,6 @@ use crate::error::{Error, Result};
 /// is taken for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceRecord {
-    /// Version of the whole format.
-    pub(crate) version: u32,
     /// The next object's number.
     pub(crate) next_number: u64,
     /// Number of present objects.
@@ -26,12 +24,12 @@ pub(crate) struct DeviceRecord {
 impl DeviceRecord {
     /// Its first byte. The record of a partition of volumes has 1.
     pub(crate) const FORM: u8 = 2;
-    /// The format that this program writes.
-    pub(crate) const VERSION: u32 = 1;
+    /// Version of the whole format.
+    const VERSION: u32 = 1;
 
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = vec![Self::FORM];
-        out.put_u32(self.version);
+        out.put_u32(Self::VERSION);
         out.put_u64(self.next_number);
         out.put_u64(self.objects);
         out.put_u64(self.removed);
@@ -44,8 +42,8 @@ impl DeviceRecord {
             let what = "this is a partition of volumes, not an object storage device";
             return Err(Error::Format(what.into()));
         }
+        fields.format_version(Self::VERSION)?;
         Ok(Self {
-            version: fields.u32()?,
             next_number: fields.u64()?,
             objects: fields.u64()?,
             removed: fields.u64()?,
@@ -167,17 +165,13 @@ mod tests {
     #[test]
     fn records_come_back_and_are_not_taken_for_others() {
         let device = DeviceRecord {
-            version: DeviceRecord::VERSION,
             next_number: 1 << 40,
             objects: 5,
             removed: 3,
         };
         assert_eq!(DeviceRecord::decode(&device.encode()).unwrap(), device);
         assert!(PartitionRecord::decode(&device.encode()).is_err());
-        let partition = PartitionRecord {
-            version: PartitionRecord::VERSION,
-            next_group: 1,
-        };
+        let partition = PartitionRecord { next_group: 1 };
         assert!(DeviceRecord::decode(&partition.encode()).is_err());
         let version = |version, ending| VersionRecord {
             version,
@@ -197,5 +191,32 @@ mod tests {
         assert_eq!(ObjectRecord::decode(&record.encode()).unwrap(), record);
         assert!(record.version(5).is_none() && record.version(6).is_some());
         assert!(ObjectRecord::decode(&device.encode()).is_err());
+    }
+
+    #[test]
+    fn another_format_is_refused_with_its_version() {
+        let of = |form: u8, version: u32| {
+            let mut out = vec![form];
+            out.put_u32(version);
+            // Fields that only that release knows.
+            out.extend([7; 40]);
+            with_checksum(out)
+        };
+        let partition = |version| PartitionRecord::decode(&of(1, version)).map(drop);
+        let device = |version| DeviceRecord::decode(&of(2, version)).map(drop);
+        for (refused, says) in [
+            (
+                partition(4),
+                "a newer release wrote this partition (version 4;",
+            ),
+            (
+                partition(2),
+                "an old release wrote this partition (version 2;",
+            ),
+            (device(2), "a newer release wrote this device (version 2;"),
+        ] {
+            let message = refused.expect_err(says).to_string();
+            assert!(message.contains(says), "{message}");
+        }
     }
 }

@@ -18,18 +18,17 @@ pub(crate) const EPOCH_MAX: u64 = u64::MAX;
 
 /// The partition's own record.
 pub(crate) struct PartitionRecord {
-    /// Version of the whole format.
-    pub(crate) version: u32,
     /// The next group's number.
     pub(crate) next_group: u32,
 }
 
 impl PartitionRecord {
-    pub(crate) const VERSION: u32 = 3;
+    /// Version of the whole format.
+    const VERSION: u32 = 3;
 
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = vec![FORM];
-        out.put_u32(self.version);
+        out.put_u32(Self::VERSION);
         out.put_u32(self.next_group);
         with_checksum(out)
     }
@@ -40,8 +39,8 @@ impl PartitionRecord {
             let what = "this is an object storage device, not a partition of volumes";
             return Err(Error::Format(what.into()));
         }
+        fields.format_version(Self::VERSION)?;
         Ok(Self {
-            version: fields.u32()?,
             next_group: fields.u32()?,
         })
     }
