@@ -132,6 +132,23 @@ impl Cell {
         cell
     }
 
+    /// A server that is not started yet, in the directory that an earlier release left:
+    /// `testdata/cells`.
+    pub(crate) fn of_release(name: &str) -> Self {
+        let cells = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/cells");
+        Self::prepared_at(|directory| {
+            std::fs::create_dir(directory).expect("directory");
+            let unpacked = Command::new("tar")
+                .arg("-xzf")
+                .arg(cells.join(format!("{name}.tar.gz")))
+                .arg("-C")
+                .arg(directory)
+                .arg("--no-same-owner")
+                .status();
+            assert!(unpacked.expect("tar").success());
+        })
+    }
+
     fn prepared(port: u16, options: &[&str]) -> Self {
         Self {
             home: tempfile::tempdir().expect("a temporary directory"),

@@ -34,4 +34,5 @@ mod service_manager;
 mod status;
 mod top;
 mod trees;
+mod upgrade;
 mod vos;
