@@ -1,6 +1,8 @@
 //! Server processes of a machine, and its superusers: the operations of `bos`.
 
 mod act;
+mod export;
+mod log;
 mod restart_time;
 
 use std::fmt::Write as _;
@@ -22,9 +24,6 @@ use crate::error::{Error, Form, Result};
 
 /// The most instances, command lines or hosts to ask for, in case a server never says "end".
 const ITEMS_MAX: i32 = 1000;
-
-/// The most bytes of a log that are read.
-const LOG_MAX: usize = 1 << 30;
 
 /// The parameter number of an instance's notifier.
 const NOTIFIER: i32 = 999;
@@ -462,62 +461,6 @@ impl<'a> Overseer<'a> {
             .await
             .map(drop)
             .map_err(refused)
-    }
-
-    /// Reads a log; the zero byte that ends the transfer is removed.
-    ///
-    /// # Errors
-    /// There is no such log, or the caller has no permission.
-    pub async fn log(&self, name: &str) -> Result<Vec<u8>> {
-        let name = text(name)?;
-        let refused = |cause| {
-            let error = self.failed(" (while reading log)", cause, Form::Before);
-            let reason = "A Cellar server has the log AuditLog; its other messages are in the journal of its \
-                          machine ('journalctl -u cellar')";
-            error.advise(AbortCode::BZNOENT, reason)
-        };
-        let mut call = self
-            .connection()
-            .open(&bozo::GetLog { name })
-            .await
-            .map_err(refused)?;
-        let mut log = Vec::new();
-        while log.len() < LOG_MAX {
-            match call.read_chunk().await.map_err(refused)? {
-                Some(bytes) => log.extend_from_slice(&bytes),
-                None => break,
-            }
-        }
-        if log.last() == Some(&0) {
-            log.pop();
-        }
-        Ok(log)
-    }
-
-    /// Hands the text of the server's databases to `sink`, piece by piece. The caller needs the
-    /// rights of a superuser.
-    ///
-    /// # Errors
-    /// BZACCESS: the caller is no superuser. BZNOENT: the server has no databases in a file.
-    /// RXGEN_OPCODE: the server is not Cellar's, or older. [`Error::Local`]: the sink failed.
-    pub async fn export_databases(
-        &self,
-        sink: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
-    ) -> Result<()> {
-        let refused = |cause| {
-            let error = self.failed(" (while exporting databases)", cause, Form::Before);
-            let nothing = "this server has no databases in a file; name a database server";
-            let older = "this server cannot export its databases while it runs: stop or upgrade it";
-            error
-                .advise(AbortCode::BZNOENT, nothing)
-                .advise(AbortCode::RXGEN_OPCODE, older)
-        };
-        let opened = self.connection().open(&bozo::ExportDatabases {}).await;
-        let mut call = opened.map_err(refused)?;
-        while let Some(piece) = call.read_chunk().await.map_err(refused)? {
-            sink(&piece).map_err(Error::Local)?;
-        }
-        Ok(())
     }
 }
 

@@ -262,6 +262,19 @@ impl<'a> Jobs<'a> {
     /// # Errors
     /// The server does not answer, has no job engine, or the caller has no permission.
     pub async fn list(&self, server: IpAddr, selection: &Selection) -> Result<Vec<Job>> {
+        self.first(server, selection, usize::MAX).await
+    }
+
+    /// The first jobs of that list, `most` or a few more.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub async fn first(
+        &self,
+        server: IpAddr,
+        selection: &Selection,
+        most: usize,
+    ) -> Result<Vec<Job>> {
         let text = |text: &Option<String>| {
             JobText::new(text.clone().unwrap_or_default())
                 .map_err(|_| Error::Usage("the name is too long".to_owned()))
@@ -278,7 +291,7 @@ impl<'a> Jobs<'a> {
             let page = self.call(server, &asked).await?;
             jobs.extend(page.jobs.iter().map(|view| Job::of(server, view)));
             match page.jobs.last() {
-                Some(last) if page.more && last.id > after => after = last.id,
+                Some(last) if page.more && last.id > after && jobs.len() < most => after = last.id,
                 _ => return Ok(jobs),
             }
         }

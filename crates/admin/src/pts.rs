@@ -420,26 +420,41 @@ impl<'a> Protection<'a> {
     /// # Errors
     /// The caller may not list all entries.
     pub async fn list(&self, kinds: Kinds) -> Result<Vec<Entry>> {
+        let (mut all, mut from) = (Vec::new(), 0);
+        for _ in 0..PAGES_MAX {
+            let (entries, next) = self.page(kinds, from).await?;
+            all.extend(entries);
+            match next {
+                Some(next) => from = next,
+                None => break,
+            }
+        }
+        Ok(all)
+    }
+
+    /// A part of that list from an index on (0: the first), and the index of the next part; `None`
+    /// at the end.
+    ///
+    /// # Errors
+    /// As [`Protection::list`].
+    pub async fn page(&self, kinds: Kinds, from: i32) -> Result<(Vec<Entry>, Option<i32>)> {
         let flag = match kinds {
             Kinds::Users => pr::PRUSERS,
             Kinds::Groups => pr::PRGROUPS,
             Kinds::Both => pr::PRUSERS | pr::PRGROUPS,
         };
-        let (mut all, mut start_index) = (Vec::new(), 0);
-        for _ in 0..PAGES_MAX {
-            let arguments = pr::ListEntries { flag, start_index };
-            let listed = self.call(&arguments, " ; unable to list entries").await;
-            let reply = listed.map_err(|error| {
-                let reason = "Only members of system:administrators may list all entries";
-                error.advise(AbortCode::PRPERM, reason)
-            })?;
-            all.extend(reply.entries.iter().map(from_wire));
-            if reply.next_index < 0 || reply.next_index <= start_index {
-                break;
-            }
-            start_index = reply.next_index;
-        }
-        Ok(all)
+        let arguments = pr::ListEntries {
+            flag,
+            start_index: from,
+        };
+        let listed = self.call(&arguments, " ; unable to list entries").await;
+        let reply = listed.map_err(|error| {
+            let reason = "Only members of system:administrators may list all entries";
+            error.advise(AbortCode::PRPERM, reason)
+        })?;
+        // An index that does not grow would never end the list.
+        let next = Some(reply.next_index).filter(|next| *next > from);
+        Ok((reply.entries.iter().map(from_wire).collect(), next))
     }
 
     /// The highest user id and the lowest group id in use.

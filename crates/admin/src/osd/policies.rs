@@ -148,6 +148,24 @@ impl Osds<'_> {
         Ok(parsed)
     }
 
+    /// The policies of the cell and one more that is not stored, and the number of that one.
+    ///
+    /// # Errors
+    /// As [`Osds::check_policy`] for a new policy.
+    pub async fn policies_with(&self, name: &str, text: &str) -> Result<(Policies, u32)> {
+        let rules = self.check_policy(0, name, text).await?;
+        let (policies, views) = self.policies().await?;
+        let mut all: Vec<(u32, String, Policy)> = Vec::new();
+        for view in &views {
+            let rules = policies.policy(view.id).cloned().unwrap_or_default();
+            all.push((view.id, view.name.clone(), rules));
+        }
+        let highest = views.iter().map(|view| view.id).max();
+        let id = highest.unwrap_or(BY_SIZE) + 1;
+        all.push((id, name.to_owned(), rules));
+        Ok((Policies::of(all).map_err(policy_error)?, id))
+    }
+
     /// Creates a policy (number 0: the next free one) or replaces one. Returns the number.
     ///
     /// # Errors

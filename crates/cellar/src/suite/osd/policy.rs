@@ -3,7 +3,7 @@
 use cellar_admin::fs::Files;
 use cellar_admin::osd::{PolicyView, Question, policies_table};
 use cellar_admin::pts::Protection;
-use cellar_policy::{Form, Policies, Policy};
+use cellar_policy::{Form, Policies};
 use serde_json::json;
 
 use super::super::{number, print_json};
@@ -229,7 +229,6 @@ impl Osd<'_> {
     /// The policies to test: those of the cell, and -text as one more.
     async fn policies_to_test(&self, question: &mut Question) -> Outcome<Policies> {
         let named = self.invocation.list("policy");
-        let (policies, views) = self.osds.policies().await?;
         if !named.is_empty() {
             question.policies.clear();
             for name in named {
@@ -237,25 +236,13 @@ impl Osd<'_> {
             }
         }
         let Some(text) = self.invocation.get("text") else {
-            return Ok(policies);
+            return Ok(self.osds.policies().await?.0);
         };
-        let rules = self.osds.check_policy(0, "-text", text).await?;
-        let mut all: Vec<(u32, String, Policy)> = Vec::new();
-        for view in &views {
-            let rules = policies.policy(view.id).cloned().unwrap_or_default();
-            all.push((view.id, view.name.clone(), rules));
-        }
-        let id = views
-            .iter()
-            .map(|view| view.id)
-            .max()
-            .unwrap_or(cellar_policy::BY_SIZE)
-            + 1;
-        all.push((id, "-text".to_owned(), rules));
+        let (policies, id) = self.osds.policies_with("-text", text).await?;
         match named.is_empty() {
             true => question.policies = vec![id],
             false => question.policies.push(id),
         }
-        Ok(Policies::of(all)?)
+        Ok(policies)
     }
 }
