@@ -16,6 +16,7 @@ mod check;
 mod command_line;
 mod completion;
 mod config;
+mod console;
 mod daemon;
 mod db;
 mod default_directory;
@@ -167,6 +168,8 @@ enum Command {
     Status(status::Options),
     /// Show the volumes, users and client machines that cause load.
     Top(top::Options),
+    /// Serve a web console of a cell.
+    Console(console::Options),
     /// Check this machine as a server or client of a cell, and say how to mend it.
     Check(check::Options),
     /// Show every counter of a running cell.
@@ -262,6 +265,7 @@ impl Command {
             Self::Status(_) => "status",
             Self::Check(_) => "check",
             Self::Top(_) => "top",
+            Self::Console(_) => "console",
             Self::Statistics(_) => "statistics",
             Self::Rxperf(_) => "rxperf",
             Self::Completion(_) => "completion",
@@ -301,6 +305,7 @@ impl Command {
             Self::Status(options) => block_on(status::run(options)),
             Self::Check(options) => block_on(check::run(options)),
             Self::Top(options) => block_on(top::run(options)),
+            Self::Console(options) => block_on(console::run(options)),
             Self::Statistics(options) => block_on(statistics::run(options)),
             Self::Rxperf(options) => block_on(rxperf::run(options)),
             Self::Completion(options) => completion::run(&options, Cli::command()),
@@ -470,6 +475,7 @@ fn usual_log(command: &Command) -> &'static str {
     match command {
         Command::Up(_) | Command::Serve(_) => "info",
         Command::Osd(words) if osd_serve::is_server_command(&words.words) => "info",
+        Command::Console(options) if options.is_server() => "info,cellar_rpc::socket=error",
         Command::Rxperf(_) | Command::Bench(_) => "warn",
         // One line for each lost and regained server.
         Command::Mount(_) => "warn,cellar_client::reach=info,cellar_rpc::socket=error",

@@ -1,0 +1,341 @@
+//! Jobs of file servers and operations on volumes, with their progress; cancel and retry.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Redirect, Response};
+use cellar_admin::date::{ctime, to_the_minute};
+use cellar_admin::jobs::{Change as JobChange, Details, Job};
+use cellar_admin::table::short_size;
+use cellar_admin::vos::Transaction;
+use http::StatusCode;
+use maud::{Markup, html};
+
+use crate::auth::{Change, Query, Session, Viewer};
+use crate::cell::{JOBS_MAX, ServerWork, Site};
+use crate::html::{Page, Section, address, bare, count, empty, form_token, problem, scroll};
+use crate::plot;
+
+/// The most files of a job on its page.
+const ITEMS_MAX: usize = 200;
+/// Seconds between two loads of the page, if the user wants that.
+const REFRESH_SECONDS: u32 = 5;
+
+/// The changes of a job, with their words in forms and on buttons.
+const CHANGES: [(JobChange, &str, &str); 4] = [
+    (JobChange::Cancel, "cancel", "Cancel"),
+    (JobChange::Retry, "retry", "Run again"),
+    (JobChange::First, "first", "To the front"),
+    (JobChange::Last, "last", "To the end"),
+];
+
+pub(crate) async fn show(
+    State(site): State<Arc<Site>>,
+    Viewer(session): Viewer,
+    Query(fields): Query,
+) -> Markup {
+    let (ended, is_live) = (fields.get("ended") == "on", fields.get("live") == "on");
+    let work = site.work(ended).await;
+    let overview = site.overview().await;
+    let repairs = overview.status.file_servers.iter().filter_map(|server| {
+        let repairs = server.repairs?;
+        let name = server.answered.map(|address| site.hosts().name(address));
+        (repairs.waiting + repairs.running > 0).then_some((name, repairs))
+    });
+    let repairs: Vec<_> = repairs.collect();
+    let mut page = Page::new(&site, &session, Section::Jobs, "Jobs");
+    page.refresh = is_live.then_some(REFRESH_SECONDS);
+    page.with(html! {
+        form.row method="get" action="/jobs" {
+            label.check { input type="checkbox" name="ended" value="on" checked[ended]; "with jobs that have ended" }
+            label.check { input type="checkbox" name="live" value="on" checked[is_live]; "load again every 5 s" }
+            button.plain type="submit" { "Show" }
+        }
+        @match work.as_ref() {
+            Err(sentence) => { (problem(sentence)) }
+            Ok(servers) => { (jobs(&site, &session, servers, ended)) (transactions(&site, servers)) }
+        }
+        section {
+            h2 { "Repairs of objects" }
+            @if repairs.is_empty() { (empty("No objects wait for their repair.")) }
+            @for (name, repairs) in &repairs {
+                p {
+                    (name.as_deref().unwrap_or("A file server")) ": " (count(repairs.waiting)) " wait, "
+                    (count(repairs.running)) " run, the repair of " (count(repairs.failed)) " failed."
+                }
+            }
+        }
+    })
+}
+
+fn jobs(site: &Site, session: &Session, servers: &[ServerWork], ended: bool) -> Markup {
+    let all: Vec<&Job> = servers
+        .iter()
+        .flat_map(|server| server.jobs.iter().flatten())
+        .collect();
+    let hosts = site.hosts();
+    html! {
+        section {
+            h2 { "Jobs of file servers" }
+            @for server in servers {
+                @if let Err(sentence) = &server.jobs { p.problem { (hosts.name(server.server)) ": " (sentence) } }
+                @if server.jobs.as_ref().is_ok_and(|jobs| jobs.len() >= JOBS_MAX) {
+                    p.hint { (hosts.name(server.server)) " has more jobs; 'cellar jobs list' shows all." }
+                }
+            }
+            @if all.is_empty() {
+                (empty(if ended { "There are no jobs." } else { "No job waits or runs." }))
+            } @else {
+                (scroll("Jobs", html! {
+                    table {
+                        thead { tr {
+                            th.number scope="col" { "Job" }
+                            th scope="col" { "Server" }
+                            th scope="col" { "Kind" }
+                            th scope="col" { "User" }
+                            th scope="col" { "Device" }
+                            th scope="col" { "State" }
+                            th scope="col" { "Progress" }
+                            th.number scope="col" { "Failed" }
+                            th scope="col" { "Since" }
+                            @if session.may_change() { th scope="col" { "Change" } }
+                        } }
+                        tbody { @for job in &all { tr {
+                            td.number { a href=(link(job)) { (job.id) } }
+                            td { (hosts.name(job.server)) }
+                            td { (job.kind) }
+                            td { (job.user) }
+                            td { (job.resource) }
+                            td { (state(job)) }
+                            td { (progress(job)) }
+                            td.number { (count(job.failed)) }
+                            td { (since(job)) }
+                            @if session.may_change() { td { (buttons(session, job, true)) } }
+                        } } }
+                    }
+                }))
+            }
+        }
+    }
+}
+
+fn link(job: &Job) -> String {
+    let (server, id) = (job.server.to_string(), job.id.to_string());
+    address("/job", &[("server", &server), ("id", &id)])
+}
+
+fn since(job: &Job) -> String {
+    to_the_minute(job.ended.or(job.started).unwrap_or(job.created) / 1000)
+}
+
+fn word(job: &Job) -> &str {
+    match job.cancelling {
+        true => "cancelling",
+        false => &job.state,
+    }
+}
+
+fn state(job: &Job) -> Markup {
+    let class = match word(job) {
+        "failed" => "state bad",
+        "done" | "running" => "state well",
+        _ => "state",
+    };
+    html! {
+        span class=(class) { (word(job)) }
+        @if let Some(error) = &job.error { br; span.note { (error) } }
+    }
+}
+
+fn progress(job: &Job) -> Markup {
+    let of = |done: String, all: String, is_known: bool| match is_known {
+        true => format!("{done} of {all}"),
+        false => done,
+    };
+    let files = of(
+        count(job.files),
+        count(job.expected_files),
+        job.expected_files > 0,
+    );
+    let bytes = of(
+        short_size(job.bytes),
+        short_size(job.expected_bytes),
+        job.expected_bytes > 0,
+    );
+    html! {
+        @if job.expected_bytes > 0 {
+            (plot::progress("Progress", job.bytes, job.expected_bytes))
+        } @else if job.expected_files > 0 {
+            (plot::progress("Progress", job.files, job.expected_files))
+        }
+        span.note { (files) " files, " (bytes) }
+    }
+}
+
+/// Whether the state of a job permits a change.
+fn permits(job: &Job, change: JobChange) -> bool {
+    match change {
+        JobChange::Cancel => {
+            !job.cancelling && matches!(job.state.as_str(), "queued" | "running" | "waiting")
+        }
+        JobChange::Retry => matches!(job.state.as_str(), "failed" | "cancelled"),
+        JobChange::First | JobChange::Last => job.state == "queued",
+    }
+}
+
+fn buttons(session: &Session, job: &Job, is_short: bool) -> Markup {
+    let permitted = CHANGES.iter().filter(|(change, _, _)| {
+        let is_frequent = matches!(change, JobChange::Cancel | JobChange::Retry);
+        permits(job, *change) && (is_frequent || !is_short)
+    });
+    html! {
+        form method="post" action="/job/change" {
+            (form_token(session))
+            input type="hidden" name="server" value=(job.server);
+            input type="hidden" name="id" value=(job.id);
+            @for (change, name, label) in permitted {
+                @let class = if *change == JobChange::Cancel { "small danger" } else { "small plain" };
+                button class=(class) type="submit" name="change" value=(name)
+                    aria-label=(format!("{label}: job {}", job.id)) { (label) }
+                " "
+            }
+        }
+    }
+}
+
+fn transactions(site: &Site, servers: &[ServerWork]) -> Markup {
+    let all: Vec<(IpAddr, &Transaction)> = servers
+        .iter()
+        .flat_map(|server| {
+            let transactions = server.transactions.iter().flatten();
+            transactions.map(|transaction| (server.server, transaction))
+        })
+        .collect();
+    let hosts = site.hosts();
+    html! {
+        section {
+            h2 { "Operations on volumes" }
+            @for server in servers {
+                @if let Err(sentence) = &server.transactions { p.problem { (sentence) } }
+            }
+            @if all.is_empty() {
+                (empty("No volume is being moved, released or dumped."))
+            } @else {
+                (scroll("Operations on volumes", html! {
+                    table {
+                        thead { tr {
+                            th.number scope="col" { "Transaction" }
+                            th scope="col" { "Server" }
+                            th.number scope="col" { "Volume" }
+                            th scope="col" { "Last call" }
+                            th scope="col" { "Since" }
+                            th scope="col" { "Active" }
+                        } }
+                        tbody { @for (server, transaction) in &all { tr {
+                            td.number { (transaction.id) }
+                            td { (hosts.name(*server)) }
+                            td.number {
+                                @let id = transaction.volume.0.to_string();
+                                a href=(address("/volume", &[("id", &id)])) { (id) }
+                            }
+                            td { (transaction.procedure) }
+                            td { (ctime(transaction.created)) }
+                            td { (ctime(transaction.active)) }
+                        } } }
+                    }
+                }))
+            }
+        }
+    }
+}
+
+pub(crate) async fn show_one(
+    State(site): State<Arc<Site>>,
+    Viewer(session): Viewer,
+    Query(fields): Query,
+) -> Response {
+    let place = fields.number::<IpAddr>("server").zip(fields.number("id"));
+    let Some((server, id)) = place else {
+        let page = bare("No such job", "The address names no server and job.");
+        return (StatusCode::NOT_FOUND, page).into_response();
+    };
+    let found = site.job(server, id).await;
+    let title = format!("Job {id}");
+    let page = Page::new(&site, &session, Section::Jobs, &title).with(html! {
+        @match &found {
+            Err(sentence) => { (problem(sentence)) }
+            Ok(details) => { (facts(&site, &session, details)) (items(details)) }
+        }
+        p { a href="/jobs" { "To the jobs" } }
+    });
+    page.into_response()
+}
+
+fn facts(site: &Site, session: &Session, details: &Details) -> Markup {
+    let job = &details.job;
+    let time = |millis: u64| to_the_minute(millis / 1000);
+    html! {
+        section {
+            h2 { "Facts" }
+            dl.facts {
+                dt { "Server" } dd { (site.hosts().name(job.server)) }
+                dt { "State" } dd { (state(job)) }
+                dt { "Kind" } dd { (job.kind) }
+                dt { "User" } dd { (job.user) }
+                dt { "Device" } dd { (job.resource) }
+                dt { "Progress" } dd { (progress(job)) ", " (count(job.failed)) " failed" }
+                dt { "Submitted" } dd { (time(job.created)) }
+                @if let Some(at) = job.started { dt { "Started" } dd { (time(at)) } }
+                @if let Some(at) = job.until { dt { "Waits until" } dd { (time(at)) } }
+                @if let Some(at) = job.ended { dt { "Ended" } dd { (time(at)) } }
+            }
+            @if session.may_change() { (buttons(session, job, false)) }
+        }
+    }
+}
+
+fn items(details: &Details) -> Markup {
+    html! {
+        section {
+            h2 { "Files" }
+            @if details.items.is_empty() { (empty("No file has a result yet.")) } @else {
+                (scroll("Files", html! {
+                    table {
+                        thead { tr { th scope="col" { "File" } th scope="col" { "Result" } } }
+                        tbody { @for item in details.items.iter().take(ITEMS_MAX) { tr {
+                            td { (item.file) }
+                            td.wrap { (item.error.as_deref().unwrap_or("done")) }
+                        } } }
+                    }
+                }))
+                @if details.items.len() > ITEMS_MAX {
+                    p.hint { "and " (count((details.items.len() - ITEMS_MAX) as u64)) " more; 'cellar jobs show' lists all" }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) async fn change(State(site): State<Arc<Site>>, change: Change) -> Response {
+    let fields = &change.fields;
+    let place = fields.number::<IpAddr>("server").zip(fields.number("id"));
+    let wanted = CHANGES
+        .iter()
+        .find(|(_, name, _)| *name == fields.get("change"));
+    let (Some((server, id)), Some((wanted, _, _))) = (place, wanted) else {
+        let page = bare("Refused", "The form names no job and no change.");
+        return (StatusCode::BAD_REQUEST, page).into_response();
+    };
+    match site.change_job(server, id, *wanted).await {
+        Ok(()) => Redirect::to("/jobs").into_response(),
+        Err(sentence) => {
+            let page =
+                Page::new(&site, &change.session, Section::Jobs, "Job not changed").with(html! {
+                    (problem(&sentence))
+                    p { a href="/jobs" { "To the jobs" } }
+                });
+            (StatusCode::CONFLICT, page).into_response()
+        }
+    }
+}
