@@ -8,7 +8,8 @@ CRATE ?=
 ARGS ?=
 
 .PHONY: help run build deb test check unit test-stock-clients test-openafs-client test-kernel-client \
-        test-all-clients test-client test-kerberos test-mixed-cell test-objects test-hsm test-serve test-etcd test-packages bench bench-volumes bench-objects bench-client bench-hsm bench-db clean-interop
+        test-all-clients test-client test-kerberos test-mixed-cell test-objects test-hsm test-serve test-console \
+        test-etcd test-packages bench bench-volumes bench-objects bench-client bench-hsm bench-db clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -25,6 +26,7 @@ help:
 	@echo 'make test-serve            daemons as a site runs them: three machines, restarts, drains, metrics, read by Prometheus'
 	@echo 'make test-etcd              several database servers over etcd: cut connections, killed members, stock clients'
 	@echo 'make test-packages         Debian packages on clean machines: first steps, an upgrade, a purge, a cell with Kerberos (15 minutes)'
+	@echo 'make test-console           the web console: its crate, and each page in Chromium'
 	@echo 'make test-mixed-cell       OpenAFS and Cellar file servers in one cell: moves, releases, dumps, stock vos'
 	@echo 'make deb                   the Debian packages cellar-server, cellar-client and cellar-tools'
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
@@ -89,6 +91,9 @@ test-etcd:
 
 test-packages:
 	@dev/test packages
+
+test-console:
+	@dev/test console
 
 bench:
 	@bench/side-by-side $(ARGS)

@@ -15,9 +15,17 @@ pub(crate) fn percent(used: u64, total: u64) -> f64 {
     }
 }
 
+/// The share of a quota in percent from which it counts as full, as in `cellar status`.
+pub(crate) const QUOTA_FULL_PERCENT: f64 = 99.0;
+
 /// A bar that shows a used share, with a mark at the share from which it counts as full.
 pub(crate) fn fill(name: &str, used_percent: f64) -> Markup {
-    let class = match used_percent >= FULL_PERCENT {
+    fill_to(name, used_percent, FULL_PERCENT)
+}
+
+/// The same with another share from which it counts as full.
+pub(crate) fn fill_to(name: &str, used_percent: f64, full_percent: f64) -> Markup {
+    let class = match used_percent >= full_percent {
         true => "used full",
         false => "used",
     };
@@ -26,7 +34,7 @@ pub(crate) fn fill(name: &str, used_percent: f64) -> Markup {
         svg.fill viewBox="0 0 100 10" preserveAspectRatio="none" role="img" aria-label=(label) {
             rect.room x="0" y="0" width="100" height="10" {}
             rect class=(class) x="0" y="0" width=(format!("{used_percent:.2}")) height="10" {}
-            line.limit x1=(FULL_PERCENT) y1="0" x2=(FULL_PERCENT) y2="10" {}
+            line.limit x1=(full_percent) y1="0" x2=(full_percent) y2="10" {}
         }
     }
 }
@@ -60,7 +68,7 @@ const LEFT: f64 = 50.0;
 const TOP: f64 = 24.0;
 const BELOW: f64 = 50.0;
 /// Labels of the horizontal axis that have room.
-const LABELS_MAX: usize = 10;
+const LABELS_MAX: usize = 12;
 
 /// Per cent of files and of bytes in each class of sizes.
 pub(crate) fn histogram(sizes: &[SizeClass]) -> Markup {

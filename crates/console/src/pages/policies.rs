@@ -158,8 +158,8 @@ fn editor(site: &Site, session: &Session, draft: &Draft, outcome: &Outcome) -> M
                     label for="text" { "Text of the rules" }
                     textarea #text name="text" rows="10" spellcheck="false" aria-describedby="language" { (draft.text) }
                     p.hint #language {
-                        "For example: " code { "~ '*.root' => location=osd, copies=2;" }
-                        " The page 'Policies' of the operating manual has the language."
+                        "For example: " code { "~'*.root' => osd, copies=2;" }
+                        " The chapter 'Objects' of the operating manual has the language."
                     }
                 }
                 @if session.may_change() {

@@ -95,8 +95,8 @@ fn tables(found: &Traversed, devices: &HashMap<u32, Device>) -> Markup {
                 " with " (short_size(found.bytes)) ", " (count(found.files_in_objects))
                 " of them in objects; " (counted(found.others, "directory or link", "directories and links")) "."
                 @if found.files_wiped > 0 {
-                    " " (counted(found.files_wiped, "file", "files")) " with " (short_size(found.bytes_wiped))
-                    " are wiped: only archives have their bytes."
+                    " Wiped, so that only archives have the bytes: " (counted(found.files_wiped, "file", "files"))
+                    " with " (short_size(found.bytes_wiped)) "."
                 }
             }
             @if found.sizes.is_empty() { (empty("There are no files.")) } @else {

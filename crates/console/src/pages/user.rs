@@ -47,7 +47,10 @@ fn facts(view: &UserView) -> Markup {
                 dt { "Access" }
                 dd {
                     code { (entry.letters()) }
-                    span.note { " (who may see the status, the owned groups and the members, add and remove members)" }
+                    span.note {
+                        " in this order: see the status, the owned groups, the members; add members; remove members. "
+                        "A capital letter is for all, a small one for members, a dash for the owner and administrators."
+                    }
                 }
                 @if !entry.is_group() {
                     dt { "Groups it may still create" } dd { (count(entry.group_quota.into())) }

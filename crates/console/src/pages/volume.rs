@@ -11,7 +11,7 @@ use maud::{Markup, html};
 use super::volumes::{quota, state_of};
 use crate::auth::{Query, Viewer};
 use crate::cell::{Site, SiteView, VolumeView, id_at};
-use crate::html::{Page, Section, bytes_of_kib, count, empty, kib, problem, scroll};
+use crate::html::{Page, Section, bytes_of_kib, count, counted, empty, kib, problem, scroll};
 use crate::plot;
 
 pub(crate) async fn show(
@@ -66,12 +66,12 @@ fn facts(view: &VolumeView) -> Markup {
                     @let (used, limit) = (bytes_of_kib(info.size_kib.into()), bytes_of_kib(info.quota_kib.into()));
                     dt { "Size" }
                     dd {
-                        (kib(info.size_kib.into())) " in " (count(info.file_count.into())) " files"
+                        (kib(info.size_kib.into())) " in " (counted(info.file_count.into(), "file", "files"))
                         @if info.quota_kib > 0 {
                             ", quota " (quota(info.quota_kib))
                             @let percent = plot::percent(used, limit);
                             " (" (format!("{percent:.0} %")) " used)"
-                            (plot::fill("Quota", percent))
+                            (plot::fill_to("Quota", percent, plot::QUOTA_FULL_PERCENT))
                         } @else { ", no quota" }
                     }
                     dt { "Created" } dd { (ctime_or_never(info.created)) }

@@ -120,37 +120,37 @@ fn table(site: &Site, list: &VolumeList) -> Markup {
             table {
                 thead { tr {
                     th scope="col" { "Name" }
-                    th.number scope="col" { "Number" }
-                    th scope="col" { "Place" }
+                    th scope="col" { "State" }
                     th.number scope="col" { "Size" }
                     th.number scope="col" { "Quota" }
-                    th.number scope="col" { "Files" }
-                    th.number scope="col" { "Accesses today" }
+                    th scope="col" { "Place" }
                     th scope="col" { "Read-only sites" }
                     th scope="col" { "Backup" }
-                    th scope="col" { "State" }
+                    th.number scope="col" { "Files" }
+                    th.number scope="col" { "Accesses today" }
+                    th.number scope="col" { "Number" }
                 } }
                 tbody { @for row in &list.rows {
                     @let entry = &row.entry;
                     @let info = row.info.as_ref().filter(|info| info.state == VolumeState::Ok);
                     tr {
                         td { a href=(address("/volume", &[("id", &key(entry))])) { (entry.name) } }
-                        td.number { (entry.read_write.0) }
+                        td { (state(row)) }
+                        td.number { (figure(info, |info| kib(info.size_kib.into()))) }
+                        td.number { (figure(info, |info| quota(info.quota_kib))) }
                         td {
                             @match entry.read_write_site().or(entry.sites.first()) {
                                 Some(place) => { (hosts.name(place.server)) " " (place.partition) }
                                 None => { "no site" }
                             }
                         }
-                        td.number { (figure(info, |info| kib(info.size_kib.into()))) }
-                        td.number { (figure(info, |info| quota(info.quota_kib))) }
-                        td.number { (figure(info, |info| count(info.file_count.into()))) }
-                        td.number { (figure(info, |info| count(info.day_use.into()))) }
                         td { (read_only(entry)) }
                         td {
                             @if entry.flags & entry_flags::BACKUP_EXISTS != 0 { "yes" } @else { "–" }
                         }
-                        td { (state(row)) }
+                        td.number { (figure(info, |info| count(info.file_count.into()))) }
+                        td.number { (figure(info, |info| count(info.day_use.into()))) }
+                        td.number { (entry.read_write.0) }
                     }
                 } }
             }

@@ -1,6 +1,8 @@
 //! Logins, sessions, roles, forms of other sites, and the headers of answers.
 
 use cellar_console::auth::Role;
+use cellar_testcell::{TestCell, VOLUME};
+use cellar_wire::acl::Rights;
 use http::StatusCode;
 
 use crate::requests::{Form, HOST_NAME, TestConsole, form};
@@ -231,4 +233,21 @@ async fn a_silent_cell_is_shown_in_its_time() {
     let answer = console.get("/", Some(&reader)).await;
     assert!(begun.elapsed().as_secs() < 3, "{:?}", begun.elapsed());
     assert!(answer.text.contains("No database server answers"));
+}
+
+#[tokio::test]
+async fn a_volume_is_shown_though_its_server_is_silent() {
+    let cell = TestCell::start(Rights::ALL);
+    let console = TestConsole::of(cell.cell.clone(), false);
+    let reader = console.session(Role::Reader);
+    let answer = console.get("/volume?id=root.cell", Some(&reader)).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let text = &answer.text;
+    assert!(text.contains("<h1>Volume root.cell</h1>"), "{text}");
+    assert!(text.contains(&VOLUME.0.to_string()), "{text}");
+    // Nothing listens on the port of the volume server.
+    assert!(text.contains("no answer"), "{text}");
+    let missing = console.get("/volume?id=nothing", Some(&reader)).await;
+    assert!(missing.text.contains("no such entry"), "{}", missing.text);
+    cell.end();
 }
