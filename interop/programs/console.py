@@ -217,6 +217,20 @@ def first(browser, base, page, link):
 
 
 def changes(browser, base, job):
+    # Two pages of volumes, and of users: each row is on one of them.
+    for path, least in (("/volumes", 120), ("/users", 130)):
+        rows = lambda: browser.run("return [...document.querySelectorAll('main tbody tr')].map(r => r.cells[0].innerText)")
+        browser.open(base + path)
+        names = rows()
+        browser.expect(f"{path} has a page of 100", len(names) == 100)
+        browser.submit("nav.pager a[rel=next]")
+        names += rows()
+        browser.expect(f"{path} has all on two pages", len(names) >= least and len(set(names)) == len(names))
+        browser.check(f"{path} second page")
+        browser.expect(f"{path} ends", not browser.has("nav.pager a[rel=next]"))
+        browser.submit("nav.pager a")
+        browser.expect(f"{path} leads back", rows() == names[:100])
+
     # The search finds what it is asked for, and only that.
     browser.open(base + "/volumes")
     browser.fill("#q", "home.")

@@ -16,11 +16,14 @@
 //!   compares them in constant time.
 //! - A token opens one session, within [`TOKEN_TIME`]. A session ends [`IDLE_TIME`] after its last
 //!   request, and [`SESSION_TIME`] after its beginning. All sessions end with the process.
+//! - The log has a line for each token, session and change. A change names the session, a token the
+//!   account of the machine that asked for it.
 //! - A form has the random number of its session. Besides, the browser must say that the form comes
 //!   from a page of this service, by `Sec-Fetch-Site` or `Origin`.
 
 mod request;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -73,6 +76,8 @@ impl Role {
 /// A session, as handlers see it.
 #[derive(Clone, Debug)]
 pub struct Session {
+    /// Its number since the start of the process, for the log.
+    pub number: u64,
     /// Its rights.
     pub role: Role,
     /// The random number that forms of the session carry.
@@ -112,6 +117,8 @@ impl Open {
 pub struct Gate {
     tokens: Mutex<Vec<Waiting>>,
     sessions: Mutex<Vec<Open>>,
+    /// The number of the last session.
+    number: AtomicU64,
     /// The service is reached by TLS only.
     secure: bool,
 }
@@ -122,6 +129,7 @@ impl Gate {
         Self {
             tokens: Mutex::new(Vec::new()),
             sessions: Mutex::new(Vec::new()),
+            number: AtomicU64::new(0),
             secure,
         }
     }
@@ -173,9 +181,12 @@ impl Gate {
                 sessions.remove(place);
             }
         }
+        let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
+        tracing::info!(session = number, role = role.word(), "a session begins");
         sessions.push(Open {
             hash: hash(&cookie),
             session: Session {
+                number,
                 role,
                 form_token: secret(),
             },
@@ -201,7 +212,8 @@ impl Gate {
         let wanted = hash(cookie);
         let mut sessions = self.sessions.lock();
         if let Some(found) = position(sessions.iter().map(|open| &open.hash), &wanted) {
-            sessions.remove(found);
+            let ended = sessions.remove(found).session.number;
+            tracing::info!(session = ended, "a session ends by a logout");
         }
     }
 }

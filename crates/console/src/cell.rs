@@ -20,7 +20,7 @@ use parking_lot::RwLock;
 
 use crate::cache::Cache;
 
-pub(crate) use jobs::{JOBS_MAX, ServerWork};
+pub(crate) use jobs::{JOBS_MAX, ServerWork, Work};
 pub(crate) use policies::TestFile;
 pub(crate) use status::Overview;
 pub(crate) use usage::{Traversal, Usage};
@@ -53,7 +53,7 @@ pub struct Site {
     volume_lists: Cache<VolumeSearch, Answer<VolumeList>>,
     volume_views: Cache<String, Answer<VolumeView>>,
     user_lists: Cache<UserSearch, Answer<UserList>>,
-    works: Cache<bool, Answer<Vec<ServerWork>>>,
+    works: Cache<bool, Answer<Work>>,
     audits: Cache<IpAddr, Answer<String>>,
     traversals: usage::Traversals,
 }

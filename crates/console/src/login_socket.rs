@@ -68,6 +68,7 @@ impl LoginSocket {
 
 async fn answer(stream: UnixStream, gate: &Gate, url: &str) -> io::Result<()> {
     let mut line = String::new();
+    let account = stream.peer_cred()?.uid();
     let (from, mut to) = stream.into_split();
     let mut from = BufReader::new(from.take(LINE_BYTES_MAX));
     from.read_line(&mut line).await?;
@@ -75,7 +76,7 @@ async fn answer(stream: UnixStream, gate: &Gate, url: &str) -> io::Result<()> {
     let Some(role) = role else {
         return to.write_all(b"\n").await;
     };
-    tracing::info!(role = role.word(), "a token for a login was made");
+    tracing::info!(role = role.word(), account, "a token for a login is made");
     let token = gate.issue(role);
     to.write_all(format!("{url}/login?token={token}\n").as_bytes())
         .await

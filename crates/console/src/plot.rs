@@ -108,7 +108,7 @@ pub(crate) fn histogram(sizes: &[SizeClass]) -> Markup {
                     (rect("files", middle - bar, size.files_percent, format!("{class}: {:.2} % of the files", size.files_percent)))
                     (rect("bytes", middle, size.bytes_percent, format!("{class}: {:.2} % of the data", size.bytes_percent)))
                     @if place % every == 0 {
-                        text x=(number(middle)) y=(number(TOP + PLOT_HEIGHT + 18.0)) text-anchor="middle" { (short_size(size.to)) }
+                        text x=(number(middle)) y=(number(TOP + PLOT_HEIGHT + 18.0)) text-anchor="middle" { (short_size(size.to).replace(".0 ", " ")) }
                     }
                 }
                 text x=(number(LEFT + PLOT_WIDTH / 2.0)) y=(number(TOP + PLOT_HEIGHT + 40.0)) text-anchor="middle" { "Size of a file, up to" }

@@ -98,6 +98,7 @@ where
     type Rejection = Response;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let address = request.uri().path().to_owned();
         let Asked { session, fields } = Asked::from_request(request, state).await?;
         if session.role != Role::Administrator {
             return Err(refused(
@@ -105,6 +106,7 @@ where
                 "A reader makes no changes. 'cellar console login' without --read-only admits an administrator.",
             ));
         }
+        tracing::info!(session = session.number, address, "a change");
         Ok(Self { session, fields })
     }
 }

@@ -1,16 +1,35 @@
 //! Jobs of file servers, transactions of volume servers, and changes of jobs.
 
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use cellar_admin::jobs::{Change, Details, Job, Jobs, Selection};
 use cellar_admin::vos::{Transaction, Volumes};
+use cellar_wire::ids::ViceId;
 use futures_util::future::{join, join_all};
 
 use super::{Answer, Site, within};
 
 /// Jobs of one server on the page.
 pub(crate) const JOBS_MAX: usize = 200;
+
+/// The users of jobs whose names are looked up for the page.
+const USERS_MAX: usize = 1000;
+
+/// The work of the file servers.
+pub(crate) struct Work {
+    pub(crate) servers: Vec<ServerWork>,
+    /// The names of users by the numbers that jobs have. A name that could not be had is missing.
+    users: HashMap<String, String>,
+}
+
+impl Work {
+    /// The name of the user of a job, or the number.
+    pub(crate) fn user<'a>(&'a self, user: &'a str) -> &'a str {
+        self.users.get(user).map_or(user, String::as_str)
+    }
+}
 
 /// The work of one file server.
 pub(crate) struct ServerWork {
@@ -26,7 +45,7 @@ impl Site {
     }
 
     /// The work of all file servers. `ended`: also jobs that have ended.
-    pub(crate) async fn work(&self, ended: bool) -> Arc<Answer<Vec<ServerWork>>> {
+    pub(crate) async fn work(&self, ended: bool) -> Arc<Answer<Work>> {
         let ask = async {
             let jobs = self.jobs();
             let servers = self.within("the VLDB", jobs.servers()).await?;
@@ -49,9 +68,26 @@ impl Site {
                     transactions,
                 }
             });
-            Ok(join_all(work).await)
+            let servers = join_all(work).await;
+            let users = self.users_of(&servers).await;
+            Ok(Work { servers, users })
         };
         self.works.get(ended, ask).await
+    }
+
+    /// The names of the users of jobs.
+    async fn users_of(&self, servers: &[ServerWork]) -> HashMap<String, String> {
+        let jobs = servers
+            .iter()
+            .flat_map(|server| server.jobs.iter().flatten());
+        let numbers: BTreeSet<&str> = jobs.map(|job| job.user.as_str()).take(USERS_MAX).collect();
+        let (numbers, ids): (Vec<_>, Vec<_>) = numbers
+            .into_iter()
+            .filter_map(|number| Some((number.to_owned(), ViceId(number.parse().ok()?))))
+            .unzip();
+        let names = self.protection();
+        let names = within(self.limits.answer, "names of users", names.names_of(&ids)).await;
+        numbers.into_iter().zip(names.unwrap_or_default()).collect()
     }
 
     /// A job with its files.

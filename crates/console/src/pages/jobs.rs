@@ -13,7 +13,7 @@ use http::StatusCode;
 use maud::{Markup, html};
 
 use crate::auth::{Change, Query, Session, Viewer};
-use crate::cell::{JOBS_MAX, ServerWork, Site};
+use crate::cell::{JOBS_MAX, ServerWork, Site, Work};
 use crate::html::{Page, Section, address, bare, count, empty, form_token, problem, scroll};
 use crate::plot;
 
@@ -54,7 +54,7 @@ pub(crate) async fn show(
         }
         @match work.as_ref() {
             Err(sentence) => { (problem(sentence)) }
-            Ok(servers) => { (jobs(&site, &session, servers, ended)) (transactions(&site, servers)) }
+            Ok(work) => { (jobs(&site, &session, work, ended)) (transactions(&site, &work.servers)) }
         }
         section {
             h2 { "Repairs of objects" }
@@ -69,7 +69,8 @@ pub(crate) async fn show(
     })
 }
 
-fn jobs(site: &Site, session: &Session, servers: &[ServerWork], ended: bool) -> Markup {
+fn jobs(site: &Site, session: &Session, work: &Work, ended: bool) -> Markup {
+    let servers = &work.servers;
     let all: Vec<&Job> = servers
         .iter()
         .flat_map(|server| server.jobs.iter().flatten())
@@ -105,7 +106,7 @@ fn jobs(site: &Site, session: &Session, servers: &[ServerWork], ended: bool) -> 
                             td.number { a href=(link(job)) { (job.id) } }
                             td { (hosts.name(job.server)) }
                             td { (job.kind) }
-                            td { (job.user) }
+                            td { (user(job, work.user(&job.user))) }
                             td { (job.resource) }
                             td { (state(job)) }
                             td { (progress(job)) }
@@ -117,6 +118,15 @@ fn jobs(site: &Site, session: &Session, servers: &[ServerWork], ended: bool) -> 
                 }))
             }
         }
+    }
+}
+
+/// The user of a job; its number leads to the entry.
+fn user(job: &Job, name: &str) -> Markup {
+    html! {
+        @if job.user.parse::<i32>().is_ok() {
+            a href=(address("/user", &[("id", &job.user)])) { (name) }
+        } @else { (name) }
     }
 }
 
@@ -282,13 +292,16 @@ fn facts(site: &Site, session: &Session, details: &Details) -> Markup {
                 dt { "Server" } dd { (site.hosts().name(job.server)) }
                 dt { "State" } dd { (state(job)) }
                 dt { "Kind" } dd { (job.kind) }
-                dt { "User" } dd { (job.user) }
+                dt { "User" } dd { (user(job, &job.user)) }
                 dt { "Device" } dd { (job.resource) }
                 dt { "Progress" } dd { (progress(job)) ", " (count(job.failed)) " failed" }
                 dt { "Submitted" } dd { (time(job.created)) }
                 @if let Some(at) = job.started { dt { "Started" } dd { (time(at)) } }
                 @if let Some(at) = job.until { dt { "Waits until" } dd { (time(at)) } }
                 @if let Some(at) = job.ended { dt { "Ended" } dd { (time(at)) } }
+                @if !details.arguments.is_null() {
+                    dt { "Arguments" } dd { code { (details.arguments.to_string()) } }
+                }
             }
             @if session.may_change() { (buttons(session, job, false)) }
         }

@@ -99,7 +99,9 @@ fn link(finding: &Finding) -> String {
         FindingKind::VolumeDamaged
         | FindingKind::VolumeOffLine
         | FindingKind::QuotaFull
-        | FindingKind::SiteOutdated => {
+        | FindingKind::SiteOutdated
+            if !finding.subject.is_empty() =>
+        {
             let name = finding.subject.as_str();
             let suffixes = [".readonly", ".backup"];
             let family = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
@@ -156,6 +158,9 @@ fn tile(name: &str, figure: &str, more: Markup) -> Markup {
 
 fn room(name: &str, total: u64, free: u64) -> Markup {
     let used = total.saturating_sub(free);
+    if total == 0 {
+        return html! {};
+    }
     html! {
         (plot::fill(name, plot::percent(used, total)))
         span.note { (short_size(used)) " of " (short_size(total)) " used" }

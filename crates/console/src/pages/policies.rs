@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use cellar_admin::osd::{PolicyView, Preview};
+use cellar_policy::{Form, Policy};
 use http::StatusCode;
 use maud::{Markup, html};
 
@@ -178,6 +179,7 @@ fn editor(site: &Site, session: &Session, draft: &Draft, outcome: &Outcome) -> M
                 }
             }
         }
+        (meaning(&draft.text))
         @if draft.id != 0 && session.may_change() {
             section {
                 h2 { "Delete" }
@@ -194,6 +196,18 @@ fn editor(site: &Site, session: &Session, draft: &Draft, outcome: &Outcome) -> M
         }
         p { a href="/policies" { "To the policies" } }
     })
+}
+
+/// The rules in the longest form of `cellar osd policy show`.
+fn meaning(text: &str) -> Markup {
+    html! {
+        @if let Ok(policy) = Policy::parse(text) && !policy.rules.is_empty() {
+            section {
+                h2 { "The rules in words" }
+                pre { (policy.print(Form::Long)) }
+            }
+        }
+    }
 }
 
 fn field(name: &str, label: &str, value: &str, example: &str) -> Markup {

@@ -13,7 +13,7 @@ use maud::{Markup, html};
 
 use crate::auth::Viewer;
 use crate::cell::Site;
-use crate::html::{Page, Section, bytes_of_kib, count, empty, lasting, scroll};
+use crate::html::{Page, Section, address, bytes_of_kib, count, empty, lasting, scroll};
 use crate::plot;
 
 pub(crate) async fn show(State(site): State<Arc<Site>>, Viewer(session): Viewer) -> Markup {
@@ -180,11 +180,17 @@ fn file_servers(site: &Site, status: &CellStatus) -> Markup {
                 } }
                 tbody { @for server in &status.file_servers { tr {
                     td {
-                        (name_of(site, server))
+                        @match server.addresses.first() {
+                            Some(first) => {
+                                @let first = first.to_string();
+                                a href=(address("/volumes", &[("server", &first)])) { (name_of(site, server)) }
+                            }
+                            None => { (name_of(site, server)) }
+                        }
                         @if server.addresses.len() > 1 {
                             br; span.note {
-                                @for (place, address) in server.addresses.iter().enumerate() {
-                                    @if place > 0 { ", " } (address)
+                                @for (place, other) in server.addresses.iter().enumerate() {
+                                    @if place > 0 { ", " } (other)
                                 }
                             }
                         }

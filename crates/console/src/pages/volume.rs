@@ -169,7 +169,12 @@ fn sites(site: &Site, view: &VolumeView) -> Markup {
                                     @let (word, class) = site_release(view, place);
                                     span class=(class) { (word) }
                                 }
-                                td { (whole.map_or_else(|| "–".to_owned(), |info| to_the_minute(info.created.0.into()))) }
+                                td {
+                                    @match whole.filter(|_| !is_read_write(&place.site)) {
+                                        Some(info) => { (to_the_minute(info.created.0.into())) }
+                                        None => { "–" }
+                                    }
+                                }
                                 td.number { (whole.map_or_else(|| "–".to_owned(), |info| kib(info.size_kib.into()))) }
                                 td.number { (whole.map_or_else(|| "–".to_owned(), |info| count(info.day_use.into()))) }
                             }
@@ -192,10 +197,10 @@ fn accesses(view: &VolumeView) -> Markup {
         return html! {};
     };
     let groups = [
-        "Same network, without a token",
-        "Same network, with a token",
-        "Other networks, without a token",
-        "Other networks, with a token",
+        "Same network",
+        "of these with a token",
+        "Other networks",
+        "of these with a token",
     ];
     html! {
         section {
