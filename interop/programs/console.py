@@ -59,6 +59,13 @@ return bad;
 """
 
 
+# A page with faults, and the words of the findings that it must have.
+FAULTY = """<html><h2>a</h2><h2>b</h2><input><a href=x></a><p id=i>text</p><p id=i style="color:#bbb;background:#fff">pale</p>
+<div style="width:2000px">wide</div><table><tr><th>c</th></tr></table><svg role=img></svg>"""
+FAULTS = ["no language", "no title", "0 headings of the first", "not one main", "skips a level", "no label", "no text", "id twice", "contrast",
+          "wider than the screen", "th without scope", "no name", "styles in the page"]
+
+
 class Failed(Exception):
     pass
 
@@ -288,6 +295,7 @@ def changes(browser, base, job):
     if job:
         browser.open(base + "/jobs")
         browser.expect("a job", browser.has("button[value=cancel]"))
+        browser.expect("its file", "objects:/file6000000.1" in browser.text())
         browser.submit("button[value=cancel]")
         ended = lambda: browser.open(base + "/jobs?ended=on") or "cancelled" in browser.text()
         browser.wait_for("cancelled", ended)
@@ -330,6 +338,11 @@ def main():
     browser = Browser(options.screens)
     try:
         browser.look("wide", "light")
+        browser.open("data:text/html," + urllib.parse.quote(FAULTY))
+        found = browser.run(CHECKS)
+        for fault in FAULTS:
+            browser.expect(f"the checks find '{fault}'", any(fault in finding for finding in found))
+        browser.logged()
         log_in(browser, options.administrator)
         pages = [("overview", "/"), ("servers", "/servers"), ("volumes", "/volumes"), ("usage", "/usage"), ("jobs", "/jobs"),
                  ("policies", "/policies"), ("users", "/users"), ("audit", "/audit"), ("policy-new", "/policy")]

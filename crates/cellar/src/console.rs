@@ -28,12 +28,12 @@ const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALH
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "The console acts in the cell with the identity of this command: through the administrator's socket of
---dir, with the cell's key (--localauth), or with your token. People log in with one-time tokens of
-'cellar console login'. A reader sees the pages; an administrator also makes changes.
+    after_help = "The console acts in the cell with the identity of this command: through the administrator's
+socket of --dir, with the cell's key (--localauth), or with your token. People log in with one-time
+tokens of 'cellar console login'. A reader sees the pages; an administrator also makes changes.
 
 Examples:
-  cellar console --dir /var/lib/cellar
+  cellar console --dir /var/lib/cellar --admin
   cellar console login                       in another terminal: print the address of a login
   cellar console login --read-only
   cellar console --cell example.org --localauth --listen 192.0.2.7:7080 \\

@@ -23,7 +23,7 @@ use crate::cache::Cache;
 pub(crate) use jobs::{JOBS_MAX, ServerWork, Work};
 pub(crate) use policies::TestFile;
 pub(crate) use status::Overview;
-pub(crate) use usage::{Traversal, Usage};
+pub(crate) use usage::{Traversal, Usage, UsageState};
 pub(crate) use users::{NAMES_MAX, Names, UserKinds, UserList, UserSearch, UserView};
 pub(crate) use volumes::{
     Cursor, SEARCH_BYTES_MAX, SiteView, VolumeList, VolumeRow, VolumeSearch, VolumeView, id_at,

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cellar_admin::jobs::{Change, Details, Job, Jobs, Selection};
+use cellar_admin::recalls::Recall;
 use cellar_admin::vos::{Transaction, Volumes};
 use cellar_wire::ids::ViceId;
-use futures_util::future::{join, join_all};
+use futures_util::future::{join_all, join3};
 
 use super::{Answer, Site, within};
 
@@ -35,6 +36,8 @@ impl Work {
 pub(crate) struct ServerWork {
     pub(crate) server: IpAddr,
     pub(crate) jobs: Answer<Vec<Job>>,
+    /// The recalls of wiped files that wait or run; empty if the server does not list them.
+    pub(crate) recalls: Vec<Recall>,
     /// Operations on volumes: moves, releases, dumps.
     pub(crate) transactions: Answer<Vec<Transaction>>,
 }
@@ -57,14 +60,16 @@ impl Site {
                 let volumes = Volumes::new(&self.client, &self.cell);
                 let limit = self.limits.answer;
                 let what = format!("file server {server}");
-                let (jobs, transactions) = join(
+                let (jobs, recalls, transactions) = join3(
                     within(limit, &what, jobs.first(server, &selection, JOBS_MAX)),
+                    within(limit, &what, jobs.recalls(server)),
                     within(limit, &what, volumes.transactions(server)),
                 )
                 .await;
                 ServerWork {
                     server,
                     jobs,
+                    recalls: recalls.unwrap_or_default(),
                     transactions,
                 }
             });

@@ -29,23 +29,30 @@ pub(crate) struct Traversal {
 
 /// The result of a traversal.
 pub(crate) struct Usage {
-    pub(crate) found: Answer<Traversed>,
+    pub(crate) found: Traversed,
     /// The devices by number, for their names.
     pub(crate) devices: HashMap<u32, Device>,
     /// Its end.
     pub(crate) at: AfsTime,
 }
 
-/// The running traversal and the last result.
-type State = (Option<Arc<Traversal>>, Option<Arc<Usage>>);
+/// The traversals of a console.
+#[derive(Clone, Default)]
+pub(crate) struct UsageState {
+    pub(crate) running: Option<Arc<Traversal>>,
+    /// The last result. A traversal that fails leaves it as it is.
+    pub(crate) last: Option<Arc<Usage>>,
+    /// The reason why the last traversal has no result.
+    pub(crate) failure: Option<String>,
+}
 
-/// The state of the traversals of a console.
+/// The state of the traversals.
 #[derive(Default)]
-pub(crate) struct Traversals(Mutex<State>);
+pub(crate) struct Traversals(Mutex<UsageState>);
 
 impl Site {
     /// The running traversal and the last result.
-    pub(crate) fn usage(&self) -> State {
+    pub(crate) fn usage(&self) -> UsageState {
         self.traversals.0.lock().clone()
     }
 
@@ -54,10 +61,10 @@ impl Site {
         let traversal = Arc::new(Traversal::default());
         {
             let mut state = self.traversals.0.lock();
-            if state.0.is_some() {
+            if state.running.is_some() {
                 return;
             }
-            state.0 = Some(traversal.clone());
+            state.running = Some(traversal.clone());
         }
         let site = self.clone();
         tokio::spawn(async move {
@@ -68,14 +75,21 @@ impl Site {
                 Err(_) => HashMap::new(),
             };
             let at = date::parse("now").unwrap_or_default();
-            let usage = Usage { found, devices, at };
-            *site.traversals.0.lock() = (None, Some(Arc::new(usage)));
+            let mut state = site.traversals.0.lock();
+            state.running = None;
+            match found {
+                Ok(found) => {
+                    let usage = Usage { found, devices, at };
+                    (state.last, state.failure) = (Some(Arc::new(usage)), None);
+                }
+                Err(sentence) => state.failure = Some(sentence),
+            }
         });
     }
 
     /// Stops the running traversal.
     pub(crate) fn stop_traversal(&self) {
-        if let Some(running) = &self.traversals.0.lock().0 {
+        if let Some(running) = &self.traversals.0.lock().running {
             running.stop.ask();
         }
     }

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use cellar_admin::date::{ctime, to_the_minute};
 use cellar_admin::jobs::{Change as JobChange, Details, Job};
+use cellar_admin::recalls::Recall;
 use cellar_admin::table::short_size;
 use cellar_admin::vos::Transaction;
 use http::StatusCode;
@@ -19,6 +20,10 @@ use crate::plot;
 
 /// The most files of a job on its page.
 const ITEMS_MAX: usize = 200;
+/// The most recalls on the page.
+const RECALLS_MAX: usize = 100;
+/// The most characters of the arguments of a job on its page.
+const ARGUMENT_CHARS_MAX: usize = 400;
 /// Seconds between two loads of the page, if the user wants that.
 const REFRESH_SECONDS: u32 = 5;
 
@@ -54,7 +59,7 @@ pub(crate) async fn show(
         }
         @match work.as_ref() {
             Err(sentence) => { (problem(sentence)) }
-            Ok(work) => { (jobs(&site, &session, work, ended)) (transactions(&site, &work.servers)) }
+            Ok(work) => { (jobs(&site, &session, work, ended)) (recalls(&site, work)) (transactions(&site, &work.servers)) }
         }
         section {
             h2 { "Repairs of objects" }
@@ -214,6 +219,55 @@ fn buttons(session: &Session, job: &Job, is_short: bool) -> Markup {
     }
 }
 
+fn recalls(site: &Site, work: &Work) -> Markup {
+    let all: Vec<&Recall> = work
+        .servers
+        .iter()
+        .flat_map(|server| &server.recalls)
+        .collect();
+    if all.is_empty() {
+        return html! {};
+    }
+    let hosts = site.hosts();
+    html! {
+        section {
+            h2 { "Recalls of wiped files" }
+            (scroll("Recalls of wiped files", html! {
+                table {
+                    thead { tr {
+                        th scope="col" { "Archive" }
+                        th.number scope="col" { "Place" }
+                        th scope="col" { "State" }
+                        th scope="col" { "File" }
+                        th.number scope="col" { "Size" }
+                        th scope="col" { "User" }
+                        th scope="col" { "Since" }
+                        th scope="col" { "Server" }
+                    } }
+                    tbody { @for recall in all.iter().take(RECALLS_MAX) { tr {
+                        td { (recall.archive) }
+                        td.number {
+                            @match recall.place { Some(place) => { (count(place)) } None => { "–" } }
+                        }
+                        td {
+                            (recall.state)
+                            @if let Some(error) = &recall.error { br; span.note { (error) } }
+                        }
+                        td.wrap { (recall.file()) }
+                        td.number { (short_size(recall.bytes)) }
+                        td { (work.user(&recall.user)) }
+                        td { (to_the_minute(recall.created / 1000)) }
+                        td { (hosts.name(recall.server)) }
+                    } } }
+                }
+            }))
+            @if all.len() > RECALLS_MAX {
+                p.hint { "and " (count((all.len() - RECALLS_MAX) as u64)) " more; 'cellar hsm queue' lists all" }
+            }
+        }
+    }
+}
+
 fn transactions(site: &Site, servers: &[ServerWork]) -> Markup {
     let all: Vec<(IpAddr, &Transaction)> = servers
         .iter()
@@ -300,11 +354,20 @@ fn facts(site: &Site, session: &Session, details: &Details) -> Markup {
                 @if let Some(at) = job.until { dt { "Waits until" } dd { (time(at)) } }
                 @if let Some(at) = job.ended { dt { "Ended" } dd { (time(at)) } }
                 @if !details.arguments.is_null() {
-                    dt { "Arguments" } dd { code { (details.arguments.to_string()) } }
+                    dt { "Arguments" } dd { code { (arguments(details)) } }
                 }
             }
             @if session.may_change() { (buttons(session, job, false)) }
         }
+    }
+}
+
+/// The beginning of the arguments. Those of many files are long.
+fn arguments(details: &Details) -> String {
+    let text = details.arguments.to_string();
+    match text.chars().count() > ARGUMENT_CHARS_MAX {
+        true => text.chars().take(ARGUMENT_CHARS_MAX).chain(['…']).collect(),
+        false => text,
     }
 }
 

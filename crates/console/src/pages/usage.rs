@@ -13,7 +13,7 @@ use cellar_admin::vos::{PlaceUsage, SizeClass, Traversed};
 use maud::{Markup, html};
 
 use crate::auth::{Change, Session, Viewer};
-use crate::cell::{Site, Traversal, Usage};
+use crate::cell::{Site, Traversal, Usage, UsageState};
 use crate::html::{Page, Section, count, counted, empty, form_token, problem, scroll};
 use crate::plot;
 
@@ -23,20 +23,22 @@ const MISSED_MAX: usize = 50;
 const REFRESH_SECONDS: u32 = 5;
 
 pub(crate) async fn show(State(site): State<Arc<Site>>, Viewer(session): Viewer) -> Markup {
-    let (running, last) = site.usage();
+    let UsageState {
+        running,
+        last,
+        failure,
+    } = site.usage();
     let mut page = Page::new(&site, &session, Section::Usage, "Usage");
     page.refresh = running.as_ref().map(|_| REFRESH_SECONDS);
     page.with(html! {
         section {
             h2 { "Count of all files" }
+            @if let Some(failure) = failure.filter(|_| running.is_none()) {
+                (problem(&format!("The last count has no result: {failure}.")))
+            }
             (control(&session, running.as_deref(), last.as_deref()))
         }
-        @if let Some(usage) = last.as_deref() {
-            @match &usage.found {
-                Err(sentence) => { (problem(&format!("The last count has no result: {sentence}."))) }
-                Ok(found) => { (tables(found, &usage.devices)) }
-            }
-        }
+        @if let Some(usage) = last.as_deref() { (tables(&usage.found, &usage.devices)) }
     })
 }
 
