@@ -49,7 +49,7 @@ pub struct Site {
     cell: Cell,
     limits: SiteLimits,
     hosts: RwLock<Arc<HostNames>>,
-    status: Cache<(), Overview>,
+    status: Cache<bool, Overview>,
     volume_lists: Cache<VolumeSearch, Answer<VolumeList>>,
     volume_views: Cache<String, Answer<VolumeView>>,
     user_lists: Cache<UserSearch, Answer<UserList>>,

@@ -24,14 +24,20 @@ pub(crate) struct Overview {
 impl Site {
     /// The state of the cell.
     pub(crate) async fn overview(&self) -> Arc<Overview> {
-        self.status.get((), self.ask_status()).await
+        self.status.get(true, self.ask_status(true)).await
     }
 
-    async fn ask_status(&self) -> Overview {
+    /// The state of the servers, partitions and devices. The volumes are not examined, which would
+    /// take long in a large cell.
+    pub(crate) async fn servers(&self) -> Arc<Overview> {
+        self.status.get(false, self.ask_status(false)).await
+    }
+
+    async fn ask_status(&self, volumes: bool) -> Overview {
         let limits = Limits {
             answer: self.limits.answer,
             listing: self.limits.listing,
-            volumes: true,
+            volumes,
         };
         let status = CellStatus::collect(&self.client, &self.cell, limits).await;
         let databases = status.database_servers.iter().map(|server| server.address);

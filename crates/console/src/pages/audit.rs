@@ -25,7 +25,7 @@ pub(crate) async fn show(
         let page = bare("Refused", "The audit log is for administrators.");
         return (StatusCode::FORBIDDEN, page).into_response();
     }
-    let overview = site.overview().await;
+    let overview = site.servers().await;
     let status = &overview.status;
     let databases = status.database_servers.iter().map(|server| server.address);
     let files = status.file_servers.iter();

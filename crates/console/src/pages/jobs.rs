@@ -42,7 +42,7 @@ pub(crate) async fn show(
 ) -> Markup {
     let (ended, is_live) = (fields.get("ended") == "on", fields.get("live") == "on");
     let work = site.work(ended).await;
-    let overview = site.overview().await;
+    let overview = site.servers().await;
     let repairs = overview.status.file_servers.iter().filter_map(|server| {
         let repairs = server.repairs?;
         let name = server.answered.map(|address| site.hosts().name(address));

@@ -17,7 +17,7 @@ use crate::html::{Page, Section, address, bytes_of_kib, count, empty, lasting, s
 use crate::plot;
 
 pub(crate) async fn show(State(site): State<Arc<Site>>, Viewer(session): Viewer) -> Markup {
-    let overview = site.overview().await;
+    let overview = site.servers().await;
     let status = &overview.status;
     Page::new(&site, &session, Section::Servers, "Servers").with(html! {
         section {

@@ -34,7 +34,7 @@ pub(crate) async fn show(
         true => Arc::new(Err("The text is longer than any name.".to_owned())),
         false => site.volume_list(search.clone()).await,
     };
-    let overview = site.overview().await;
+    let overview = site.servers().await;
     let servers = overview.status.file_servers.iter();
     let servers: Vec<IpAddr> = servers
         .filter_map(|server| server.addresses.first().copied())
