@@ -7,7 +7,7 @@ DIR  ?= ./cell-data
 CRATE ?=
 ARGS ?=
 
-.PHONY: help run build deb test check unit test-stock-clients test-openafs-client test-kernel-client \
+.PHONY: help run build deb static test check unit test-stock-clients test-openafs-client test-kernel-client \
         test-all-clients test-client test-kerberos test-mixed-cell test-objects test-hsm test-serve test-console \
         test-etcd test-packages bench bench-volumes bench-objects bench-client bench-hsm bench-db clean-interop
 
@@ -29,6 +29,7 @@ help:
 	@echo 'make test-console           the web console: its crate, and each page in Chromium'
 	@echo 'make test-mixed-cell       OpenAFS and Cellar file servers in one cell: moves, releases, dumps, stock vos'
 	@echo 'make deb                   the Debian packages cellar-server, cellar-client and cellar-tools'
+	@echo 'make static                one program without shared libraries, for other distributions and containers'
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
 	@echo 'make bench-volumes         what releasing, moving, dumping, many volumes cost, beside OpenAFS (the same)'
 	@echo 'make bench-objects         files in objects: striped, copied, coded, many clients, devices that die (the same)'
@@ -46,6 +47,9 @@ build:
 
 deb:
 	@dev/deb
+
+static:
+	@dev/static
 
 test:
 	@dev/test

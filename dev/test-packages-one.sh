@@ -70,6 +70,39 @@ lintian_is_content() {
     lintian --allow-root --suppress-tags initial-upload-closes-no-bugs,debug-file-with-no-debug-symbols --fail-on error,warning "$CELLAR_DEBS/1"/*.deb
 }
 
+# The program alone, in a directory that has nothing else.
+static_serves() {
+    local root=$home/static server
+    mkdir -p "$root"/{proc,tmp,usr/bin,var/lib/cellar}
+    cp "$1" "$root/usr/bin/cellar"
+    mount -t proc none "$root/proc"
+    chroot "$root" /usr/bin/cellar serve databases fileserver --cell example.org --bind 127.0.0.1 &
+    server=$!
+    for _ in $(seq 100); do
+        sleep 0.2
+        ! chroot "$root" /usr/bin/cellar status --dir /var/lib/cellar >/dev/null 2>&1 || break
+    done
+    chroot "$root" /usr/bin/cellar status --dir /var/lib/cellar &&
+        chroot "$root" /usr/bin/cellar cp --dir /var/lib/cellar /usr/bin/cellar /afs/example.org/scratch/ &&
+        chroot "$root" /usr/bin/cellar cat --dir /var/lib/cellar /afs/example.org/scratch/cellar | cmp - "$1"
+    local rc=$?
+    kill -INT $server
+    wait $server
+    umount "$root/proc"
+    return $rc
+}
+
+static=${CELLAR_STATIC:-$(dev/toolchain target-directory)/$(uname -m)-unknown-linux-musl/dist/cellar}
+if [ -e "$static" ]; then
+    step "a static program in an empty directory" static_serves "$static"
+else
+    skipped "a static program" "'make static' has not made it"
+fi
+if command -v podman >/dev/null && [ -e "$static" ]; then
+    step "an image for containers" podman build -q -f packaging/Containerfile .
+else
+    skipped "an image for containers" "no podman, or no static program"
+fi
 step "lintian" lintian_is_content
 step "one machine: installation" one_installs &&
     step "one machine: a cell, cellar status" one_serves &&

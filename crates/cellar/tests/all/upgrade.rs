@@ -1,4 +1,4 @@
-//! Cells that earlier releases left, under this program: `testdata/cells`. The cell of 05f1d99 is in
+//! Cells of earlier releases under this program (`testdata/cells`). The cell of 05f1d99 is in
 //! `missing.rs`.
 
 use crate::common::Cell;
