@@ -9,8 +9,9 @@ cell_installs() {
     local machine
     boot db 192.0.2.10 && boot fs1 192.0.2.11 && boot fs2 192.0.2.12 && boot desk 192.0.2.20 || return 1
     for machine in db fs1 fs2 desk; do put $machine 1; done
-    install db cellar-tools cellar-server && install fs1 cellar-tools cellar-server &&
-        install fs2 cellar-tools cellar-server && install desk cellar-tools cellar-client
+    install_in db cellar-tools cellar-server && install_in fs1 cellar-tools cellar-server &&
+        install_in fs2 cellar-tools cellar-server && install_in desk cellar-tools cellar-client || return 1
+    [ -z "${CELLAR_FORMER:-}" ] || for machine in db fs1 fs2 desk; do install -m 755 "$CELLAR_FORMER" "$home/$machine/usr/bin/cellar"; done
 }
 
 realm_begins() {
@@ -55,7 +56,7 @@ desk_mounts() {
     cp "$home/db/var/lib/cellar/client-etc"/{CellServDB,ThisCell} "$home/desk/etc/openafs/"
     on desk "echo 'none /afs cellar _netdev 0 0' >>/etc/fstab && mkdir -p /afs && mount /afs" &&
         on desk "useradd -m alice; useradd -m ben; su alice -c 'echo $PASSWORD | kinit alice && cellar login'" &&
-        on desk "su alice -c 'cellar fs mkmount /afs/.example.org/ben user.ben && cellar fs setacl /afs/.example.org/ben ben all && cellar fs mkmount /afs/.example.org/software software'"
+        on desk "su alice -c 'cellar fs mkmount /afs/.example.org/ben user.ben && cellar fs setacl /afs/.example.org/ben ben all && cellar fs mkmount /afs/.example.org/software software && cellar fs setacl /afs/.example.org/software system:anyuser read'"
 }
 
 ben_works() {
@@ -78,7 +79,7 @@ lost_databases_come_back() {
     # The machine is lost with its disk. A new one gets its name and address.
     halt db
     mv "$home/db" "$home/db.lost" && mkdir "$home/db"
-    boot db 192.0.2.10 && put db 1 && install db cellar-tools cellar-server || return 1
+    boot db 192.0.2.10 && put db 1 && install_in db cellar-tools cellar-server || return 1
     cp "$home/cell.tar" "$home/db/root/"
     on db "cellar db import /root/cell.tar --dir /var/lib/cellar && rm /root/cell.tar" &&
         on db "cp /usr/share/doc/cellar-server/examples/databases.toml /etc/cellar/cellar.toml && systemctl start cellar" &&
@@ -87,13 +88,16 @@ lost_databases_come_back() {
 }
 
 machines_upgrade() {
-    local machine
-    # Two versions beside each other, after each step.
+    local machine from=fs1 to=fs2
+    # Two versions beside each other, after each step: files, a move in each direction, a release.
     for machine in fs1 db fs2; do
-        put $machine 2 && install $machine cellar-tools cellar-server && wait_for db "cellar status" &&
-            on desk "su ben -c 'echo line >>/afs/example.org/ben/thesis'" || return 1
+        put $machine 2 && install_in $machine cellar-tools cellar-server && wait_for db "cellar status" &&
+            on desk "su ben -c 'echo line >>/afs/example.org/ben/thesis'" &&
+            on db "cellar vos move user.ben $from a $to a && cellar vos move user.ben $to a $from a" &&
+            on desk "su alice -c 'echo $machine >>/afs/.example.org/software/program && cellar vos release software'" &&
+            on desk "su ben -c 'tail -n 1 /afs/example.org/software/program'" | grep -x $machine || return 1
     done
-    put desk 2 && install desk cellar-tools cellar-client && on desk "su ben -c 'grep -c line /afs/example.org/ben/thesis'" | grep -x 3
+    put desk 2 && install_in desk cellar-tools cellar-client && on desk "su ben -c 'grep -c line /afs/example.org/ben/thesis'" | grep -x 3
 }
 
 step "a cell: installation on four machines" cell_installs &&
@@ -104,5 +108,5 @@ step "a cell: installation on four machines" cell_installs &&
     step "a cell: a mount by fstab, tokens, mount points" desk_mounts &&
     step "a cell: a user stores files, others are refused" ben_works &&
     step "a cell: a release and a move" alice_releases_and_moves &&
-    step "a cell: the databases' machine is lost and made again from an archive" lost_databases_come_back &&
-    step "a cell: one machine after the other is upgraded" machines_upgrade
+    step "a cell: one machine after the other is upgraded" machines_upgrade &&
+    step "a cell: the databases' machine is lost and made again from an archive" lost_databases_come_back

@@ -3,7 +3,7 @@
 # shellcheck disable=SC2154 # variables of dev/test-packages
 
 one_installs() {
-    boot one 192.0.2.9 && put one 1 && install one cellar-tools cellar-server cellar-client || return 1
+    boot one 192.0.2.9 && put one 1 && install_in one cellar-tools cellar-server cellar-client || return 1
     # Without a configuration the service is enabled, and does not run.
     same enabled "$(on one systemctl is-enabled cellar)" && same inactive "$(on one systemctl is-active cellar)" &&
         same disabled "$(on one systemctl is-enabled cellar-afs)" && same active "$(on one systemctl is-active cellar-export.timer)"
@@ -39,7 +39,7 @@ one_exports() {
 one_upgrades() {
     local before after
     before=$(on one "systemctl show -P MainPID cellar")
-    put one 2 && install one cellar-tools cellar-server cellar-client || return 1
+    put one 2 && install_in one cellar-tools cellar-server cellar-client || return 1
     after=$(on one "systemctl show -P MainPID cellar")
     [ "$before" != "$after" ] || { echo "the service was not restarted"; return 1; }
     wait_for one "cellar status" && same text "$(on one "cat /afs/example.org/scratch/file")" &&
@@ -47,7 +47,7 @@ one_upgrades() {
 }
 
 one_goes_back() {
-    put one 1 && install one cellar-tools cellar-server cellar-client && wait_for one "cellar status" &&
+    put one 1 && install_in one cellar-tools cellar-server cellar-client && wait_for one "cellar status" &&
         on one "cellar cat /afs/example.org/scratch/file | grep -q more"
 }
 
@@ -60,7 +60,7 @@ one_purges() {
 }
 
 one_returns() {
-    install one cellar-tools cellar-server &&
+    install_in one cellar-tools cellar-server &&
         on one "sed 's/192.0.2.10/192.0.2.9/' /usr/share/doc/cellar-server/examples/one-machine.toml >/etc/cellar/cellar.toml && systemctl start cellar" &&
         wait_for one "cellar status" && on one "cellar cat /afs/example.org/scratch/file | grep -q more"
 }
