@@ -9,7 +9,7 @@ ARGS ?=
 
 .PHONY: help run build deb static test check unit test-stock-clients test-openafs-client test-kernel-client \
         test-all-clients test-client test-kerberos test-mixed-cell test-objects test-hsm test-serve test-console \
-        test-etcd test-packages bench bench-volumes bench-objects bench-client bench-hsm bench-db clean-interop
+        test-etcd test-docs docs test-packages bench bench-volumes bench-objects bench-client bench-hsm bench-db clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -30,6 +30,8 @@ help:
 	@echo 'make test-mixed-cell       OpenAFS and Cellar file servers in one cell: moves, releases, dumps, stock vos'
 	@echo 'make deb                   the Debian packages cellar-server, cellar-client and cellar-tools'
 	@echo 'make static                one program without shared libraries, for other distributions and containers'
+	@echo 'make docs                  the documents as a book, in target/book; builds mdBook once'
+	@echo 'make test-docs             every command line of the documents for users and administrators, with its output'
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
 	@echo 'make bench-volumes         what releasing, moving, dumping, many volumes cost, beside OpenAFS (the same)'
 	@echo 'make bench-objects         files in objects: striped, copied, coded, many clients, devices that die (the same)'
@@ -98,6 +100,12 @@ test-packages:
 
 test-console:
 	@dev/test console
+
+docs:
+	@dev/docs
+
+test-docs:
+	@dev/test docs
 
 bench:
 	@bench/side-by-side $(ARGS)
