@@ -21,7 +21,7 @@ PROMPT = re.compile(r"^(?:\[(?:(?P<user>[a-z]+)@)?(?P<machine>[a-z0-9]+)\])?(?P<
 FENCE = re.compile(r"^( *)```+ *(.*?) *$")
 FILES = ("toml", "ini", "yaml", "sh", "json")
 # machine NAME ADDRESS...: adds a machine. setup NAME [MACHINE]: runs a file of setup/. type TEXT: the input of the
-# next command. until COMMAND: repeats a command until it succeeds. lose NAME: a machine ends, and its disks are empty.
+# next command. until COMMAND: repeats a command until it succeeds. lose NAME...: machines end, and their disks are empty.
 DIRECTIVES = ("machine", "setup", "type", "until", "lose")
 # Programs that stay in the foreground. They say by NOTIFY_SOCKET when they serve.
 DAEMON = re.compile(r"^(?:\w+=\S+ +)*cellar (?:up|serve|mount|osd serve|login\b.* --keep(?! +--))\b(?!.*--help)")

@@ -178,8 +178,8 @@ class Machine:
         run("ip", "link", "set", outer, "master", "br0", "up")
         for address in self.addresses:
             self.root(f"ip addr add {address}/24 dev eth0")
-        self.root("ip link set eth0 up")
-        self.root(f"hostname {self.name} 2>/dev/null; echo nameserver 127.0.0.1 >/etc/resolv.conf; chmod 700 /root")
+        self.root("ip link set eth0 up; mkdir -p /run/session/backup; ln -sfn /run/session/backup /backup")
+        self.root(f"hostname {self.name} 2>/dev/null; echo nameserver 127.0.0.1 >/etc/resolv.conf; chmod 700 /root; chmod 711 /var/lib/cellar")
         for user, uid in USERS.items():
             self.root(f"sed -i '/^{user}:/d' /etc/passwd; echo {user}:x:{uid}:{uid}::/home/{user}:/bin/bash >>/etc/passwd;"
                       f" install -d -o {uid} -g {uid} /home/{user}")
