@@ -77,10 +77,11 @@ enum DbCommand {
 
 pub(crate) fn run(options: &Options) -> Outcome {
     let directory = default_directory::named_or_default(options.dir.as_deref())?;
-    if let DbCommand::Import { file } = &options.what
-        && archive::is_archive(file)?
-    {
-        return archive::import(file, &directory, options.json);
+    if let DbCommand::Import { file } = &options.what {
+        if archive::is_archive(file)? {
+            return archive::import(file, &directory, options.json);
+        }
+        make_lost_folder(&directory)?;
     }
     if !directory.databases().is_dir() {
         return Err(Failure::new(format!(
@@ -120,6 +121,20 @@ pub(crate) fn run(options: &Options) -> Outcome {
             Ok(())
         }
     }
+}
+
+/// Makes the folder of the databases again, if a database server was lost and only its `cell.json`
+/// has come back.
+fn make_lost_folder(directory: &CellDirectory) -> Outcome {
+    let identity = directory
+        .identity()
+        .map_err(|cause| Failure::new(cause.to_string()))?;
+    if !identity.is_some_and(|identity| identity.part.has_databases()) {
+        return Ok(());
+    }
+    let folder = directory.databases();
+    cellar_private::directory(&folder)
+        .map_err(|cause| Failure::new(format!("cannot make {}: {cause}", folder.display())))
 }
 
 /// Reads all rows in etcd. Opening them does so; the export meets damaged ones.

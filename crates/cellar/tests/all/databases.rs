@@ -63,6 +63,14 @@ fn damaged_databases_are_found_exported_and_made_again_from_the_copy() {
     assert!(remade.contains("undamaged;"), "{remade}");
     cell.start();
     assert!(cell.ok("pts examine alice").contains("id: 1"));
+    cell.end("-INT");
+
+    // A lost machine has neither the file nor its folder.
+    fs::remove_dir_all(cell.directory().join("db")).expect("removed");
+    let again = cell.ok(&format!("db import {export}"));
+    assert!(again.contains("undamaged;"), "{again}");
+    cell.start();
+    assert!(cell.ok("pts examine alice").contains("id: 1"));
 }
 
 #[test]
