@@ -96,7 +96,7 @@ class Shell:
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         }
         self.process = subprocess.Popen(
-            ["nsenter", "-t", str(machine.process.pid), "-m", "-n", "-r", *become, "bash", "--noprofile", "--norc"],
+            ["nsenter", "-t", str(machine.process.pid), "-m", "-n", "-u", "-r", *become, "bash", "--noprofile", "--norc"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
         )
         self.run(f"cd {home}; umask 022")
@@ -126,7 +126,8 @@ class Shell:
     def start(self, text):
         """Starts a daemon. Returns it when it serves; returns the output and the status of one that ends before."""
         world = self.machine.world
-        name = f"d{len(world.daemons)}"
+        world.started += 1
+        name = f"d{world.started}"
         place, log = world.shared / name, world.shared / f"{name}.log"
         notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         notify.bind(str(place))
@@ -165,7 +166,7 @@ class Machine:
     def boot(self):
         script = NEW_ROOT.replace("{disks}", " ".join(DISKS))
         self.process = subprocess.Popen(
-            ["unshare", "-m", "-n", "bash", "-c", script, "machine", str(self.place), str(self.world.sources), str(self.world.program)],
+            ["unshare", "-m", "-n", "-u", "bash", "-c", script, "machine", str(self.place), str(self.world.sources), str(self.world.program)],
             stderr=subprocess.PIPE,
         )
         until(lambda: self.process.poll() is not None or b"sleep" in Path(f"/proc/{self.process.pid}/cmdline").read_bytes().split(b"\0")[0],
@@ -218,7 +219,7 @@ class Machine:
 class World:
     def __init__(self, place, sources, program):
         self.place, self.sources, self.program = place, sources, program
-        self.machines, self.daemons = {}, []
+        self.machines, self.daemons, self.started = {}, [], 0
         self.shared = place / "shared"
         self.shared.mkdir(mode=0o777)
         self.shared.chmod(0o777)
