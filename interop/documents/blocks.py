@@ -26,7 +26,7 @@ DIRECTIVES = ("machine", "setup", "type", "until", "lose")
 # Programs that stay in the foreground. They say by NOTIFY_SOCKET when they serve.
 DAEMON = re.compile(r"^(?:\w+=\S+ +)*cellar (?:up|serve|mount|osd serve|login\b.* --keep(?! +--))\b(?!.*--help)")
 # A block of commands that has another fence would not run.
-COMMAND = re.compile(r"^(?:[#$] )?(?:sudo +)?(?:cellar|vos|pts|bos|fs|kadmin|systemctl|make) +[a-z]")
+COMMAND = re.compile(r"^(?:[#$] )?(?:sudo +|\w+=\S+ +)*(?:cellar|unshare|vos|pts|bos|fs|kadmin|systemctl|make) +[a-z]")
 
 
 @dataclass
