@@ -10,6 +10,7 @@
 mod deltas;
 mod directories;
 mod dumps;
+mod error_codes;
 mod every_message;
 mod fuzz_smoke;
 mod golden_messages;
