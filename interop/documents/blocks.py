@@ -17,7 +17,7 @@ A comment '<!-- test' up to '-->' has lines for the test alone: command lines as
 import re
 from dataclasses import dataclass, field
 
-PROMPT = re.compile(r"^(?:\[(?:(?P<user>[a-z]+)@)?(?P<machine>[a-z0-9]+)\])?(?P<sign>[#$]) (?P<text>(?:[a-z0-9./~\[({$]|[A-Z_]+=).*)$")
+PROMPT = re.compile(r"^(?:\[(?:(?P<user>[a-z]+)@)?(?P<machine>[a-z0-9]+)\])?(?P<sign>[#$]) (?P<text>(?:[a-z0-9./~\[({$]|[A-Z][A-Z0-9_]*=).*)$")
 FENCE = re.compile(r"^( *)```+ *(.*?) *$")
 FILES = ("toml", "ini", "yaml", "sh", "json")
 # machine NAME ADDRESS...: adds a machine. setup NAME [MACHINE]: runs a file of setup/. type TEXT: the input of the
