@@ -22,7 +22,8 @@ FENCE = re.compile(r"^( *)```+ *(.*?) *$")
 FILES = ("toml", "ini", "yaml", "sh", "json")
 # machine NAME ADDRESS...: adds a machine. setup NAME [MACHINE]: runs a file of setup/. type TEXT: the input of the
 # next command. until COMMAND: repeats a command until it succeeds. lose NAME...: machines end, and their disks are empty.
-DIRECTIVES = ("machine", "setup", "type", "until", "lose")
+# needs PROGRAM...: the page is skipped if one is missing.
+DIRECTIVES = ("needs", "machine", "setup", "type", "until", "lose")
 # Programs that stay in the foreground. They say by NOTIFY_SOCKET when they serve.
 DAEMON = re.compile(r"^(?:\w+=\S+ +)*cellar (?:up|serve|mount|osd serve|login\b.* --keep(?! +--))\b(?!.*--help)")
 # A block of commands that has another fence would not run.
