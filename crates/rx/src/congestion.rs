@@ -237,6 +237,10 @@ impl Congestion {
     /// Returns the bytes that pacing permits now.
     pub(crate) fn allowance(&mut self, now: Time) -> u64 {
         let Some(rate) = self.pacing_rate() else {
+            // Bytes that are not paced are no debt. The round trip may grow later, and pacing
+            // begins.
+            self.credit = 0;
+            self.credit_at = now;
             return u64::MAX;
         };
         let passed = now.micros_since(self.credit_at).min(100_000);
@@ -484,3 +488,51 @@ impl Congestion {
 
 /// Smallest window on short paths, whose round trip is mostly batching in the hosts. Packets.
 const SHORT_PATH_PACKETS: u64 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of one run, and of one acknowledgement.
+    const RUN: u64 = 64_000;
+
+    fn acknowledge(control: &mut Congestion, now: Time, delivered: u64, rtt: u64) {
+        control.on_ack(
+            now,
+            &RateSample {
+                acked: RUN,
+                rate: 20_000_000,
+                rtt,
+                prior_delivered: delivered - RUN,
+                delivered,
+                ..RateSample::default()
+            },
+        );
+    }
+
+    #[test]
+    fn a_call_goes_on_when_its_round_trip_grows_and_pacing_begins() {
+        let mut now = Time::default();
+        let mut control = Congestion::new(now, 23_104, 1_444, None);
+        let mut delivered = 0;
+        for _ in 0..2_000 {
+            now = now.plus_micros(3_000);
+            assert_eq!(control.allowance(now), u64::MAX, "unpaced");
+            control.spend(RUN);
+            delivered += RUN;
+            acknowledge(&mut control, now, delivered, UNPACED_RTT / 2);
+        }
+        // The estimate of the least round trip expires.
+        for _ in 0..20 {
+            now = now.plus_micros(1_000_000);
+            let _ = control.allowance(now);
+            control.spend(RUN);
+            delivered += RUN;
+            acknowledge(&mut control, now, delivered, 25 * UNPACED_RTT);
+        }
+        assert!(control.pacing_rate().is_some(), "paced: {control:?}");
+        let wait = control.next_burst(now).micros_since(now);
+        assert!(wait < 100_000, "the next burst is {wait} microseconds away");
+        assert!(control.allowance(now.plus_micros(wait)) > 0);
+    }
+}
