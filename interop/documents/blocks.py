@@ -25,7 +25,7 @@ FILES = ("toml", "ini", "yaml", "sh", "json")
 # needs PROGRAM...: the page is skipped if one is missing.
 DIRECTIVES = ("needs", "machine", "setup", "type", "until", "lose")
 # Programs that stay in the foreground. They say by NOTIFY_SOCKET when they serve.
-DAEMON = re.compile(r"^(?:\w+=\S+ +)*cellar (?:up|serve|mount|osd serve|login\b.* --keep(?! +--))\b(?!.*--help)")
+DAEMON = re.compile(r"^(?:\w+=\S+ +)*cellar (?:up|serve|mount|osd serve|console(?! login)|login\b.* --keep(?! +--))\b(?!.*--help)")
 # A block of commands that has another fence would not run.
 COMMAND = re.compile(r"^(?:[#$] )?(?:sudo +|\w+=\S+ +)*(?:cellar|unshare|vos|pts|bos|fs|kadmin|systemctl|make) +[a-z]")
 
