@@ -267,7 +267,7 @@ mod tests {
         };
         for (name, part) in [
             ("man1/cellar.1", "cellar\\-vos(1)"),
-            ("man1/cellar-db-export.1", "The text file to write"),
+            ("man1/cellar-db-export.1", "with\\-keys"),
             ("man1/cellar-vos-create.1", "\\-maxquota"),
             ("man1/cellar-vos-create.1", ".SH EXAMPLES"),
             ("man1/cellar-vos.1", "cellar\\-vos\\-release(1)"),

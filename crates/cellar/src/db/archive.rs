@@ -46,20 +46,20 @@ pub(super) fn beside(path: &Path, end: &str) -> PathBuf {
     name.into()
 }
 
-/// Whether a file is an archive, not a text.
+/// Whether a file is an archive, not a text. A missing file is none; its import fails.
 ///
 /// # Errors
 /// The file cannot be read.
 pub(super) fn is_archive(file: &Path) -> Outcome<bool> {
     let at = |cause: io::Error| Failure::new(format!("{}: {cause}", file.display()));
+    let opened = match File::open(file) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(false),
+        opened => opened.map_err(at)?,
+    };
     let (place, mark) = MARK;
     let mut head = Vec::new();
     let end = (place + mark.len()) as u64;
-    File::open(file)
-        .map_err(at)?
-        .take(end)
-        .read_to_end(&mut head)
-        .map_err(at)?;
+    opened.take(end).read_to_end(&mut head).map_err(at)?;
     Ok(head.get(place..).is_some_and(|end| end == mark))
 }
 
