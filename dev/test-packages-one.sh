@@ -31,6 +31,14 @@ one_mounts() {
         on one "findmnt -n -t fuse.cellar /afs"
 }
 
+# The line is that of docs/operating/mounting.md.
+one_mounts_on_demand() {
+    on one "echo '/auto /etc/auto.cellar --timeout=60' >/etc/auto.master.d/cellar.autofs &&
+        echo 'scratch  -fstype=cellar,server=192.0.2.9  :example.org\\:scratch' >/etc/auto.cellar && systemctl restart autofs" &&
+        same text "$(on one "cat /auto/scratch/file")" && on one "findmnt -n -t fuse.cellar /auto/scratch" || return 1
+    on one "systemctl stop autofs" && wait_for one "! findmnt -n -t fuse.cellar /auto/scratch"
+}
+
 one_exports() {
     on one "systemctl start cellar-export && test -s /var/backups/cellar/example.org-*.tar" &&
         same 600 "$(on one 'stat -c %a /var/backups/cellar/*.tar')" && same 700 "$(on one 'stat -c %a /var/backups/cellar')"
@@ -92,6 +100,14 @@ static_serves() {
     return $rc
 }
 
+on_demand() {
+    if grep -qw autofs /proc/filesystems; then
+        step "one machine: autofs" one_mounts_on_demand
+    else
+        skipped "one machine: autofs" "the kernel has no autofs"
+    fi
+}
+
 static=${CELLAR_STATIC:-$(dev/toolchain target-directory)/$(uname -m)-unknown-linux-musl/dist/cellar}
 if [ -e "$static" ]; then
     step "a static program in an empty directory" static_serves "$static"
@@ -109,6 +125,7 @@ step "one machine: installation" one_installs &&
     step "one machine: vos, pts, fs, bos" one_has_names_of_afs &&
     step "one machine: manual pages, completion" one_is_documented &&
     step "one machine: fstab" one_mounts &&
+    on_demand &&
     step "one machine: daily export" one_exports &&
     step "one machine: upgrade with a mount in use" one_upgrades &&
     step "one machine: the former version again" one_goes_back &&

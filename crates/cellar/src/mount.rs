@@ -236,6 +236,8 @@ async fn mounted(options: Options) -> Outcome {
     let signals = MountSignals::listen()?;
     let mount = Mount::new(cache.clone(), root, &directory, &how)
         .map_err(|cause| cannot_mount(&directory, &cause))?;
+    // The guard is a process, and keeps what it inherits.
+    helper::leave_caller()?;
     let guard = Guard::start(&directory);
     crate::output::print(format_args!(
         "{} is mounted; Ctrl-C or umount ends the mount\n",

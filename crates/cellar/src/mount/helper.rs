@@ -5,11 +5,12 @@
 //!    Options that only mount(8) and fstab read are left out.
 //! 3. The helper starts the mount in the background. It ends when the mount is ready, or with the
 //!    status of mount(8) for a failed mount.
+//! 4. The mount leaves its caller when it is mounted, not before: automount(8) admits only its own
+//!    process group to a directory that it mounts, and reads the helper's output to its end.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -38,7 +39,7 @@ const REFUSED: [&str; 5] = ["ro", "noexec", "dev", "sync", "remount"];
   mount -t cellar none /afs                             this machine's cell, and those of CellServDB
   mount -t cellar demo.cell:user.ann /home/ann          one volume
 fstab: demo.cell  /afs  cellar  server=192.0.2.1,_netdev  0  0
-autofs: ann  -fstype=cellar,server=192.0.2.1  demo.cell\\:user.ann")]
+autofs: ann  -fstype=cellar,server=192.0.2.1  :demo.cell\\:user.ann")]
 pub(crate) struct Options {
     /// A cell, CELL:VOLUME, or 'none'.
     source: String,
@@ -90,6 +91,29 @@ fn words(options: &Options) -> Outcome<Vec<OsString>> {
     Ok(words)
 }
 
+/// Tells a mount that this helper has started it.
+const STARTED_BY_HELPER: &str = "CELLAR_MOUNT_HELPER";
+
+/// Leaves the caller of the helper, if this process is a mount that the helper has started: its
+/// process group, so that a signal to the terminal's programs does not reach the mount, and a pipe
+/// for messages. Later messages of a mount with a pipe are lost.
+///
+/// # Errors
+/// Those of the system.
+pub(crate) fn leave_caller() -> std::io::Result<()> {
+    if std::env::var_os(STARTED_BY_HELPER).is_none() {
+        return Ok(());
+    }
+    rustix::process::setpgid(None, None)?;
+    let kind = rustix::fs::fstat(rustix::stdio::stderr())?.st_mode;
+    if rustix::fs::FileType::from_raw_mode(kind) != rustix::fs::FileType::Fifo {
+        return Ok(());
+    }
+    let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stderr(nowhere)?;
+    Ok(())
+}
+
 /// Mounts in the background.
 pub(crate) fn run(options: &Options) -> Outcome {
     let words = words(options)?;
@@ -105,11 +129,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
     command
         .args(words)
         .env("NOTIFY_SOCKET", ready.path())
+        .env(STARTED_BY_HELPER, "1")
         .env_remove("WATCHDOG_USEC")
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        // A signal to the terminal's programs must not reach the mount.
-        .process_group(0);
+        .stdout(Stdio::null());
     let mut mount = command.spawn()?;
     loop {
         if ready.is_reported()? {
