@@ -36,7 +36,8 @@ one_mounts_on_demand() {
     on one "echo '/auto /etc/auto.cellar --timeout=60' >/etc/auto.master.d/cellar.autofs &&
         echo 'scratch  -fstype=cellar,server=192.0.2.9  :example.org\\:scratch' >/etc/auto.cellar && systemctl restart autofs" &&
         same text "$(on one "cat /auto/scratch/file")" && on one "findmnt -n -t fuse.cellar /auto/scratch" || return 1
-    on one "systemctl stop autofs" && wait_for one "! findmnt -n -t fuse.cellar /auto/scratch"
+    on one "systemctl stop autofs; rm /etc/auto.cellar /etc/auto.master.d/cellar.autofs" &&
+        wait_for one "! findmnt -n -t fuse.cellar /auto/scratch"
 }
 
 one_exports() {
