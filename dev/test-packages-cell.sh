@@ -55,14 +55,14 @@ desk_mounts() {
     mkdir -p "$home/desk/etc/openafs"
     cp "$home/db/var/lib/cellar/client-etc"/{CellServDB,ThisCell} "$home/desk/etc/openafs/"
     on desk "echo 'none /afs cellar _netdev 0 0' >>/etc/fstab && mkdir -p /afs && mount /afs" &&
-        on desk "useradd -m alice; useradd -m ben; su alice -c 'echo $PASSWORD | kinit alice && cellar login'" &&
+        on desk "useradd -m alice && useradd -m ben && useradd -m carol && su alice -c 'echo $PASSWORD | kinit alice && cellar login'" &&
         on desk "su alice -c 'cellar fs mkmount /afs/.example.org/ben user.ben && cellar fs setacl /afs/.example.org/ben ben all && cellar fs mkmount /afs/.example.org/software software && cellar fs setacl /afs/.example.org/software system:anyuser read'"
 }
 
 ben_works() {
     on desk "su ben -c 'echo $PASSWORD | kinit ben && cellar login && echo thesis >/afs/example.org/ben/thesis && cat /afs/example.org/ben/thesis'" || return 1
-    # The others have no rights there.
-    ! on desk "su nobody -s /bin/sh -c 'cat /afs/example.org/ben/thesis'" &&
+    # carol has no token, and no rights there.
+    ! on desk "su carol -c 'cat /afs/example.org/ben/thesis'" &&
         ! on desk "su ben -c 'echo x >/afs/.example.org/file'"
 }
 

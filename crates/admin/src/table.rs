@@ -80,6 +80,17 @@ pub fn short_size(bytes: u64) -> String {
     format!("{size:.1} {}", UNITS[unit])
 }
 
+/// A time in seconds, in its two largest units.
+pub fn lasting(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, minutes) => format!("{minutes} min"),
+        (0, hours, minutes) => format!("{hours} h {} min", minutes % 60),
+        (days, hours, _) => format!("{days} d {} h", hours % 24),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,6 +117,19 @@ mod tests {
         ];
         for (bytes, text) in table {
             assert_eq!(short_size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn times_have_two_units() {
+        for (seconds, text) in [
+            (0, "0 s"),
+            (59, "59 s"),
+            (61, "1 min"),
+            (3_700, "1 h 1 min"),
+            (90_000, "1 d 1 h"),
+        ] {
+            assert_eq!(lasting(seconds), text);
         }
     }
 }

@@ -54,13 +54,8 @@ pub(crate) struct Options {
     #[arg(long, short)]
     quiet: bool,
     /// The longest time that a server has for an answer.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = limit)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = quantities::limit)]
     timeout: Duration,
-}
-
-fn limit(text: &str) -> Result<Duration, String> {
-    let time = quantities::time(text).filter(|time| !time.is_zero());
-    time.ok_or_else(|| format!("not a time above 0; {}", quantities::FORMS))
 }
 
 /// How urgent a finding is.

@@ -71,21 +71,16 @@ struct ServeOptions {
     #[command(flatten)]
     socket: socket::SocketOption,
     /// The longest time that a server has for an answer.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = limit)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = quantities::limit)]
     timeout: Duration,
     /// The longest time for a list of volumes.
-    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = limit)]
+    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = quantities::limit)]
     listing_time: Duration,
     /// Show addresses, not names.
     #[arg(long)]
     noresolve: bool,
     #[command(flatten)]
     cell: CellOptions,
-}
-
-fn limit(text: &str) -> Result<Duration, String> {
-    let time = quantities::time(text).filter(|time| !time.is_zero());
-    time.ok_or_else(|| format!("not a time above 0; {}", quantities::FORMS))
 }
 
 impl Options {

@@ -80,6 +80,12 @@ pub(crate) fn human(bytes: u64) -> String {
     }
 }
 
+/// A time limit of the command line: a time above 0.
+pub(crate) fn limit(text: &str) -> Result<Duration, String> {
+    let limit = time(text).filter(|time| !time.is_zero());
+    limit.ok_or_else(|| format!("not a time above 0; {FORMS}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

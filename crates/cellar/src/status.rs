@@ -9,7 +9,7 @@ use std::time::Duration;
 use cellar_admin::HostNames;
 use cellar_admin::osd::devices_table;
 use cellar_admin::status::{CellStatus, FindingKind, Limits, Verdict};
-use cellar_admin::table::{Side, Table, short_size};
+use cellar_admin::table::{Side, Table, lasting, short_size};
 
 use crate::failure::{FAILED, Failure, Outcome, USAGE};
 use crate::output::{one_line, out};
@@ -47,16 +47,11 @@ pub(crate) struct Options {
     #[arg(long)]
     noresolve: bool,
     /// The longest time that a server has for an answer.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = limit)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = quantities::limit)]
     timeout: Duration,
     /// The longest time for the lists of volumes.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = limit)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantities::limit)]
     listing_time: Duration,
-}
-
-fn limit(text: &str) -> Result<Duration, String> {
-    let time = quantities::time(text).filter(|time| !time.is_zero());
-    time.ok_or_else(|| format!("not a time above 0; {}", quantities::FORMS))
 }
 
 pub(crate) async fn run(options: Options) -> Outcome {
@@ -176,7 +171,7 @@ impl Screen<'_> {
         for server in &self.status.file_servers {
             let address = server.answered.or(server.addresses.first().copied());
             let name = address.map_or_else(|| "-".to_owned(), |address| self.hosts.name(address));
-            let up_for = server.uptime_seconds.map(uptime);
+            let up_for = server.uptime_seconds.map(lasting);
             let mut head = [
                 name,
                 if server.reachable { "up" } else { "SILENT" }.to_owned(),
@@ -264,33 +259,9 @@ fn known(fact: Option<&str>, answers: bool) -> String {
     }
 }
 
-/// A time since a start, in its two largest units.
-fn uptime(seconds: u64) -> String {
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds} s"),
-        (0, 0, minutes) => format!("{minutes} min"),
-        (0, hours, minutes) => format!("{hours} h {} min", minutes % 60),
-        (days, hours, _) => format!("{days} d {} h", hours % 24),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn uptimes_have_two_units() {
-        for (seconds, text) in [
-            (0, "0 s"),
-            (59, "59 s"),
-            (61, "1 min"),
-            (3_700, "1 h 1 min"),
-            (90_000, "1 d 1 h"),
-        ] {
-            assert_eq!(uptime(seconds), text);
-        }
-    }
 
     #[test]
     fn facts_that_are_missing_are_named() {

@@ -229,17 +229,6 @@ pub(crate) fn bytes_of_kib(size: i64) -> u64 {
     u64::try_from(size).unwrap_or(0).saturating_mul(1024)
 }
 
-/// A time since a start, in its two largest units.
-pub(crate) fn lasting(seconds: u64) -> String {
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds} s"),
-        (0, 0, minutes) => format!("{minutes} min"),
-        (0, hours, minutes) => format!("{hours} h {} min", minutes % 60),
-        (days, hours, _) => format!("{days} d {} h", hours % 24),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,7 +245,6 @@ mod tests {
             assert_eq!(count(number), text);
         }
         assert_eq!(counted(1, "volume", "volumes"), "1 volume");
-        assert_eq!(lasting(90_000), "1 d 1 h");
     }
 
     #[test]

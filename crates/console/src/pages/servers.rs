@@ -7,13 +7,13 @@ use axum::extract::State;
 use cellar_admin::date::{ctime, to_the_minute};
 use cellar_admin::osd::{Device, State as DeviceState};
 use cellar_admin::status::{CellStatus, FileServer};
-use cellar_admin::table::short_size;
+use cellar_admin::table::{lasting, short_size};
 use cellar_admin::vos::PartitionScrub;
 use maud::{Markup, html};
 
 use crate::auth::Viewer;
 use crate::cell::Site;
-use crate::html::{Page, Section, address, bytes_of_kib, count, empty, lasting, scroll};
+use crate::html::{Page, Section, address, bytes_of_kib, count, empty, scroll};
 use crate::plot;
 
 pub(crate) async fn show(State(site): State<Arc<Site>>, Viewer(session): Viewer) -> Markup {
