@@ -1,5 +1,6 @@
 //! The messages to the service manager, which the test plays.
 
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -62,17 +63,31 @@ fn a_server_with_open_ports_handles_signals() {
         .stdout(Stdio::null())
         .spawn()
         .expect("the program starts");
-    let open = format!(":{:04X} ", ports.first);
-    let start = Instant::now();
-    loop {
-        let sockets = std::fs::read_to_string("/proc/net/udp").expect("sockets");
-        if sockets.contains(&open) {
-            break;
-        }
-        assert!(start.elapsed() < PATIENCE, "no port");
-    }
+    wait_for_answer(ports.first);
     let handles = catches_signals(server.id());
     server.kill().expect("kill");
     server.wait().expect("end");
     assert!(handles);
+}
+
+/// Waits until a server answers Rx on the port. A bound socket does not show that: the program
+/// binds each port once before, to see whether it is free.
+fn wait_for_answer(port: u16) {
+    // A VERSION packet: a header of 28 bytes, type 13, CLIENT_INITIATED and LAST_PACKET, and one
+    // zero byte.
+    let mut question = [0; 29];
+    question[20] = 13;
+    question[21] = 0x01 | 0x04;
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    let short = Duration::from_millis(5);
+    socket.set_read_timeout(Some(short)).expect("a time");
+    let start = Instant::now();
+    loop {
+        let server = (Ipv4Addr::LOCALHOST, port);
+        socket.send_to(&question, server).expect("a question");
+        if socket.recv_from(&mut [0; 100]).is_ok() {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "no answer");
+    }
 }
