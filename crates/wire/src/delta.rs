@@ -21,6 +21,7 @@
 use bytes::Bytes;
 use cellar_xdr::{Opaque, xdr_struct};
 
+use crate::AfsName;
 use crate::acl::ACL_SIZE;
 use crate::ids::{AfsTime, Uniquifier, ViceId, VnodeId};
 use crate::object::{ArchiveCopies, Layout, Wiped};
@@ -77,6 +78,37 @@ xdr_struct! {
         pub version: u64,
     }
 
+    /// A removed file whose copies in archives are kept for a time.
+    #[derive(Default)]
+    pub struct DeltaRetired {
+        /// Its number.
+        pub vnode: VnodeId,
+        /// Its uniquifier.
+        pub uniquifier: Uniquifier,
+        /// When its last name was removed.
+        pub removed: AfsTime,
+        /// The directory that had this name.
+        pub parent: VnodeId,
+        /// The uniquifier of that directory.
+        pub parent_uniquifier: Uniquifier,
+        /// That name.
+        pub name: AfsName,
+        /// The low 12 bits of the mode.
+        pub mode: u32,
+        /// Owner.
+        pub owner: ViceId,
+        /// Group.
+        pub group: ViceId,
+        /// When the contents changed, by the client's clock or as set.
+        pub mod_time: AfsTime,
+        /// Length when it was removed.
+        pub length: u64,
+        /// Data version when it was removed.
+        pub data_version: u64,
+        /// The copies, the oldest first.
+        pub copies: ArchiveCopies,
+    }
+
     /// The counts of the items before the end.
     #[derive(Copy, Default)]
     pub struct Totals {
@@ -116,6 +148,9 @@ pub enum Item {
     Wiped(Wiped),
     /// The next vnode is a directory with this policy.
     Policy(u32),
+    /// A removed file with copies in archives. Only for receivers with
+    /// [`CAN_RETIRED`](crate::afsvol::CAN_RETIRED).
+    Retired(Box<DeltaRetired>),
     /// The end.
     End(Totals),
 }
@@ -166,3 +201,4 @@ const TAG_ORIGIN: u32 = 9;
 const TAG_BORROWED: u32 = 10;
 const TAG_COPIES: u32 = 11;
 const TAG_WIPED: u32 = 12;
+const TAG_RETIRED: u32 = 13;

@@ -7,14 +7,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cellar_volume::{AccessList, FileType, StateId, VnodeImage, VolumeInfo, VolumeKind};
+use cellar_volume::{
+    AccessList, FileType, RetiredFile, StateId, VnodeImage, VolumeInfo, VolumeKind,
+};
 use cellar_wire::acl::ByteOrder;
 use cellar_wire::afsvol::{DELTA_VERSION, DeltaHead, RestoreCookie, VolumeName, VolumeState};
-use cellar_wire::delta::DeltaVnode;
+use cellar_wire::delta::{DeltaRetired, DeltaVnode};
 use cellar_wire::dump::{DumpHeader, InObjects, VnodeAttributes, VnodeRecord, VolumeHeader};
-use cellar_wire::ids::{AfsTime, Uniquifier, VnodeId, VolumeId};
+use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId, VolumeId};
 use cellar_wire::object::Layout;
-use cellar_wire::{AbortCode, AfsString, Opaque, WordString};
+use cellar_wire::{AbortCode, AfsName, AfsString, Opaque, WordString};
 
 use super::create::checked_name;
 use super::list::file_count;
@@ -233,6 +235,55 @@ pub(super) fn image_of_delta(vnode: &DeltaVnode) -> Result<VnodeImage, AbortCode
         copies: None,
         wiped: None,
         policy: 0,
+    })
+}
+
+/// A removed file for a delta.
+pub(super) fn delta_retired(file: &RetiredFile) -> DeltaRetired {
+    DeltaRetired {
+        vnode: file.fid.vnode,
+        uniquifier: file.fid.uniquifier,
+        removed: file.removed,
+        parent: file.parent.vnode,
+        parent_uniquifier: file.parent.uniquifier,
+        name: AfsName::try_from(file.name.clone()).unwrap_or_default(),
+        mode: file.mode.into(),
+        owner: file.owner,
+        group: file.group,
+        mod_time: file.client_time,
+        length: file.length,
+        data_version: file.data_version,
+        copies: (*file.copies).clone(),
+    }
+}
+
+/// A removed file of a delta, for the volume `volume`.
+pub(super) fn retired_of_delta(
+    volume: VolumeId,
+    file: DeltaRetired,
+) -> Result<RetiredFile, AbortCode> {
+    let mode = u16::try_from(file.mode).ok();
+    let mode = mode.filter(|mode| mode >> 12 == 0);
+    if file.vnode.is_directory() || file.copies.is_empty() {
+        return Err(AbortCode::VOLSERREAD_DUMPERROR);
+    }
+    let fid = |vnode, uniquifier| Fid {
+        volume,
+        vnode,
+        uniquifier,
+    };
+    Ok(RetiredFile {
+        fid: fid(file.vnode, file.uniquifier),
+        removed: file.removed,
+        parent: fid(file.parent, file.parent_uniquifier),
+        name: file.name.into_bytes(),
+        mode: mode.ok_or(AbortCode::VOLSERREAD_DUMPERROR)?,
+        owner: file.owner,
+        group: file.group,
+        client_time: file.mod_time,
+        length: file.length,
+        data_version: file.data_version,
+        copies: Arc::new(file.copies),
     })
 }
 

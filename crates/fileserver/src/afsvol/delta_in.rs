@@ -9,9 +9,9 @@ use cellar_rpc::IncomingCall;
 use cellar_volume::{Partition, RestoreMode, RestoredInfo};
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{
-    BASE_DATE, BASE_NOTHING, BASE_STATE, CAN_DELTA, DELTA_VERSION, DeltaHead, GetCapabilities,
-    GetCapabilitiesReply, GetObjectCell, GetObjectCellReply, GetState, GetStateReply,
-    RestoreCookie, RestoreDelta, RestoreDeltaReply, VolumeState, WRONG_BASE,
+    BASE_DATE, BASE_NOTHING, BASE_STATE, CAN_DELTA, CAN_RETIRED, DELTA_VERSION, DeltaHead,
+    GetCapabilities, GetCapabilitiesReply, GetObjectCell, GetObjectCellReply, GetState,
+    GetStateReply, RestoreCookie, RestoreDelta, RestoreDeltaReply, VolumeState, WRONG_BASE,
 };
 use cellar_wire::delta::{Item, Origin, Reader};
 use cellar_wire::ids::VolumeId;
@@ -19,7 +19,7 @@ use cellar_wire::object::{ArchiveCopies, Layout, Wiped};
 use cellar_wire::serve::{Handle, HandleStream};
 
 use super::VolumeService;
-use super::contents::{from_wire, image_of_delta, restored_from_delta, to_wire};
+use super::contents::{from_wire, image_of_delta, restored_from_delta, retired_of_delta, to_wire};
 use super::restore::{Refused, RestoreTarget, finish};
 use super::stream::{Sink, Stream};
 use super::transaction::InUse;
@@ -35,7 +35,7 @@ impl Handle<GetCapabilities, IncomingCall> for VolumeService {
     ) -> Result<GetCapabilitiesReply, AbortCode> {
         Ok(GetCapabilitiesReply {
             version: DELTA_VERSION,
-            capabilities: CAN_DELTA,
+            capabilities: CAN_DELTA | CAN_RETIRED,
         })
     }
 }
@@ -258,6 +258,14 @@ impl DeltaSink {
             Item::Policy(policy) => {
                 self.end_body()?;
                 self.policy = policy;
+            }
+            Item::Retired(file) => {
+                self.end_body()?;
+                self.check_storage()?;
+                self.borrower.take_copies(&file.copies);
+                let volume = self.target.restoring().volume().id();
+                let file = retired_of_delta(volume, *file)?;
+                self.target.restoring().retire(&file)?;
             }
             Item::End(_) => self.end_body()?,
         }

@@ -4,18 +4,21 @@
 //! A receiver that reads the same objects gets the layouts of files in objects, and the copies of
 //! files in archives. No byte is recalled for it. Other receivers get the bytes, and then all bytes
 //! of a file if anything in it has changed.
+//!
+//! A volume that moves takes along its removed files, whose copies are in archives. The clone that
+//! a move or a release sends first has none.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use cellar_fileobjects::Lender;
-use cellar_volume::{Body, Content, Frozen, Listed, Part, Since, Vnodes};
+use cellar_volume::{Body, Content, Frozen, Listed, Part, RetiredPlace, Since, Vnodes};
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{BASE_DATE, BASE_NOTHING, BASE_STATE, DeltaHead, VolumeState};
 use cellar_wire::delta::{Origin, Writer};
-use cellar_wire::ids::AfsTime;
+use cellar_wire::ids::{AfsTime, Uniquifier, VnodeId};
 
-use super::contents::{delta_head, delta_vnode, from_wire};
+use super::contents::{delta_head, delta_retired, delta_vnode, from_wire};
 use super::dump::elsewhere;
 use super::stream::{Next, Source};
 use crate::abort_map::{dump_code, store_code};
@@ -69,12 +72,28 @@ pub(super) fn plan(frozen: &Frozen, base: Base) -> Result<Option<(DeltaHead, Sin
     Ok(Some((head, since)))
 }
 
+/// The place before the first removed file.
+pub(super) const FIRST_RETIRED: RetiredPlace = (VnodeId(0), Uniquifier(0));
+
+/// The part of a delta that is still to be written, besides the contents of a vnode.
+enum Rest {
+    /// These vnodes, and all that follows.
+    Vnodes(Box<Vnodes>),
+    /// The removed files behind this place, and the end.
+    Retired(RetiredPlace),
+    /// The end.
+    End,
+    /// Nothing.
+    Nothing,
+}
+
 /// Makes a delta.
 pub(super) struct DeltaSource {
     frozen: Frozen,
     writer: Writer,
     ready: VecDeque<Bytes>,
-    vnodes: Option<Vnodes>,
+    rest: Rest,
+    sends_retired: bool,
     /// The epoch since which changes are sent.
     epoch: Option<u64>,
     /// Replaces bytes by layouts.
@@ -119,12 +138,19 @@ impl DeltaSource {
             frozen: frozen.clone(),
             writer,
             ready: VecDeque::new(),
-            vnodes: Some(vnodes),
+            rest: Rest::Vnodes(Box::new(vnodes)),
+            sends_retired: false,
             epoch,
             lender,
             body: None,
             fed: None,
         })
+    }
+
+    /// Sends removed files too. The receiver has `CAN_RETIRED`, and reads the same objects.
+    pub(super) fn with_retired(mut self, sends: bool) -> Self {
+        self.sends_retired = sends;
+        self
     }
 
     /// Writes the next item. Returns `None` to continue, or the next result that is no piece.
@@ -152,17 +178,40 @@ impl DeltaSource {
             }
             return Ok(None);
         }
-        let Some(vnodes) = &mut self.vnodes else {
-            return Ok(Some(Next::End));
-        };
-        match vnodes.next().map_err(|error| dump_code(&error))? {
-            Some(listed) => self.vnode(&listed),
-            None => {
-                self.vnodes = None;
-                self.writer.end();
-                Ok(None)
+        let rest = match &mut self.rest {
+            Rest::Vnodes(vnodes) => match vnodes.next().map_err(|error| dump_code(&error))? {
+                Some(listed) => return self.vnode(&listed),
+                None if self.sends_retired => Rest::Retired(FIRST_RETIRED),
+                None => Rest::End,
+            },
+            Rest::Retired(after) => {
+                let after = *after;
+                self.retired(after)?.map_or(Rest::End, Rest::Retired)
             }
+            Rest::End => {
+                self.writer.end();
+                Rest::Nothing
+            }
+            Rest::Nothing => return Ok(Some(Next::End)),
+        };
+        self.rest = rest;
+        Ok(None)
+    }
+
+    /// Writes a page of removed files. Returns the place behind which there are more.
+    fn retired(&mut self, after: RetiredPlace) -> Result<Option<RetiredPlace>, AbortCode> {
+        let page = self.frozen.retired_files(after);
+        let (files, more) = page.map_err(|error| dump_code(&error))?;
+        if let Some(lender) = &mut self.lender
+            && !files.is_empty()
+        {
+            let lent = lender.lend(self.frozen.info());
+            lent.map_err(|error| store_code(&error))?;
         }
+        for file in &files {
+            self.writer.retired(&delta_retired(file));
+        }
+        Ok(more)
     }
 
     fn vnode(&mut self, listed: &Listed) -> Result<Option<Next>, AbortCode> {

@@ -29,9 +29,9 @@ use cellar_rpc::{
 };
 use cellar_volume::Frozen;
 use cellar_wire::afsvol::{
-    self, DELTA_VERSION, DestServer, Forward, ForwardMultiple, ForwardMultipleReply, ForwardReply,
-    GetObjectCell, GetState, Replica, Restore, RestoreCookie, RestoreDelta, RestoreDeltaReply,
-    RestoreReply, VolumeState, WRONG_BASE,
+    self, CAN_RETIRED, DELTA_VERSION, DestServer, Forward, ForwardMultiple, ForwardMultipleReply,
+    ForwardReply, GetCapabilities, GetObjectCell, GetState, Replica, Restore, RestoreCookie,
+    RestoreDelta, RestoreDeltaReply, RestoreReply, VolumeState, WRONG_BASE,
 };
 use cellar_wire::ids::AfsTime;
 use cellar_wire::serve::Handle;
@@ -42,12 +42,13 @@ use tracing::{debug, info};
 use super::VolumeService;
 use super::contents::from_wire;
 use super::delta_in::{DeltaSink, state_of};
-use super::delta_out::{Base, DeltaSource, plan};
+use super::delta_out::{Base, DeltaSource, FIRST_RETIRED, plan};
 use super::dump::{DumpSource, freeze};
 use super::restore::finish;
 use super::stream::Stream;
 use super::transaction::InUse;
 use super::{on_disk, superuser};
+use crate::abort_map::dump_code;
 use crate::audit;
 use crate::limits::VOLUME_QUESTION_PATIENCE;
 use crate::services::VolumeServices;
@@ -216,6 +217,7 @@ impl Outgoing {
                 }
             }
         };
+        let retired = lends && self.retired_are_taken(to).await?;
         let mut bases = Vec::with_capacity(3);
         if self.from.0 != 0 {
             let known = from_wire(state).filter(|state| self.frozen.all_since(state).is_some());
@@ -228,7 +230,7 @@ impl Outgoing {
         }
         bases.push(Base::Nothing);
         for base in bases {
-            match self.send_delta(to, base, lends).await {
+            match self.send_delta(to, base, lends, retired).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(code) if code == WRONG_BASE && base != Base::Nothing => {}
@@ -278,13 +280,41 @@ impl Outgoing {
         self.stream.within_patience(asked).await
     }
 
+    /// Whether there are removed files to send, and the destination takes them. Older
+    /// servers do not.
+    async fn retired_are_taken(&self, to: &Destination) -> Result<bool, AbortCode> {
+        let frozen = self.frozen.clone();
+        let first = on_disk(move || {
+            let first = frozen.retired_files(FIRST_RETIRED);
+            first.map_err(|error| dump_code(&error))
+        });
+        let (files, more) = first.await?;
+        let Destination::There(connection, _) = to else {
+            return Ok(true);
+        };
+        if files.is_empty() && more.is_none() {
+            return Ok(false);
+        }
+        let options = CallOptions {
+            timeout: Some(VOLUME_QUESTION_PATIENCE),
+        };
+        let asked = async {
+            let answer = connection.call_with(&GetCapabilities {}, options).await;
+            answer.map_err(failed)
+        };
+        let reply = self.stream.within_patience(asked).await?;
+        Ok(reply.capabilities & CAN_RETIRED != 0)
+    }
+
     /// Sends a delta. Returns `false` if this volume does not know the changes since that state.
-    /// With `lends`, layouts replace the bytes of files in objects.
+    /// With `lends`, layouts replace the bytes of files in objects. With `retired`, removed files
+    /// are sent.
     async fn send_delta(
         &self,
         to: &Destination,
         base: Base,
         lends: bool,
+        retired: bool,
     ) -> Result<bool, AbortCode> {
         let frozen = self.frozen.clone();
         let lender = lends.then(|| Lender::new(&self.services.objects));
@@ -292,7 +322,8 @@ impl Outgoing {
             let Some((head, since)) = plan(&frozen, base)? else {
                 return Ok(None);
             };
-            Ok(Some((head, DeltaSource::new(&frozen, since, lender)?)))
+            let source = DeltaSource::new(&frozen, since, lender)?;
+            Ok(Some((head, source.with_retired(retired))))
         });
         let Some((head, source)) = planned.await? else {
             return Ok(false);

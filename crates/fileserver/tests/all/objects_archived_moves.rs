@@ -8,15 +8,18 @@ use crate::common;
 use crate::common::osds::{KEEP, Osds, THRESHOLD, pattern, read, set_policy};
 use crate::common::shared::{Here, check, of, ro_site};
 use crate::common::volser::{NEW, RO, Volser, cookie, items, move_volume, release, taken, two};
-use crate::common::{CLONE, Cell, Machine, NOW, OPEN, plain_code as code, run, store_within};
+use crate::common::{CLONE, Cell, Machine, NOW, OPEN, name, plain_code as code, run, store_within};
 use cellar_objects::fake::Fault;
 use cellar_until::until;
 use cellar_wire::AbortCode;
-use cellar_wire::afsosd::{Archive, ListCopies, ListCopiesReply, Wipe};
+use cellar_wire::afsosd::{
+    Archive, ListCopies, ListCopiesReply, ListOlder, ListReferences, OlderFile, ReadOlder, Wipe,
+};
 use cellar_wire::afsvol::{self, GetSize, IT_BUSY, READWRITE};
 use cellar_wire::dump::Item;
 use cellar_wire::ids::Fid;
 use cellar_wire::osddb::OSD_ARCHIVAL;
+use cellar_wire::rxafs::RemoveFile;
 
 const BIG: usize = 5 * THRESHOLD as usize + 777;
 /// More than a stream holds back until the file was compared.
@@ -162,6 +165,78 @@ fn a_moved_volume_keeps_its_copies_and_wiped_files_and_recalls_nothing() {
             assert_eq!(code(refused), AbortCode::EAGAIN.0, "copies of older bytes");
         }
     });
+}
+
+#[test]
+fn removed_files_move_with_their_volume_and_are_not_released() {
+    let (here, there, client, _, port) = two();
+    run(async {
+        let (osds, source) = archives(&here).await;
+        osds.attach(&there, "test.cell").await;
+        let target = Volser(there.admin().await);
+        for cell in [&here, &there] {
+            cell.server.keep_older(Duration::from_secs(86_400));
+        }
+        let (bytes, root) = (pattern(BIG, 1), Fid::root(OPEN));
+        let gone = wiped(&source, &client, "gone", &bytes, &[4, 5]).await;
+        let call = RemoveFile {
+            dir_fid: root,
+            name: name("gone"),
+        };
+        client.ok(&call).await;
+        let listed = older(&source, root).await;
+        assert_eq!(listed.len(), 1);
+        let archives = named(&source).await;
+        assert_eq!(archives, [4, 5]);
+        ro_site(&source, &target).await;
+        release(&source, &target, &port, 0).await;
+        assert!(
+            named(&target).await.is_empty(),
+            "a released volume has none"
+        );
+        source.delete(RO).await;
+        target.delete(RO).await;
+        target.delete(OPEN).await;
+        move_volume(&source, &target, &port).await;
+        assert_eq!(older(&target, root).await, listed);
+        assert_eq!(named(&target).await, archives);
+        here.partition.reap_now().unwrap();
+        assert!(named(&source).await.is_empty());
+        let read = ReadOlder {
+            fid: gone,
+            volume: listed[0].versions.to_vec()[0].volume,
+            version: listed[0].versions.to_vec()[0].version,
+        };
+        let mut reading = target.0.open(&read).await.unwrap();
+        reading.finish();
+        let length: u64 = reading.read().await.unwrap();
+        assert_eq!(length, BIG as u64);
+        let mut found = Vec::new();
+        let taken = reading.read_exact(length, |chunk| found.extend_from_slice(&chunk));
+        taken.await.unwrap();
+        assert!(found == bytes, "the new server reads them from an archive");
+    });
+}
+
+/// The removed files of a directory.
+async fn older(volser: &Volser, fid: Fid) -> Vec<OlderFile> {
+    let (all, after) = (false, Fid::default());
+    let page = volser.0.call(&ListOlder { fid, all, after }).await.unwrap();
+    page.files.into_vec()
+}
+
+/// The archives on which this server needs objects.
+async fn named(volser: &Volser) -> Vec<u32> {
+    let asked = ListReferences {
+        volume: OPEN.0,
+        after: Fid::default(),
+        limit: 1000,
+    };
+    let listed = volser.0.call(&asked).await.unwrap().references;
+    let archives = listed.iter().map(|reference| reference.osd);
+    let mut archives: Vec<u32> = archives.filter(|osd| *osd > 3).collect();
+    archives.sort_unstable();
+    archives
 }
 
 #[test]

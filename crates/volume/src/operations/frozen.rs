@@ -47,6 +47,8 @@ pub(crate) struct Inner {
     counters: CountersRecord,
     lineage: [u8; 16],
     received: Option<Received>,
+    /// Whether the head of the group was frozen, not a clone.
+    is_head: bool,
     /// Whether the state is durable, so that its name may be given out.
     is_durable: bool,
     _hold: Hold,
@@ -170,6 +172,7 @@ impl Volume {
                 counters,
                 lineage,
                 received,
+                is_head: self.is_head(),
                 is_durable,
                 _hold: hold,
             }),
@@ -240,6 +243,11 @@ impl Frozen {
 
     fn history_from(&self) -> u64 {
         self.inner.volume.group.state.read().record.history_from
+    }
+
+    /// Whether the head of its group was frozen, not a clone.
+    pub(crate) fn is_of_head(&self) -> bool {
+        self.inner.is_head
     }
 
     /// The epoch that this sees.

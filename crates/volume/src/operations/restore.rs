@@ -23,6 +23,7 @@ mod vnode;
 mod vnode_set;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
@@ -34,9 +35,10 @@ use crate::error::{Error, Result};
 use crate::operations::snapshot::stage_reaping;
 use crate::partition::Partition;
 use crate::record::{
-    CloneKind, CloneRef, CountersRecord, EPOCH_MAX, Received, VnodeRecord, VolumeRecord,
+    CloneKind, CloneRef, CountersRecord, EPOCH_MAX, Received, RetiredRecord, VnodeRecord,
+    VolumeRecord,
 };
-use crate::types::{Changed, RestoreMode, RestoredInfo, VnodeImage, VolumeInfo};
+use crate::types::{Changed, RestoreMode, RestoredInfo, RetiredFile, VnodeImage, VolumeInfo};
 use crate::volume::{Volume, check_info};
 use body::FileBody;
 use directory::DirectoryBody;
@@ -269,6 +271,28 @@ impl Restore {
         self.stage_removal(vnode.0, &old)
     }
 
+    /// Enters a removed file whose copies in archives are kept. Does nothing if removals keep none
+    /// here, or if the volume has [`RETIRED_MAX`](crate::RETIRED_MAX) such files.
+    ///
+    /// The file stays if the restore is undone: it names copies longer than needed, until its time
+    /// has passed.
+    pub fn retire(&mut self, file: &RetiredFile) -> Result<()> {
+        self.end_vnode()?;
+        let (core, group) = (&self.volume.core, &self.volume.group);
+        if !core.keeps_removed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if !group.retired.take_place(|| core.count_retired(group))? {
+            tracing::warn!(volume = %self.volume.id(), vnode = file.fid.vnode.0,
+                "the copies of a removed file are not kept: the volume has too many removed files");
+            return Ok(());
+        }
+        let value = RetiredRecord::received(file).encode();
+        self.stage
+            .put_retired(file.fid.vnode, file.fid.uniquifier, value);
+        self.stage.flush_if_full()
+    }
+
     /// Makes the restored vnodes the contents of the volume, in one step.
     ///
     /// # Errors
@@ -343,6 +367,8 @@ impl Restore {
         state.record = record;
         state.reaping += reaping;
         state.restoring = false;
+        // A file that came twice was counted twice.
+        group.retired.count_again();
         core.supersede(volume.id());
         let outcome = core.attach_new(
             Arc::clone(group),

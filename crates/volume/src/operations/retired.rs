@@ -14,7 +14,9 @@
 //!    copies.
 //! 4. The table has a bound. At [`RETIRED_MAX`] a removal keeps no copies. Expiry first removes the
 //!    oldest entries down to [`RETIRED_LEFT`].
-//! 5. The record has no time of a supersession. The time of a later copy counts, or else the last
+//! 5. A volume that moves takes its retired files along: [`Frozen::retired_files`] lists them, and
+//!    [`Restore::retire`](super::restore::Restore::retire) enters them.
+//! 6. The record has no time of a supersession. The time of a later copy counts, or else the last
 //!    change of the file. Both are later than the store that superseded the bytes, so no copy goes
 //!    too early.
 
@@ -28,6 +30,7 @@ use crate::engine::batch::Batch;
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
 use crate::operations::archive::{copies_of, set_copies};
+use crate::operations::frozen::Frozen;
 use crate::operations::txn::Txn;
 use crate::partition::Partition;
 use crate::record::{RetiredRecord, VnodeRecord};
@@ -40,6 +43,8 @@ use crate::volume::Volume;
 const RETIRED_LEFT: usize = RETIRED_MAX / 10 * 9;
 /// Entries that one change removes.
 const STEP: usize = 256;
+/// Entries in one page of a frozen volume's list.
+const PAGE: usize = 256;
 /// Records that one walk examines.
 const LOOKS: usize = 4096;
 
@@ -218,6 +223,28 @@ impl Volume {
     }
 }
 
+impl Frozen {
+    /// Retired files behind `after`, as for [`Volume::retired_files`]: those of now, not of the
+    /// frozen moment. A clone has none.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn retired_files(
+        &self,
+        after: RetiredPlace,
+    ) -> Result<(Vec<RetiredFile>, Option<RetiredPlace>)> {
+        let volume = &self.inner.volume;
+        let head = match self.is_of_head() {
+            true => volume.core.head_of(&volume.group)?,
+            false => None,
+        };
+        match head {
+            Some(head) => head.retired_files(after, (PAGE, LOOKS), |_| true),
+            None => Ok((Vec::new(), None)),
+        }
+    }
+}
+
 impl Volume {
     /// Stages the retired file for a file that a change removes: `name` in `dir` was its last name.
     pub(crate) fn stage_retired(
@@ -246,7 +273,7 @@ impl Volume {
 }
 
 impl Core {
-    fn count_retired(&self, group: &Group) -> Result<usize> {
+    pub(crate) fn count_retired(&self, group: &Group) -> Result<usize> {
         let prefix = Key::of_group(Kind::Retired, group.id.0);
         let mut scan = self.engine.scan(&prefix, &prefix)?;
         let mut count = 0;

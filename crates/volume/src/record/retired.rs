@@ -62,6 +62,23 @@ impl RetiredRecord {
         })
     }
 
+    /// The record of a removed file of another server.
+    pub(crate) fn received(file: &RetiredFile) -> Self {
+        Self {
+            removed: file.removed,
+            parent: file.parent.vnode,
+            parent_uniquifier: file.parent.uniquifier,
+            name: file.name.clone(),
+            mode: file.mode,
+            owner: file.owner,
+            group: file.group,
+            client_time: file.client_time,
+            length: file.length,
+            data_version: file.data_version,
+            copies: Arc::clone(&file.copies),
+        }
+    }
+
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = vec![FORM];
         for word in [

@@ -6,13 +6,15 @@ use crate::common::restoring;
 
 use std::sync::Arc;
 
+use crate::common::faults::everywhere;
 use crate::common::{VOLUME, at, new};
 use cellar_volume::disk::SimDisk;
 use cellar_volume::{
-    IdsSpec, Partition, RestoreMode, Result, SetStatus, SnapshotSpec, StateId, StoreSpec, Volume,
-    VolumeKind, VolumeSpec,
+    IdsSpec, Partition, RestoreMode, Result, RetiredFile, SetStatus, SnapshotSpec, StateId,
+    StoreSpec, Volume, VolumeKind, VolumeSpec,
 };
-use cellar_wire::ids::{AfsTime, ViceId, VolumeId};
+use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
+use cellar_wire::object::{ArchiveCopies, ArchiveCopy};
 use crashing::*;
 use restoring::*;
 
@@ -143,6 +145,76 @@ fn patch(restore: &mut cellar_volume::Restore, before: &Item, item: &Item) -> Re
         at += count;
     }
     Ok(())
+}
+
+/// Removed files of the volume that a restore brings.
+fn removed_files() -> Vec<RetiredFile> {
+    let file = |vnode| RetiredFile {
+        fid: Fid {
+            volume: TARGET,
+            vnode: VnodeId(vnode),
+            uniquifier: Uniquifier(1),
+        },
+        removed: AfsTime(9),
+        parent: Fid {
+            volume: TARGET,
+            vnode: VnodeId::ROOT,
+            uniquifier: Uniquifier(1),
+        },
+        name: "gone".into(),
+        mode: 0o644,
+        owner: ViceId(1),
+        group: ViceId(1),
+        client_time: AfsTime(8),
+        length: 1,
+        data_version: 2,
+        copies: Arc::new(ArchiveCopies::from_iter_cut([ArchiveCopy {
+            osd: 70,
+            version: 3,
+            length: 1,
+            ..ArchiveCopy::default()
+        }])),
+    };
+    (1000..1010).map(|number| file(2 * number)).collect()
+}
+
+/// The visible state without removed files. These are all there if the restored contents are.
+fn state_with_removed_files(disk: &SimDisk, what: &str) -> State {
+    let mut state = checked_state(disk, what);
+    let retired = state.remove(&format!("retired {TARGET}"));
+    let info = &state[&format!("info {TARGET}")];
+    if info.contains("updated: AfsTime(777)") {
+        let all = format!("({:?}, None)", removed_files());
+        assert_eq!(retired, Some(all), "{what}");
+    }
+    state
+}
+
+#[test]
+fn a_restore_with_removed_files() {
+    let disk = start();
+    let partition = open(&disk).unwrap();
+    let spec = VolumeSpec::new(TARGET, "target", ViceId(1), AfsTime(1));
+    partition.create_volume(&spec).unwrap().wait().unwrap();
+    partition.close().unwrap();
+    let operation: Operation = |partition, volume| {
+        let mut restore = partition.begin_restore(TARGET, RestoreMode::Full)?;
+        for item in in_order(&contents(volume)) {
+            put(&mut restore, item)?;
+        }
+        // The second time replaces the first.
+        for file in removed_files().iter().chain(&removed_files()) {
+            restore.retire(file)?;
+        }
+        finish(restore).map(drop)
+    };
+    let attempt = |disk: &SimDisk, flush, fault| run(disk, operation, flush, fault);
+    everywhere(
+        &disk.power_cut(None),
+        true,
+        attempt,
+        state_with_removed_files,
+    );
 }
 
 #[test]

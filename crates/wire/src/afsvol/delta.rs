@@ -11,6 +11,8 @@ pub const DELTA_VERSION: u32 = 1;
 
 /// GetCapabilities: the server takes deltas, and serves read-only volumes while they are replaced.
 pub const CAN_DELTA: u32 = 1;
+/// GetCapabilities: the server takes removed files whose copies in archives are kept.
+pub const CAN_RETIRED: u32 = 2;
 
 /// Restore, RestoreDelta: the volume is not in the state that the dump or delta starts from, and
 /// stays as it is (ESTALE).

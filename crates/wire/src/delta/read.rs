@@ -4,9 +4,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use cellar_xdr::{Decode, Decoder};
 
 use super::{
-    DeltaError, DeltaVnode, FRAME_HEAD, FRAME_MAX, Item, MAGIC, TAG_BORROWED, TAG_COPIES, TAG_DATA,
-    TAG_END, TAG_KEEP, TAG_LAYOUT, TAG_ORIGIN, TAG_POLICY, TAG_REMOVE, TAG_VNODE, TAG_WIPED,
-    TAG_ZEROS, Totals,
+    DeltaError, DeltaRetired, DeltaVnode, FRAME_HEAD, FRAME_MAX, Item, MAGIC, TAG_BORROWED,
+    TAG_COPIES, TAG_DATA, TAG_END, TAG_KEEP, TAG_LAYOUT, TAG_ORIGIN, TAG_POLICY, TAG_REMOVE,
+    TAG_RETIRED, TAG_VNODE, TAG_WIPED, TAG_ZEROS, Totals,
 };
 use crate::dump::append;
 use crate::ids::{Uniquifier, VnodeId};
@@ -170,6 +170,10 @@ impl Reader {
             TAG_POLICY => {
                 self.place = None;
                 Item::Policy(self.value()?)
+            }
+            TAG_RETIRED => {
+                self.place = None;
+                Item::Retired(Box::new(self.value::<DeltaRetired>()?))
             }
             TAG_END => {
                 let totals = self.value::<Totals>()?;

@@ -4,9 +4,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use cellar_xdr::{Encode, Encoder};
 
 use super::{
-    DeltaVnode, FRAME_HEAD, FRAME_MAX, MAGIC, Origin, TAG_BORROWED, TAG_COPIES, TAG_DATA, TAG_END,
-    TAG_KEEP, TAG_LAYOUT, TAG_ORIGIN, TAG_POLICY, TAG_REMOVE, TAG_VNODE, TAG_WIPED, TAG_ZEROS,
-    Totals,
+    DeltaRetired, DeltaVnode, FRAME_HEAD, FRAME_MAX, MAGIC, Origin, TAG_BORROWED, TAG_COPIES,
+    TAG_DATA, TAG_END, TAG_KEEP, TAG_LAYOUT, TAG_ORIGIN, TAG_POLICY, TAG_REMOVE, TAG_RETIRED,
+    TAG_VNODE, TAG_WIPED, TAG_ZEROS, Totals,
 };
 use crate::ids::{Uniquifier, VnodeId};
 use crate::object::{ArchiveCopies, Layout, Wiped};
@@ -128,6 +128,11 @@ impl Writer {
     /// Writes that the next vnode is a directory with this policy.
     pub fn policy(&mut self, policy: u32) {
         self.item(TAG_POLICY, &policy);
+    }
+
+    /// Writes a removed file whose copies in archives are kept.
+    pub fn retired(&mut self, file: &DeltaRetired) {
+        self.item(TAG_RETIRED, file);
     }
 
     /// Writes the end. Items written after it make the delta invalid.

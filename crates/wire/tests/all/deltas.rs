@@ -1,7 +1,9 @@
 //! A delta that was written is read back the same, in pieces of any size. Nothing else is accepted.
 
 use bytes::Bytes;
-use cellar_wire::delta::{DeltaError, DeltaVnode, Item, Origin, Reader, Totals, Writer};
+use cellar_wire::delta::{
+    DeltaError, DeltaRetired, DeltaVnode, Item, Origin, Reader, Totals, Writer,
+};
 use cellar_wire::object::{ArchiveCopies, ArchiveCopy, Layout, Placed, Shape, Wiped};
 use cellar_wire::{List, Uniquifier, VnodeId, VolumeId};
 
@@ -54,7 +56,7 @@ fn sample() -> (Vec<Item>, Vec<u8>) {
         ..ArchiveCopy::default()
     }));
     writer.copies(&copies);
-    items.push(Item::Copies(Box::new(copies)));
+    items.push(Item::Copies(Box::new(copies.clone())));
     writer.wiped(&Wiped::from(&layout));
     items.push(Item::Wiped(Wiped::from(&layout)));
     for (vnode, lengths) in [(2, &[5, 30_000][..]), (4, &[300_000]), (6, &[])] {
@@ -78,6 +80,16 @@ fn sample() -> (Vec<Item>, Vec<u8>) {
     items.push(Item::Keep(VnodeId(8), Uniquifier(9)));
     writer.remove(VnodeId(10));
     items.push(Item::Remove(VnodeId(10)));
+    let retired = DeltaRetired {
+        vnode: VnodeId(12),
+        uniquifier: Uniquifier(13),
+        name: "removed".try_into().expect("a name"),
+        length: 1 << 40,
+        copies,
+        ..DeltaRetired::default()
+    };
+    writer.retired(&retired);
+    items.push(Item::Retired(Box::new(retired)));
     writer.end();
     items.push(Item::End(Totals {
         items: items.len() as u64,

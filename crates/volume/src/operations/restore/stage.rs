@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cellar_wire::ids::{Uniquifier, VnodeId};
 use hashbrown::HashSet;
 
 use crate::engine::batch::Batch;
@@ -92,6 +93,13 @@ impl Stage {
     pub(super) fn put_piece(&mut self, vnode: u32, body: u32, number: u64, value: Bytes) {
         let key = Key::piece(self.group(), vnode, body, number, self.now);
         self.put(vnode, key, value);
+    }
+
+    /// A retired file is in no epoch: it stays if the restore is undone.
+    pub(super) fn put_retired(&mut self, vnode: VnodeId, uniquifier: Uniquifier, value: Bytes) {
+        let key = Key::retired(self.group(), vnode.0, uniquifier.0);
+        self.bytes += value.len();
+        self.batch.put(key, value);
     }
 
     /// Writes those blocks of `bytes` that are not all zeros to new places; the first is block
