@@ -10,8 +10,12 @@
 //! [`Inner`] that makes a job visible as queued, started or ended follows its transaction. So a
 //! crash finds at most a job that ran a step whose end is not recorded (rule 2 of the crate).
 //!
+//! The start of a job is recorded only if its kind cleans up: then it matters after a crash. The
+//! row of any other job is `Queued` or `Waiting` until its first step ends or is checkpointed.
+//! Answers about such a job have its state from [`Inner`].
+//!
 //! After an error of the database no further job starts. Running steps end, and their jobs stay
-//! `Running` in the database. The next open queues them again.
+//! `Running` or `Queued` in the database. The next open queues them again.
 
 mod requests;
 mod run;
@@ -27,7 +31,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::error::Error;
-use crate::job::{Ended, JobId, State, Time};
+use crate::job::{Ended, Job, JobId, State, Time};
 use crate::kind::{Clock, JobKind};
 use crate::queue::{Placement, PoolId, Queue};
 use crate::record::{Live, Spec};
@@ -107,12 +111,20 @@ enum Phase {
     Queued,
     /// In `waiting`.
     Waiting(Time),
-    /// A task runs it. The sender interrupts the step.
-    Running(watch::Sender<Option<Interrupt>>),
+    /// A task runs it.
+    Running(Running),
     /// A method of the engine changes its row. It does not start meanwhile.
     Changing,
     /// Its kind is not known to this program.
     Unknown,
+}
+
+/// A job that a task runs.
+struct Running {
+    /// Interrupts the step.
+    interrupt: watch::Sender<Option<Interrupt>>,
+    /// The time at which the task began.
+    started: Time,
 }
 
 /// The reason why a running step shall stop.
@@ -254,6 +266,17 @@ impl Inner {
             phase,
         };
         self.jobs.insert(id, entry);
+    }
+
+    /// Enters into an answer that the job runs, which its row may not say yet.
+    fn enter_running(&self, job: &mut Job) {
+        if let Some(entry) = self.jobs.get(&job.id)
+            && let Phase::Running(running) = &entry.phase
+            && !job.state.is_ended()
+        {
+            job.state = State::Running;
+            job.started.get_or_insert(running.started);
+        }
     }
 
     fn unfinished_of(&mut self, placement: &Placement) -> &mut usize {

@@ -133,9 +133,14 @@ fn index(
     Ok(())
 }
 
-/// One job.
+/// One job, as its rows say.
 pub(crate) fn read(db: &dyn CellDb, id: JobId) -> Result<Job, Error> {
-    db.read(|view, _| Ok(job(id, read_spec(view, id)?, read_live(view, id)?)))
+    read_rows(db, id).map(|(spec, live)| job(id, spec, live))
+}
+
+/// The rows of a job.
+pub(crate) fn read_rows(db: &dyn CellDb, id: JobId) -> Result<(Spec, Live), Error> {
+    db.read(|view, _| Ok((read_spec(view, id)?, read_live(view, id)?)))
 }
 
 /// Jobs after a number in the order of their numbers: at most `most`, for which `is_wanted` holds.

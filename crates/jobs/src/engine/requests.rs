@@ -160,7 +160,9 @@ impl Engine {
     /// # Errors
     /// [`Error::NoSuchJob`], [`Error::Database`].
     pub async fn show(&self, id: JobId) -> Result<Job, Error> {
-        self.shared.transact(move |db| store::read(db, id)).await
+        let mut job = self.shared.transact(move |db| store::read(db, id)).await?;
+        self.shared.inner.lock().enter_running(&mut job);
+        Ok(job)
     }
 
     /// Jobs in the order of their numbers, at most `most`.
@@ -178,9 +180,13 @@ impl Engine {
                 && !(filter.unfinished && job.state.is_ended())
         };
         let after = filter.after.unwrap_or(JobId(0));
-        self.shared
-            .transact(move |db| store::list(db, after, most, wanted))
-            .await
+        let listed = self
+            .shared
+            .transact(move |db| store::list(db, after, most, wanted));
+        let mut listed = listed.await?;
+        let inner = self.shared.inner.lock();
+        listed.iter_mut().for_each(|job| inner.enter_running(job));
+        Ok(listed)
     }
 
     /// Items of a job from a number on, at most `most`.
@@ -274,8 +280,8 @@ impl Engine {
         let is_idle = {
             let mut inner = shared.inner.lock();
             match inner.jobs.get(&id).map(|entry| &entry.phase) {
-                Some(Phase::Running(interrupt)) => {
-                    interrupt_with(interrupt, Interrupt::Cancel);
+                Some(Phase::Running(running)) => {
+                    interrupt_with(&running.interrupt, Interrupt::Cancel);
                     false
                 }
                 // It has left its step meanwhile. If it is being changed, the record ends it when

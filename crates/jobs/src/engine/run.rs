@@ -1,8 +1,8 @@
 //! The task of a running job: its steps, one after the other.
 //!
-//! Each step has one transaction at its end, which also appends the results of items. The
-//! transaction before the first step records the start. A crash before the transaction of a step
-//! runs the step again; a crash after it does not.
+//! Each step has one transaction at its end, which also appends the results of items. For a kind
+//! that cleans up, a transaction before the first step records the start. A crash before the
+//! transaction of a step runs the step again; a crash after it does not.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -33,13 +33,19 @@ enum Outcome {
     Left,
 }
 
-/// Runs a job that the scheduler has marked as running.
-pub(super) async fn run(
-    shared: Arc<Shared>,
-    id: JobId,
-    interrupted: watch::Receiver<Option<Interrupt>>,
-) {
-    let outcome = match steps(&shared, id, interrupted).await {
+/// A job that the scheduler has marked as running.
+pub(super) struct Start {
+    pub(super) id: JobId,
+    pub(super) kind: Arc<dyn JobKind>,
+    /// The time of the start.
+    pub(super) at: Time,
+    pub(super) interrupted: watch::Receiver<Option<Interrupt>>,
+}
+
+/// Runs a job.
+pub(super) async fn run(shared: Arc<Shared>, start: Start) {
+    let id = start.id;
+    let outcome = match steps(&shared, start).await {
         Ok(outcome) => outcome,
         Err(error) => {
             tracing::warn!(job = id.0, %error, "a job stopped without a record");
@@ -85,17 +91,26 @@ fn leave(shared: &Shared, id: JobId, outcome: Outcome) {
 }
 
 /// Runs steps until the job leaves.
-async fn steps(
-    shared: &Arc<Shared>,
-    id: JobId,
-    interrupted: watch::Receiver<Option<Interrupt>>,
-) -> Result<Outcome, Error> {
-    let now = shared.clock.now();
-    let mut job = shared.transact(move |db| start(db, id, now)).await?;
-    let kind = shared.kinds.iter().find(|kind| kind.name() == job.1.kind);
-    let Some(kind) = kind.map(Arc::clone) else {
-        return Err(Error::UnknownKind(job.1.kind));
-    };
+async fn steps(shared: &Arc<Shared>, start: Start) -> Result<Outcome, Error> {
+    let Start {
+        id,
+        kind,
+        at,
+        interrupted,
+    } = start;
+    let cleans_up = kind.cleanup().is_some();
+    let started = shared.transact(move |db| match cleans_up {
+        true => store::modify(db, id, &[], |spec, live| {
+            begin(live, at);
+            Ok(spec.clone())
+        }),
+        false => store::read_rows(db, id).map(|(spec, mut live)| {
+            begin(&mut live, at);
+            (live, spec)
+        }),
+    });
+    let (live, spec) = started.await?;
+    let mut job = (live.cleaning.is_some(), job(id, spec, live));
     loop {
         let (cleaning, shown) = job;
         if shared.is_stopping() {
@@ -107,7 +122,7 @@ async fn steps(
             false if shown.cancelling => Some(Interrupt::Cancel),
             false => *interrupted.borrow(),
         };
-        let context = Context::new(Arc::clone(shared), shown, interrupted.clone(), cleaning);
+        let context = Context::new(Arc::clone(shared), shown, at, interrupted.clone(), cleaning);
         let result = match why {
             Some(_) => Err(StepError::Cancelled),
             None => run_step(&*kind, &context).await,
@@ -126,14 +141,10 @@ async fn steps(
     }
 }
 
-/// Records the start.
-fn start(db: &dyn cellar_celldb::CellDb, id: JobId, now: Time) -> Result<(bool, Job), Error> {
-    let (live, spec) = store::modify(db, id, &[], |spec, live| {
-        live.state = State::Running;
-        live.started.get_or_insert(now);
-        Ok(spec.clone())
-    })?;
-    Ok((live.cleaning.is_some(), job(id, spec, live)))
+/// Enters that the job runs.
+fn begin(live: &mut Live, at: Time) {
+    live.state = State::Running;
+    live.started.get_or_insert(at);
 }
 
 /// Runs one step. A panic is a transient error. An interrupted step has some time to stop.
@@ -168,7 +179,7 @@ async fn record(
     why: Option<Interrupt>,
 ) -> Result<(Live, Job), Error> {
     let shared = &context.shared;
-    let (id, now) = (context.job.id, shared.clock.now());
+    let (id, at, now) = (context.job.id, context.started, shared.clock.now());
     let mut pending = std::mem::take(&mut *context.pending.lock());
     let result = match result {
         Err(StepError::Transient(_) | StepError::Unavailable(_)) if why.is_some() => {
@@ -186,6 +197,7 @@ async fn record(
     shared
         .transact(move |db| {
             let (live, spec) = store::modify(db, id, &pending.items, |spec, live| {
+                begin(live, at);
                 add(&mut live.progress, pending.progress);
                 apply(live, &*kind, result.clone(), why, now);
                 Ok(spec.clone())
@@ -329,6 +341,8 @@ struct Pending {
 struct Context {
     shared: Arc<Shared>,
     job: Job,
+    /// The time at which the task began.
+    started: Time,
     interrupted: watch::Receiver<Option<Interrupt>>,
     /// A cleanup is interrupted by a stop of the engine only.
     is_cleaning: bool,
@@ -339,12 +353,14 @@ impl Context {
     fn new(
         shared: Arc<Shared>,
         job: Job,
+        started: Time,
         interrupted: watch::Receiver<Option<Interrupt>>,
         is_cleaning: bool,
     ) -> Self {
         Self {
             shared,
             job,
+            started,
             interrupted,
             is_cleaning,
             pending: Mutex::default(),
@@ -382,9 +398,10 @@ impl StepContext for Context {
                 ));
             }
             let pending = std::mem::take(&mut *self.pending.lock());
-            let id = self.job.id;
+            let (id, at) = (self.job.id, self.started);
             let written = self.shared.transact(move |db| {
                 store::modify(db, id, &pending.items, |_, live| {
+                    begin(live, at);
                     add(&mut live.progress, pending.progress);
                     live.data = data.clone();
                     Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{Interrupt, Phase, Shared, run};
+use super::{Interrupt, Phase, Running, Shared, run};
 use crate::error::Error;
 use crate::job::{Ended, JobId, State, Time};
 use crate::store;
@@ -26,8 +26,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
         for id in late {
             spawn(&shared, end_late(Arc::clone(&shared), id));
         }
-        while let Some(id) = start_next(&shared) {
-            spawn(&shared, run::run(Arc::clone(&shared), id.0, id.1));
+        while let Some(start) = start_next(&shared, now) {
+            spawn(&shared, run::run(Arc::clone(&shared), start));
         }
         if shared.inner.lock().failed.is_some() {
             break;
@@ -89,7 +89,7 @@ fn wake_up(shared: &Shared, now: Time) -> Vec<JobId> {
         };
         entry.deadline = None;
         match &entry.phase {
-            Phase::Running(interrupt) => interrupt_with(interrupt, Interrupt::Deadline),
+            Phase::Running(running) => interrupt_with(&running.interrupt, Interrupt::Deadline),
             _ => late.extend(inner.take(id).map(|()| id)),
         }
     }
@@ -106,17 +106,25 @@ pub(super) fn interrupt_with(sender: &watch::Sender<Option<Interrupt>>, why: Int
 }
 
 /// Marks the next job as running.
-fn start_next(shared: &Shared) -> Option<(JobId, watch::Receiver<Option<Interrupt>>)> {
+fn start_next(shared: &Shared, now: Time) -> Option<run::Start> {
     let mut inner = shared.inner.lock();
     if inner.failed.is_some() {
         return None;
     }
     let id = inner.queue.next()?;
     let (interrupt, interrupted) = watch::channel(None);
-    if let Some(entry) = inner.jobs.get_mut(&id) {
-        entry.phase = Phase::Running(interrupt);
-    }
-    Some((id, interrupted))
+    let entry = inner.jobs.get_mut(&id)?;
+    entry.phase = Phase::Running(Running {
+        interrupt,
+        started: now,
+    });
+    let kind = shared.kinds.get(entry.placement.kind)?;
+    Some(run::Start {
+        id,
+        kind: Arc::clone(kind),
+        at: now,
+        interrupted,
+    })
 }
 
 fn next_event(shared: &Shared) -> Option<Time> {

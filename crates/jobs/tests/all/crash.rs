@@ -6,8 +6,9 @@
 //! 3. Another job goes on with the step that ran last, or with the next one, and ends.
 //! 4. Progress and items of a finished job count each step once, although steps may run twice.
 //! 5. An acknowledged cancellation is obeyed: the job is cancelled, and its step does not run.
+//! 6. If the kind cleans up, a cancelled job that began a step is cleaned up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,6 +29,9 @@ const STEPS: [&str; 3] = ["one", "two", "three"];
 /// `hang` stays in its first step until it is cancelled.
 #[derive(Default)]
 struct Steps {
+    cleans_up: bool,
+    /// The jobs that were cleaned up.
+    undone: Mutex<BTreeSet<JobId>>,
     /// The steps that each job has begun, by number.
     begun: Mutex<BTreeMap<JobId, Vec<usize>>>,
 }
@@ -52,6 +56,10 @@ impl JobKind for Steps {
         &STEPS
     }
 
+    fn cleanup(&self) -> Option<&'static str> {
+        self.cleans_up.then_some("undo")
+    }
+
     fn limits(&self) -> Limits {
         Limits {
             stopping: Duration::from_millis(1),
@@ -65,6 +73,10 @@ impl JobKind for Steps {
         context: &'a dyn StepContext,
     ) -> BoxFuture<'a, Result<Next, StepError>> {
         Box::pin(async move {
+            if step == "undo" {
+                self.undone.lock().unwrap().insert(context.job().id);
+                return Ok(Next::Done(Value::Null));
+            }
             let number = STEPS.iter().position(|name| *name == step).unwrap();
             let job = context.job();
             self.begun
@@ -198,6 +210,12 @@ async fn check(image: Vec<u8>, kind: &Arc<Steps>, answers: &Acknowledged, case: 
             "{case}: job {id}"
         );
         assert_ne!(job.state, State::Running);
+        let undone = kind.undone.lock().unwrap().contains(&id);
+        let is_cleaned = kind.cleans_up && hangs;
+        // The record of a start may be there without a step.
+        let must = is_cleaned && !kind.begun(id).is_empty();
+        assert!(undone || !must, "{case}: job {id} is not cleaned up");
+        assert!(is_cleaned || !undone, "{case}: job {id} is cleaned up");
     }
     // The unique names are free again, and numbers go on.
     let again = engine.submit(job("first", Value::Null)).await.unwrap();
@@ -211,6 +229,15 @@ async fn check(image: Vec<u8>, kind: &Arc<Steps>, answers: &Acknowledged, case: 
 
 #[tokio::test]
 async fn power_loss_at_every_operation_loses_no_job() {
+    power_fails(false).await;
+}
+
+#[tokio::test]
+async fn power_loss_at_every_operation_leaves_no_job_without_cleanup() {
+    power_fails(true).await;
+}
+
+async fn power_fails(cleans_up: bool) {
     let empty = SimulatedDisk::default();
     drop(Embedded::with_backend(empty.clone()).unwrap());
     let image = empty.after_power_loss(0);
@@ -218,7 +245,10 @@ async fn power_loss_at_every_operation_loses_no_job() {
     for n in 1.. {
         // Number 1 counts the operations; the others fail at the n-th.
         let disk = SimulatedDisk::of(image.clone(), (n > 1).then_some(n));
-        let kind = Arc::new(Steps::default());
+        let kind = Arc::new(Steps {
+            cleans_up,
+            ..Steps::default()
+        });
         let mut answers = Acknowledged::default();
         let is_whole = match open(disk.clone(), &kind).await {
             Err(_) => false,
@@ -244,6 +274,8 @@ async fn power_loss_at_every_operation_loses_no_job() {
         }
         for fate in [0, 1, 2 * n, 2 * n + 1] {
             let kind = Arc::new(Steps {
+                cleans_up,
+                undone: Mutex::new(kind.undone.lock().unwrap().clone()),
                 begun: Mutex::new(kind.begun.lock().unwrap().clone()),
             });
             let case = format!("operation {n}, fate {fate}");
