@@ -1,7 +1,7 @@
 //! Brings wiped files back to the online devices.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cellar_jobs::{Ended, Engine, NewJob};
 use cellar_objects::{WriteOptions, Writer};
@@ -47,12 +47,29 @@ pub(crate) struct Recalls {
 type RecallKey = (VnodeId, Contents);
 
 /// The result of a recall; `None` while it runs.
-type Running = watch::Receiver<Option<Result<(), Failure>>>;
+type Outcome = Option<Result<(), Failure>>;
+
+/// A recall that is queued or in progress.
+#[derive(Debug)]
+struct Running {
+    outcome: watch::Receiver<Outcome>,
+    /// Its task has the sender: the receivers notice if the task ends without a result.
+    sender: Weak<watch::Sender<Outcome>>,
+}
 
 impl Recalls {
     /// The number of recalls that are queued or in progress.
     pub(crate) fn count(&self) -> usize {
         self.running.lock().len()
+    }
+
+    /// Answers the callers that wait for a recall as soon as the file is online. The end of its job
+    /// is recorded later: after a crash before that, the job finds the file online.
+    fn answer(&self, key: &RecallKey) {
+        let running = self.running.lock();
+        if let Some(sender) = running.get(key).and_then(|found| found.sender.upgrade()) {
+            sender.send_replace(Some(Ok(())));
+        }
     }
 
     /// Remembers the end of a recall for callers that do not wait.
@@ -98,8 +115,8 @@ impl Objects {
         let Some((status, archive)) = wiped_file(volume, fid).await? else {
             return Ok(());
         };
-        let mut running = self.recall_in_progress(volume, status, archive, user, admit)?;
-        let ended = running.wait_for(Option::is_some).await;
+        let mut outcome = self.recall_in_progress(volume, status, archive, user, admit)?;
+        let ended = outcome.wait_for(Option::is_some).await;
         match ended.as_deref() {
             Ok(Some(result)) => result.clone(),
             // The task ended without a result: the server stops.
@@ -164,18 +181,23 @@ impl Objects {
         archive: ArchiveState,
         user: Option<ViceId>,
         admit: impl FnOnce(u64) -> Result<(), Failure>,
-    ) -> Result<Running, Failure> {
+    ) -> Result<watch::Receiver<Outcome>, Failure> {
         let key = recall_key(&status, &archive)?;
         let mut all = self.recalls.running.lock();
         if let Some(running) = all.get(&key) {
-            return Ok(running.clone());
+            return Ok(running.outcome.clone());
         }
         if all.len() >= RECALLS_MAX {
             return Err(Failure::Busy);
         }
         admit(status.length)?;
-        let (sender, running) = watch::channel(None);
-        all.insert(key, running.clone());
+        let (sender, outcome) = watch::channel(None);
+        let sender = Arc::new(sender);
+        let running = Running {
+            outcome: outcome.clone(),
+            sender: Arc::downgrade(&sender),
+        };
+        all.insert(key, running);
         drop(all);
         let (objects, volume) = (self.clone(), volume.clone());
         tokio::task::spawn_local(async move {
@@ -193,7 +215,7 @@ impl Objects {
             objects.recalls.running.lock().remove(&key);
             sender.send_replace(Some(result));
         });
-        Ok(running)
+        Ok(outcome)
     }
 
     /// Queues a job, and waits until it ends.
@@ -252,8 +274,11 @@ impl Objects {
             return Ok(0);
         };
         let result = self.recall_logged(volume, &status, &archive).await;
-        if let (Err(failure), Some(contents)) = (&result, archive.contents) {
-            let key = (fid.vnode, contents);
+        let key = archive.contents.map(|contents| (fid.vnode, contents));
+        if let (Ok(()), Some(key)) = (&result, &key) {
+            self.recalls.answer(key);
+        }
+        if let (Err(failure), Some(key)) = (&result, key) {
             // Without a caller that waits, no caller removes it.
             if self.recalls.running.lock().contains_key(&key) {
                 self.recalls.failures.lock().insert(key, failure.clone());
