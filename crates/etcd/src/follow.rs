@@ -198,10 +198,15 @@ impl Followed {
                 return Ok(());
             }
             let changes = copy.difference(&fresh);
-            let newest = self.revision(fresh.last);
+            // A restored snapshot has older rows at a later revision of etcd: the last transaction
+            // of the database was seen before, and the difference takes transactions back.
+            let last = match self.revision(fresh.last) > self.history.newest() {
+                true => fresh.last,
+                false => fresh.revision,
+            };
             *copy = fresh;
-            if newest > self.history.newest() {
-                let revision = newest;
+            if !changes.is_empty() {
+                let revision = self.revision(last);
                 self.history
                     .publish([Arc::new(Committed { revision, changes })]);
             }

@@ -160,6 +160,50 @@ impl Cluster {
         }
     }
 
+    /// Saves a snapshot of the only member. Returns etcd's tool `etcdutl` of the same build, which
+    /// restores it; `None`, with a line, if there is none.
+    pub(crate) fn save(&mut self) -> Option<PathBuf> {
+        let tool = self.program.with_file_name("etcdutl");
+        if !tool.exists() {
+            eprintln!("skipped: no etcdutl beside etcd; dev/etcd builds both");
+            return None;
+        }
+        self.kill(0);
+        let data = self.home.path().join(&self.members[0].name);
+        let saved = std::fs::copy(data.join("member/snap/db"), self.snapshot());
+        saved.expect("the file of a stopped member is its snapshot");
+        self.run(0);
+        self.wait(0);
+        Some(tool)
+    }
+
+    fn snapshot(&self) -> PathBuf {
+        self.home.path().join("snapshot")
+    }
+
+    /// Replaces the only member by one with the snapshot, whose revision is raised.
+    pub(crate) fn restore(&mut self, tool: &Path) {
+        self.kill(0);
+        let member = &self.members[0];
+        let data = self.home.path().join(&member.name);
+        std::fs::remove_dir_all(&data).expect("the data are lost");
+        let peer = format!("http://127.0.0.1:{}", member.peer);
+        let restored = Command::new(tool)
+            .args(["snapshot", "restore", "--skip-hash-check", "--name"])
+            .args([&member.name, "--data-dir"])
+            .arg(data)
+            .args(["--initial-cluster", &format!("{}={peer}", member.name)])
+            .args(["--initial-advertise-peer-urls", &peer])
+            .args(["--bump-revision", "1000000000", "--mark-compacted"])
+            .arg(self.snapshot())
+            .output()
+            .expect("etcdutl runs");
+        let said = String::from_utf8_lossy(&restored.stderr);
+        assert!(restored.status.success(), "{said}");
+        self.run(0);
+        self.wait(0);
+    }
+
     pub(crate) fn home(&self) -> &Path {
         self.home.path()
     }

@@ -62,6 +62,8 @@ fn cut_connections_leave_no_doubt() {
         through.status()
     );
     assert!(proxy.cuts() > 5);
+    // With its own change, the copy of this server has all earlier ones of the other server too.
+    put(&direct, "end", b"").unwrap();
     (&direct as &dyn CellDb)
         .read(|view, _| {
             let rows = view.scan_prefix(TABLE, b"id", usize::MAX)?;
@@ -158,6 +160,42 @@ fn a_compaction_beyond_the_copy_is_survived() {
     assert_eq!((difference.revision.0, difference.changes.len()), (last, 2));
     put(&slow, "written", b"4").unwrap();
     cellar_until::until_blocking("it arrives", || get(&fast, "written").is_some());
+}
+
+/// The members' data are lost, and an older snapshot is restored as the document says.
+#[test]
+fn a_restored_snapshot_takes_changes_back_at_running_servers() {
+    // A stopped member's file then has all changes.
+    let Some(mut cluster) = Cluster::start_with(1, &["--backend-batch-limit", "1"]) else {
+        return;
+    };
+    let (one, two) = (cluster.open("one"), cluster.open("two"));
+    put(&one, "kept", b"1").unwrap();
+    put(&one, "changed", b"old").unwrap();
+    let Some(tool) = cluster.save() else {
+        return;
+    };
+    // etcd's client connects again.
+    cellar_until::until_blocking("etcd answers", || put(&one, "changed", b"new").is_ok());
+    let last = put(&two, "lost", b"2").unwrap();
+    cellar_until::until_blocking("it arrives", || get(&one, "lost").is_some());
+    let mut watches = [&one, &two].map(|db| db.watch(&[TABLE], db.revision()));
+    cluster.restore(&tool);
+    for (db, watch) in [&one, &two].into_iter().zip(&mut watches) {
+        cellar_until::until_blocking("the copy is read again", || get(db, "lost").is_none());
+        assert_eq!(get(db, "kept").as_deref(), Some(&b"1"[..]));
+        assert_eq!(get(db, "changed").as_deref(), Some(&b"old"[..]));
+        let difference = watch.wait(Duration::from_secs(5)).unwrap().unwrap();
+        assert_eq!(
+            difference.changes.len(),
+            2,
+            "a reader of the watch learns it"
+        );
+        assert!(difference.revision.0 > last);
+    }
+    let written = put(&one, "written", b"3").unwrap();
+    assert!(written > last);
+    cellar_until::until_blocking("it arrives", || get(&two, "written").is_some());
 }
 
 #[test]
