@@ -48,7 +48,7 @@ pub use dump::DumpOptions;
 pub use entry::{Entry, Site, entry_flags, site_flags};
 pub use entry_list::{EntryList, Order};
 pub use entry_page::EntryPage;
-pub use listing::{PartitionSpace, Transaction};
+pub use listing::{PartitionSpace, Transaction, Transfer};
 pub use location::{EntryFilter, ServerAddresses};
 pub use lock::{LockInfo, lock_operation};
 pub use moving::{MoveOptions, Moved};

@@ -362,23 +362,39 @@ impl Osds<'_> {
     pub async fn repairs(&self) -> Result<(Vec<RepairView>, Vec<IpAddr>)> {
         let (mut queues, mut silent) = (Vec::new(), Vec::new());
         for server in self.file_servers().await? {
-            match self.file_server(server, &RepairStatus {}).await {
-                Ok(RepairStatusReply { status }) => queues.push(RepairView {
-                    server,
-                    waiting: status.waiting,
-                    waiting_bytes: status.waiting_bytes,
-                    running: status.running,
-                    repaired: status.repaired,
-                    healed: status.healed,
-                    failed: status.failed,
-                    bytes: status.bytes,
-                    rate: status.rate,
-                    looking: status.looking,
-                }),
-                Err(cause) if is_unknown_there(cause.code()) => {}
+            match self.repairs_of(server).await {
+                Ok(Some(queue)) => queues.push(queue),
+                Ok(None) => {}
                 Err(_) => silent.push(server),
             }
         }
         Ok((queues, silent))
+    }
+
+    /// The repair queue of a file server; `None` for one without object storage.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn repairs_of(&self, server: IpAddr) -> Result<Option<RepairView>> {
+        let status = match self.file_server(server, &RepairStatus {}).await {
+            Ok(RepairStatusReply { status }) => status,
+            Err(cause) if is_unknown_there(cause.code()) => return Ok(None),
+            Err(cause) => {
+                let what = format!("cannot ask file server {server} for its repairs");
+                return Err(Error::refused(what, cause));
+            }
+        };
+        Ok(Some(RepairView {
+            server,
+            waiting: status.waiting,
+            waiting_bytes: status.waiting_bytes,
+            running: status.running,
+            repaired: status.repaired,
+            healed: status.healed,
+            failed: status.failed,
+            bytes: status.bytes,
+            rate: status.rate,
+            looking: status.looking,
+        }))
     }
 }

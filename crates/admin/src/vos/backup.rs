@@ -6,6 +6,7 @@ use cellar_wire::ids::VolumeId;
 use cellar_wire::vl::{VLF_BACKEXISTS, VLOP_BACKUP};
 
 use super::draft::{Draft, UNLOCK};
+use super::job::{JobContext, Stop, Unwatched};
 use super::transaction::{NAME_BYTES_MAX, Trans};
 use super::{CloneOptions, Location, Volumes, is_number};
 use crate::error::{Error, Result};
@@ -16,8 +17,20 @@ impl Volumes<'_> {
     /// # Errors
     /// There is no such volume, the entry is locked, or the caller has no permission.
     pub async fn backup(&self, volume: &str) -> Result<VolumeId> {
+        let stop = Stop::default();
+        self.backup_in(volume, JobContext::new(&Unwatched, &stop))
+            .await
+    }
+
+    /// [`Volumes::backup`] as a job. Its steps are `locked`, for a volume that had no backup volume,
+    /// `cloned` and `opened`. It stops before the clone; the clone itself is one call of the server.
+    ///
+    /// # Errors
+    /// As [`Volumes::backup`].
+    pub async fn backup_in(&self, volume: &str, context: JobContext<'_>) -> Result<VolumeId> {
         let draft = self.draft_of(volume).await?;
-        self.backup_of(draft).await
+        context.check()?;
+        self.backup_of(draft, context).await
     }
 
     /// [`Volumes::backup`] of a volume whose entry is already known. This saves one call per
@@ -46,10 +59,12 @@ impl Volumes<'_> {
                 })
                 .collect(),
         };
-        self.backup_of(draft).await
+        let stop = Stop::default();
+        self.backup_of(draft, JobContext::new(&Unwatched, &stop))
+            .await
     }
 
-    async fn backup_of(&self, draft: Draft) -> Result<VolumeId> {
+    async fn backup_of(&self, draft: Draft, context: JobContext<'_>) -> Result<VolumeId> {
         let name = &draft.name;
         let at = draft
             .read_write_at()
@@ -59,18 +74,19 @@ impl Volumes<'_> {
         let listed =
             draft.flags & VLF_BACKEXISTS != 0 && draft.backup.0 != 0 && draft.operation() == 0;
         if listed {
-            self.make_backup(at, &draft).await?;
+            self.make_backup(at, &draft, context).await?;
             return Ok(draft.backup);
         }
         self.lock_for(draft.read_write, VLOP_BACKUP, "backup")
             .await?;
         let made = async {
+            context.done("locked").await?;
             let mut draft = self.draft(draft.read_write).await?;
             if draft.backup.0 == 0 {
                 draft.backup = self.new_volume_ids(1).await?;
             }
             let at = draft.read_write_at().unwrap_or(at);
-            self.make_backup(at, &draft).await?;
+            self.make_backup(at, &draft, context).await?;
             draft.flags |= VLF_BACKEXISTS;
             self.replace(&draft, UNLOCK).await?;
             Ok(draft.backup)
@@ -79,13 +95,24 @@ impl Volumes<'_> {
         self.unlock_after(draft.read_write, "backup", made).await
     }
 
-    async fn make_backup(&self, at: Location, draft: &Draft) -> Result<()> {
+    async fn make_backup(
+        &self,
+        at: Location,
+        draft: &Draft,
+        context: JobContext<'_>,
+    ) -> Result<()> {
         let name = format!("{}.backup", draft.name);
         let backup = draft.backup;
         let trans = self.begin(at, draft.read_write, afsvol::IT_BUSY).await?;
-        let cloned = self.clone_or_renew(&trans, &name, backup).await;
+        let cloned = match context.check() {
+            Ok(()) => self.clone_or_renew(&trans, &name, backup).await,
+            Err(stopped) => Err(stopped),
+        };
         trans.finish(cloned).await?;
-        self.set_service(at, backup, true).await
+        context.passed("cloned", None).await;
+        self.set_service(at, backup, true).await?;
+        context.passed("opened", None).await;
+        Ok(())
     }
 
     async fn clone_or_renew(&self, trans: &Trans<'_>, name: &str, backup: VolumeId) -> Result<()> {

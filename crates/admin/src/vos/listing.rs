@@ -54,6 +54,36 @@ pub struct Transaction {
     pub transaction_flags: u32,
     /// The last procedure called in it.
     pub procedure: String,
+    /// The data that calls in it transfer; none if no such call runs.
+    pub transfer: Option<Transfer>,
+}
+
+/// The data that calls in a transaction have transferred so far. Servers count packets, so the
+/// bytes are approximate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Transfer {
+    /// Received bytes.
+    pub received: u64,
+    /// Sent bytes.
+    pub sent: u64,
+    /// Time of the last packet in either direction.
+    #[serde(serialize_with = "crate::json::time")]
+    pub last: AfsTime,
+}
+
+/// Bytes of data in a packet on an Ethernet.
+const PACKET_BYTES: u64 = 1412;
+
+impl Transfer {
+    fn of(info: &afsvol::TransDebugInfo) -> Option<Self> {
+        // The numbers are those of the next packets, and begin with 1.
+        let bytes = |next: i32| u64::from(count(next).saturating_sub(1)) * PACKET_BYTES;
+        (info.call_valid != 0).then(|| Self {
+            received: bytes(info.read_next),
+            sent: bytes(info.transmit_next),
+            last: AfsTime(count(info.last_send_time.max(info.last_receive_time))),
+        })
+    }
 }
 
 /// A partition as `/vicepa`. A number that no partition has is shown as a number.
@@ -240,12 +270,12 @@ impl Volumes<'_> {
         })
     }
 
-    /// The number of packets that a server has sent so far in its transfers of a volume or of its
-    /// clones. `None`: there is no transfer.
+    /// The bytes that a server has sent so far in its transfers of a volume or of its clones.
+    /// `None`: there is no transfer.
     ///
     /// # Errors
     /// The server does not answer.
-    pub async fn packets_sent(&self, server: IpAddr, volume: VolumeId) -> Result<Option<u64>> {
+    pub async fn bytes_sent(&self, server: IpAddr, volume: VolumeId) -> Result<Option<u64>> {
         let reply = self.server(server, &afsvol::Monitor {}, "status").await?;
         let sending = reply
             .entries
@@ -254,9 +284,9 @@ impl Volumes<'_> {
         let of_volume = sending.clone().filter(|info| info.volume == volume);
         // A temporary clone has an id of its own. If the server sends only one volume, it is that
         // one.
-        let packets = |info: &afsvol::TransDebugInfo| u64::from(count(info.transmit_next));
-        Ok(of_volume.map(packets).max().or_else(|| {
-            let mut all = sending.map(packets);
+        let bytes = |info| Transfer::of(info).map(|transfer| transfer.sent);
+        Ok(of_volume.filter_map(bytes).max().or_else(|| {
+            let mut all = sending.filter_map(bytes);
             let first = all.next()?;
             all.next().is_none().then_some(first)
         }))
@@ -280,6 +310,7 @@ impl Volumes<'_> {
             volume_flags: info.volume_flags.into(),
             transaction_flags: info.trans_flags.into(),
             procedure: info.last_procedure.to_string(),
+            transfer: Transfer::of(info),
         };
         Ok(reply.entries.iter().map(transaction).collect())
     }
@@ -374,6 +405,7 @@ mod tests {
             volume_flags: 0,
             transaction_flags: 1,
             procedure: "CreateVolume".to_owned(),
+            transfer: None,
         };
         let text = transaction.block();
         assert!(
@@ -395,6 +427,7 @@ mod tests {
                 "volume_flags": [],
                 "transaction_flags": ["deleted"],
                 "procedure": "CreateVolume",
+                "transfer": null,
             })
         );
         let failed = Transaction {
@@ -407,6 +440,18 @@ mod tests {
         let code = json["return_code"].as_str().expect("text");
         assert!(code.contains("VSALVAGE"), "{code}");
         assert_eq!(json["partition"], "300");
+        let info = afsvol::TransDebugInfo {
+            call_valid: 1,
+            read_next: 1,
+            transmit_next: 3,
+            last_send_time: 7,
+            last_receive_time: 5,
+            ..Default::default()
+        };
+        let transfer = Transfer::of(&info).expect("a call runs");
+        assert_eq!((transfer.received, transfer.sent), (0, 2 * PACKET_BYTES));
+        assert_eq!(transfer.last, AfsTime(7));
+        assert_eq!(Transfer::of(&afsvol::TransDebugInfo::default()), None);
         assert_eq!(
             json["volume_flags"],
             serde_json::json!(["out_of_service", "0x10"])

@@ -21,8 +21,6 @@ use crate::progress::Progress;
 
 /// Interval at which a server is asked for its progress.
 const LOOK: Duration = Duration::from_secs(1);
-/// Bytes of data in a packet on an Ethernet: servers report counts of packets.
-const PACKET: u64 = 1412;
 
 /// Runs a job to its end, or until Ctrl-C has been pressed twice.
 pub(crate) async fn run<T>(
@@ -116,9 +114,9 @@ impl Vos<'_> {
             };
             loop {
                 tokio::time::sleep(LOOK).await;
-                let sent = self.volumes.packets_sent(at.server.into(), id).await;
-                if let Ok(Some(packets)) = sent {
-                    progress.at(packets * PACKET);
+                let sent = self.volumes.bytes_sent(at.server.into(), id).await;
+                if let Ok(Some(bytes)) = sent {
+                    progress.at(bytes);
                 }
             }
         };
