@@ -14,7 +14,7 @@ use std::time::Duration;
 use cellar_console::auth::Gate;
 use cellar_console::{Certificate, LoginSocket, Site, SiteLimits};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{Failure, Outcome};
 use crate::output::errln;
@@ -24,6 +24,10 @@ use crate::session::{As, CellOptions, Session};
 
 /// The place of the console if no option names another.
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7080);
+
+/// The longest time at the end of the console in which its operations are cancelled and clean up.
+/// It is shorter than the 90 s after which systemd kills a service.
+const CLEAN_UP_TIME: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -141,20 +145,27 @@ async fn serve(options: &ServeOptions) -> Outcome {
     };
     let site = Site::new(session.client.clone(), session.cell.clone(), limits);
     let gate = Arc::new(Gate::new(certificate.is_some()));
-    let router = cellar_console::router(Arc::new(site), gate.clone());
+    let site = Arc::new(site);
+    let router = cellar_console::router(site.clone(), gate.clone());
     errln!(
         "Console of cell {} at {url}. 'cellar console login' prints the address of a login.",
         session.cell.name
     );
     service_manager::tell(&[sd_notify::NotifyState::Ready]);
-    let ended = ended()?;
+    let mut signals = EndSignals::new()?;
     tokio::select! {
         () = cellar_console::serve(listener, certificate, router) => (),
         () = socket.serve(gate, &url) => (),
-        () = ended => (),
+        () = signals.next() => (),
     }
     service_manager::tell(&[sd_notify::NotifyState::Stopping]);
     drop(socket);
+    // A second signal does not wait for the operations.
+    tokio::select! {
+        left = site.close_operations(CLEAN_UP_TIME) => left.iter().for_each(|line| errln!("{line}")),
+        () = signals.next() => errln!("The console ends at once. Its operations may be unfinished; \
+            'cellar vos examine' shows the state of a volume."),
+    }
     end(session).await
 }
 
@@ -164,14 +175,25 @@ async fn end(session: Session) -> Outcome {
     Ok(())
 }
 
-/// Ends with SIGINT or SIGTERM.
-fn ended() -> Outcome<impl Future<Output = ()>> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    Ok(async move {
+/// SIGINT and SIGTERM, which end the console.
+struct EndSignals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl EndSignals {
+    fn new() -> Outcome<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for the next signal.
+    async fn next(&mut self) {
         tokio::select! {
-            _ = interrupt.recv() => (),
-            _ = terminate.recv() => (),
+            _ = self.interrupt.recv() => (),
+            _ = self.terminate.recv() => (),
         }
-    })
+    }
 }

@@ -4,8 +4,10 @@
 
 mod audit;
 mod jobs;
+mod operations;
 mod policies;
 mod status;
+mod transactions;
 mod usage;
 mod users;
 mod volumes;
@@ -19,10 +21,13 @@ use cellar_client::{Cell, Client};
 use parking_lot::RwLock;
 
 use crate::cache::Cache;
+use crate::operations::Operations;
 
 pub(crate) use jobs::{JOBS_MAX, ServerWork, Work};
+pub(crate) use operations::{Wish, has_unfinished_release};
 pub(crate) use policies::TestFile;
 pub(crate) use status::Overview;
+pub(crate) use transactions::OpenTransaction;
 pub(crate) use usage::{Traversal, Usage, UsageState};
 pub(crate) use users::{NAMES_MAX, Names, UserKinds, UserList, UserSearch, UserView};
 pub(crate) use volumes::{
@@ -56,6 +61,7 @@ pub struct Site {
     works: Cache<bool, Answer<Work>>,
     audits: Cache<IpAddr, Answer<String>>,
     traversals: usage::Traversals,
+    operations: Operations,
 }
 
 impl Site {
@@ -73,6 +79,7 @@ impl Site {
             works: Cache::default(),
             audits: Cache::default(),
             traversals: usage::Traversals::default(),
+            operations: Operations::default(),
         }
     }
 

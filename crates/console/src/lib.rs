@@ -9,6 +9,7 @@
 //! | `login_socket.rs` | the socket of `cellar console login` |
 //! | `listen.rs`, `tls.rs` | connections and the certificate |
 //! | `cell.rs` | questions to the cell, each with a time limit and a short memory |
+//! | `operations.rs` | moves, releases and backups that administrators start here, and their states |
 //! | `pages/` | one file for each page |
 //! | `html.rs`, `plot.rs` | the frame of a page, tables, plots |
 //!
@@ -24,6 +25,7 @@ mod cell;
 mod html;
 mod listen;
 mod login_socket;
+mod operations;
 mod pages;
 mod plot;
 mod routes;

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cellar_admin::jobs::{Change, Details, Job, Jobs, Selection};
+use cellar_admin::osd::RepairView;
 use cellar_admin::recalls::Recall;
-use cellar_admin::vos::{Transaction, Volumes};
 use cellar_wire::ids::ViceId;
-use futures_util::future::{join_all, join3};
+use futures_util::future::{join_all, join4};
 
-use super::{Answer, Site, within};
+use super::{Answer, OpenTransaction, Site, within};
 
 /// Jobs of one server on the page.
 pub(crate) const JOBS_MAX: usize = 200;
@@ -39,11 +39,13 @@ pub(crate) struct ServerWork {
     /// The recalls of wiped files that wait or run; empty if the server does not list them.
     pub(crate) recalls: Vec<Recall>,
     /// Operations on volumes: moves, releases, dumps.
-    pub(crate) transactions: Answer<Vec<Transaction>>,
+    pub(crate) transactions: Answer<Vec<OpenTransaction>>,
+    /// Its repair queue; none for a server without object storage, or that does not answer.
+    pub(crate) repairs: Option<RepairView>,
 }
 
 impl Site {
-    fn jobs(&self) -> Jobs<'_> {
+    pub(super) fn jobs(&self) -> Jobs<'_> {
         Jobs::new(&self.client, &self.cell)
     }
 
@@ -57,13 +59,13 @@ impl Site {
                 ..Selection::default()
             };
             let work = servers.into_iter().map(async |server| {
-                let volumes = Volumes::new(&self.client, &self.cell);
-                let limit = self.limits.answer;
+                let (limit, osds) = (self.limits.answer, self.osds());
                 let what = format!("file server {server}");
-                let (jobs, recalls, transactions) = join3(
+                let (jobs, recalls, transactions, repairs) = join4(
                     within(limit, &what, jobs.first(server, &selection, JOBS_MAX)),
                     within(limit, &what, jobs.recalls(server)),
-                    within(limit, &what, volumes.transactions(server)),
+                    self.open_transactions(server),
+                    within(limit, &what, osds.repairs_of(server)),
                 )
                 .await;
                 ServerWork {
@@ -71,6 +73,7 @@ impl Site {
                     jobs,
                     recalls: recalls.unwrap_or_default(),
                     transactions,
+                    repairs: repairs.ok().flatten(),
                 }
             });
             let servers = join_all(work).await;

@@ -1,20 +1,20 @@
-//! Jobs of file servers and operations on volumes, with their progress; cancel and retry.
+//! Operations on volumes, jobs of file servers, and repairs, with their progress; cancel and retry.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
-use cellar_admin::date::{ctime, to_the_minute};
+use cellar_admin::date::to_the_minute;
 use cellar_admin::jobs::{Change as JobChange, Details, Job};
 use cellar_admin::recalls::Recall;
 use cellar_admin::table::short_size;
-use cellar_admin::vos::Transaction;
 use http::StatusCode;
 use maud::{Markup, html};
 
+use super::{operations, repairs, transactions};
 use crate::auth::{Change, Query, Session, Viewer};
-use crate::cell::{JOBS_MAX, ServerWork, Site, Work};
+use crate::cell::{JOBS_MAX, Site, Work};
 use crate::html::{Page, Section, address, bare, count, empty, form_token, problem, scroll};
 use crate::plot;
 
@@ -42,13 +42,6 @@ pub(crate) async fn show(
 ) -> Markup {
     let (ended, is_live) = (fields.get("ended") == "on", fields.get("live") == "on");
     let work = site.work(ended).await;
-    let overview = site.servers().await;
-    let repairs = overview.status.file_servers.iter().filter_map(|server| {
-        let repairs = server.repairs?;
-        let name = server.answered.map(|address| site.hosts().name(address));
-        (repairs.waiting + repairs.running > 0).then_some((name, repairs))
-    });
-    let repairs: Vec<_> = repairs.collect();
     let mut page = Page::new(&site, &session, Section::Jobs, "Jobs");
     page.refresh = is_live.then_some(REFRESH_SECONDS);
     page.with(html! {
@@ -57,18 +50,14 @@ pub(crate) async fn show(
             label.check { input type="checkbox" name="live" value="on" checked[is_live]; "load again every 5 s" }
             button.plain type="submit" { "Show" }
         }
+        (operations::list(&site, &session))
         @match work.as_ref() {
             Err(sentence) => { (problem(sentence)) }
-            Ok(work) => { (jobs(&site, &session, work, ended)) (recalls(&site, work)) (transactions(&site, &work.servers)) }
-        }
-        section {
-            h2 { "Repairs of objects" }
-            @if repairs.is_empty() { (empty("No objects wait for their repair.")) }
-            @for (name, repairs) in &repairs {
-                p {
-                    (name.as_deref().unwrap_or("A file server")) ": " (count(repairs.waiting)) " wait, "
-                    (count(repairs.running)) " run, the repair of " (count(repairs.failed)) " failed."
-                }
+            Ok(work) => {
+                (transactions::list(&site, &session, &work.servers))
+                (jobs(&site, &session, work, ended))
+                (recalls(&site, work))
+                (repairs::list(&site, &work.servers))
             }
         }
     })
@@ -263,52 +252,6 @@ fn recalls(site: &Site, work: &Work) -> Markup {
             }))
             @if all.len() > RECALLS_MAX {
                 p.hint { "and " (count((all.len() - RECALLS_MAX) as u64)) " more; 'cellar hsm queue' lists all" }
-            }
-        }
-    }
-}
-
-fn transactions(site: &Site, servers: &[ServerWork]) -> Markup {
-    let all: Vec<(IpAddr, &Transaction)> = servers
-        .iter()
-        .flat_map(|server| {
-            let transactions = server.transactions.iter().flatten();
-            transactions.map(|transaction| (server.server, transaction))
-        })
-        .collect();
-    let hosts = site.hosts();
-    html! {
-        section {
-            h2 { "Operations on volumes" }
-            @for server in servers {
-                @if let Err(sentence) = &server.transactions { p.problem { (sentence) } }
-            }
-            @if all.is_empty() {
-                (empty("No volume is being moved, released or dumped."))
-            } @else {
-                (scroll("Operations on volumes", html! {
-                    table {
-                        thead { tr {
-                            th.number scope="col" { "Transaction" }
-                            th scope="col" { "Server" }
-                            th.number scope="col" { "Volume" }
-                            th scope="col" { "Last call" }
-                            th scope="col" { "Since" }
-                            th scope="col" { "Active" }
-                        } }
-                        tbody { @for (server, transaction) in &all { tr {
-                            td.number { (transaction.id) }
-                            td { (hosts.name(*server)) }
-                            td.number {
-                                @let id = transaction.volume.0.to_string();
-                                a href=(address("/volume", &[("id", &id)])) { (id) }
-                            }
-                            td { (transaction.procedure) }
-                            td { (ctime(transaction.created)) }
-                            td { (ctime(transaction.active)) }
-                        } } }
-                    }
-                }))
             }
         }
     }

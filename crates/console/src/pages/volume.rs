@@ -1,4 +1,5 @@
-//! The page of one volume: its sites, sizes, accesses, release state and backup.
+//! The page of one volume: its sites, sizes, accesses, release state and backup, and the forms that
+//! start an operation on it.
 
 use std::sync::Arc;
 
@@ -6,8 +7,11 @@ use axum::extract::State;
 use cellar_admin::date::{ctime_or_never, to_the_minute};
 use cellar_admin::vos::{Site as EntrySite, VolumeInfo, VolumeState, entry_flags, site_flags};
 use cellar_wire::ids::AfsTime;
+use futures_util::future::join;
 use maud::{Markup, html};
 
+use super::operations::{self, REFRESH_SECONDS};
+use super::volume_changes;
 use super::volumes::{quota, state_of};
 use crate::auth::{Query, Viewer};
 use crate::cell::{Site, SiteView, VolumeView, id_at};
@@ -19,15 +23,38 @@ pub(crate) async fn show(
     Viewer(session): Viewer,
     Query(fields): Query,
 ) -> Markup {
-    let found = site.volume(fields.word("id")).await;
+    let volume = site.volume(fields.word("id"));
+    // The places for a move are only for administrators.
+    let (found, servers) = match session.may_change() {
+        true => {
+            let (found, servers) = join(volume, site.servers()).await;
+            (found, Some(servers))
+        }
+        false => (volume.await, None),
+    };
+    let running = match found.as_ref() {
+        Ok(view) => site.operation_of(view.entry.read_write),
+        Err(_) => None,
+    };
     let title = match found.as_ref() {
         Ok(view) => format!("Volume {}", view.entry.name),
         Err(_) => "Volume".to_owned(),
     };
-    Page::new(&site, &session, Section::Volumes, &title).with(html! {
+    let mut page = Page::new(&site, &session, Section::Volumes, &title);
+    page.refresh = running.as_ref().map(|_| REFRESH_SECONDS);
+    page.with(html! {
         @match found.as_ref() {
             Err(sentence) => { (problem(sentence)) }
-            Ok(view) => { (facts(view)) (sites(&site, view)) (accesses(view)) }
+            Ok(view) => {
+                (facts(view))
+                (sites(&site, view))
+                @match (&running, &servers) {
+                    (Some(running), _) => { (operations::running(&session, running)) }
+                    (None, Some(servers)) => { (volume_changes::forms(&site, &session, view, servers)) }
+                    (None, None) => {}
+                }
+                (accesses(view))
+            }
         }
         p { a href="/volumes" { "To the search for volumes" } }
     })

@@ -23,7 +23,12 @@ const PAGES: [&str; 11] = [
 ];
 
 /// All addresses that change something.
-const CHANGES: [&str; 6] = [
+const CHANGES: [&str; 11] = [
+    "/volume/move",
+    "/volume/release",
+    "/volume/backup",
+    "/operation/cancel",
+    "/transaction/end",
     "/usage/start",
     "/usage/stop",
     "/job/change",
