@@ -398,14 +398,17 @@ impl Job<'_> {
 
     /// Restores the old entry and releases the lock.
     async fn restore(&mut self) -> Result<()> {
-        if !self.written && self.draft.read_only == self.before.read_only {
-            return self.volumes.unlock(self.draft.read_write).await;
-        }
         let before = Draft {
             read_only: self.draft.read_only,
             ..self.before.clone()
         };
-        self.volumes.replace(&before, UNLOCK).await
+        if !self.written && self.draft.read_only == self.before.read_only {
+            self.volumes.unlock(self.draft.read_write).await?;
+        } else {
+            self.volumes.replace(&before, UNLOCK).await?;
+        }
+        self.draft = before;
+        Ok(())
     }
 
     /// Ends a run that released nothing: releases the lock. If that fails, the error says what to

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::paper::{World, is_finished};
 use cellar_admin::Error;
 use cellar_admin::vos::job::{JobContext, Step, Stop, Unwatched, Watched, Watcher};
-use cellar_admin::vos::{MoveOptions, ReleaseOptions, Released, site_flags};
+use cellar_admin::vos::{MoveOptions, ReleaseOptions, Released, entry_flags, site_flags};
 use cellar_wire::{VolumeId, afsvol};
 use tokio::sync::Notify;
 
@@ -347,6 +347,10 @@ async fn released(party: Party, at: usize, cellar: bool, local_site: bool) -> bo
     let killed = killer.has_killed();
     let steps = killer.steps.lock().clone();
     world.heal();
+    if let Some(Ok(first)) = &outcome {
+        let entry = world.entry("vol").await;
+        assert_eq!(first.unfinished, !is_finished(&entry), "{case}: {entry:?}");
+    }
     let resume = ReleaseOptions {
         resume: true,
         ..ReleaseOptions::default()
@@ -583,5 +587,38 @@ fn a_living_job_is_not_taken_for_a_dead_one() {
         };
         assert!(matches!(moved, Err(Error::Interrupted)), "{moved:?}");
         assert!(world.entry("vol").await.is_locked());
+    });
+}
+
+#[test]
+fn a_backup_that_is_stopped_before_its_clone_leaves_nothing() {
+    run(async {
+        let world = World::new(true).await;
+        world.create("vol").await;
+        let volumes = world.volumes();
+        for at in 0..2 {
+            let stop = Stop::default();
+            let killer = Killer::new(&world, &stop, Party::Stopped, at);
+            if at == 1 {
+                // Before the first step.
+                stop.ask();
+            }
+            let made = volumes.backup_in("vol", JobContext::new(&killer, &stop));
+            let made = made.await;
+            assert!(matches!(made, Err(Error::Interrupted)), "{made:?}");
+            let entry = world.entry("vol").await;
+            assert!(
+                !entry.is_locked() && entry.flags & entry_flags::BACKUP_EXISTS == 0,
+                "{entry:?}"
+            );
+            assert_eq!(world.servers[0].volumes().len(), 1);
+            assert!(world.servers[0].transactions().is_empty());
+        }
+        let stop = Stop::default();
+        let killer = Killer::new(&world, &stop, Party::Stopped, 9);
+        let made = volumes.backup_in("vol", JobContext::new(&killer, &stop));
+        made.await.unwrap();
+        let steps: Vec<_> = killer.steps.lock().iter().map(|step| step.name).collect();
+        assert_eq!(steps, ["locked", "cloned", "opened"]);
     });
 }
