@@ -305,13 +305,14 @@ def changes(browser, base, job):
 def reader(browser, base):
     names = browser.run("return [...document.querySelectorAll('nav a')].map(a => a.innerText)")
     browser.expect("a reader has no audit page", "Audit" not in names and len(names) == 7)
-    for path in ("/usage", "/jobs?ended=on", "/policies", "/policy", "/user?id=system:administrators"):
+    for path in ("/usage", "/jobs?ended=on", "/policies", "/policy", "/user?id=system:administrators", "/volume?id=home.ann"):
         browser.open(base + path)
-        buttons = "main form[action='/usage/start'], main button[name=change], main a.button, main [formaction], main form[action='/policy/delete']"
+        buttons = "main form[action='/usage/start'], main button[name=change], main a.button, main [formaction], main form[action='/policy/delete'], main form[action^='/volume/'], main form[action='/operation/cancel']"
         browser.expect(f"{path} has no changes", not browser.has(buttons))
         browser.check(f"reader {path}")
     # The form of an administrator, sent with the session of a reader.
-    for path in ("/usage/start", "/policy/store", "/policy/delete", "/job/change", "/user/member"):
+    for path in ("/usage/start", "/policy/store", "/policy/delete", "/job/change", "/user/member", "/volume/move", "/volume/release", "/volume/backup",
+                 "/operation/cancel", "/transaction/end"):
         browser.open(base + "/policy")
         browser.run("const f = document.querySelector('main form'); f.action = arguments[0]; f.submit()", path)
         browser.wait_for(f"reader {path}", lambda: "A reader makes no changes" in browser.text(), 10)
@@ -370,4 +371,5 @@ def main():
     return 1 if browser.findings else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -186,6 +186,7 @@ impl Inner {
 }
 
 /// An operation that has begun, for its task.
+#[derive(Debug)]
 pub(crate) struct Begun {
     pub(crate) id: u64,
     pub(crate) stop: Stop,

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use cellar_admin::vos::{Transaction, Transfer, Volumes};
-use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
+use cellar_wire::ids::{AfsTime, VolumeId};
 use futures_util::stream::{self, StreamExt as _};
 
 use super::{Answer, Site, within};
@@ -17,11 +17,11 @@ const QUESTIONS_MAX: usize = 8;
 /// A transaction, with the known facts about its volume.
 pub(crate) struct OpenTransaction {
     pub(crate) transaction: Transaction,
-    /// The name of the volume; empty if the server does not tell it.
+    /// The name of the volume; empty if the VLDB does not have it.
     pub(crate) name: String,
-    /// The read-write volume of its family; the volume itself if the server does not tell it.
+    /// The read-write volume of its family; the volume itself if the VLDB does not have it.
     pub(crate) family: VolumeId,
-    /// The bytes of the whole volume, if data are transferred and its size is known.
+    /// The bytes of the read-write volume, if data are transferred and its server tells its size.
     pub(crate) whole: Option<u64>,
 }
 
@@ -40,11 +40,6 @@ impl OpenTransaction {
         let Transfer { received, sent, .. } = self.transaction.transfer?;
         Some(received.max(sent))
     }
-
-    fn receives(&self) -> bool {
-        let transfer = self.transaction.transfer;
-        transfer.is_some_and(|transfer| transfer.received > transfer.sent)
-    }
 }
 
 impl Site {
@@ -57,53 +52,38 @@ impl Site {
             stream::iter(listed.into_iter().enumerate()).map(async |(place, transaction)| {
                 let open = OpenTransaction::unnamed(transaction);
                 match place < NAMED_MAX {
-                    true => self.named(server, open).await,
+                    true => self.named(open).await,
                     false => open,
                 }
             });
         Ok(open.buffered(QUESTIONS_MAX).collect().await)
     }
 
-    /// Adds the facts about the volume of a transaction.
-    async fn named(&self, server: IpAddr, mut open: OpenTransaction) -> OpenTransaction {
+    /// Adds the facts of the VLDB. A volume server tells nothing about a volume in a transaction.
+    async fn named(&self, mut open: OpenTransaction) -> OpenTransaction {
         let volumes = Volumes::new(&self.client, &self.cell);
         let volume = open.transaction.volume;
-        let Some(partition) = PartitionId::new(open.transaction.partition) else {
+        let number = volume.0.to_string();
+        let ask = within(self.limits.answer, "the VLDB", volumes.entry(&number));
+        // A temporary clone has no entry.
+        let Ok(entry) = ask.await else {
             return open;
         };
-        let ask = volumes.volume_on(server, partition, volume, false);
-        if let Ok(info) = within(self.limits.answer, "volume", ask).await {
-            open.name = info.name;
-            if info.parent.0 != 0 {
-                open.family = info.parent;
-            }
-            open.whole = Some(u64::from(info.size_kib) * 1024);
-        }
-        if open.receives() {
-            // The volume grows here. Its size is that of the read-write volume at its present place.
-            open.whole = self.size_at_home(volume).await;
-        }
-        open.whole = open
-            .whole
-            .filter(|whole| *whole > 0 && open.moved().is_some());
-        open
-    }
-
-    async fn size_at_home(&self, volume: VolumeId) -> Option<u64> {
-        let volumes = Volumes::new(&self.client, &self.cell);
-        let ask = async {
-            let entry = volumes.entry(&volume.0.to_string()).await?;
-            match entry.read_write_site() {
-                Some(site) => {
-                    let ask =
-                        volumes.volume_on(site.server, site.partition, entry.read_write, false);
-                    ask.await.map(Some)
-                }
-                None => Ok(None),
-            }
+        open.name = match volume {
+            id if id == entry.read_only => format!("{}.readonly", entry.name),
+            id if id == entry.backup => format!("{}.backup", entry.name),
+            _ => entry.name.clone(),
         };
-        let info = within(self.limits.answer, "volume", ask).await.ok()??;
-        Some(u64::from(info.size_kib) * 1024)
+        open.family = entry.read_write;
+        if open.moved().is_some()
+            && let Some(site) = entry.read_write_site()
+        {
+            let ask = volumes.volume_on(site.server, site.partition, entry.read_write, false);
+            let info = within(self.limits.answer, "volume", ask).await;
+            let bytes = info.map_or(0, |info| u64::from(info.size_kib) * 1024);
+            open.whole = Some(bytes).filter(|bytes| *bytes > 0);
+        }
+        open
     }
 
     /// Ends a transaction that the page showed. The server then refuses the next call of the client

@@ -50,7 +50,7 @@ fn states_change_as_the_table_says() {
 #[test]
 fn a_cancelled_operation_ends_when_its_task_does() {
     let operations = Operations::default();
-    let begun = operations.begin(order(7)).ok().expect("begun");
+    let begun = operations.begin(order(7)).expect("begun");
     let state = || operations.get(begun.id).map(|view| view.state);
     assert!(!begun.stop.is_asked());
     operations.cancel(begun.id).expect("known");
@@ -74,8 +74,8 @@ fn a_cancelled_operation_ends_when_its_task_does() {
 #[test]
 fn a_volume_has_one_operation_at_a_time() {
     let operations = Operations::default();
-    let first = operations.begin(order(7)).ok().expect("begun");
-    let refused = operations.begin(order(7)).err().expect("refused");
+    let first = operations.begin(order(7)).expect("begun");
+    let refused = operations.begin(order(7)).expect_err("refused");
     assert!(refused.contains("works on volume vol7"), "{refused}");
     assert!(operations.begin(order(8)).is_ok());
     operations.ended(first.id, Ending::Well, String::new(), NOW);
@@ -87,18 +87,14 @@ fn running_and_ended_operations_are_bounded() {
     let operations = Operations::default();
     let mut ids = Vec::new();
     for volume in 0..RUNNING_MAX as u32 {
-        ids.push(operations.begin(order(volume)).ok().expect("room").id);
+        ids.push(operations.begin(order(volume)).expect("room").id);
     }
     assert!(operations.begin(order(1000)).is_err());
     for id in ids.drain(1..) {
         operations.ended(id, Ending::Well, String::new(), NOW);
     }
     for volume in 0..ENDED_MAX as u32 * 2 {
-        let id = operations
-            .begin(order(2000 + volume))
-            .ok()
-            .expect("room")
-            .id;
+        let id = operations.begin(order(2000 + volume)).expect("room").id;
         operations.ended(id, Ending::Failed, "why".to_owned(), NOW);
     }
     let all = operations.all();
@@ -111,8 +107,8 @@ fn running_and_ended_operations_are_bounded() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_of_the_console_waits_for_the_tasks() {
     let operations = Arc::new(Operations::default());
-    let quick = operations.begin(order(1)).ok().expect("begun");
-    let silent = operations.begin(order(2)).ok().expect("begun");
+    let quick = operations.begin(order(1)).expect("begun");
+    let silent = operations.begin(order(2)).expect("begun");
     let task = operations.clone();
     tokio::spawn(async move {
         quick.stop.asked().await;

@@ -45,7 +45,6 @@ pub(crate) fn list(site: &Site, session: &Session, servers: &[ServerWork]) -> Ma
                             th scope="col" { "Last call" }
                             th scope="col" { "Progress" }
                             th scope="col" { "Since" }
-                            th scope="col" { "Active" }
                             @if session.may_change() { th scope="col" { "Change" } }
                         } }
                         tbody { @for (server, open) in &all {
@@ -56,8 +55,10 @@ pub(crate) fn list(site: &Site, session: &Session, servers: &[ServerWork]) -> Ma
                                 td { (volume(open)) }
                                 td { (transaction.procedure) }
                                 td { (progress(open)) }
-                                td { (ctime(transaction.created)) }
-                                td { (ctime(active(open))) }
+                                td {
+                                    (ctime(transaction.created))
+                                    br; span.note { "active " (ctime(active(open))) }
+                                }
                                 @if session.may_change() { td { (end_button(site, session, *server, open)) } }
                             }
                         } }
@@ -72,10 +73,12 @@ fn volume(open: &OpenTransaction) -> Markup {
     let id = open.transaction.volume.0.to_string();
     let family = open.family.0.to_string();
     html! {
-        a href=(address("/volume", &[("id", &family)])) {
-            @if open.name.is_empty() { (id) } @else { (open.name) }
+        @if open.name.is_empty() {
+            (id) br; span.note { "not in the VLDB" }
+        } @else {
+            a href=(address("/volume", &[("id", &family)])) { (open.name) }
+            br; span.note { (id) }
         }
-        @if !open.name.is_empty() { br; span.note { (id) } }
     }
 }
 

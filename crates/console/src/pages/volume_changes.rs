@@ -89,6 +89,9 @@ pub(crate) fn forms(
                     }
                     button type="submit" { "Move" }
                 }
+                @if entry.flags & entry_flags::BACKUP_EXISTS != 0 {
+                    p.hint { "A move removes the backup volume." }
+                }
                 @if places.len() > PLACES_MAX {
                     p.hint { "The list has the first " (PLACES_MAX) " partitions; 'cellar vos move' knows all." }
                 }
