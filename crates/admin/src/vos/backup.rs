@@ -22,8 +22,9 @@ impl Volumes<'_> {
             .await
     }
 
-    /// [`Volumes::backup`] as a job. Its steps are `locked`, for a volume that had no backup volume,
-    /// `cloned` and `opened`. It stops before the clone; the clone itself is one call of the server.
+    /// [`Volumes::backup`] as a job. Its steps are `locked`, for a volume that had no backup
+    /// volume, `cloned` and `opened`. It stops before the clone. The clone itself is one call of
+    /// the server.
     ///
     /// # Errors
     /// As [`Volumes::backup`].

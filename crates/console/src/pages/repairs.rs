@@ -1,7 +1,7 @@
 //! The repairs of objects on the page of jobs, as `cellar osd repair-status` has them.
 //!
-//! A repair has no cancel. A server makes its queue from the layouts of its files, so an object that
-//! leaves the queue comes back with the next examination of the files.
+//! A repair has no cancel. A server makes its queue from the layouts of its files. An object that
+//! leaves the queue would come back with the next examination of the files.
 
 use std::net::IpAddr;
 

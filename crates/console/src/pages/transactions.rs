@@ -1,5 +1,5 @@
-//! The transactions of volume servers: operations that any client commands, with their progress, and
-//! their end.
+//! The transactions of volume servers: operations that any client commands, with their progress,
+//! and their end.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -256,3 +256,67 @@ async fn a_volume_is_shown_though_its_server_is_silent() {
     assert!(missing.text.contains("no such entry"), "{}", missing.text);
     cell.end();
 }
+
+#[tokio::test]
+async fn an_operation_that_cannot_start_is_refused_with_a_sentence() {
+    let console = TestConsole::silent();
+    let administrator = console.session(Role::Administrator);
+    for (address, fields, status, sentence) in [
+        (
+            "/volume/move",
+            "volume=a&to=/vicepa",
+            400,
+            "names no server",
+        ),
+        (
+            "/volume/move",
+            "volume=a&to=192.0.2.1+7x",
+            400,
+            "names no server",
+        ),
+        (
+            "/volume/move",
+            "volume=a&to=192.0.2.1+/vicepa",
+            409,
+            "answer",
+        ),
+        ("/volume/release", "volume=a", 409, "answer"),
+        ("/volume/backup", "volume=a", 409, "answer"),
+        ("/operation/cancel", "id=x", 400, "names no operation"),
+        ("/operation/cancel", "id=7", 409, "no operation 7"),
+        (
+            "/transaction/end",
+            "server=192.0.2.1&id=1",
+            400,
+            "names no transaction",
+        ),
+        (
+            "/transaction/end",
+            "server=192.0.2.1&id=1&created=5",
+            409,
+            "answer",
+        ),
+    ] {
+        let answer = console.post(address, &administrator, fields).await;
+        assert_eq!(
+            answer.status.as_u16(),
+            status,
+            "{address} {fields}: {}",
+            answer.text
+        );
+        assert!(
+            answer.text.contains(sentence),
+            "{address} {fields}: {}",
+            answer.text
+        );
+    }
+    let jobs = console.get("/jobs", Some(&administrator)).await;
+    assert!(
+        jobs.text
+            .contains("has moved, released and backed up no volume"),
+        "{}",
+        jobs.text
+    );
+    let missing = console.get("/operation?id=7", Some(&administrator)).await;
+    assert_eq!(missing.status, StatusCode::NOT_FOUND);
+}
