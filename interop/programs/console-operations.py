@@ -94,6 +94,9 @@ def cancelled(browser, volume):
 
 def ended_elsewhere(browser, volume, name, program, sentence):
     """A command moves the volume; the console ends its transaction."""
+    # The page keeps an answer for some seconds.
+    none_left = lambda: browser.open(volume.base + "/jobs") or "No volume is being moved" in browser.text()
+    browser.wait_for(f"no transactions before {name}", none_left, 30)
     vos, *options = program
     words = [*vos, "move", volume.name, *volume.home.split(), *volume.to.split(), *options]
     command = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -103,6 +106,7 @@ def ended_elsewhere(browser, volume, name, program, sentence):
     browser.check(f"jobs with transactions of {name}")
     browser.screen(f"jobs-{name}")
     browser.submit(button)
+    browser.expect(f"the transaction of {name} is ended", "Transaction not ended" not in browser.text())
     out, _ = command.communicate(timeout=90)
     if command.returncode == 0 or sentence not in out:
         browser.found(f"{name} fails with a sentence", f"status {command.returncode}: {out}")
