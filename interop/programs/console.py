@@ -294,6 +294,10 @@ def changes(browser, base, job):
 
     if job:
         browser.open(base + "/jobs")
+        browser.expect("a drain", "Drains of devices" in browser.text())
+        browser.screen("jobs-drain")
+        browser.submit("form[action='/drain/stop'] button")
+        browser.expect("the drain has stopped", "Drains of devices" not in browser.text() and browser.has("h1"))
         browser.expect("a job", browser.has("button[value=cancel]"))
         browser.expect("its file", "objects:/file6000000.1" in browser.text())
         browser.submit("button[value=cancel]")
@@ -312,7 +316,7 @@ def reader(browser, base):
         browser.check(f"reader {path}")
     # The form of an administrator, sent with the session of a reader.
     for path in ("/usage/start", "/policy/store", "/policy/delete", "/job/change", "/user/member", "/volume/move", "/volume/release", "/volume/backup",
-                 "/operation/cancel", "/transaction/end"):
+                 "/operation/cancel", "/transaction/end", "/drain/stop"):
         browser.open(base + "/policy")
         browser.run("const f = document.querySelector('main form'); f.action = arguments[0]; f.submit()", path)
         browser.wait_for(f"reader {path}", lambda: "A reader makes no changes" in browser.text(), 10)
@@ -331,7 +335,7 @@ def main():
     parser.add_argument("--administrator", required=True)
     parser.add_argument("--reader", required=True)
     parser.add_argument("--screens", required=True)
-    parser.add_argument("--job", action="store_true", help="the cell has a job that waits")
+    parser.add_argument("--job", action="store_true", help="the cell has a job that waits, and a drained device")
     options = parser.parse_args()
     parts = urllib.parse.urlsplit(options.administrator)
     base = f"{parts.scheme}://{parts.netloc}"

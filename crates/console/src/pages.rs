@@ -6,7 +6,7 @@ pub(crate) mod login;
 pub(crate) mod operations;
 pub(crate) mod overview;
 pub(crate) mod policies;
-mod repairs;
+pub(crate) mod repairs;
 pub(crate) mod servers;
 pub(crate) mod transactions;
 pub(crate) mod usage;

@@ -59,6 +59,7 @@ pub fn router(site: Arc<Site>, gate: Arc<Gate>) -> Router {
         .route("/jobs", get(pages::jobs::show))
         .route("/job", get(pages::jobs::show_one))
         .route("/job/change", post(pages::jobs::change))
+        .route("/drain/stop", post(pages::repairs::stop_drain))
         .route("/policies", get(pages::policies::show))
         .route("/policy", get(pages::policies::show_one))
         .route("/policy/test", post(pages::policies::test))

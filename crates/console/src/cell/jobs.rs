@@ -49,6 +49,16 @@ impl Site {
         Jobs::new(&self.client, &self.cell)
     }
 
+    /// Ends the drain of a device, which is used again.
+    pub(crate) async fn stop_drain(&self, device: u32) -> Answer<()> {
+        let (osds, number) = (self.osds(), device.to_string());
+        let stop = osds.drain(&number, false);
+        let stopped = self.within("the OSD database", stop).await;
+        self.status.clear();
+        self.works.clear();
+        stopped.map(drop)
+    }
+
     /// The work of all file servers. `ended`: also jobs that have ended.
     pub(crate) async fn work(&self, ended: bool) -> Arc<Answer<Work>> {
         let ask = async {

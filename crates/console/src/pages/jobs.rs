@@ -41,7 +41,7 @@ pub(crate) async fn show(
     Query(fields): Query,
 ) -> Markup {
     let (ended, is_live) = (fields.get("ended") == "on", fields.get("live") == "on");
-    let work = site.work(ended).await;
+    let (work, overview) = tokio::join!(site.work(ended), site.servers());
     let mut page = Page::new(&site, &session, Section::Jobs, "Jobs");
     page.refresh = is_live.then_some(REFRESH_SECONDS);
     page.with(html! {
@@ -57,6 +57,7 @@ pub(crate) async fn show(
                 (transactions::list(&site, &session, &work.servers))
                 (jobs(&site, &session, work, ended))
                 (recalls(&site, work))
+                (repairs::drains(&session, overview.status.devices.as_deref()))
                 (repairs::list(&site, &work.servers))
             }
         }

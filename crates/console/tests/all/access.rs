@@ -23,7 +23,7 @@ const PAGES: [&str; 11] = [
 ];
 
 /// All addresses that change something.
-const CHANGES: [&str; 11] = [
+const CHANGES: [&str; 12] = [
     "/volume/move",
     "/volume/release",
     "/volume/backup",
@@ -32,6 +32,7 @@ const CHANGES: [&str; 11] = [
     "/usage/start",
     "/usage/stop",
     "/job/change",
+    "/drain/stop",
     "/policy/store",
     "/policy/delete",
     "/user/member",
