@@ -79,14 +79,12 @@ pub(crate) fn drains(session: &Session, devices: Option<&[Device]>) -> Markup {
                     table {
                         thead { tr {
                             th scope="col" { "Device" }
-                            th.number scope="col" { "Objects left" }
-                            th.number scope="col" { "Bytes left" }
+                            th.number scope="col" { "Objects at its last report" }
                             @if session.may_change() { th scope="col" { "Change" } }
                         } }
                         tbody { @for device in &drained { tr {
                             td { (device.name) }
                             td.number { (count(device.objects)) }
-                            td.number { (short_size(device.total.saturating_sub(device.free))) }
                             @if session.may_change() { td { (stop_button(session, device)) } }
                         } } }
                     }
