@@ -61,6 +61,11 @@ use failure::{Failure, Outcome};
 use last_start::LastStart;
 use log::LogFormat;
 
+/// The allocator of the static program. That of musl has one lock for all threads.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A whole AFS cell in one program.
 ///
 /// Servers, databases, tools and clients that speak the AFS-3 protocol to OpenAFS and to the Linux
