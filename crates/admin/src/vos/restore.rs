@@ -2,15 +2,16 @@
 //!
 //! 1. The head of the dump is read before anything changes. A stream that is no dump does no harm,
 //!    and a dump of changes does not replace a volume.
-//! 2. An incremental restore opens the existing volume. A full restore does so too if the server
+//! 2. If a copy at another place has to be deleted, its server must answer.
+//! 3. An incremental restore opens the existing volume. A full restore does so too if the server
 //!    reads the whole dump before it replaces anything, so that a damaged dump does no harm. A
 //!    Cellar server does that, unless the volume is a clone. In the other cases a full restore
 //!    deletes the existing volume and creates a new one.
-//! 3. The stream goes into the volume, which is off line during that time.
-//! 4. The volume gets its name, ids and dates, and goes on line.
-//! 5. The VLDB gets an entry or the new place. A copy at another place is deleted.
+//! 4. The stream goes into the volume, which is off line during that time.
+//! 5. The volume gets its name, ids and dates, and goes on line.
+//! 6. The VLDB gets an entry or the new place. A copy at another place is deleted.
 //!
-//! After an interruption before the end of step 4, a new volume is deleted with its transaction,
+//! After an interruption before the end of step 5, a new volume is deleted with its transaction,
 //! and an existing one stays off line.
 
 use bytes::Bytes;
@@ -256,6 +257,7 @@ impl Volumes<'_> {
                 ctime(since)
             )));
         }
+        self.check_old_server(&target, options).await?;
         let (trans, old) = self.open_target(&target, options).await?;
         let mut first = beginning.pieces.into_iter();
         let whole = async || match first.next() {
@@ -270,6 +272,38 @@ impl Volumes<'_> {
         }
         trans.finish(restored).await?;
         self.list_restored(&target, options).await
+    }
+
+    /// Refuses a restore that has to delete a copy at a server that does not answer. Otherwise the
+    /// restored volume would have no entry, because step 6 would fail. OpenAFS's `vos` fails there.
+    async fn check_old_server(
+        &self,
+        target: &RestoreTarget,
+        options: RestoreOptions,
+    ) -> Result<()> {
+        if options.read_only || options.keep_elsewhere {
+            return Ok(());
+        }
+        let draft = match self.draft(target.volume).await {
+            Ok(draft) => draft,
+            Err(Error::NoSuchEntry(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let listed = self.listed(target.at, &draft.sites).await?;
+        let Some(old) = draft.read_write_at().filter(|old| *old != listed) else {
+            return Ok(());
+        };
+        match self.is_there(old, target.volume).await {
+            Err(Error::Refused { cause, .. }) if cause.is_unreachable() => {
+                Err(Error::Usage(format!(
+                    "{} has volume {} in the VLDB and does not answer, so the copy there cannot be deleted. \
+                     Nothing was changed. If that server is lost, '-nodelete' restores the volume without it",
+                    old.server, target.volume
+                )))
+            }
+            // The deletion itself reports other errors.
+            _ => Ok(()),
+        }
     }
 
     /// Opens the volume to fill, and returns the status of the earlier volume. A volume number of 0
@@ -401,7 +435,7 @@ impl Volumes<'_> {
         trans.set_flags(flags).await
     }
 
-    /// Step 5.
+    /// Step 6.
     async fn list_restored(&self, target: &RestoreTarget, options: RestoreOptions) -> Result<()> {
         let (exists, site) = if options.read_only {
             (VLF_ROEXISTS, VLSF_ROVOL)

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::common::Cell;
+use crate::common::{Cell, SECOND};
 
 const A: &str = "127.0.0.1 a";
 const B: &str = "127.0.0.1 b";
@@ -384,4 +384,38 @@ fn a_refused_dump_is_explained_from_a_file_and_from_a_pipe() {
         let wanted = format!("standard input: {fault}");
         assert!(output.contains(&wanted), "{case}: {output}");
     }
+}
+
+#[test]
+fn a_volume_of_a_lost_server_is_restored_on_another() {
+    let cell = Cell::new();
+    let mut second = cell.join();
+    cell.ok(&format!("vos create {SECOND} a vol"));
+    let dump = cell.local("dump");
+    cell.ok(&format!("vos dump vol -file {}", dump.display()));
+    let site = |cell: &Cell| {
+        let entry = cell.json("vos listvldb vol -json");
+        entry["entries"][0]["sites"][0]["server"].clone()
+    };
+    let id = cell.json("vos listvldb vol -json")["entries"][0]["read_write"].clone();
+    assert_eq!(second.end("-KILL"), None);
+
+    let restore = format!(
+        "vos restore 127.0.0.1 a vol -file {} -overwrite full",
+        dump.display()
+    );
+    let refused = cell.fails(&restore);
+    assert!(refused.contains("'-nodelete'"), "{refused}");
+    assert_eq!(site(&cell), SECOND);
+    let volumes = cell.ok("vos listvol 127.0.0.1 a");
+    assert!(!volumes.contains(&id.to_string()), "{volumes}");
+
+    cell.ok(&format!("{restore} -nodelete"));
+    assert_eq!(site(&cell), "127.0.0.1");
+    cell.ok(&format!("vos examine {id}"));
+
+    // The lost server comes back with its copy, which the VLDB does not name.
+    second.start();
+    cell.ok(&format!("vos zap {SECOND} a {id}"));
+    cell.ok("vos examine vol");
 }
