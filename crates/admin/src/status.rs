@@ -6,10 +6,11 @@
 //!    does not report is `None`, and [`CellStatus::not_known`] names it.
 //! 3. The volumes of all partitions and the entries of the VLDB are read as streams for at most
 //!    [`Limits::listing`]. The program holds counts, the first [`LISTED_MAX`] volumes of each
-//!    problem, and a few words for each released volume.
+//!    problem, and a few words for each volume and each site (`places`).
 
 mod databases;
 mod judge;
+mod places;
 mod servers;
 mod version;
 mod volumes;
@@ -91,6 +92,10 @@ pub enum FindingKind {
     QuotaFull,
     /// A read-only site has an older image than another, or none.
     SiteOutdated,
+    /// The VLDB names a volume at a place that does not have it.
+    VolumeMissing,
+    /// The VLDB does not name a volume of a server.
+    VolumeUnlisted,
 }
 
 /// A thing that needs attention.
@@ -267,7 +272,8 @@ impl CellStatus {
                         status.file_servers.push(server);
                         found.append(volumes);
                     }
-                    status.volumes = found.compared(entries, volumes, limits).await;
+                    let servers = &status.file_servers;
+                    status.volumes = found.compared(servers, entries, volumes, limits).await;
                 }
                 Err(error) => status.not_known.push(format!("file servers: {error}")),
             }

@@ -59,6 +59,7 @@ pub use restore::{DateChoice, RestoreOptions, Restored, check_restored_name};
 pub use scrub::{Damage, LastScrub, PartitionScrub, Scrubbed};
 pub use servers::Fields;
 pub use sync::{Repair, SyncReport};
+pub(crate) use transaction::is_missing;
 pub use traverse::{PlaceUsage, Scope, SizeClass, Traversable, Traversed};
 pub use volume_info::{NamedLocation, Traffic, VolumeInfo, VolumeState, VolumeType};
 

@@ -26,7 +26,8 @@ const NAMES_TIME: Duration = Duration::from_secs(2);
 #[command(after_help = "Exit status:
   0  nothing needs attention
   1  something needs attention: a server is silent, a partition, device or quota is full, a volume
-     is off line or damaged, a read-only site is out of date, objects wait for their repair
+     is off line or damaged, a read-only site is out of date, objects wait for their repair, a
+     volume is not where the VLDB names it, or is not in the VLDB
   2  the cell cannot be judged: no database server answers, or the command line is wrong
 
 All servers are asked in parallel. The command reads the lists of volumes as streams, for at most
@@ -210,6 +211,9 @@ impl Screen<'_> {
         add(volumes.off_line.count, "off line");
         add(volumes.quota_full.count, "with a full quota");
         add(volumes.outdated_sites.count, "out of date");
+        add(volumes.missing.count, "missing");
+        add(volumes.unlisted.count, "not in the VLDB");
+        add(volumes.copies.count, "copies that the VLDB names elsewhere");
         add(volumes.unreleased.count, "changed since their release");
         add(volumes.locked, "locked");
         text
@@ -245,6 +249,8 @@ impl Screen<'_> {
             FindingKind::VolumeOffLine => volumes.off_line.count,
             FindingKind::QuotaFull => volumes.quota_full.count,
             FindingKind::SiteOutdated => volumes.outdated_sites.count,
+            FindingKind::VolumeMissing => volumes.missing.count,
+            FindingKind::VolumeUnlisted => volumes.unlisted.count,
             _ => listed as u64,
         }
     }

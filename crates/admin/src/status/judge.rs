@@ -174,6 +174,21 @@ impl CellStatus {
             &volumes.outdated_sites,
             &|problem| format!("on {} is out of date", place(problem)),
         );
+        add(FindingKind::VolumeMissing, &volumes.missing, &|problem| {
+            format!(
+                "is not on {}, where the VLDB names it; restore it, or correct the VLDB: 'cellar vos syncserv {} \
+                 -dryrun'",
+                place(problem),
+                problem.server
+            )
+        });
+        add(FindingKind::VolumeUnlisted, &volumes.unlisted, &|problem| {
+            format!(
+                "on {} is not in the VLDB; 'cellar vos syncvldb {}' enters it, 'cellar vos zap' removes it",
+                place(problem),
+                problem.server
+            )
+        });
     }
 }
 

@@ -1,5 +1,6 @@
 //! Questions to the file servers of a cell, and to the volume servers beside them.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,6 +11,7 @@ use cellar_wire::{AbortCode, Package, Procedure, afsosd, afsvol, rxafs};
 use futures_util::future::{join, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
+use super::places::ServerList;
 use super::volumes::{Found, examine};
 use super::{FileServer, Limits, Repairs, version_of};
 use crate::error::{Error, Result};
@@ -254,8 +256,15 @@ async fn partitions(server: &VolumeServer<'_>, ids: PartitionIds) -> (Vec<Partit
     if !server.limits.volumes {
         return (spaces.into_iter().flatten().collect(), found);
     }
-    for examined in join_all(ids.iter().map(|id| examine(server, *id))).await {
+    let examined = join_all(ids.iter().map(|id| examine(server, *id))).await;
+    let mut lists = ServerList {
+        address: server.address,
+        partitions: HashMap::new(),
+    };
+    for (id, (examined, list)) in ids.iter().zip(examined) {
         found.append(examined);
+        lists.partitions.insert(*id, list);
     }
+    found.lists.push(lists);
     (spaces.into_iter().flatten().collect(), found)
 }

@@ -1,7 +1,7 @@
 //! The volumes of a cell: damage, quotas, and read-only sites.
 //!
 //! Lists arrive as streams, and each volume is dropped when it is examined. Only the dates of
-//! released volumes are held, for their comparison.
+//! released volumes are held, for their comparison, and the numbers of all (`places`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -13,8 +13,9 @@ use futures_util::future::join_all;
 use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
+use super::places::{self, Differences, PartitionList, ServerList, Sites};
 use super::servers::VolumeServer;
-use super::{Counted, Limits, VolumeProblem};
+use super::{Counted, FileServer, Limits, VolumeProblem};
 use crate::vos::{Volumes, site_flags};
 
 /// The most released volumes of a partition whose dates are compared: 24 MB.
@@ -42,6 +43,13 @@ pub struct VolumesStatus {
     pub quota_full: Counted<VolumeProblem>,
     /// Read-only sites with an older image than another site, or without one.
     pub outdated_sites: Counted<VolumeProblem>,
+    /// Volumes that the VLDB names at a place that does not have them.
+    pub missing: Counted<VolumeProblem>,
+    /// Read-write and read-only volumes on line that the VLDB does not name.
+    pub unlisted: Counted<VolumeProblem>,
+    /// The same, if the VLDB names the volume at other places. They need no attention: copies may
+    /// be shadows (`vos shadow`).
+    pub copies: Counted<VolumeProblem>,
     /// Read-write volumes that changed after their last release. They need no attention.
     pub unreleased: Counted<VolumeProblem>,
     /// Facts that no server reported.
@@ -67,6 +75,8 @@ pub(super) struct Found {
     read_only: Vec<Released>,
     /// Read-write volumes, under the ids of their read-only volumes.
     read_write: Vec<(VolumeId, Released)>,
+    /// The volumes of each server that has listed its partitions.
+    pub(super) lists: Vec<ServerList>,
 }
 
 /// The entries of the VLDB that need attention.
@@ -75,6 +85,7 @@ pub(super) struct Entries {
     read: u64,
     locked: u64,
     not_released: Counted<VolumeProblem>,
+    sites: Sites,
     /// The list ended early, for this reason.
     incomplete: Option<String>,
 }
@@ -90,6 +101,7 @@ impl Found {
         self.not_known.extend(other.not_known);
         self.read_only.extend(other.read_only);
         self.read_write.extend(other.read_write);
+        self.lists.extend(other.lists);
     }
 
     fn add(&mut self, info: &afsvol::VolumeInfo, server: IpAddr, partition: PartitionId) {
@@ -137,9 +149,10 @@ impl Found {
         }
     }
 
-    /// Compares the read-only sites, and adds the facts of the VLDB.
+    /// Compares the read-only sites, and the volumes with the VLDB; adds the facts of the VLDB.
     pub(super) async fn compared(
         mut self,
+        file_servers: &[FileServer],
         entries: Entries,
         volumes: Volumes<'_>,
         limits: Limits,
@@ -174,11 +187,28 @@ impl Found {
         name(volumes, &mut outdated.listed, limits).await;
         name(volumes, &mut unreleased.listed, limits).await;
         outdated.append(entries.not_released);
+        let is_whole = entries.incomplete.is_none();
         self.not_known.extend(entries.incomplete);
+        let Differences {
+            missing,
+            unlisted,
+            copies,
+            not_known,
+        } = match limits.volumes {
+            true => {
+                let (lists, sites) = (self.lists, entries.sites);
+                places::compare(file_servers, lists, sites, is_whole, volumes, limits).await
+            }
+            false => Differences::default(),
+        };
+        self.not_known.extend(not_known);
         VolumesStatus {
             entries: (entries.read > 0).then_some(entries.read),
             locked: entries.locked,
             outdated_sites: outdated,
+            missing,
+            unlisted,
+            copies,
             unreleased,
             not_known: self.not_known,
             ..self.status
@@ -204,12 +234,19 @@ async fn name(volumes: Volumes<'_>, problems: &mut [VolumeProblem], limits: Limi
 }
 
 /// Examines the volumes of a partition, as far as the time permits.
-pub(super) async fn examine(server: &VolumeServer<'_>, partition: PartitionId) -> Found {
+pub(super) async fn examine(
+    server: &VolumeServer<'_>,
+    partition: PartitionId,
+) -> (Found, PartitionList) {
     let mut found = Found::default();
+    let mut volumes = PartitionList::default();
     let end = Instant::now() + server.limits.listing;
-    let listed = timeout_at(end, list(server, partition, &mut found)).await;
+    let listed = timeout_at(end, list(server, partition, &mut found, &mut volumes)).await;
     let reason = match listed {
-        Ok(Ok(())) => return found,
+        Ok(Ok(())) => {
+            volumes.is_whole = true;
+            return (found, volumes);
+        }
         Ok(Err(cause)) => cause.to_string(),
         Err(_) => format!(
             "the list takes longer than {} s",
@@ -221,13 +258,14 @@ pub(super) async fn examine(server: &VolumeServer<'_>, partition: PartitionId) -
         "volumes of {partition} of {} beyond the first {examined}: {reason}",
         server.address
     ));
-    found
+    (found, volumes)
 }
 
 async fn list(
     server: &VolumeServer<'_>,
     partition: PartitionId,
     found: &mut Found,
+    volumes: &mut PartitionList,
 ) -> Result<(), CallError> {
     let arguments = afsvol::ListVolumes {
         partition: partition.number(),
@@ -242,6 +280,7 @@ async fn list(
     for _ in 0..count {
         let info: afsvol::VolumeInfo = call.read().await?;
         found.add(&info, server.address, partition);
+        volumes.add(&info);
     }
     Ok(())
 }
@@ -253,6 +292,7 @@ pub(super) async fn entries(volumes: Volumes<'_>, limits: Limits) -> Entries {
         for entry in page {
             entries.read += 1;
             entries.locked += u64::from(entry.is_locked());
+            entries.sites.add(&entry);
             let has = |flag| move |site: &&crate::vos::Site| site.flags & flag != 0;
             let is_releasing = entry
                 .sites

@@ -351,7 +351,7 @@ impl Trans<'_> {
 }
 
 /// Whether an operation failed because the volume is not there.
-pub(super) fn is_missing(error: &Error) -> bool {
+pub(crate) fn is_missing(error: &Error) -> bool {
     matches!(error.code(), Some(AbortCode::VNOVOL | AbortCode::ENODEV))
 }
 

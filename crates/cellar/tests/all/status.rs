@@ -90,6 +90,9 @@ fn a_healthy_cell_is_well_and_the_names_of_the_fields_are_stable() {
         "off_line",
         "quota_full",
         "outdated_sites",
+        "missing",
+        "unlisted",
+        "copies",
         "unreleased",
     ];
     assert_eq!(names(&status["volumes"]), volumes.into());
@@ -148,6 +151,104 @@ fn entries_that_need_attention_are_found() {
         "{screen}"
     );
     assert!(screen.contains("volume away ("), "{screen}");
+}
+
+/// The names of the volumes of a list in the JSON.
+fn listed<'a>(status: &'a Value, list: &str) -> Vec<&'a str> {
+    let found = &status["volumes"][list];
+    let listed = found["listed"].as_array().expect("a list");
+    assert_eq!(found["count"], listed.len(), "{found}");
+    let names = listed.iter().filter_map(|problem| problem["name"].as_str());
+    names.collect()
+}
+
+#[test]
+fn volumes_and_entries_without_each_other_are_found() {
+    let cell = Cell::new();
+    let _second = cell.join();
+    cell.ok("vos create 127.0.0.1 a lost");
+    cell.ok("vos create 127.0.0.1 a unknown");
+    cell.ok("vos create 127.0.0.1 a both");
+    for server in ["127.0.0.1", SECOND] {
+        cell.ok(&format!("vos addsite {server} a both"));
+    }
+    cell.ok("vos release both");
+    let id = |name: &str, kind: &str| {
+        let entry = cell.json(&format!("vos listvldb {name} -json"));
+        entry["entries"][0][kind].as_u64().expect("an id")
+    };
+    let (code, found) = status(&cell);
+    assert_eq!((code, &found["verdict"]), (0, &"well".into()), "{found}");
+
+    // A server that lost volumes, and a VLDB that lost an entry.
+    let (lost, both) = (id("lost", "read_write"), id("both", "read_only"));
+    cell.ok(&format!("vos zap 127.0.0.1 a {lost}"));
+    cell.ok(&format!("vos zap {SECOND} a {both}"));
+    cell.ok("vos delentry unknown");
+    let (code, found) = status(&cell);
+    assert_eq!((code, &found["verdict"]), (1, &"attention".into()));
+    let expected = ["volume-missing", "volume-unlisted"];
+    assert_eq!(kinds(&found), expected.into(), "{found}");
+    let missing: BTreeSet<_> = listed(&found, "missing").into_iter().collect();
+    assert_eq!(missing, ["both.readonly", "lost"].into());
+    assert_eq!(listed(&found, "unlisted"), ["unknown"]);
+    assert!(listed(&found, "copies").is_empty());
+    let screen = cell.run(["status", "--noresolve"]).out;
+    for sentence in [
+        format!("volume lost ({lost}) is not on 127.0.0.1 /vicepa, where the VLDB names it"),
+        format!("volume both.readonly ({both}) is not on {SECOND} /vicepa"),
+        "on 127.0.0.1 /vicepa is not in the VLDB".to_owned(),
+        "2 missing, 1 not in the VLDB".to_owned(),
+    ] {
+        assert!(screen.contains(&sentence), "{sentence}: {screen}");
+    }
+
+    // The advice of the findings ends them.
+    cell.ok("vos syncvldb 127.0.0.1");
+    cell.ok("vos syncserv 127.0.0.1");
+    cell.ok(&format!("vos syncserv {SECOND}"));
+    let (code, found) = status(&cell);
+    assert_eq!((code, &found["verdict"]), (0, &"well".into()), "{found}");
+}
+
+#[test]
+fn differences_of_operations_need_no_attention() {
+    let cell = Cell::new();
+    let _second = cell.join();
+    for name in ["locked", "vol", "away"] {
+        cell.ok(&format!("vos create 127.0.0.1 a {name}"));
+    }
+    cell.ok("vos backup vol");
+    cell.ok("vos clone vol 127.0.0.1 a -toname vol.clone");
+    cell.ok(&format!("vos shadow vol 127.0.0.1 a {SECOND} a"));
+    cell.ok("vos lock locked");
+    cell.ok("vos offline 127.0.0.1 a away");
+    let id = |name: &str| {
+        let entry = cell.json(&format!("vos listvldb {name} -json"));
+        entry["entries"][0]["read_write"].as_u64().expect("an id")
+    };
+    cell.ok(&format!("vos zap 127.0.0.1 a {}", id("locked")));
+    cell.ok("vos delentry away");
+    let (_, found) = status(&cell);
+    assert_eq!(kinds(&found), ["volume-off-line"].into(), "{found}");
+    assert_eq!(found["volumes"]["missing"]["count"], 0, "{found}");
+    assert_eq!(found["volumes"]["unlisted"]["count"], 0, "{found}");
+    assert_eq!(listed(&found, "copies"), ["vol"]);
+    cell.ok("vos unlock locked");
+    let (_, found) = status(&cell);
+    assert_eq!(listed(&found, "missing"), ["locked"]);
+}
+
+#[test]
+fn a_list_that_takes_too_long_is_not_compared() {
+    let cell = Cell::new();
+    cell.ok("vos create 127.0.0.1 a unknown");
+    cell.ok("vos delentry unknown");
+    let answer = cell.run(["status", "--json", "--listing-time", "1us"]);
+    let found: Value = serde_json::from_str(&answer.out).expect(&answer.err);
+    assert!(!kinds(&found).contains("volume-unlisted"), "{found}");
+    assert!(!kinds(&found).contains("volume-missing"), "{found}");
+    assert_ne!(found["not_known"], Value::Array(Vec::new()), "{found}");
 }
 
 #[test]

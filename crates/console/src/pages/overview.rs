@@ -90,6 +90,8 @@ fn kind(kind: FindingKind) -> &'static str {
         FindingKind::ScrubDamage | FindingKind::VolumeDamaged => "damage",
         FindingKind::VolumeOffLine => "off line",
         FindingKind::SiteOutdated => "outdated",
+        FindingKind::VolumeMissing => "missing",
+        FindingKind::VolumeUnlisted => "not in the VLDB",
     }
 }
 
@@ -100,6 +102,7 @@ fn link(finding: &Finding) -> String {
         | FindingKind::VolumeOffLine
         | FindingKind::QuotaFull
         | FindingKind::SiteOutdated
+        | FindingKind::VolumeMissing
             if !finding.subject.is_empty() =>
         {
             let name = finding.subject.as_str();
