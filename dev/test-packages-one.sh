@@ -25,6 +25,12 @@ one_is_documented() {
         same examine "$(on one "bash -c '. /usr/share/bash-completion/bash_completion; _comp_load cellar 2>/dev/null || __load_completion cellar; COMP_WORDS=(cellar vos exam); COMP_CWORD=2; _cellar_or_suite; echo \$COMPREPLY'")"
 }
 
+one_names_libraries() {
+    on one "zcat /usr/share/doc/cellar-tools/libraries.txt.gz" >"$home/libraries.txt" &&
+        grep -q '^tokio [0-9.]*: MIT; text ' "$home/libraries.txt" && grep -q 'Permission is hereby granted' "$home/libraries.txt" &&
+        on one "grep -q libraries.txt.gz /usr/share/doc/cellar-tools/copyright"
+}
+
 one_mounts() {
     on one "mkdir -p /afs && echo 'none /afs cellar server=192.0.2.9,cell=example.org,_netdev 0 0' >>/etc/fstab && mount /afs" &&
         on one "cmp /afs/example.org/scratch/os-release /etc/os-release && echo text >/afs/example.org/scratch/file" &&
@@ -129,6 +135,7 @@ step "one machine: installation" one_installs &&
     step "one machine: a cell, cellar status" one_serves &&
     step "one machine: vos, pts, fs, bos" one_has_names_of_afs &&
     step "one machine: manual pages, completion" one_is_documented &&
+    step "one machine: licences of libraries" one_names_libraries &&
     step "one machine: fstab" one_mounts &&
     on_demand &&
     step "one machine: daily export" one_exports &&
