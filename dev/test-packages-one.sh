@@ -111,6 +111,45 @@ static_serves() {
     return $rc
 }
 
+# image_serves PROGRAM: a cell in a container, from the image. Runs in mounts of its own.
+image_serves() {
+    local context=$home/context volume=$home/volume rc
+    local engine=(podman --root "$home/podman" --runroot "$home/podman-run" --storage-driver vfs --cgroup-manager cgroupfs --events-backend file)
+    local run=(--network host --cgroups disabled --ulimit "nofile=$(limit n)" --ulimit "nproc=$(limit u)")
+    # crun refuses a tree that has both versions of control groups.
+    ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified
+    mkdir -p "$context" "$volume" && cp "$1" "$context/cellar" && cp LICENSE "$context" &&
+        dev/licences --target "$(uname -m)-unknown-linux-musl" "$context/libraries.txt" &&
+        "${engine[@]}" build -q --isolation chroot -t cellar --build-arg DIRECTORY=. -f packaging/Containerfile "$context" &&
+        same "$("$1" --version)" "$("${engine[@]}" run --rm "${run[@]}" cellar --version)" || return 1
+    "${engine[@]}" run -d --name cell "${run[@]}" -v "$volume:/var/lib/cellar" cellar \
+        serve databases fileserver --cell example.org --bind 127.0.0.1 || return 1
+    for _ in $(seq 100); do
+        ! "${engine[@]}" exec cell /usr/bin/cellar status --dir /var/lib/cellar >/dev/null 2>&1 || break
+        sleep 0.2
+    done
+    "${engine[@]}" exec cell /usr/bin/cellar status --dir /var/lib/cellar &&
+        "${engine[@]}" exec cell /usr/bin/cellar cp --dir /var/lib/cellar /usr/share/doc/cellar/libraries.txt /afs/example.org/scratch/ &&
+        "${engine[@]}" exec cell /usr/bin/cellar cat --dir /var/lib/cellar /afs/example.org/scratch/libraries.txt | cmp - "$context/libraries.txt" &&
+        "${engine[@]}" stop -t 20 cell && "${engine[@]}" logs cell 2>&1 | grep -q 'INFO stopped'
+    rc=$?
+    "${engine[@]}" rm -f cell >/dev/null 2>&1
+    return $rc
+}
+
+# A limit for a container, below that of this shell: without the right to raise limits, the engine's
+# own one is refused.
+limit() {
+    local hard
+    hard=$(ulimit -H"$1")
+    [ "$hard" != unlimited ] && [ "$hard" -lt 10000 ] || hard=10000
+    echo "$hard:$hard"
+}
+
+in_own_mounts() {
+    home=$home unshare --mount --propagation private bash -c "$(declare -f same limit "$1"); $*"
+}
+
 on_demand() {
     if grep -qw autofs /proc/filesystems; then
         step "one machine: autofs" one_mounts_on_demand
@@ -126,9 +165,9 @@ else
     skipped "a static program" "'make static' has not made it"
 fi
 if command -v podman >/dev/null && [ -e "$static" ]; then
-    step "an image for containers" podman build -q -f packaging/Containerfile .
+    step "an image for containers" in_own_mounts image_serves "$static"
 else
-    skipped "an image for containers" "no podman, or no static program"
+    skipped "an image for containers" "no podman ('dev/packages install containers'), or no static program"
 fi
 step "lintian" lintian_is_content
 step "one machine: installation" one_installs &&
