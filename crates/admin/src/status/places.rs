@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use cellar_wire::ids::{PartitionId, VolumeId};
-use cellar_wire::{afsvol, vl};
+use cellar_wire::{AbortCode, afsvol, vl};
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -425,6 +425,8 @@ async fn confirm(
     let there = match there.await {
         Ok(info) => Some(info),
         Err(error) if is_missing(&error) => None,
+        // The whole partition is missing.
+        Err(error) if error.code() == Some(AbortCode::VOLSERILLEGAL_PARTITION) => None,
         Err(error) => return Err(error),
     };
     let entry = match volumes.entry(&place.id.to_string()).await {
