@@ -11,7 +11,7 @@
 //! | run | otherwise | member of the open group |
 //! | deferred | that group has ended | runs again |
 //! | member | the copy has other rows than its group read | runs again |
-//! | member | no deferred writer is left to run, few groups are in flight, its turn has come | in flight, with it |
+//! | member | no deferred writer is left to run, few groups are in flight | in flight, with it |
 //! | in flight | committed, and the copy has it | done |
 //! | in flight | conflict, or certainly not committed | runs again, when the copy is newer |
 //! | in flight | refused, or in doubt | error |
@@ -29,6 +29,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cellar_celldb::{Error, Overlay, Revision, Transaction, Verdict, run};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use rand::Rng as _;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -38,7 +39,6 @@ use crate::follow::Followed;
 use crate::guards::Guards;
 use crate::large;
 use crate::slots::{Attempt, Commit, Slot};
-use crate::turns::Turns;
 
 /// Operations of a group. etcd takes 128 unless it is configured for more
 /// (`--max-txn-ops`). Some are left for the engine's own keys.
@@ -58,6 +58,8 @@ const NEWER: Duration = Duration::from_secs(2);
 const IN_FLIGHT_MAX: usize = 2;
 /// A group waits at most this long for deferred writers.
 const LINGER: Duration = Duration::from_millis(50);
+/// Pause after a conflict, at most, in microseconds: two servers do not meet again at once.
+const SPREAD_MICROSECONDS: u64 = 3000;
 /// Pause between attempts to find out about a commit in doubt.
 const RESOLVE_EVERY: Duration = Duration::from_secs(1);
 
@@ -78,8 +80,6 @@ struct Group {
     guards: Guards,
     members: usize,
     opened: Instant,
-    /// It is not sent before: see [`Turns`].
-    earliest: Instant,
     outcome: Arc<OnceLock<Outcome>>,
 }
 
@@ -92,7 +92,6 @@ struct Groups {
     /// Writers that were woken to run again, and have not yet.
     reruns: usize,
     free: Vec<Slot>,
-    turns: Turns,
     last_number: u64,
 }
 
@@ -188,11 +187,7 @@ impl Committer {
     }
 
     fn wait(&self, groups: &mut MutexGuard<'_, Groups>) {
-        let turn = groups.open.as_ref().map(|group| group.earliest);
-        let until_turn = turn.map(|turn| turn.saturating_duration_since(Instant::now()));
-        let patience = until_turn.filter(|wait| !wait.is_zero());
-        self.progress
-            .wait_for(groups, patience.map_or(LINGER, |wait| wait.min(LINGER)));
+        self.progress.wait_for(groups, LINGER);
     }
 
     fn refusal(&self, begun: Instant) -> Option<Error> {
@@ -241,16 +236,13 @@ impl Committer {
         }
         groups.last_number += 1;
         let number = groups.last_number;
-        let opened = Instant::now();
-        let earliest = opened + groups.turns.wait();
         let group = groups.open.get_or_insert_with(|| Group {
             number,
             changes: Overlay::default(),
             bytes: 0,
             guards: Guards::default(),
             members: 0,
-            opened,
-            earliest,
+            opened: Instant::now(),
             outcome: Arc::default(),
         });
         group.changes.absorb(&changes);
@@ -275,10 +267,6 @@ impl Committer {
     fn launch(self: &Arc<Self>, groups: &mut Groups) {
         let lingers = |group: &Group| group.opened.elapsed() < LINGER;
         if groups.reruns > 0 && groups.open.as_ref().is_some_and(lingers) {
-            return;
-        }
-        let waits = |group: &Group| group.earliest > Instant::now();
-        if groups.open.as_ref().is_some_and(waits) {
             return;
         }
         if groups.free.is_empty() || groups.in_flight.len() >= IN_FLIGHT_MAX {
@@ -341,11 +329,6 @@ impl Committer {
             Err(attempt) => attempt,
         };
         let mut slot = Some(slot);
-        let note: Option<fn(&mut Turns)> = match &attempt {
-            Attempt::Committed(_) => Some(Turns::commit),
-            Attempt::Conflict(_) => Some(Turns::conflict),
-            Attempt::Failed(_) | Attempt::InDoubt(_) => None,
-        };
         let end = match attempt {
             Attempt::Committed(revision) => {
                 figures.answered();
@@ -362,6 +345,8 @@ impl Committer {
                 figures.answered();
                 figures.conflicts.fetch_add(1, Ordering::Relaxed);
                 let _ = self.followed.reaches(last, NEWER).await;
+                let pause = rand::rng().random_range(0..SPREAD_MICROSECONDS);
+                tokio::time::sleep(Duration::from_micros(pause)).await;
                 Outcome::Again
             }
             Attempt::Failed(Fault::Unknown(reason)) => {
@@ -387,9 +372,6 @@ impl Committer {
             }
         };
         let mut groups = self.groups.lock();
-        if let Some(note) = note {
-            note(&mut groups.turns);
-        }
         groups.in_flight.remove(&number);
         groups.free.extend(slot);
         groups.reruns += groups.deferred.remove(&number).unwrap_or_default();

@@ -40,7 +40,6 @@ mod monitor;
 mod pages;
 mod slots;
 mod status;
-mod turns;
 
 pub use certificates::{Certificate, Tls, Validity};
 pub use engine::{Etcd, Settings};
