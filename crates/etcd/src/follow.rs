@@ -200,12 +200,13 @@ impl Followed {
             let changes = copy.difference(&fresh);
             // A restored snapshot has older rows at a later revision of etcd: the last transaction
             // of the database was seen before, and the difference takes transactions back.
-            let last = match self.revision(fresh.last) > self.history.newest() {
+            let is_later = self.revision(fresh.last) > self.history.newest();
+            let last = match is_later {
                 true => fresh.last,
                 false => fresh.revision,
             };
             *copy = fresh;
-            if !changes.is_empty() {
+            if is_later || !changes.is_empty() {
                 let revision = self.revision(last);
                 self.history
                     .publish([Arc::new(Committed { revision, changes })]);
