@@ -46,6 +46,17 @@ impl Versions {
         Self::of(engine, &from, &Key::of_group(Kind::Vnode, group.0), viewers)
     }
 
+    /// The versions of one vnode.
+    pub(crate) fn of_vnode(
+        engine: &Arc<Engine>,
+        group: GroupId,
+        vnode: VnodeId,
+        viewers: Vec<u64>,
+    ) -> Self {
+        let prefix = Key::vnode_prefix(group.0, vnode.0);
+        Self::of(engine, &prefix, &prefix, viewers)
+    }
+
     /// The versions of the pieces of one body.
     pub(crate) fn of_body(
         engine: &Arc<Engine>,

@@ -102,11 +102,8 @@ impl Volume {
         }
         let mut batch = Batch::new();
         let mut named = 0;
-        let mut versions = Versions::of_vnodes(&core.engine, group.id, file.0, viewers);
+        let mut versions = Versions::of_vnode(&core.engine, group.id, file, viewers);
         while let Some(version) = versions.next_visible()? {
-            if version.key.u32_at(5) != file.0 {
-                break;
-            }
             let Ok(mut record) = VnodeRecord::decode(&version.value)? else {
                 continue;
             };
