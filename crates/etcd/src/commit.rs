@@ -11,13 +11,14 @@
 //! | run | otherwise | member of the open group |
 //! | deferred | that group has ended | runs again |
 //! | member | the copy has other rows than its group read | runs again |
-//! | member | no deferred writer is left to run, few groups are in flight | in flight, with it |
+//! | member | no deferred writer is left to run, and no group is in flight | in flight, with it |
+//! | member | few groups are in flight, and its group is full or has waited long | in flight, with it |
 //! | in flight | committed, and the copy has it | done |
 //! | in flight | conflict, or certainly not committed | runs again, when the copy is newer |
 //! | in flight | refused, or in doubt | error |
 //!
 //! A single writer therefore commits alone and at once. Writers that need each other's rows (a
-//! counter of ids) share the next commit. So do writers that find enough groups in flight.
+//! counter of ids) share the next commit. So do writers that find a group in flight.
 //!
 //! Lock order: groups, the copy, the history.
 
@@ -53,10 +54,11 @@ const CONFLICTS: Duration = Duration::from_secs(20);
 const ARRIVAL: Duration = Duration::from_secs(20);
 /// The longest wait until the copy is newer after a conflict.
 const NEWER: Duration = Duration::from_secs(2);
-/// Groups in flight at the same time. A request costs etcd far more than a row in it, so writers
-/// beyond these share the next group.
+/// Groups in flight at the same time. A request costs etcd far more than a row in it. So writers
+/// share the next group while one is in flight. A second one goes only if it is full, or after
+/// [`LINGER`].
 const IN_FLIGHT_MAX: usize = 2;
-/// A group waits at most this long for deferred writers.
+/// A group waits at most this long for deferred writers, or for the end of the group before.
 const LINGER: Duration = Duration::from_millis(50);
 /// Pause after a conflict, at most, in microseconds: two servers do not meet again at once.
 const SPREAD_MICROSECONDS: u64 = 3000;
@@ -80,6 +82,8 @@ struct Group {
     guards: Guards,
     members: usize,
     opened: Instant,
+    /// It had no room for a writer.
+    is_full: bool,
     outcome: Arc<OnceLock<Outcome>>,
 }
 
@@ -226,11 +230,12 @@ impl Committer {
             .iter()
             .map(|(_, key, value)| key.len() + value.as_ref().map_or(0, Bytes::len))
             .sum();
-        if let Some(group) = &groups.open {
-            let is_full = group.changes.len() + changes.len() > GROUP_MAX
-                || group.bytes + bytes > GROUP_BYTES_MAX
-                || !group.guards.have_room_for(&reads);
-            if is_full {
+        if let Some(group) = &mut groups.open {
+            let has_room = group.changes.len() + changes.len() <= GROUP_MAX
+                && group.bytes + bytes <= GROUP_BYTES_MAX
+                && group.guards.have_room_for(&reads);
+            if !has_room {
+                group.is_full = true;
                 return Ok(Step::Full);
             }
         }
@@ -243,6 +248,7 @@ impl Committer {
             guards: Guards::default(),
             members: 0,
             opened: Instant::now(),
+            is_full: false,
             outcome: Arc::default(),
         });
         group.changes.absorb(&changes);
@@ -269,7 +275,15 @@ impl Committer {
         if groups.reruns > 0 && groups.open.as_ref().is_some_and(lingers) {
             return;
         }
-        if groups.free.is_empty() || groups.in_flight.len() >= IN_FLIGHT_MAX {
+        let is_next = match groups.in_flight.len() {
+            0 => true,
+            others if others < IN_FLIGHT_MAX => {
+                let open = groups.open.as_ref();
+                open.is_some_and(|group| group.is_full || !lingers(group))
+            }
+            _ => false,
+        };
+        if groups.free.is_empty() || !is_next {
             return;
         }
         let Some(group) = groups.open.take() else {
