@@ -32,6 +32,7 @@ mod model;
 mod names;
 mod new_entry;
 mod record;
+mod reserved_ids;
 mod set_fields_entry;
 mod tables;
 #[cfg(test)]
@@ -54,6 +55,7 @@ pub struct Rules {
 pub struct Pr {
     rules: Rules,
     replica: Replica<model::Protection>,
+    reserved_ids: reserved_ids::ReservedIds,
     clock: Clock,
     cell: String,
     /// Knows further realms of this cell, besides the one with its name.
@@ -71,6 +73,7 @@ impl Pr {
         Ok(Self {
             rules: Rules::default(),
             replica,
+            reserved_ids: reserved_ids::ReservedIds::default(),
             clock,
             cell: cell.to_owned(),
             authority: None,

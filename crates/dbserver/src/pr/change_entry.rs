@@ -169,7 +169,7 @@ fn change_id(tables: &mut Tables<'_, '_>, old: Record, id: ViceId) -> Result<Rec
         )?;
     }
     if id.0 > tables.max(MAX_USER)? {
-        tables.set_max(MAX_USER, id.0);
+        tables.choose_max(MAX_USER, id.0)?;
     }
     Ok(new)
 }

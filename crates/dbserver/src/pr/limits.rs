@@ -11,6 +11,10 @@ pub(crate) const NESTING_MAX: usize = 5;
 pub(crate) const AROUND_MAX: usize = LIST_MAX;
 /// The number of ids that are tried before a new entry is refused.
 pub(crate) const TRIES_MAX: usize = 50;
+/// The number of ids that a server reserves after conflicts with other servers.
+pub(crate) const RESERVED_IDS: i32 = 16;
+/// The run of a creation that reserves ids. One server's writers may make each other run twice.
+pub(crate) const RUNS_MIN: u32 = 3;
 /// The number of groups that a new user may create.
 pub(crate) const GROUP_QUOTA: i32 = 20;
 /// The number of users of another cell that a new group for that cell may register.

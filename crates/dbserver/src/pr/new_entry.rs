@@ -16,6 +16,7 @@ use super::Pr;
 use super::access::is_administrator;
 use super::limits::{FOREIGN_QUOTA, FOREIGN_USERS_MAX, GROUP_QUOTA};
 use super::record::{AUTHUSER_GROUP, Record, cell_part, check_group_name, check_user_name, fold};
+use super::reserved_ids::IdSource;
 use super::tables::{MAX_GROUP, MAX_USER, Tables};
 use crate::answer::Server;
 use crate::error::too_long;
@@ -66,8 +67,13 @@ fn registers_its_caller(asked: &NewEntry, origin: &Origin) -> bool {
 
 impl Pr {
     fn create(&self, new: &New<'_>) -> Result<ViceId, Error> {
-        self.replica
-            .write(|transaction| new.create(&mut Tables(transaction), None))
+        let mut source = self.reserved_ids.source(new.flag & PRGRP != 0);
+        let created = self.replica.write(|transaction| {
+            source.begin_run();
+            new.create(&mut Tables(transaction), NewId::Next(&mut source))
+        });
+        source.end(created.is_ok());
+        created
     }
 }
 
@@ -102,10 +108,18 @@ impl Answer<Pr> for INewEntry {
                 now,
                 registers_itself: false,
             };
-            new.create(&mut tables, Some(self.id))
+            new.create(&mut tables, NewId::Given(self.id))
         })?;
         Ok(INewEntryReply {})
     }
+}
+
+/// The id of an entry to create.
+enum NewId<'s, 'a> {
+    /// The call names it.
+    Given(ViceId),
+    /// The next one.
+    Next(&'s mut IdSource<'a>),
 }
 
 /// An entry to create.
@@ -131,8 +145,8 @@ impl<'a> New<'a> {
         }
     }
 
-    /// Creates the entry, with a new id unless one is given.
-    fn create(&self, tables: &mut Tables<'_, '_>, id: Option<ViceId>) -> Result<ViceId, Error> {
+    /// Creates the entry.
+    fn create(&self, tables: &mut Tables<'_, '_>, id: NewId<'_, '_>) -> Result<ViceId, Error> {
         let is_admin = is_administrator(tables, self.who)?;
         let is_group = self.flag & PRGRP != 0;
         let may = if self.flag & PRFOREIGN != 0 {
@@ -190,7 +204,7 @@ impl<'a> New<'a> {
         &self,
         tables: &mut Tables<'_, '_>,
         name: PrName,
-        id: Option<ViceId>,
+        id: NewId<'_, '_>,
         owner: ViceId,
         is_admin: bool,
     ) -> Result<ViceId, Error> {
@@ -201,13 +215,13 @@ impl<'a> New<'a> {
         }
         charge(tables, self.who.id(), is_admin)?;
         let id = match id {
-            Some(id) => {
+            NewId::Given(id) => {
                 if id.0 < tables.max(MAX_GROUP)? {
-                    tables.set_max(MAX_GROUP, id.0);
+                    tables.choose_max(MAX_GROUP, id.0)?;
                 }
                 id
             }
-            None => tables.new_id(true)?,
+            NewId::Next(source) => source.next(tables)?,
         };
         tables.insert(&self.record(name, id, owner))?;
         // An administrator may name the new group itself as owner, but no other id that does not
@@ -220,7 +234,7 @@ impl<'a> New<'a> {
         &self,
         tables: &mut Tables<'_, '_>,
         name: PrName,
-        id: Option<ViceId>,
+        id: NewId<'_, '_>,
     ) -> Result<ViceId, Error> {
         let quotas = |record| Record {
             flags: PRQUOTA,
@@ -231,7 +245,11 @@ impl<'a> New<'a> {
         if let Some(cell) = cell_part(&name) {
             let group = PrName::new(&[AUTHUSER_GROUP, cell].concat()).map_err(too_long)?;
             let group = tables.id_of(&group)?.ok_or(AbortCode::PRBADNAM)?;
-            let id = foreign_id(tables, group, id)?;
+            let asked = match id {
+                NewId::Given(id) => Some(id),
+                NewId::Next(_) => None,
+            };
+            let id = foreign_id(tables, group, asked)?;
             let record = self.record(name, id, ViceId::ADMINISTRATORS);
             tables.insert(&Record {
                 cell_group: group,
@@ -241,13 +259,13 @@ impl<'a> New<'a> {
             return Ok(id);
         }
         let id = match id {
-            Some(id) => {
+            NewId::Given(id) => {
                 if id.0 > tables.max(MAX_USER)? {
-                    tables.set_max(MAX_USER, id.0);
+                    tables.choose_max(MAX_USER, id.0)?;
                 }
                 id
             }
-            None => tables.new_id(false)?,
+            NewId::Next(source) => source.next(tables)?,
         };
         tables.insert(&quotas(self.record(name, id, ViceId::ADMINISTRATORS)))?;
         Ok(id)

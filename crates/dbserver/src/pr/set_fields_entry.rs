@@ -92,7 +92,7 @@ impl Answer<Pr> for SetMax {
             if (is_group && self.id.0 > 0) || (!is_group && self.id.0 < 0) {
                 return Err(AbortCode::PRBADARG.into());
             }
-            tables.set_max(if is_group { MAX_GROUP } else { MAX_USER }, self.id.0);
+            tables.choose_max(if is_group { MAX_GROUP } else { MAX_USER }, self.id.0)?;
             Ok(())
         })?;
         Ok(SetMaxReply {})

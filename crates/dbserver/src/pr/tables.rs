@@ -23,6 +23,8 @@ pub(crate) const META: Table = Table::new("pr.meta");
 /// Keys in `pr.meta`: the highest assigned id of a user, and the lowest of a group.
 pub(crate) const MAX_USER: &[u8] = b"max_user";
 pub(crate) const MAX_GROUP: &[u8] = b"max_group";
+/// Key in `pr.meta`: how often a call has set one of these ids. Absent: never.
+const IDS_SET: &[u8] = b"ids_set";
 
 /// The most rows that a scan of one list reads. Lists are kept below [`LIST_MAX`], ownership is
 /// not.
@@ -201,6 +203,23 @@ impl Tables<'_, '_> {
         let bytes = self.0.get(META, name)?;
         let number = bytes.map(|bytes| row::number(META, &bytes)).transpose()?;
         Ok(number.unwrap_or_default() as i32)
+    }
+
+    /// How often a call has set the last assigned id of users or of groups.
+    pub(crate) fn ids_set(&self) -> Result<u32, DatabaseError> {
+        let bytes = self.0.get(META, IDS_SET)?;
+        let number = bytes.map(|bytes| row::number(META, &bytes)).transpose()?;
+        Ok(number.unwrap_or_default())
+    }
+
+    /// Sets the last assigned id to one that a call demands. Ids that servers have reserved before
+    /// are not used any more.
+    pub(crate) fn choose_max(&mut self, name: &[u8], id: i32) -> Result<(), DatabaseError> {
+        let number = self.ids_set()?.wrapping_add(1);
+        self.0
+            .put(META, IDS_SET.to_vec(), number.to_be_bytes().to_vec());
+        self.set_max(name, id);
+        Ok(())
     }
 
     /// Sets the last assigned id.

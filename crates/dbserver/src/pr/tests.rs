@@ -13,6 +13,7 @@ use super::*;
 mod changes;
 mod entries;
 mod membership;
+mod reserved_ids;
 mod rules;
 mod sequences;
 
