@@ -12,7 +12,7 @@
 //! | deferred | that group has ended | runs again |
 //! | member | the copy has other rows than its group read | runs again |
 //! | member | no deferred writer is left to run, and no group is in flight | in flight, with it |
-//! | member | few groups are in flight, and its group is full or has waited long | in flight, with it |
+//! | member | few groups are in flight; its group is full or has waited | in flight, with it |
 //! | in flight | committed, and the copy has it | done |
 //! | in flight | conflict, or certainly not committed | runs again, when the copy is newer |
 //! | in flight | refused, or in doubt | error |

@@ -52,6 +52,7 @@ impl ReservedIds {
             all: self,
             is_group,
             reserved: self.of(is_group).lock().pop_front(),
+            is_used: false,
             runs: 0,
             more: Vec::new(),
         }
@@ -63,6 +64,8 @@ pub(crate) struct IdSource<'a> {
     all: &'a ReservedIds,
     is_group: bool,
     reserved: Option<ReservedId>,
+    /// The last run took the reserved id.
+    is_used: bool,
     runs: u32,
     /// The ids that the last run reserved.
     more: Vec<ReservedId>,
@@ -72,6 +75,7 @@ impl IdSource<'_> {
     /// The transaction runs, for the first time or again.
     pub(crate) fn begin_run(&mut self) {
         self.runs += 1;
+        self.is_used = false;
         self.more.clear();
     }
 
@@ -80,11 +84,12 @@ impl IdSource<'_> {
     /// # Errors
     /// PRNOIDS, as [`Tables::new_id`].
     pub(crate) fn next(&mut self, tables: &mut Tables<'_, '_>) -> Result<ViceId, Error> {
-        if let Some(ReservedId { id, ids_set }) = self.reserved
-            && tables.ids_set()? == ids_set
-            && tables.get(id)?.is_none()
-        {
-            return Ok(id);
+        if let Some(ReservedId { id, ids_set }) = self.reserved {
+            if tables.ids_set()? == ids_set && tables.get(id)?.is_none() {
+                self.is_used = true;
+                return Ok(id);
+            }
+            self.reserved = None;
         }
         let first = tables.new_id(self.is_group)?;
         if self.runs >= RUNS_MIN && self.all.of(self.is_group).lock().is_empty() {
@@ -108,13 +113,16 @@ impl IdSource<'_> {
         Ok(())
     }
 
-    /// The transaction has ended. A failed one leaves the reserved id to the next entry.
+    /// The transaction has ended. An id that it did not use is left to the next entry.
     pub(crate) fn end(self, is_committed: bool) {
         let mut all = self.all.of(self.is_group).lock();
-        match (is_committed, self.reserved) {
-            (true, _) => all.extend(self.more),
-            (false, Some(reserved)) => all.push_front(reserved),
-            (false, None) => {}
+        if is_committed {
+            all.extend(self.more);
+        }
+        if let Some(reserved) = self.reserved
+            && !(is_committed && self.is_used)
+        {
+            all.push_front(reserved);
         }
     }
 }

@@ -86,7 +86,10 @@ fn a_creation_that_fails_or_finds_its_id_used_takes_no_other_entrys_id() {
         owner: ViceId(0),
     };
     cell.ask(ADMIN, explicit).unwrap();
-    assert_eq!(busy.user("b"), 2, "the failed creation has left its id");
+    cell.group("system:authuser@other.org", 0);
+    let foreign = busy.user("jane@other.org");
+    assert!(foreign > 0xffff, "made from the id of the group");
+    assert_eq!(busy.user("b"), 2, "these creations have left their id");
     assert_eq!(busy.user("c"), 18, "3 is in use");
     assert_eq!(busy.user("d"), 4);
 }
