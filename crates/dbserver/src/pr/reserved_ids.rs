@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use super::limits::{RESERVED_IDS, RUNS_MIN};
 use super::record::is_valid_id;
-use super::tables::{MAX_GROUP, MAX_USER, Tables};
+use super::tables::{Tables, last_id};
 use crate::Error;
 
 /// The reserved ids of a server.
@@ -99,10 +99,7 @@ impl IdSource<'_> {
     }
 
     fn reserve_after(&mut self, first: ViceId, tables: &mut Tables<'_, '_>) -> Result<(), Error> {
-        let (name, step) = match self.is_group {
-            true => (MAX_GROUP, -1),
-            false => (MAX_USER, 1),
-        };
+        let (name, step) = last_id(self.is_group);
         let ids_set = tables.ids_set()?;
         let ids = (1..=RESERVED_IDS).map_while(|n| first.0.checked_add(n * step));
         let ids = ids.map(ViceId).filter(|id| is_valid_id(*id));

@@ -26,6 +26,14 @@ pub(crate) const MAX_GROUP: &[u8] = b"max_group";
 /// Key in `pr.meta`: how often a call has set one of these ids. Absent: never.
 const IDS_SET: &[u8] = b"ids_set";
 
+/// The key of the last assigned id of groups or of users, and the step to the next one.
+pub(crate) fn last_id(is_group: bool) -> (&'static [u8], i32) {
+    match is_group {
+        true => (MAX_GROUP, -1),
+        false => (MAX_USER, 1),
+    }
+}
+
 /// The most rows that a scan of one list reads. Lists are kept below [`LIST_MAX`], ownership is
 /// not.
 const SCAN_MAX: usize = 1 << 20;
@@ -232,11 +240,7 @@ impl Tables<'_, '_> {
     /// # Errors
     /// PRNOIDS if too many ids in a row are taken, or no valid id is left.
     pub(crate) fn new_id(&mut self, is_group: bool) -> Result<ViceId, Error> {
-        let (name, step) = if is_group {
-            (MAX_GROUP, -1)
-        } else {
-            (MAX_USER, 1)
-        };
+        let (name, step) = last_id(is_group);
         let mut id = self.max(name)?;
         for _ in 0..TRIES_MAX {
             let next = id

@@ -42,6 +42,15 @@ fn conflicting(of: &Cell) -> Cell {
     Cell { _dir, db, pr }
 }
 
+fn create_with_id(cell: &Cell, id: i32) {
+    let explicit = INewEntry {
+        name: "explicit".try_into().unwrap(),
+        id: ViceId(id),
+        owner: ViceId(0),
+    };
+    cell.ask(ADMIN, explicit).unwrap();
+}
+
 #[test]
 fn without_conflicts_ids_follow_each_other_at_all_servers() {
     let cell = cell();
@@ -80,12 +89,7 @@ fn a_creation_that_fails_or_finds_its_id_used_takes_no_other_entrys_id() {
         Err(AbortCode::PREXIST),
         "the name is in use"
     );
-    let explicit = INewEntry {
-        name: "explicit".try_into().unwrap(),
-        id: ViceId(3),
-        owner: ViceId(0),
-    };
-    cell.ask(ADMIN, explicit).unwrap();
+    create_with_id(&cell, 3);
     cell.group("system:authuser@other.org", 0);
     let foreign = busy.user("jane@other.org");
     assert!(foreign > 0xffff, "made from the id of the group");
@@ -102,11 +106,6 @@ fn a_last_id_that_a_call_sets_ends_reservations() {
     let id = ViceId(500);
     cell.ask(ADMIN, SetMax { id, gflag: 0 }).unwrap();
     assert_eq!(busy.user("b"), 501);
-    let explicit = INewEntry {
-        name: "explicit".try_into().unwrap(),
-        id: ViceId(5000),
-        owner: ViceId(0),
-    };
-    cell.ask(ADMIN, explicit).unwrap();
+    create_with_id(&cell, 5000);
     assert_eq!(busy.user("c"), 5001);
 }
