@@ -13,8 +13,13 @@ pub(crate) struct Proxy {
     swallow: Arc<AtomicBool>,
     /// The same, but the connection stays: the member is silent.
     silent: Arc<AtomicBool>,
+    /// Answers pass after [`LATE`].
+    late: Arc<AtomicBool>,
     cuts: Arc<AtomicU64>,
 }
+
+/// The delay of answers at a late member.
+const LATE: Duration = Duration::from_millis(5);
 
 impl Proxy {
     /// Starts a proxy. Every connection is cut in the moment after about `every` requests have
@@ -25,7 +30,11 @@ impl Proxy {
         let swallow = Arc::new(AtomicBool::new(false));
         let cuts = Arc::new(AtomicU64::new(0));
         let silent = Arc::new(AtomicBool::new(false));
-        let (flags, count) = ([swallow.clone(), silent.clone()], cuts.clone());
+        let late = Arc::new(AtomicBool::new(false));
+        let (flags, count) = (
+            [swallow.clone(), silent.clone(), late.clone()],
+            cuts.clone(),
+        );
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", to)))
@@ -39,8 +48,14 @@ impl Proxy {
             port,
             swallow,
             silent,
+            late,
             cuts,
         }
+    }
+
+    /// Lets answers pass late.
+    pub(crate) fn delay(&self) {
+        self.late.store(true, Ordering::Relaxed);
     }
 
     /// Lets no answer pass any more, and closes no connection.
@@ -61,7 +76,7 @@ fn forward(
     client: TcpStream,
     server: TcpStream,
     every: u64,
-    flags: &[Arc<AtomicBool>; 2],
+    flags: &[Arc<AtomicBool>; 3],
     cuts: &Arc<AtomicU64>,
 ) {
     let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
@@ -84,7 +99,7 @@ fn forward(
         let _ = from.shutdown(Shutdown::Both);
         let _ = to.shutdown(Shutdown::Both);
     });
-    let (mut from, mut to, [swallow, silent]) = (server, client, flags.clone());
+    let (mut from, mut to, [swallow, silent, late]) = (server, client, flags.clone());
     std::thread::spawn(move || {
         let mut buffer = vec![0; 1 << 16];
         while let Ok(read @ 1..) = from.read(&mut buffer) {
@@ -93,6 +108,9 @@ fn forward(
             }
             if swallow.load(Ordering::Relaxed) {
                 break;
+            }
+            if late.load(Ordering::Relaxed) {
+                std::thread::sleep(LATE);
             }
             if to.write_all(&buffer[..read]).is_err() {
                 break;

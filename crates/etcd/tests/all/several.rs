@@ -11,6 +11,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::cluster::{Cluster, OTHER, TABLE, get, number, put};
+use crate::proxy::Proxy;
 
 #[test]
 fn one_server_writes_and_the_other_finds() {
@@ -210,6 +211,40 @@ fn independent_writers_share_commits() {
     println!("1280 writes in {:?}: {status:?}", begun.elapsed());
     assert_eq!((status.commits, status.conflicts), (1280, 0));
     assert!(status.groups < 1280, "some shared a commit");
+}
+
+/// Writers that repeat are gathered into one group. Without that they form two, which take turns.
+#[test]
+fn writers_that_repeat_share_one_group() {
+    let Some(cluster) = Cluster::start(1) else {
+        return;
+    };
+    let proxy = Proxy::start(cluster.port(0), 0);
+    let db = Etcd::open(&Settings {
+        endpoints: vec![format!("http://127.0.0.1:{}", proxy.port)],
+        ..cluster.settings("one")
+    })
+    .unwrap();
+    put(&db, "before", b"1").unwrap();
+    proxy.delay();
+    let before = db.status();
+    let (writers, rounds) = (4, 12);
+    std::thread::scope(|scope| {
+        for writer in 0..writers {
+            let db = &db;
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    put(db, &format!("{writer}/{round}"), b"value").unwrap();
+                }
+            });
+        }
+    });
+    let after = db.status();
+    let groups = after.groups - before.groups;
+    println!("{writers} writers, {rounds} rounds: {groups} groups");
+    assert_eq!(after.commits - before.commits, writers * rounds);
+    // Two groups that take turns are 24.
+    assert!(groups < 20, "{groups} groups");
 }
 
 /// Writes a number of rows of a table with the same value.
