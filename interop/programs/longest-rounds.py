@@ -6,7 +6,6 @@
 A line of MARKS has a time and the failure that begins then; 'between' ends it. The wait is the time
 of a round without the median of all rounds. The status is 1 if a round of any client fails, or if a
 wait of Cellar's mount or commands is above LIMIT seconds. Stock clients have their own time-outs.
-LIMIT binds them too while a killed server is started again at once ('restarted').
 """
 
 import pathlib
@@ -43,8 +42,7 @@ for failure, begin, end in failures:
         inside = [seconds for began, seconds in loads[name] if began < end and began + seconds > begin]
         longest = max(inside, default=0) - usual[name]
         row.append(f"{max(longest, 0):11.2f}")
-        bound = name in ("mount", "ours-read", "ours-write") or failure.endswith(" restarted")
-        if bound and longest > limit:
+        if name in ("mount", "ours-read", "ours-write") and longest > limit:
             wrong.append(f"{name} waits {longest:.2f} s: {failure}")
     print(" ".join(row))
 for line in wrong[:20]:
