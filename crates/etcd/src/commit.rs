@@ -11,7 +11,7 @@
 //! | run | otherwise | member of the open group |
 //! | deferred | that group has ended | runs again |
 //! | member | the copy has other rows than its group read | runs again |
-//! | member | no deferred writer is left to run, no group is in flight, and none is gathered | in flight, with it |
+//! | member | no deferred writer is left, no group is in flight or gathered | in flight, with it |
 //! | member | few groups are in flight; its group is full or has waited | in flight, with it |
 //! | in flight | committed, and the copy has it | done |
 //! | in flight | conflict, or certainly not committed | runs again, when the copy is newer |
