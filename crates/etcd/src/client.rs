@@ -34,9 +34,9 @@ const CONNECT: Duration = Duration::from_secs(1);
 const PING: Duration = Duration::from_secs(10);
 const PONG: Duration = Duration::from_secs(3);
 /// The longest wait for one member in a call that may go to another.
-const ONE_MEMBER: Duration = Duration::from_millis(800);
+pub(crate) const ONE_MEMBER: Duration = Duration::from_millis(800);
 /// The silence of a member after which another one gets the same transaction.
-const NEXT_MEMBER: Duration = Duration::from_millis(300);
+pub(crate) const NEXT_MEMBER: Duration = Duration::from_millis(300);
 /// Pause between two rounds over all members.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -347,7 +347,17 @@ impl Client {
         request: &TxnRequest,
         patience: Duration,
     ) -> Result<TxnResponse, Fault> {
-        self.anywhere("/etcdserverpb.KV/Txn", request, patience, ONE_MEMBER)
+        self.eager_txn(request, patience, ONE_MEMBER).await
+    }
+
+    /// The same, with a limit for the wait for each member.
+    pub(crate) async fn eager_txn(
+        &self,
+        request: &TxnRequest,
+        patience: Duration,
+        one_member: Duration,
+    ) -> Result<TxnResponse, Fault> {
+        self.anywhere("/etcdserverpb.KV/Txn", request, patience, one_member)
             .await
     }
 

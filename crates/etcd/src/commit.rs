@@ -11,6 +11,7 @@
 //! | run | otherwise | member of the open group |
 //! | deferred | that group has ended | runs again |
 //! | member | the copy has other rows than its group read | runs again |
+//! | member | its group has waited, and the cluster is silent | runs again: the server refuses |
 //! | member | no deferred writer is left, no group is in flight or gathered | in flight, with it |
 //! | member | few groups are in flight; its group is full or has waited | in flight, with it |
 //! | in flight | committed, and the copy has it | done |
@@ -50,8 +51,6 @@ use crate::slots::{Attempt, Commit, Slot};
 const GROUP_MAX: usize = 100;
 /// Bytes of a group: etcd takes requests of 1.5 MiB.
 const GROUP_BYTES_MAX: usize = 1 << 20;
-/// The longest wait for an answer to a commit, and for the proof of its outcome.
-const ANSWER: Duration = Duration::from_millis(1000);
 /// The longest time for a transaction that conflicts again and again.
 const CONFLICTS: Duration = Duration::from_secs(20);
 /// The longest wait until the copy has a commit.
@@ -210,10 +209,10 @@ impl Committer {
                 }
                 Ok(Step::Member(outcome)) => {
                     let outcome = loop {
+                        self.launch(&mut groups);
                         if let Some(outcome) = outcome.get() {
                             break outcome.clone();
                         }
-                        self.launch(&mut groups);
                         self.wait(&mut groups);
                     };
                     match outcome {
@@ -234,7 +233,7 @@ impl Committer {
     }
 
     fn refusal(&self, begun: Instant) -> Option<Error> {
-        if let Some(reason) = self.followed.figures.refusal() {
+        if let Some(reason) = self.followed.figures.refusal(begun.elapsed()) {
             return Some(Error::Unavailable(reason.into()));
         }
         (begun.elapsed() > CONFLICTS).then(|| {
@@ -299,10 +298,13 @@ impl Committer {
 
     /// Leaves a group open, unless it is certain to conflict: then its members run again.
     fn keep_open(&self, groups: &mut Groups, mut group: Group, copy: &Copy) {
-        if group.guards.hold(copy) {
-            groups.open = Some(group);
-            return;
+        match group.guards.hold(copy) {
+            true => groups.open = Some(group),
+            false => self.run_again(groups, &group),
         }
+    }
+
+    fn run_again(&self, groups: &mut Groups, group: &Group) {
         groups.reruns += group.members;
         let _first = group.outcome.set(Outcome::Again);
         self.progress.notify_all();
@@ -328,6 +330,15 @@ impl Committer {
         let Some(group) = groups.open.take() else {
             return;
         };
+        if self
+            .followed
+            .figures
+            .refusal(group.opened.elapsed())
+            .is_some()
+        {
+            self.run_again(groups, &group);
+            return;
+        }
         let Some(slot) = groups.free.pop() else {
             return;
         };
@@ -379,7 +390,7 @@ impl Committer {
         let attempt = match success {
             Ok(success) => {
                 let commit = Commit { compare, success };
-                slot.commit(client, &keys.last(), &id, commit, ANSWER).await
+                slot.commit(client, &keys.last(), &id, commit).await
             }
             Err(attempt) => attempt,
         };
@@ -402,6 +413,10 @@ impl Committer {
                 let _ = self.followed.reaches(last, NEWER).await;
                 let pause = rand::rng().random_range(0..SPREAD_MICROSECONDS);
                 tokio::time::sleep(Duration::from_micros(pause)).await;
+                Outcome::Again
+            }
+            Attempt::Lost => {
+                figures.answered();
                 Outcome::Again
             }
             Attempt::Failed(Fault::Unknown(reason)) => {
@@ -463,7 +478,7 @@ impl Committer {
             let Followed {
                 client, figures, ..
             } = &*self.followed;
-            if let Ok(revision) = slot.resolve(client, &id, ANSWER).await {
+            if let Ok(revision) = slot.resolve(client, &id).await {
                 let is_made = revision.is_some();
                 tracing::info!(is_made, "the outcome of a cut write to etcd is known");
                 figures.resolved.fetch_add(1, Ordering::Relaxed);

@@ -21,8 +21,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
-use crate::client::{Client, Fault};
+use crate::client::{Client, Fault, NEXT_MEMBER, ONE_MEMBER};
 use crate::guards::{has_value, is_at};
 use crate::keys::Keys;
 use crate::messages::{
@@ -31,6 +32,12 @@ use crate::messages::{
 
 /// Commits of one writer at a time. Each has one slot.
 pub(crate) const SLOTS: usize = 16;
+
+/// The longest wait for an answer to a commit.
+const ANSWER: Duration = Duration::from_millis(1000);
+/// The longest time of a commit, with the proof of its outcome. A client then still reaches another
+/// server within two seconds. The election of a leader takes less with the recommended options.
+const OUTCOME: Duration = Duration::from_millis(1600);
 
 /// One slot.
 #[derive(Debug)]
@@ -48,6 +55,8 @@ pub(crate) enum Attempt {
     Conflict(i64),
     /// It has not happened and will not.
     Failed(Fault),
+    /// The same, and the cluster has answered since.
+    Lost,
     /// It may have happened or may still happen.
     InDoubt(String),
 }
@@ -68,21 +77,23 @@ pub(crate) struct Commit {
 }
 
 impl Slot {
-    /// Commits. On [`Attempt::InDoubt`] the slot must be freed by [`Slot::resolve`] with `id`.
+    /// Commits, within [`OUTCOME`]. On [`Attempt::InDoubt`] the slot must be freed by
+    /// [`Slot::resolve`] with `id`.
     pub(crate) async fn commit(
         &mut self,
         client: &Client,
         last: &Bytes,
         id: &Bytes,
         commit: Commit,
-        patience: Duration,
     ) -> Attempt {
+        let begun = Instant::now();
+        let left = |limit: Duration| limit.saturating_sub(begun.elapsed());
         if self.revision == 0 {
             let put = TxnRequest {
                 success: vec![put(self.key.clone(), Bytes::from_static(b"new"))],
                 ..TxnRequest::default()
             };
-            match client.txn(&put, patience).await {
+            match client.txn(&put, ANSWER).await {
                 Ok(answer) => self.revision = answer.revision(),
                 Err(fault) => return Attempt::Failed(fault),
             }
@@ -98,7 +109,7 @@ impl Slot {
             success,
             failure: vec![read(last), read(&self.key)],
         };
-        let (answer, is_another_under_way) = client.txn_at_two(request, patience).await;
+        let (answer, is_another_under_way) = client.txn_at_two(request, left(ANSWER)).await;
         match answer {
             Ok(answer) if answer.succeeded => {
                 self.revision = answer.revision();
@@ -111,7 +122,7 @@ impl Slot {
                     return Attempt::Conflict(last);
                 }
                 // The other copy may have happened before this one failed, or may happen now.
-                match self.resolve(client, id, patience).await {
+                match self.outcome(client, id, left(OUTCOME), NEXT_MEMBER).await {
                     Ok(Some(revision)) => Attempt::Committed(revision),
                     Ok(None) => Attempt::Conflict(last),
                     Err(fault) => Attempt::InDoubt(fault.to_string()),
@@ -121,8 +132,9 @@ impl Slot {
             Err(fault)
                 if is_another_under_way || matches!(fault, Fault::Unknown(_) | Fault::NoSpace) =>
             {
-                match self.resolve(client, id, patience).await {
+                match self.outcome(client, id, left(OUTCOME), NEXT_MEMBER).await {
                     Ok(Some(revision)) => Attempt::Committed(revision),
+                    Ok(None) if matches!(fault, Fault::Unknown(_)) => Attempt::Lost,
                     Ok(None) => Attempt::Failed(fault),
                     Err(_) => Attempt::InDoubt(fault.to_string()),
                 }
@@ -132,12 +144,21 @@ impl Slot {
     }
 
     /// Finds out whether the commit with `id` has happened: its revision, or `None` if it never
-    /// will.
+    /// will. Writers no longer wait for it.
     pub(crate) async fn resolve(
         &mut self,
         client: &Client,
         id: &Bytes,
+    ) -> Result<Option<i64>, Fault> {
+        self.outcome(client, id, ANSWER, ONE_MEMBER).await
+    }
+
+    async fn outcome(
+        &mut self,
+        client: &Client,
+        id: &Bytes,
         patience: Duration,
+        one_member: Duration,
     ) -> Result<Option<i64>, Fault> {
         let request = TxnRequest {
             compare: vec![has_value(self.key.clone(), id.clone())],
@@ -150,7 +171,7 @@ impl Slot {
                 .into(),
             ],
         };
-        let answer = client.txn(&request, patience).await?;
+        let answer = client.eager_txn(&request, patience, one_member).await?;
         match answer.row(0).filter(|_| answer.succeeded) {
             Some(row) => {
                 self.revision = row.mod_revision;

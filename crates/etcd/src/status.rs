@@ -12,6 +12,8 @@ use crate::messages::ListedMember;
 /// Writes are tried for this long after the cluster last answered. It covers the election of a new
 /// leader. Later writes fail at once.
 const GRACE: Duration = Duration::from_secs(2);
+/// While the cluster is silent, a transaction is tried again for this long after its beginning.
+const REPEAT: Duration = Duration::from_millis(200);
 
 /// One member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,10 +158,12 @@ impl Figures {
         }
     }
 
-    /// The reason why writes fail at once.
-    pub(crate) fn refusal(&self) -> Option<String> {
+    /// The reason why a write that has lasted for a time fails at once.
+    pub(crate) fn refusal(&self, lasted: Duration) -> Option<String> {
         match &*self.reach.lock() {
-            Reach::Down { since, reason } if since.elapsed() > GRACE => Some(reason.clone()),
+            Reach::Down { since, reason } if since.elapsed() > GRACE || lasted > REPEAT => {
+                Some(reason.clone())
+            }
             Reach::Down { .. } | Reach::Up => None,
         }
     }

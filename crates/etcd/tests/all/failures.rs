@@ -124,6 +124,46 @@ fn a_write_in_doubt_fails_within_seconds_and_is_found_out_later() {
     assert_eq!(get(&db, "lost"), get(&direct, "lost"));
 }
 
+/// A cut-off server refuses before clients give up, also to writers whose groups had to wait.
+#[test]
+fn no_writer_waits_two_seconds_for_a_silent_cluster() {
+    let Some(cluster) = Cluster::start(1) else {
+        return;
+    };
+    for has_written in [true, false] {
+        let proxy = Proxy::start(cluster.port(0), 0);
+        let settings = Settings {
+            endpoints: vec![format!("http://127.0.0.1:{}", proxy.port)],
+            ..cluster.settings(if has_written { "one" } else { "two" })
+        };
+        let db = Etcd::open(&settings).unwrap();
+        if has_written {
+            put(&db, "before", b"1").unwrap();
+        }
+        proxy.silence();
+        let longest = Mutex::new(Duration::ZERO);
+        std::thread::scope(|scope| {
+            // Groups have 100 rows, and two are in flight. Some of these change the same row.
+            for writer in 0..350 {
+                let (db, longest) = (&db, &longest);
+                scope.spawn(move || {
+                    let begun = Instant::now();
+                    let refused = match writer % 10 {
+                        0 => allocate(db, &format!("{has_written} {writer}")),
+                        _ => put(db, &format!("row {writer}"), b"1").map(drop),
+                    };
+                    assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+                    let mut longest = longest.lock();
+                    *longest = begun.elapsed().max(*longest);
+                });
+            }
+        });
+        let longest = longest.into_inner();
+        println!("has written: {has_written}, longest wait {longest:?}");
+        assert!(longest < Duration::from_secs(2), "{longest:?}");
+    }
+}
+
 #[test]
 fn a_compaction_beyond_the_copy_is_survived() {
     let Some(cluster) = Cluster::start(1) else {
