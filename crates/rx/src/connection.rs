@@ -65,6 +65,8 @@ pub(crate) struct Connection {
     pub(crate) error: Option<i32>,
     pub(crate) used_at: Time,
     pub(crate) challenge: Option<Challenge>,
+    /// Hash of the challenge that this client has answered.
+    pub(crate) answered: Option<u64>,
     /// Time to send the abort for a failed authentication.
     pub(crate) abort_at: Option<Time>,
     pub(crate) armed: Time,
@@ -131,6 +133,7 @@ impl Connection {
             error: None,
             used_at: now,
             challenge: None,
+            answered: None,
             abort_at: None,
             armed: Time::NEVER,
             same_key: NONE,

@@ -7,8 +7,13 @@
 //!    connection fails at once, but the ABORT is sent one second later.
 //! 3. A client answers a CHALLENGE only while the connection has an active call; otherwise it would
 //!    be an oracle.
-//! 4. A failed connection answers each further packet with its ABORT (after the first one was
+//! 4. A server process has one challenge for a connection. Another one therefore comes from a process
+//!    that was started since. Calls whose request the earlier process has acknowledged are lost, and
+//!    fail with [`code::GONE`].
+//! 5. A failed connection answers each further packet with its ABORT (after the first one was
 //!    sent).
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use super::Endpoint;
 use crate::call::CallState;
@@ -72,6 +77,15 @@ impl Endpoint {
         if connection.server || header.call_number != 0 {
             return;
         }
+        let mut hasher = DefaultHasher::new();
+        payload.hash(&mut hasher);
+        let mark = hasher.finish();
+        if connection.answered.is_some_and(|answered| answered != mark) {
+            self.fail_acknowledged(now, slot);
+        }
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
         let calls = &self.calls;
         let under_way = connection.channels.iter().any(|channel| {
             calls
@@ -95,8 +109,25 @@ impl Endpoint {
             return;
         };
         match class.respond(&identity, payload) {
-            Ok(response) => self.send_ready(slot, PacketType::RESPONSE, 0, 0, &response),
+            Ok(response) => {
+                connection.answered = Some(mark);
+                self.send_ready(slot, PacketType::RESPONSE, 0, 0, &response);
+            }
             Err(code) => self.fail_connection(now, slot, code, true),
+        }
+    }
+
+    /// Fails the calls of a client connection whose request is acknowledged as a whole. The rest
+    /// is sent to the new process.
+    fn fail_acknowledged(&mut self, now: Time, slot: u32) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        for channel in connection.channels {
+            let call = self.calls.get(channel.call);
+            if call.is_some_and(|call| call.state == CallState::Active && call.send.all_acked()) {
+                self.fail_call(now, channel.call, code::GONE);
+            }
         }
     }
 

@@ -130,8 +130,8 @@ impl ServerConnectionSecurity for Toy {
     }
 }
 
-fn world(seed: u64, link: Link, client_key: u8) -> (World, ConnectionId, Arc<AtomicU32>) {
-    let mut world = World::new(seed, link);
+/// Gives the server the class whose key is 9.
+fn serve(world: &mut World) {
     let server = Toy {
         key: 9,
         ..Toy::default()
@@ -142,6 +142,11 @@ fn world(seed: u64, link: Link, client_key: u8) -> (World, ConnectionId, Arc<Ato
         reach_check: true,
         idle_dead_time: None,
     });
+}
+
+fn world(seed: u64, link: Link, client_key: u8) -> (World, ConnectionId, Arc<AtomicU32>) {
+    let mut world = World::new(seed, link);
+    serve(&mut world);
     let client = Toy {
         key: client_key,
         ..Toy::default()
@@ -178,6 +183,32 @@ fn one_challenge_for_a_connection() {
     assert_eq!(responses.load(Ordering::Relaxed), 1);
     let record = world.nodes[1].endpoint.debug_connection(0, false).unwrap();
     assert_eq!((record.security_index, record.security.kind), (2, 3));
+}
+
+#[test]
+fn a_new_challenge_ends_the_calls_that_an_earlier_process_had() {
+    let (mut world, connection, responses) = world(4, Link::default(), 9);
+    let first = world.call(connection, b"x");
+    assert_eq!(world.finish(LIMIT, first), Ok(b"x".to_vec()));
+    world.nodes[1].answer = Answer::Silence;
+    let acknowledged = world.call(connection, b"y");
+    world.run_for(Duration::from_secs(1));
+    // This one reaches only the new process.
+    world.link.loss = 1000;
+    let sent = world.call(connection, b"z");
+    world.run_for(Duration::from_millis(1));
+    world.link.loss = 0;
+    world.restart_server();
+    serve(&mut world);
+    world.nodes[1].answer = Answer::Echo;
+    let begun = world.now;
+    let other = world.call(connection, b"other");
+    assert_eq!(world.finish(LIMIT, other), Ok(b"other".to_vec()));
+    assert_eq!(world.finish(LIMIT, acknowledged), Err(code::GONE));
+    let took = world.now.since(begun);
+    assert!(took < Duration::from_millis(100), "{took:?}");
+    assert_eq!(world.finish(LIMIT, sent), Ok(b"z".to_vec()));
+    assert_eq!(responses.load(Ordering::Relaxed), 2);
 }
 
 #[test]
