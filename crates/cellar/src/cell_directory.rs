@@ -5,6 +5,7 @@
 //! DIR/last-start.toml  options for later starts
 //! DIR/lock             held (flock) by the running server
 //! DIR/admin.sock       the local administrator's socket, while the server runs
+//! DIR/stand-in.sock    the socket at which a database server announces itself to `cellar stand-in`
 //! DIR/db/              the cell databases, or their place in etcd, if they are here
 //! DIR/vicepa/ ...      partitions
 //! DIR/callbacks        promises and locks, kept over a clean restart
@@ -145,6 +146,11 @@ impl CellDirectory {
 
     pub(crate) fn admin_socket(&self) -> PathBuf {
         self.0.join("admin.sock")
+    }
+
+    /// The socket of `cellar stand-in`.
+    pub(crate) fn stand_in_socket(&self) -> PathBuf {
+        self.0.join("stand-in.sock")
     }
 
     pub(crate) fn databases(&self) -> PathBuf {

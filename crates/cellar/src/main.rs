@@ -47,6 +47,7 @@ mod server;
 mod service_manager;
 mod session;
 mod settings;
+mod stand_in;
 mod statistics;
 mod status;
 mod stop_signals;
@@ -101,6 +102,7 @@ enum Command {
     Up(up::Options),
     /// Run the named roles of a cell on this machine, in the foreground.
     Serve(serve::Options),
+    StandIn(stand_in::Options),
     #[command(flatten)]
     Files(files::Command),
     /// Mount AFS through FUSE.
@@ -247,6 +249,7 @@ impl Command {
         let name = match self {
             Self::Up(_) => "up",
             Self::Serve(_) => "serve",
+            Self::StandIn(_) => "stand-in",
             Self::Files(files) => files.name(),
             Self::Mount(_) => "mount",
             Self::Umount(_) => "umount",
@@ -284,6 +287,7 @@ impl Command {
         match self {
             Self::Up(options) => up::run(options),
             Self::Serve(options) => serve::run(options),
+            Self::StandIn(options) => stand_in::run(&options),
             Self::Files(command) => block_on(files::run(command)),
             Self::Mount(options) => mount::run(options),
             Self::Umount(options) => umount::run(options),
@@ -478,7 +482,7 @@ fn allow_descriptors() {
 /// The filter of a command's log, if none is named.
 fn usual_log(command: &Command) -> &'static str {
     match command {
-        Command::Up(_) | Command::Serve(_) => "info",
+        Command::Up(_) | Command::Serve(_) | Command::StandIn(_) => "info",
         Command::Osd(words) if osd_serve::is_server_command(&words.words) => "info",
         Command::Console(options) if options.is_server() => "info,cellar_rpc::socket=error",
         Command::Rxperf(_) | Command::Bench(_) => "warn",

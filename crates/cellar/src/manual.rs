@@ -21,9 +21,10 @@ const MANUAL: &str = "Cellar";
 /// The source at the foot of each page.
 const SOURCE: &str = concat!("cellar ", env!("CARGO_PKG_VERSION"));
 /// Commands of section 8: they run for as long as a service does, or need root.
-const ADMINISTRATION: [&str; 5] = [
+const ADMINISTRATION: [&str; 6] = [
     "cellar up",
     "cellar serve",
+    "cellar stand-in",
     "cellar osd serve",
     "cellar mount",
     "cellar umount",
@@ -274,6 +275,7 @@ mod tests {
             ("man1/cellar-osd-policy-test.1", "policy"),
             ("man8/cellar-serve.8", "\\-\\-bind"),
             ("man8/cellar-osd-serve.8", "\\-\\-join"),
+            ("man8/cellar-stand-in.8", "\\-\\-dir"),
             ("man8/mount.cellar.8", ".so man8/cellar-mount.8"),
             ("man5/cellar.toml.5", "metrics\\-token"),
         ] {

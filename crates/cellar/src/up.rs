@@ -59,6 +59,7 @@ use crate::reload::Reloader;
 use crate::restart;
 use crate::serve::{self, Role};
 use crate::service_manager::{self, Announced};
+use crate::stand_in::announce::{self, Watched};
 use crate::stop_signals::{End, StopSignals};
 
 // A later option overrides an earlier one: the words of a configuration file come first.
@@ -240,7 +241,7 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     if !directory.path().exists() {
         // A refusal leaves nothing behind.
         let (identity, _) = decide::decide(&options, None, &directory.server_etc())?;
-        ports::check_all(&identity, runs_devices(&options, &directory)?)?;
+        ports::check_all(&identity, runs_devices(&options, &directory)?, false)?;
     }
     options.last_start.report();
     let metrics = options.metrics.listen()?;
@@ -258,7 +259,8 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     let known = directory.identity()?;
     let (mut identity, addresses) =
         decide::decide(&options, known.as_ref(), &directory.server_etc())?;
-    ports::check_all(&identity, runs_devices(&options, &directory)?)?;
+    let has_stand_in = announce::is_there(&directory);
+    ports::check_all(&identity, runs_devices(&options, &directory)?, has_stand_in)?;
     if known.is_none() {
         // Existing volumes are left as they are.
         identity.complete = pieces::take_over(&directory, &options.new)?;
@@ -297,6 +299,9 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     let held = roles.held();
     let restart = roles.restart.clone();
     let signals = StopSignals::listen()?;
+    // Only other servers with the same databases can serve the clients of a stopped one.
+    let shares = identity.part.has_databases() && engine::EtcdPlace::load(&directory)?.is_some();
+    let watched = shares.then(|| Watched::new(&directory, ports::of_databases(&identity)));
     let running = roles.start(&directory, &identity, metrics.is_some())?;
     let metrics = metrics
         .map(|place| place.serve(running.pages()))
@@ -339,6 +344,7 @@ pub(crate) fn run(mut options: Options) -> Outcome {
         }
     }
     drop(metrics);
+    drop(watched);
     running.stop()?;
     tracing::info!("stopped");
     drop(lock);

@@ -76,6 +76,9 @@ impl Fault {
             {
                 Self::TooLarge(reason.to_owned())
             }
+            Code::DataLoss => Self::Refused(format!(
+                "{reason} (alarm CORRUPT): replace the damaged member, then disarm the alarm"
+            )),
             Code::InvalidArgument
             | Code::OutOfRange
             | Code::PermissionDenied

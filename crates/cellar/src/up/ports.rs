@@ -11,11 +11,12 @@ use crate::failure::{Failure, Outcome};
 
 use super::osds;
 
-/// Checks the ports of the roles of an identity; `with_devices`: also the port of devices.
-pub(super) fn check_all(identity: &Identity, with_devices: bool) -> Outcome {
+/// Checks the ports of the roles of an identity; `with_devices`: also the port of devices. A
+/// stand-in may have those of the databases, and gives them back later.
+pub(super) fn check_all(identity: &Identity, with_devices: bool, has_stand_in: bool) -> Outcome {
     let (ports, part) = (&identity.cell.ports, identity.part);
     let mut numbers = vec![ports.overseer];
-    if part.has_databases() {
+    if part.has_databases() && !has_stand_in {
         numbers.extend([ports.protection, ports.location]);
     }
     if part.has_fileserver() {
@@ -29,6 +30,15 @@ pub(super) fn check_all(identity: &Identity, with_devices: bool) -> Outcome {
     addresses
         .map(|number| SocketAddr::new(identity.bind, number))
         .try_for_each(check)
+}
+
+/// The addresses of the databases of an identity.
+pub(super) fn of_databases(identity: &Identity) -> Vec<SocketAddr> {
+    let ports = &identity.cell.ports;
+    let numbers = [ports.protection, ports.location];
+    numbers
+        .map(|number| SocketAddr::new(identity.bind, number))
+        .to_vec()
 }
 
 /// Checks a port.

@@ -11,7 +11,7 @@ use crate::common::ports::Ports;
 use crate::common::{Cell, SECOND};
 
 /// One member, which is its own cluster. It is killed when it is dropped.
-struct Member {
+pub(crate) struct Member {
     program: PathBuf,
     home: tempfile::TempDir,
     ports: [u16; 2],
@@ -26,7 +26,7 @@ impl Drop for Member {
 
 impl Member {
     /// Starts a member; `None`, with a line, if there is no etcd.
-    fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         let found = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../dev/etcd"))
             .arg("--find")
             .output()
@@ -46,7 +46,7 @@ impl Member {
         Some(member)
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports[0])
     }
 

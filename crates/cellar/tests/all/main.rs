@@ -31,6 +31,7 @@ mod reload;
 mod serve;
 mod server;
 mod service_manager;
+mod stand_in;
 mod status;
 mod top;
 mod trees;

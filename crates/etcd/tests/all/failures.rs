@@ -274,6 +274,36 @@ fn a_full_cluster_refuses_writes_until_it_is_cured() {
     assert_eq!(db.look().unwrap().alarms, []);
 }
 
+/// etcd raises this alarm if the data of members differ. Then it refuses everything else.
+#[test]
+fn a_corrupt_cluster_is_told_and_service_resumes_after_the_cure() {
+    let Some(cluster) = Cluster::start(1) else {
+        return;
+    };
+    let db = cluster.open("one");
+    put(&db, "before", b"1").unwrap();
+    let status = cluster.ask("/v3/maintenance/status", "{}");
+    let member = status.rsplit("\"member_id\":\"").next().unwrap();
+    let member = member.split('"').next().unwrap();
+    let alarm = |action: &str| {
+        let ask =
+            format!("{{\"action\":\"{action}\",\"memberID\":\"{member}\",\"alarm\":\"CORRUPT\"}}");
+        cluster.ask("/v3/maintenance/alarm", &ask);
+    };
+    alarm("ACTIVATE");
+    let begun = Instant::now();
+    let refused = put(&db, "refused", b"1").unwrap_err();
+    assert!(matches!(refused, Error::Unavailable(_)), "{refused}");
+    assert!(refused.to_string().contains("corrupt"), "{refused}");
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert_eq!(get(&db, "before").unwrap(), b"1", "reads go on");
+    assert_eq!(db.look().unwrap().alarms, [("m0".to_owned(), "CORRUPT")]);
+    alarm("DEACTIVATE");
+    cellar_until::until_blocking("writes are taken again", || put(&db, "after", b"1").is_ok());
+    assert_eq!(get(&db, "refused"), None);
+    assert_eq!(db.look().unwrap().alarms, []);
+}
+
 /// Members of three are killed one after the other under load; then two at a time.
 #[test]
 fn killed_members_lose_no_acknowledged_write() {

@@ -7,9 +7,9 @@
 //!    connection fails at once, but the ABORT is sent one second later.
 //! 3. A client answers a CHALLENGE only while the connection has an active call; otherwise it would
 //!    be an oracle.
-//! 4. A server process has one challenge for a connection. Another one therefore comes from a process
-//!    that was started since. Calls whose request the earlier process has acknowledged are lost, and
-//!    fail with [`code::GONE`].
+//! 4. A server process has one challenge for a connection. Another one therefore comes from a
+//!    process that was started since. Calls whose request the earlier process has acknowledged are
+//!    lost, and fail with [`code::GONE`].
 //! 5. A failed connection answers each further packet with its ABORT (after the first one was
 //!    sent).
 

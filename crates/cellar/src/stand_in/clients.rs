@@ -1,0 +1,308 @@
+//! The answers of a stand-in to the packets of clients. It has neither sockets nor clocks.
+//!
+//! | client | packet | next | answer |
+//! | --- | --- | --- | --- |
+//! | unknown | of a call | asked | a question for its version |
+//! | asked | of a call, again | asked | the question again |
+//! | asked | its version | known | an abort of the last call that it had sent |
+//! | known | of a call | known | an abort |
+//!
+//! The code of an abort must make the client call the next server at once:
+//!
+//! | client | its version | after the abort |
+//! | --- | --- | --- |
+//! | commands of OpenAFS, all clients of Cellar | any other | next server after a negative code |
+//! | cache manager of OpenAFS | OpenAFS, and its port is 7001 | the same, after a second |
+//! | Linux's own client | ends with `AF_RXRPC` | next server after `VL_IO`; other codes fail |
+//!
+//! A cache manager calls that server again only when a probe is answered, up to 30 s later. After
+//! three restarts within that time it has no server left. So its aborts are held until
+//! [`Clients::release`]: a server that is back by then gets the repeated call instead. Sources:
+//! afs_analyze.c and afs_daemons.c of OpenAFS 1.8.9; fs/afs/vl_rotate.c of Linux.
+//!
+//! An answer has one byte or four more than the smallest packet that causes it.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use cellar_rx::packet::{Flags, HEADER_SIZE, Header, PacketType};
+use cellar_wire::abort::AbortCode;
+
+/// Clients that are remembered: 4,096 have some 300 KiB. A full table is emptied, and each client
+/// is then asked again.
+const CLIENTS_MAX: usize = 4096;
+/// Aborts that are held: the last ones of some clients. Later ones are dropped, and their clients
+/// repeat the call.
+const HELD_MAX: usize = 4096;
+/// The word of the kernel's client in its version.
+const LINUX: &[u8] = b"AF_RXRPC";
+/// The word of OpenAFS in a version.
+const OPENAFS: &[u8] = b"OpenAFS";
+/// The port of a cache manager.
+const CACHE_MANAGER: u16 = 7001;
+
+/// The clients of one port.
+#[derive(Default)]
+pub(super) struct Clients {
+    table: HashMap<SocketAddr, Client>,
+    /// `None`: aborts are no longer held.
+    held: Option<Vec<(SocketAddr, Vec<u8>)>>,
+}
+
+enum Client {
+    /// The question for its version was sent. The header is that of its last call.
+    Asked(Header),
+    Known(Kind),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Linux,
+    CacheManager,
+    Other,
+}
+
+impl Kind {
+    fn of(from: SocketAddr, version: &[u8]) -> Self {
+        let has = |word: &[u8]| version.windows(word.len()).any(|at| at == word);
+        match from.port() {
+            _ if has(LINUX) => Self::Linux,
+            CACHE_MANAGER if has(OPENAFS) => Self::CacheManager,
+            _ => Self::Other,
+        }
+    }
+
+    fn code(self) -> AbortCode {
+        match self {
+            Self::Linux => AbortCode::VL_IO,
+            Self::CacheManager | Self::Other => AbortCode::RX_CALL_DEAD,
+        }
+    }
+}
+
+impl Clients {
+    /// Holds the aborts for cache managers until [`Clients::release`].
+    pub(super) fn patient() -> Self {
+        Self {
+            held: Some(Vec::new()),
+            ..Self::default()
+        }
+    }
+
+    /// The aborts that were held. Later ones are not.
+    pub(super) fn release(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
+        self.held.take().unwrap_or_default()
+    }
+
+    /// The answer to a packet, if it needs one.
+    pub(super) fn answer(&mut self, from: SocketAddr, packet: &[u8]) -> Option<Vec<u8>> {
+        let header = Header::decode(packet)?;
+        match header.packet_type {
+            PacketType::VERSION if !header.from_client() => {
+                let Some(Client::Asked(call)) = self.table.get(&from) else {
+                    return None;
+                };
+                let call = *call;
+                let kind = Kind::of(from, packet.get(HEADER_SIZE..).unwrap_or_default());
+                self.table.insert(from, Client::Known(kind));
+                self.end(from, &call, kind)
+            }
+            PacketType::DATA | PacketType::ACK | PacketType::ACKALL | PacketType::RESPONSE
+                if header.from_client() =>
+            {
+                if let Some(Client::Known(kind)) = self.table.get(&from) {
+                    return self.end(from, &header, *kind);
+                }
+                if self.table.len() >= CLIENTS_MAX {
+                    self.table.clear();
+                }
+                self.table.insert(from, Client::Asked(header));
+                Some(question())
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends a call, now or later.
+    fn end(&mut self, from: SocketAddr, call: &Header, kind: Kind) -> Option<Vec<u8>> {
+        let abort = abort(call, kind.code());
+        match &mut self.held {
+            Some(held) if kind == Kind::CacheManager => {
+                if held.len() < HELD_MAX {
+                    held.push((from, abort));
+                }
+                None
+            }
+            _ => Some(abort),
+        }
+    }
+}
+
+/// Ends the call of a packet; its connection, if the packet belongs to no call.
+fn abort(of: &Header, code: AbortCode) -> Vec<u8> {
+    let header = Header {
+        seq: 0,
+        serial: 1,
+        packet_type: PacketType::ABORT,
+        flags: Flags(0),
+        user_status: 0,
+        checksum: 0,
+        ..*of
+    };
+    [&header.encode()[..], &code.0.to_be_bytes()].concat()
+}
+
+/// Asks for the version, as `rxdebug` does. Linux's client wants a payload that begins with zero.
+fn question() -> Vec<u8> {
+    let header = Header {
+        epoch: 0,
+        cid: 0,
+        call_number: 0,
+        seq: 0,
+        serial: 1,
+        packet_type: PacketType::VERSION,
+        flags: Flags(Flags::CLIENT_INITIATED | Flags::LAST_PACKET),
+        user_status: 0,
+        security_index: 0,
+        checksum: 0,
+        service: 0,
+    };
+    [&header.encode()[..], &[0]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: Header = Header {
+        epoch: 7,
+        cid: 0x1234_5674,
+        call_number: 3,
+        seq: 1,
+        serial: 9,
+        packet_type: PacketType::DATA,
+        flags: Flags(Flags::CLIENT_INITIATED | Flags::LAST_PACKET),
+        user_status: 0,
+        security_index: 2,
+        checksum: 77,
+        service: 52,
+    };
+
+    fn version(text: &str) -> Vec<u8> {
+        let header = Header {
+            packet_type: PacketType::VERSION,
+            flags: Flags(Flags::LAST_PACKET),
+            ..CALL
+        };
+        [&header.encode()[..], text.as_bytes(), &[0; 8]].concat()
+    }
+
+    fn client(number: u32) -> SocketAddr {
+        (std::net::Ipv4Addr::from(0x0a00_0000 + number), 7001).into()
+    }
+
+    /// The header and code of an abort.
+    fn ended(answer: Option<Vec<u8>>) -> (Header, i32) {
+        let answer = answer.expect("an answer");
+        let header = Header::decode(&answer).expect("a header");
+        assert_eq!(header.packet_type, PacketType::ABORT);
+        let code = answer[HEADER_SIZE..].try_into().expect("a code");
+        (header, i32::from_be_bytes(code))
+    }
+
+    #[test]
+    fn a_client_is_asked_once_and_its_calls_are_ended() {
+        let mut clients = Clients::default();
+        let asked = clients.answer(client(1), &CALL.encode()).expect("question");
+        let question = Header::decode(&asked).expect("a header");
+        assert_eq!(question.packet_type, PacketType::VERSION);
+        assert!(question.from_client());
+        let later = Header {
+            call_number: 4,
+            ..CALL
+        };
+        assert_eq!(clients.answer(client(1), &later.encode()), Some(asked));
+        let answer = clients.answer(client(1), &version(" OpenAFS 1.8.9 "));
+        let (header, code) = ended(answer);
+        assert_eq!((header.epoch, header.cid), (CALL.epoch, CALL.cid));
+        assert_eq!((header.call_number, header.service), (4, 52));
+        assert_eq!((header.security_index, header.from_client()), (2, false));
+        assert_eq!(code, -1);
+        // The answer to a challenge belongs to the connection.
+        let response = Header {
+            call_number: 0,
+            packet_type: PacketType::RESPONSE,
+            ..CALL
+        };
+        let (header, code) = ended(clients.answer(client(1), &response.encode()));
+        assert_eq!((header.call_number, code), (0, -1));
+    }
+
+    #[test]
+    fn the_kernels_client_gets_a_code_that_makes_it_go_on() {
+        let mut clients = Clients::default();
+        clients.answer(client(1), &CALL.encode());
+        let (_, code) = ended(clients.answer(client(1), &version("linux-6.12 AF_RXRPC")));
+        assert_eq!(code, 363_521);
+        let (_, code) = ended(clients.answer(client(1), &CALL.encode()));
+        assert_eq!(code, 363_521);
+    }
+
+    #[test]
+    fn a_cache_manager_waits_for_a_server_that_may_be_back_soon() {
+        let mut clients = Clients::patient();
+        clients.answer(client(1), &CALL.encode());
+        let at_7001 = client(1);
+        assert_eq!(clients.answer(at_7001, &version("OpenAFS 1.8.9")), None);
+        assert_eq!(clients.answer(at_7001, &CALL.encode()), None);
+        // A command has another port, and another client may have this port.
+        for (from, version_text) in [
+            ((at_7001.ip(), 40_000).into(), "OpenAFS 1.8.9"),
+            (client(2), "cellar 0.1.0"),
+        ] {
+            clients.answer(from, &CALL.encode());
+            let (_, code) = ended(clients.answer(from, &version(version_text)));
+            assert_eq!(code, -1);
+        }
+        let held = clients.release();
+        assert_eq!(held.len(), 2);
+        for (to, abort) in held {
+            assert_eq!((to, ended(Some(abort)).1), (at_7001, -1));
+        }
+        let (_, code) = ended(clients.answer(at_7001, &CALL.encode()));
+        assert_eq!(code, -1);
+        assert!(clients.release().is_empty());
+    }
+
+    #[test]
+    fn other_packets_have_no_answer() {
+        let mut clients = Clients::default();
+        assert_eq!(clients.answer(client(1), &version("a surprise")), None);
+        let encoded = CALL.encode();
+        assert_eq!(clients.answer(client(1), &encoded[..27]), None);
+        for kind in [3, 4, 6, 8, 13, 200] {
+            let packet = Header {
+                packet_type: PacketType(kind),
+                ..CALL
+            };
+            assert_eq!(clients.answer(client(1), &packet.encode()), None, "{kind}");
+        }
+        let of_server = Header {
+            flags: Flags(0),
+            ..CALL
+        };
+        assert_eq!(clients.answer(client(1), &of_server.encode()), None);
+    }
+
+    #[test]
+    fn the_table_has_a_bound_and_answers_are_small() {
+        let mut clients = Clients::default();
+        let count = u32::try_from(CLIENTS_MAX).expect("count") + 10;
+        for number in 0..count {
+            let answer = clients.answer(client(number), &CALL.encode());
+            assert!(answer.is_some_and(|answer| answer.len() <= HEADER_SIZE + 4));
+        }
+        assert_eq!(clients.table.len(), 10);
+        assert!(clients.answer(client(0), &version("x")).is_none());
+    }
+}

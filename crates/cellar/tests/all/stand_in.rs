@@ -1,0 +1,126 @@
+//! `cellar stand-in` for a killed database server. Without etcd (`dev/etcd`), the test is skipped.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use cellar_until::until_blocking;
+
+use crate::common::ports::Ports;
+use crate::common::{Cell, SECOND};
+use crate::etcd::Member;
+
+/// A running stand-in. It is killed when it is dropped.
+struct StandIn(Child);
+
+impl StandIn {
+    fn start(of: &Cell) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_cellar"))
+            .args(["stand-in", "--dir"])
+            .arg(of.directory())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let socket = of.directory().join("stand-in.sock");
+        until_blocking("the stand-in listens", || {
+            std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        });
+        Self(child)
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+/// The first packet of a call of PR or VL, as a stock client sends it.
+const CALL: [u8; 32] = [
+    0x80, 0, 0, 7, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 5, 0, 0, 0, 0, 0, 73, 0, 0,
+    1, 0xf5,
+];
+
+/// Calls a port of a stopped server, and answers a question for the version. Returns the code of
+/// the abort, or `None` if nothing answers.
+fn code_at(server: SocketAddr) -> Option<i32> {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(server).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    let mut packet = [0; 100];
+    let mut hear = |send: &[u8]| -> Option<Vec<u8>> {
+        socket.send(send).ok()?;
+        let length = socket.recv(&mut packet).ok()?;
+        Some(packet[..length].to_vec())
+    };
+    let question = hear(&CALL)?;
+    assert_eq!((question[20], question[21] & 1), (13, 1), "{question:?}");
+    let mut version = question[..28].to_vec();
+    version[21] = 4;
+    version.extend(b" OpenAFS 1.8.9\0");
+    let abort = hear(&version)?;
+    assert_eq!((&abort[..12], abort[20]), (&CALL[..12], 4), "{abort:?}");
+    Some(i32::from_be_bytes(abort[28..32].try_into().unwrap()))
+}
+
+#[test]
+fn a_stand_in_answers_while_its_server_is_away() {
+    let Some(member) = Member::start() else {
+        return;
+    };
+    let url = member.url();
+    let ports = Ports::reserve();
+    let options = ["databases", "--cell", "test.cell", "--etcd", &url];
+    let mut first = Cell::serving(ports.first, &options);
+    let etc = first.directory().join("server-etc");
+    let places = [2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], ports.first + port)));
+    let announced = || std::thread::sleep(Duration::from_millis(1500));
+
+    // There is no other server: clients wait for this one.
+    let stand_in = StandIn::start(&first);
+    announced();
+    first.end("-KILL");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(places.map(code_at), [None, None]);
+    first.start();
+
+    let join = etc.to_str().unwrap().to_owned();
+    let second = Cell::serving(
+        ports.first,
+        &[
+            "databases",
+            "--join",
+            &join,
+            "--bind",
+            SECOND,
+            "--etcd",
+            &url,
+        ],
+    );
+    let list = second.directory().join("server-etc/CellServDB");
+    std::fs::copy(list, etc.join("CellServDB")).unwrap();
+    first.end("-KILL");
+    until_blocking("the stand-in answers", || {
+        places.map(code_at) == [Some(-1), Some(-1)]
+    });
+    // The server gets its ports back, and the stand-in is silent while it runs.
+    first.start();
+    first.ok("pts createuser ann");
+
+    // A stand-in that starts later learns of the server, also of one that stops in order.
+    drop(stand_in);
+    let stand_in = StandIn::start(&first);
+    announced();
+    first.end("-TERM");
+    until_blocking("the stand-in answers", || {
+        places.map(code_at) == [Some(-1), Some(-1)]
+    });
+    first.start();
+    assert!(first.ok("pts examine ann").contains("Name: ann"));
+    drop(stand_in);
+}
