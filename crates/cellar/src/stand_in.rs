@@ -11,6 +11,8 @@
 //! | watching | another announcement | watching that server |
 //! | standing in | a server announces itself | watching; the ports are closed before the answer |
 //!
+//! The answer has the packets of clients that the stand-in has held. The server processes them.
+//!
 //! The server announces itself over a Unix socket in its directory ([`announce`]). In a cell with
 //! one database server, the ports stay closed: its clients must wait for that server.
 
@@ -19,9 +21,11 @@ mod clients;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cellar_client::Ports;
+use parking_lot::Mutex;
 use sd_notify::NotifyState;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UdpSocket, UnixListener, UnixStream};
@@ -35,7 +39,7 @@ use crate::failure::{Failure, Outcome};
 use crate::service_manager;
 use crate::up::join;
 
-use announce::{Announcement, RELEASED};
+use announce::{Announcement, Held, Released};
 use clients::Clients;
 
 /// The longest time for a server to send its announcement.
@@ -45,8 +49,8 @@ const ANNOUNCEMENT_MAX: u64 = 4096;
 /// For this long after the end of a server, its ports are tried every millisecond: the kernel
 /// closes the sockets of a killed process one after the other.
 const EAGER: Duration = Duration::from_millis(500);
-/// The time in which a restarted server is back. Cache managers are told to use another server only
-/// after it ([`clients`]): with the second that they wait then, within two seconds.
+/// The time in which a restarted server is back. Clients of the location database are told to use
+/// another server only after it ([`clients`]). A cache manager then waits for one more second.
 const RESTART: Duration = Duration::from_millis(600);
 /// The largest datagram.
 const DATAGRAM_MAX: usize = 1 << 16;
@@ -89,12 +93,16 @@ pub(crate) fn run(options: &Options) -> Outcome {
 enum State {
     Idle,
     Watching(Server),
-    StandingIn { since: Instant, ports: JoinSet<()> },
+    StandingIn {
+        since: Instant,
+        ports: JoinSet<()>,
+        clients: Vec<(SocketAddr, Arc<Mutex<Clients>>)>,
+    },
 }
 
 /// A server that has announced itself.
 struct Server {
-    addresses: Vec<SocketAddr>,
+    announcement: Announcement,
     connection: BufReader<UnixStream>,
 }
 
@@ -118,7 +126,7 @@ async fn serve(directory: &CellDirectory, listener: &UnixListener) -> Outcome {
                 }
             },
             Some(server) = announcements.recv() => state = watch(state, server).await,
-            addresses = server_ended(&mut state) => state = stand_in(directory, addresses),
+            announcement = server_ended(&mut state) => state = stand_in(directory, announcement),
         }
     }
 }
@@ -132,8 +140,8 @@ async fn read(connection: UnixStream) -> Option<Server> {
         return None;
     }
     match serde_json::from_str::<Announcement>(&line) {
-        Ok(Announcement { addresses }) => Some(Server {
-            addresses,
+        Ok(announcement) => Some(Server {
+            announcement,
             connection,
         }),
         Err(cause) => {
@@ -145,26 +153,43 @@ async fn read(connection: UnixStream) -> Option<Server> {
 
 /// Gives the ports to a server.
 async fn watch(before: State, mut server: Server) -> State {
-    if let State::StandingIn { since, mut ports } = before {
+    let mut released = Released::default();
+    if let State::StandingIn {
+        since,
+        mut ports,
+        clients,
+    } = before
+    {
         ports.shutdown().await;
-        tracing::info!(after = ?since.elapsed(), "the database server is back");
+        for (to, clients) in clients {
+            let held = clients.lock().take_held().into_iter();
+            let held = held.map(|(from, packet)| Held { to, from, packet });
+            released.held.extend(held);
+        }
+        let held = released.held.len();
+        tracing::info!(after = ?since.elapsed(), held, "the database server is back");
     }
-    let answer = format!("{RELEASED}\n");
-    // A server that has ended already is noticed as its end.
-    let _written = server.connection.write_all(answer.as_bytes()).await;
+    match serde_json::to_string(&released) {
+        // A server that has ended already is noticed as its end.
+        Ok(mut answer) => {
+            answer.push('\n');
+            let _written = server.connection.write_all(answer.as_bytes()).await;
+        }
+        Err(cause) => tracing::warn!(%cause, "the server cannot be answered"),
+    }
     State::Watching(server)
 }
 
-/// Waits for the end of the watched server. Returns its addresses.
-async fn server_ended(state: &mut State) -> Vec<SocketAddr> {
+/// Waits for the end of the watched server. Returns its announcement.
+async fn server_ended(state: &mut State) -> Announcement {
     let State::Watching(server) = state else {
         return std::future::pending().await;
     };
     while let Ok(1..) = server.connection.read(&mut [0; 64]).await {}
-    std::mem::take(&mut server.addresses)
+    server.announcement
 }
 
-fn stand_in(directory: &CellDirectory, addresses: Vec<SocketAddr>) -> State {
+fn stand_in(directory: &CellDirectory, announcement: Announcement) -> State {
     let cell = join::cell_of(&directory.server_etc(), Ports::default());
     match cell.map(|cell| cell.database_servers.len()) {
         Ok(2..) => {}
@@ -177,22 +202,23 @@ fn stand_in(directory: &CellDirectory, addresses: Vec<SocketAddr>) -> State {
             return State::Idle;
         }
     }
-    tracing::warn!(
-        ?addresses,
-        "the database server has ended; its clients are sent to others"
-    );
-    let mut ports = JoinSet::new();
-    for address in addresses {
-        ports.spawn(answer(address));
+    let Announcement { users, locations } = announcement;
+    tracing::warn!(%users, %locations, "the database server has ended; others get its clients");
+    let (mut ports, mut clients) = (JoinSet::new(), Vec::new());
+    for (address, here) in [(users, Clients::default()), (locations, Clients::patient())] {
+        let here = Arc::new(Mutex::new(here));
+        clients.push((address, Arc::clone(&here)));
+        ports.spawn(answer(address, here));
     }
     State::StandingIn {
         since: Instant::now(),
         ports,
+        clients,
     }
 }
 
 /// Answers the clients of a port.
-async fn answer(address: SocketAddr) {
+async fn answer(address: SocketAddr, clients: Arc<Mutex<Clients>>) {
     let begun = Instant::now();
     let mut is_told = false;
     let socket = loop {
@@ -207,7 +233,6 @@ async fn answer(address: SocketAddr) {
             }
         }
     };
-    let mut clients = Clients::patient();
     let mut packet = vec![0; DATAGRAM_MAX];
     let restart = sleep(RESTART.saturating_sub(begun.elapsed()));
     tokio::pin!(restart);
@@ -216,7 +241,8 @@ async fn answer(address: SocketAddr) {
         let received = tokio::select! {
             () = &mut restart, if is_restart => {
                 is_restart = false;
-                for (to, abort) in clients.release() {
+                let aborts = clients.lock().release();
+                for (to, abort) in aborts {
                     send(&socket, to, &abort).await;
                 }
                 continue;
@@ -234,7 +260,7 @@ async fn answer(address: SocketAddr) {
         };
         let answer = packet
             .get(..length)
-            .and_then(|packet| clients.answer(from, packet));
+            .and_then(|packet| clients.lock().answer(from, packet));
         if let Some(answer) = answer {
             send(&socket, from, &answer).await;
         }

@@ -301,8 +301,11 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     let signals = StopSignals::listen()?;
     // Only other servers with the same databases can serve the clients of a stopped one.
     let shares = identity.part.has_databases() && engine::EtcdPlace::load(&directory)?.is_some();
-    let watched = shares.then(|| Watched::new(&directory, ports::of_databases(&identity)));
+    let mut watched = shares.then(|| Watched::new(&directory, &identity));
     let running = roles.start(&directory, &identity, metrics.is_some())?;
+    if let Some(watched) = &mut watched {
+        watched.deliver_held(&running.ports());
+    }
     let metrics = metrics
         .map(|place| place.serve(running.pages()))
         .transpose()?;

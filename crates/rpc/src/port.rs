@@ -231,6 +231,19 @@ impl Port {
         }
     }
 
+    /// Processes a datagram as if `from` had sent it to this port: another process had the port
+    /// when it came. The caller vouches for the sender.
+    pub fn deliver(&self, from: SocketAddr, datagram: &Bytes) {
+        for handle in &self.0.shards {
+            let (port, datagram) = (self.0.id, datagram.clone());
+            handle.submit(Box::new(move |shard| {
+                if let Some(driver) = shard.driver(port) {
+                    driver.take_delivered(from, datagram);
+                }
+            }));
+        }
+    }
+
     /// Sends a datagram that gets no answer from this port, so that address translators on the way
     /// keep passing packets from `peer`.
     pub fn keep_mapping(&self, peer: SocketAddr) {

@@ -11,13 +11,14 @@
 //!
 //! | client | its version | after the abort |
 //! | --- | --- | --- |
-//! | commands of OpenAFS, all clients of Cellar | any other | next server after a negative code |
-//! | cache manager of OpenAFS | OpenAFS, and its port is 7001 | the same, after a second |
+//! | commands of OpenAFS | OpenAFS | next server after a negative code |
+//! | cache manager of OpenAFS | OpenAFS | the same, after a second |
 //! | Linux's own client | ends with `AF_RXRPC` | next server after `VL_IO`; other codes fail |
+//! | Cellar's | any other | next server after a negative code |
 //!
 //! A cache manager calls that server again only when a probe is answered, up to 30 s later. After
-//! three restarts within that time it has no server left. So its aborts are held until
-//! [`Clients::release`]: a server that is back by then gets the repeated call instead. Sources:
+//! three restarts within that time it has no server left. So packets of OpenAFS to the location
+//! database are held until [`Clients::release`]. A server that is back by then gets them. Sources:
 //! afs_analyze.c and afs_daemons.c of OpenAFS 1.8.9; fs/afs/vl_rotate.c of Linux.
 //!
 //! An answer has one byte or four more than the smallest packet that causes it.
@@ -31,57 +32,59 @@ use cellar_wire::abort::AbortCode;
 /// Clients that are remembered: 4,096 have some 300 KiB. A full table is emptied, and each client
 /// is then asked again.
 const CLIENTS_MAX: usize = 4096;
-/// Aborts that are held: the last ones of some clients. Later ones are dropped, and their clients
-/// repeat the call.
-const HELD_MAX: usize = 4096;
+/// Packets that are held. Later ones are dropped, and their clients repeat the call.
+const HELD_MAX: usize = 1024;
+/// The longest packet that is kept: one datagram of an Ethernet.
+const PACKET_MAX: usize = 1500;
 /// The word of the kernel's client in its version.
 const LINUX: &[u8] = b"AF_RXRPC";
 /// The word of OpenAFS in a version.
 const OPENAFS: &[u8] = b"OpenAFS";
-/// The port of a cache manager.
-const CACHE_MANAGER: u16 = 7001;
 
 /// The clients of one port.
 #[derive(Default)]
 pub(super) struct Clients {
     table: HashMap<SocketAddr, Client>,
-    /// `None`: aborts are no longer held.
-    held: Option<Vec<(SocketAddr, Vec<u8>)>>,
+    /// `None`: packets are no longer held.
+    held: Option<Vec<Packet>>,
 }
 
+/// A packet and its sender.
+pub(super) type Packet = (SocketAddr, Vec<u8>);
+
 enum Client {
-    /// The question for its version was sent. The header is that of its last call.
-    Asked(Header),
+    /// The question for its version was sent. The packet is that of its last call.
+    Asked(Header, Vec<u8>),
     Known(Kind),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Linux,
-    CacheManager,
+    OpenAfs,
     Other,
 }
 
 impl Kind {
-    fn of(from: SocketAddr, version: &[u8]) -> Self {
+    fn of(version: &[u8]) -> Self {
         let has = |word: &[u8]| version.windows(word.len()).any(|at| at == word);
-        match from.port() {
-            _ if has(LINUX) => Self::Linux,
-            CACHE_MANAGER if has(OPENAFS) => Self::CacheManager,
-            _ => Self::Other,
+        match () {
+            () if has(LINUX) => Self::Linux,
+            () if has(OPENAFS) => Self::OpenAfs,
+            () => Self::Other,
         }
     }
 
     fn code(self) -> AbortCode {
         match self {
             Self::Linux => AbortCode::VL_IO,
-            Self::CacheManager | Self::Other => AbortCode::RX_CALL_DEAD,
+            Self::OpenAfs | Self::Other => AbortCode::RX_CALL_DEAD,
         }
     }
 }
 
 impl Clients {
-    /// Holds the aborts for cache managers until [`Clients::release`].
+    /// Those of the location database: packets of OpenAFS are held until [`Clients::release`].
     pub(super) fn patient() -> Self {
         Self {
             held: Some(Vec::new()),
@@ -89,9 +92,19 @@ impl Clients {
         }
     }
 
-    /// The aborts that were held. Later ones are not.
-    pub(super) fn release(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
+    /// The packets that are held, for the server that is back.
+    pub(super) fn take_held(&mut self) -> Vec<Packet> {
         self.held.take().unwrap_or_default()
+    }
+
+    /// The aborts of the calls of all held packets. Later packets are not held.
+    pub(super) fn release(&mut self) -> Vec<Packet> {
+        let held = self.take_held();
+        let ended = held.iter().filter_map(|(from, packet)| {
+            let header = Header::decode(packet)?;
+            Some((*from, abort(&header, Kind::OpenAfs.code())))
+        });
+        ended.collect()
     }
 
     /// The answer to a packet, if it needs one.
@@ -99,24 +112,26 @@ impl Clients {
         let header = Header::decode(packet)?;
         match header.packet_type {
             PacketType::VERSION if !header.from_client() => {
-                let Some(Client::Asked(call)) = self.table.get(&from) else {
+                if !matches!(self.table.get(&from), Some(Client::Asked(..))) {
                     return None;
-                };
-                let call = *call;
-                let kind = Kind::of(from, packet.get(HEADER_SIZE..).unwrap_or_default());
-                self.table.insert(from, Client::Known(kind));
-                self.end(from, &call, kind)
+                }
+                let kind = Kind::of(packet.get(HEADER_SIZE..).unwrap_or_default());
+                match self.table.insert(from, Client::Known(kind)) {
+                    Some(Client::Asked(call, packet)) => self.end(from, &call, &packet, kind),
+                    _ => None,
+                }
             }
             PacketType::DATA | PacketType::ACK | PacketType::ACKALL | PacketType::RESPONSE
                 if header.from_client() =>
             {
                 if let Some(Client::Known(kind)) = self.table.get(&from) {
-                    return self.end(from, &header, *kind);
+                    return self.end(from, &header, packet, *kind);
                 }
                 if self.table.len() >= CLIENTS_MAX {
                     self.table.clear();
                 }
-                self.table.insert(from, Client::Asked(header));
+                let kept = packet.get(..PACKET_MAX).unwrap_or(packet).to_vec();
+                self.table.insert(from, Client::Asked(header, kept));
                 Some(question())
             }
             _ => None,
@@ -124,16 +139,21 @@ impl Clients {
     }
 
     /// Ends a call, now or later.
-    fn end(&mut self, from: SocketAddr, call: &Header, kind: Kind) -> Option<Vec<u8>> {
-        let abort = abort(call, kind.code());
+    fn end(
+        &mut self,
+        from: SocketAddr,
+        call: &Header,
+        packet: &[u8],
+        kind: Kind,
+    ) -> Option<Vec<u8>> {
         match &mut self.held {
-            Some(held) if kind == Kind::CacheManager => {
-                if held.len() < HELD_MAX {
-                    held.push((from, abort));
+            Some(held) if kind == Kind::OpenAfs => {
+                if held.len() < HELD_MAX && packet.len() <= PACKET_MAX {
+                    held.push((from, packet.to_vec()));
                 }
                 None
             }
-            _ => Some(abort),
+            _ => Some(abort(call, kind.code())),
         }
     }
 }
@@ -252,24 +272,21 @@ mod tests {
     fn a_cache_manager_waits_for_a_server_that_may_be_back_soon() {
         let mut clients = Clients::patient();
         clients.answer(client(1), &CALL.encode());
-        let at_7001 = client(1);
-        assert_eq!(clients.answer(at_7001, &version("OpenAFS 1.8.9")), None);
-        assert_eq!(clients.answer(at_7001, &CALL.encode()), None);
-        // A command has another port, and another client may have this port.
-        for (from, version_text) in [
-            ((at_7001.ip(), 40_000).into(), "OpenAFS 1.8.9"),
-            (client(2), "cellar 0.1.0"),
-        ] {
-            clients.answer(from, &CALL.encode());
-            let (_, code) = ended(clients.answer(from, &version(version_text)));
-            assert_eq!(code, -1);
-        }
+        assert_eq!(clients.answer(client(1), &version("OpenAFS 1.8.9")), None);
+        assert_eq!(clients.answer(client(1), &CALL.encode()), None);
+        clients.answer(client(2), &CALL.encode());
+        let (_, code) = ended(clients.answer(client(2), &version("cellar 0.1.0")));
+        assert_eq!(code, -1);
+        let mut other = Clients::patient();
+        other.answer(client(1), &CALL.encode());
+        other.answer(client(1), &version("OpenAFS 1.8.9"));
+        assert_eq!(other.take_held(), [(client(1), CALL.encode().to_vec())]);
         let held = clients.release();
         assert_eq!(held.len(), 2);
         for (to, abort) in held {
-            assert_eq!((to, ended(Some(abort)).1), (at_7001, -1));
+            assert_eq!((to, ended(Some(abort)).1), (client(1), -1));
         }
-        let (_, code) = ended(clients.answer(at_7001, &CALL.encode()));
+        let (_, code) = ended(clients.answer(client(1), &CALL.encode()));
         assert_eq!(code, -1);
         assert!(clients.release().is_empty());
     }

@@ -32,15 +32,6 @@ pub(super) fn check_all(identity: &Identity, with_devices: bool, has_stand_in: b
         .try_for_each(check)
 }
 
-/// The addresses of the databases of an identity.
-pub(super) fn of_databases(identity: &Identity) -> Vec<SocketAddr> {
-    let ports = &identity.cell.ports;
-    let numbers = [ports.protection, ports.location];
-    numbers
-        .map(|number| SocketAddr::new(identity.bind, number))
-        .to_vec()
-}
-
 /// Checks a port.
 pub(crate) fn check(address: SocketAddr) -> Outcome {
     match UdpSocket::bind(address) {

@@ -58,6 +58,7 @@ fn code_at(server: SocketAddr) -> Option<i32> {
         let length = socket.recv(&mut packet).ok()?;
         Some(packet[..length].to_vec())
     };
+    // Calls of OpenAFS to VL are held for 0.6 s.
     let question = hear(&CALL)?;
     assert_eq!((question[20], question[21] & 1), (13, 1), "{question:?}");
     let mut version = question[..28].to_vec();

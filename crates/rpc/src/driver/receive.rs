@@ -10,9 +10,12 @@
 //!    socket.
 
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+
+use bytes::Bytes;
 
 use super::{Driver, State};
 use crate::icmp::IcmpError;
@@ -160,6 +163,20 @@ impl Driver {
                 }
             }
             self.request_turn();
+        }
+    }
+
+    /// Processes a datagram that another process received for this port, if it belongs to this
+    /// shard.
+    pub(crate) fn take_delivered(self: &Rc<Self>, from: SocketAddr, datagram: Bytes) {
+        if self.shards == 1 || self.shard_of(&datagram) == self.number {
+            let run = Received {
+                from,
+                local: None,
+                segment: datagram.len(),
+                bytes: datagram,
+            };
+            self.take_passed_on(vec![run]);
         }
     }
 
