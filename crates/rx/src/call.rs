@@ -137,6 +137,8 @@ pub(crate) struct Call {
     pub(crate) ack: PendingAck,
     pub(crate) started_at: Time,
     pub(crate) received_at: Time,
+    /// Serial of the last ACK packet that counted.
+    pub(crate) ack_serial: u32,
     /// Time of the last ping.
     pub(crate) pinged_at: Time,
     /// Unanswered pings in a row; below, those during which the peer was otherwise heard.
@@ -195,6 +197,7 @@ impl Call {
             ack: PendingAck::default(),
             started_at: Time::ZERO,
             received_at: Time::ZERO,
+            ack_serial: 0,
             pinged_at: Time::ZERO,
             pings_missed: 0,
             pings_lost: 0,

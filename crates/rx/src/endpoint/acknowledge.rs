@@ -49,6 +49,7 @@ impl Endpoint {
             return;
         }
         call.received_at = now;
+        call.ack_serial = header.serial;
         if header.flags.has(Flags::REQUEST_ACK) {
             call.ack.pong = Some(header.serial);
         }

@@ -8,8 +8,9 @@
 //! 3. A client answers a CHALLENGE only while the connection has an active call; otherwise it would
 //!    be an oracle.
 //! 4. A server process has one challenge for a connection. Another one therefore comes from a
-//!    process that was started since. Calls whose request the earlier process has acknowledged are
-//!    lost, and fail with [`code::GONE`].
+//!    process that was started since. A call is lost if the earlier process has acknowledged its
+//!    whole request, and fails with [`code::GONE`]. The new process may have acknowledged it too,
+//!    and only its first challenge may be lost. The serials of one process are close together.
 //! 5. A failed connection answers each further packet with its ABORT (after the first one was
 //!    sent).
 
@@ -25,6 +26,9 @@ use crate::packet::{Header, PacketType};
 use crate::time::Time;
 use crate::timers::TimerOwner;
 
+/// The most packets of a server process between two of its packets on a connection that a client
+/// compares. The serials of a process begin at a random number.
+const ONE_PROCESS: u32 = 1 << 16;
 /// Interval of challenges, microseconds.
 const CHALLENGE_REPEAT: u64 = 2_000_000;
 const CHALLENGES: u8 = 50;
@@ -81,7 +85,7 @@ impl Endpoint {
         payload.hash(&mut hasher);
         let mark = hasher.finish();
         if connection.answered.is_some_and(|answered| answered != mark) {
-            self.fail_acknowledged(now, slot);
+            self.fail_acknowledged(now, slot, header.serial);
         }
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
@@ -117,15 +121,20 @@ impl Endpoint {
         }
     }
 
-    /// Fails the calls of a client connection whose request is acknowledged as a whole. The rest
-    /// is sent to the new process.
-    fn fail_acknowledged(&mut self, now: Time, slot: u32) {
+    /// Fails the calls of a client connection whose request another process has acknowledged as a
+    /// whole than that which sent a packet with this serial. The other calls go to the new process.
+    fn fail_acknowledged(&mut self, now: Time, slot: u32, serial: u32) {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
         for channel in connection.channels {
-            let call = self.calls.get(channel.call);
-            if call.is_some_and(|call| call.state == CallState::Active && call.send.all_acked()) {
+            let is_lost = self.calls.get(channel.call).is_some_and(|call| {
+                let distance = serial.wrapping_sub(call.ack_serial) as i32;
+                call.state == CallState::Active
+                    && call.send.all_acked()
+                    && distance.unsigned_abs() > ONE_PROCESS
+            });
+            if is_lost {
                 self.fail_call(now, channel.call, code::GONE);
             }
         }
