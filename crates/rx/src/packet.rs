@@ -11,7 +11,7 @@ mod jumbo;
 pub use ack::{Ack, AckReason, Cellar, MAX_ACKS, MAX_EXTENSION_WORDS, Trailer};
 pub use debug::{
     BasicStatistics, ConnectionRecord, DebugQuery, DebugQuestion, PeerRecord, bad_debug_type,
-    decode_debug_query, end_of_connections, end_of_peers, version_answer,
+    decode_debug_query, end_of_connections, end_of_peers, version_answer, version_header,
 };
 pub use header::{Flags, HEADER_SIZE, Header, PacketType};
 pub use jumbo::{JUMBO_PAYLOAD, JUMBO_STRIDE, JumboSplit, SubPacket};

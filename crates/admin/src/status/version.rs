@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use cellar_rx::packet::{Flags, HEADER_SIZE, Header, PacketType};
+use cellar_rx::packet::{Flags, HEADER_SIZE, Header, PacketType, version_header};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout};
 
@@ -45,18 +45,10 @@ pub async fn version_of(peer: SocketAddr, limit: Duration) -> Option<String> {
 }
 
 fn question(epoch: u32) -> Vec<u8> {
+    let flags = Flags(Flags::CLIENT_INITIATED | Flags::LAST_PACKET);
     let header = Header {
-        epoch,
-        cid: 0,
-        call_number: 0,
-        seq: 0,
         serial: 1,
-        packet_type: PacketType::VERSION,
-        flags: Flags(Flags::CLIENT_INITIATED | Flags::LAST_PACKET),
-        user_status: 0,
-        security_index: 0,
-        checksum: 0,
-        service: 0,
+        ..version_header(epoch, flags)
     };
     let mut question = header.encode().to_vec();
     question.resize(HEADER_SIZE + PAYLOAD_BYTES, 0);

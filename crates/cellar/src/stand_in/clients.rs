@@ -26,7 +26,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use cellar_rx::packet::{Flags, HEADER_SIZE, Header, PacketType};
+use cellar_rx::packet::{Flags, HEADER_SIZE, Header, PacketType, version_header};
 use cellar_wire::abort::AbortCode;
 
 /// Clients that are remembered: 4,096 have some 300 KiB. A full table is emptied, and each client
@@ -174,18 +174,10 @@ fn abort(of: &Header, code: AbortCode) -> Vec<u8> {
 
 /// Asks for the version, as `rxdebug` does. Linux's client wants a payload that begins with zero.
 fn question() -> Vec<u8> {
+    let flags = Flags(Flags::CLIENT_INITIATED | Flags::LAST_PACKET);
     let header = Header {
-        epoch: 0,
-        cid: 0,
-        call_number: 0,
-        seq: 0,
         serial: 1,
-        packet_type: PacketType::VERSION,
-        flags: Flags(Flags::CLIENT_INITIATED | Flags::LAST_PACKET),
-        user_status: 0,
-        security_index: 0,
-        checksum: 0,
-        service: 0,
+        ..version_header(0, flags)
     };
     [&header.encode()[..], &[0]].concat()
 }

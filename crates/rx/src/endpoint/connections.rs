@@ -10,7 +10,7 @@ use crate::config::ConnectionOptions;
 use crate::connection::{Connection, SecurityState};
 use crate::event::Event;
 use crate::id::ConnectionId;
-use crate::packet::{Flags, Header, PacketType};
+use crate::packet::{Flags, version_header};
 use crate::security::{ClientSecurity, ConnectionIdentity};
 use crate::table::NONE;
 use crate::time::Time;
@@ -418,7 +418,7 @@ impl Endpoint {
         };
         peer.asked_at = now;
         let flags = Flags(Flags::CLIENT_INITIATED | Flags::LAST_PACKET);
-        self.send_control(to, None, &version(flags), &[0]);
+        self.send_control(to, None, &version_header(MAPPING_EPOCH, flags), &[0]);
     }
 
     /// Processes the answer, if the server was asked.
@@ -436,7 +436,7 @@ impl Endpoint {
     /// manager.
     pub fn keep_mapping(&mut self, to: SocketAddr) {
         // Without the CLIENT bit it is no query.
-        let header = version(Flags(Flags::LAST_PACKET));
+        let header = version_header(MAPPING_EPOCH, Flags(Flags::LAST_PACKET));
         self.send_control(to, None, &header, &[0]);
     }
 
@@ -455,22 +455,5 @@ impl Endpoint {
     /// Counts a send that failed on this machine.
     pub fn note_send_failure(&mut self) {
         self.statistics.send_failures = self.statistics.send_failures.wrapping_add(1);
-    }
-}
-
-/// The header of a VERSION packet.
-fn version(flags: Flags) -> Header {
-    Header {
-        epoch: MAPPING_EPOCH,
-        cid: 0,
-        call_number: 0,
-        seq: 0,
-        serial: 0,
-        packet_type: PacketType::VERSION,
-        flags,
-        user_status: 0,
-        security_index: 0,
-        checksum: 0,
-        service: 0,
     }
 }

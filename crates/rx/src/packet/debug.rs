@@ -74,6 +74,25 @@ impl DebugQuery {
     }
 }
 
+/// The header of a VERSION packet. With [`Flags::CLIENT_INITIATED`] it is a question; its payload
+/// begins with a zero.
+#[must_use]
+pub const fn version_header(epoch: u32, flags: Flags) -> Header {
+    Header {
+        epoch,
+        cid: 0,
+        call_number: 0,
+        seq: 0,
+        serial: 0,
+        packet_type: PacketType::VERSION,
+        flags,
+        user_status: 0,
+        security_index: 0,
+        checksum: 0,
+        service: 0,
+    }
+}
+
 /// The VERSION answer: text in 65 bytes, zero padded.
 #[must_use]
 pub fn version_answer(text: &str) -> Vec<u8> {
