@@ -4,12 +4,9 @@
   longest-rounds.py DIRECTORY MARKS LIMIT
 
 A line of MARKS has a time and the failure that begins then; 'between' ends it. The wait is the time
-of a round without the median of all rounds. The status is 1 if a round fails, or if a wait of
-Cellar's clients is above LIMIT seconds.
-
-Stock clients have time-outs of their own for a silent machine. If a database server is killed, its
-stand-in sends them to another one. A call that the killed server had in its hands is repeated after
-2.6 s at most, because the client alone knows of it. So a few waits of stock clients may be longer.
+of a round without the median of all rounds. The status is 1 if a round fails, or if a wait is above
+LIMIT seconds. Stock clients have time-outs of their own for a silent machine, so the limit holds for
+them only if a server is killed or restarted.
 
 A change may be made and its answer lost. The client then repeats it at another server, which says
 'already exists'. Such rounds are counted.
@@ -29,10 +26,7 @@ failures = [
     for place, (at, name) in enumerate(marks)
     if name != "between"
 ]
-# The longest time after which a stock client repeats a call, with a margin, and the waits above
-# LIMIT that may come from calls at the moment of a kill. Without a stand-in there are more.
-STOCK_REPEATS, IN_FLIGHT_MAX = 3.0, 3
-loads, wrong, repeated, in_flight = {}, [], [], set()
+loads, wrong, repeated = {}, [], []
 for path in sorted(directory.iterdir()):
     rounds = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -59,16 +53,9 @@ for failure, begin, end in failures:
         longest = max(inside, default=0) - usual[name]
         row.append(f"{max(longest, 0):11.2f}")
         is_ours = name in ("mount", "ours-read", "ours-write")
-        if longest <= limit or not (is_ours or failure.endswith(("killed", "restarted"))):
-            continue
-        if not is_ours and longest <= STOCK_REPEATS:
-            in_flight.add((name, longest))
-        else:
+        if longest > limit and (is_ours or failure.endswith(("killed", "restarted"))):
             wrong.append(f"{name} waits {longest:.2f} s: {failure}")
     print(" ".join(row))
-print(f"{len(in_flight)} stock calls were at a killed server: {', '.join(name for name, _ in in_flight) or '-'}")
-if len(in_flight) > IN_FLIGHT_MAX:
-    wrong.append(f"{len(in_flight)} waits of stock clients are above {limit:.0f} s")
 print(f"{len(repeated)} changes had been made when their clients repeated them: {', '.join(repeated) or '-'}")
 for line in wrong[:20]:
     print(line)

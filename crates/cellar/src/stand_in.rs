@@ -13,11 +13,17 @@
 //!
 //! The answer has the packets of clients that the stand-in has held. The server processes them.
 //!
+//! A running server shares its sockets, and reports each change that begins ([`message`]). The
+//! stand-in so gets the packets that the killed server has not read, and ends the calls that it has
+//! not answered.
+//!
 //! The server announces itself over a Unix socket in its directory ([`announce`]). In a cell with
 //! one database server, the ports stay closed: its clients must wait for that server.
 
 pub(crate) mod announce;
 mod clients;
+mod message;
+mod server;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,8 +33,7 @@ use std::time::{Duration, Instant};
 use cellar_client::Ports;
 use parking_lot::Mutex;
 use sd_notify::NotifyState;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{UdpSocket, UnixListener, UnixStream};
+use tokio::net::{UdpSocket, UnixListener};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -40,14 +45,13 @@ use crate::service_manager;
 use crate::up::join;
 
 use announce::{Announcement, Held, Released};
-use clients::Clients;
+use clients::{Clients, Packet};
+use server::Server;
 
 /// The longest time for a server to send its announcement.
 const ANNOUNCEMENT: Duration = Duration::from_secs(1);
-/// The length of an announcement: some addresses.
-const ANNOUNCEMENT_MAX: u64 = 4096;
-/// For this long after the end of a server, its ports are tried every millisecond: the kernel
-/// closes the sockets of a killed process one after the other.
+/// For this long after the end of a server, its ports are tried every millisecond, if it has ended
+/// before it has shared its sockets.
 const EAGER: Duration = Duration::from_millis(500);
 /// The time in which a restarted server is back. Clients of the location database are told to use
 /// another server only after it ([`clients`]). A cache manager then waits for one more second.
@@ -100,12 +104,6 @@ enum State {
     },
 }
 
-/// A server that has announced itself.
-struct Server {
-    announcement: Announcement,
-    connection: BufReader<UnixStream>,
-}
-
 async fn serve(directory: &CellDirectory, listener: &UnixListener) -> Outcome {
     let (announced, mut announcements) = mpsc::channel(1);
     let mut state = State::Idle;
@@ -115,7 +113,8 @@ async fn serve(directory: &CellDirectory, listener: &UnixListener) -> Outcome {
                 Ok((connection, _)) => {
                     let announced = announced.clone();
                     tokio::spawn(async move {
-                        if let Ok(Some(server)) = timeout(ANNOUNCEMENT, read(connection)).await {
+                        let server = timeout(ANNOUNCEMENT, Server::announced(connection));
+                        if let Ok(Some(server)) = server.await {
                             let _ended = announced.send(server).await;
                         }
                     });
@@ -126,27 +125,11 @@ async fn serve(directory: &CellDirectory, listener: &UnixListener) -> Outcome {
                 }
             },
             Some(server) = announcements.recv() => state = watch(state, server).await,
-            announcement = server_ended(&mut state) => state = stand_in(directory, announcement),
-        }
-    }
-}
-
-async fn read(connection: UnixStream) -> Option<Server> {
-    let mut connection = BufReader::new(connection);
-    let mut line = String::new();
-    let mut limited = (&mut connection).take(ANNOUNCEMENT_MAX);
-    if limited.read_line(&mut line).await.ok()? == 0 {
-        // The server only asked whether a stand-in is there.
-        return None;
-    }
-    match serde_json::from_str::<Announcement>(&line) {
-        Ok(announcement) => Some(Server {
-            announcement,
-            connection,
-        }),
-        Err(cause) => {
-            tracing::warn!(%cause, "an announcement cannot be read");
-            None
+            () = server_ended(&mut state) => {
+                if let State::Watching(server) = std::mem::replace(&mut state, State::Idle) {
+                    state = stand_in(directory, &server);
+                }
+            }
         }
     }
 }
@@ -169,27 +152,19 @@ async fn watch(before: State, mut server: Server) -> State {
         let held = released.held.len();
         tracing::info!(after = ?since.elapsed(), held, "the database server is back");
     }
-    match serde_json::to_string(&released) {
-        // A server that has ended already is noticed as its end.
-        Ok(mut answer) => {
-            answer.push('\n');
-            let _written = server.connection.write_all(answer.as_bytes()).await;
-        }
-        Err(cause) => tracing::warn!(%cause, "the server cannot be answered"),
-    }
+    server.answer(&released).await;
     State::Watching(server)
 }
 
-/// Waits for the end of the watched server. Returns its announcement.
-async fn server_ended(state: &mut State) -> Announcement {
-    let State::Watching(server) = state else {
-        return std::future::pending().await;
-    };
-    while let Ok(1..) = server.connection.read(&mut [0; 64]).await {}
-    server.announcement
+/// Waits for the end of the watched server.
+async fn server_ended(state: &mut State) {
+    match state {
+        State::Watching(server) => server.ended().await,
+        State::Idle | State::StandingIn { .. } => std::future::pending().await,
+    }
 }
 
-fn stand_in(directory: &CellDirectory, announcement: Announcement) -> State {
+fn stand_in(directory: &CellDirectory, server: &Server) -> State {
     let cell = join::cell_of(&directory.server_etc(), Ports::default());
     match cell.map(|cell| cell.database_servers.len()) {
         Ok(2..) => {}
@@ -202,13 +177,28 @@ fn stand_in(directory: &CellDirectory, announcement: Announcement) -> State {
             return State::Idle;
         }
     }
-    let Announcement { users, locations } = announcement;
+    let Announcement { users, locations } = server.announcement;
     tracing::warn!(%users, %locations, "the database server has ended; others get its clients");
     let (mut ports, mut clients) = (JoinSet::new(), Vec::new());
-    for (address, here) in [(users, Clients::default()), (locations, Clients::patient())] {
+    for (address, mut here) in [(users, Clients::default()), (locations, Clients::patient())] {
+        let begun = server.begun_at(address.port());
+        let mut first: Vec<_> = begun
+            .filter_map(|begun| Some((begun.client, here.end_begun(begun)?)))
+            .collect();
         let here = Arc::new(Mutex::new(here));
-        clients.push((address, Arc::clone(&here)));
-        ports.spawn(answer(address, here));
+        let sockets = server.sockets_at(address);
+        if sockets.is_empty() {
+            let (here, first) = (Arc::clone(&here), std::mem::take(&mut first));
+            ports.spawn(async move { answer(bind(address).await, here, first).await });
+        }
+        for socket in sockets {
+            ports.spawn(answer(
+                socket,
+                Arc::clone(&here),
+                std::mem::take(&mut first),
+            ));
+        }
+        clients.push((address, here));
     }
     State::StandingIn {
         since: Instant::now(),
@@ -217,13 +207,13 @@ fn stand_in(directory: &CellDirectory, announcement: Announcement) -> State {
     }
 }
 
-/// Answers the clients of a port.
-async fn answer(address: SocketAddr, clients: Arc<Mutex<Clients>>) {
+/// Opens a port of a server that has not shared its sockets.
+async fn bind(address: SocketAddr) -> UdpSocket {
     let begun = Instant::now();
     let mut is_told = false;
-    let socket = loop {
+    loop {
         match UdpSocket::bind(address).await {
-            Ok(socket) => break socket,
+            Ok(socket) => return socket,
             Err(_) if begun.elapsed() < EAGER => sleep(Duration::from_millis(1)).await,
             Err(cause) => {
                 if !std::mem::replace(&mut is_told, true) {
@@ -232,9 +222,16 @@ async fn answer(address: SocketAddr, clients: Arc<Mutex<Clients>>) {
                 sleep(EAGER).await;
             }
         }
-    };
+    }
+}
+
+/// Sends the first packets of a port, and answers its clients.
+async fn answer(socket: UdpSocket, clients: Arc<Mutex<Clients>>, first: Vec<Packet>) {
+    for (to, packet) in first {
+        send(&socket, to, &packet).await;
+    }
     let mut packet = vec![0; DATAGRAM_MAX];
-    let restart = sleep(RESTART.saturating_sub(begun.elapsed()));
+    let restart = sleep(RESTART);
     tokio::pin!(restart);
     let mut is_restart = true;
     loop {
@@ -258,10 +255,9 @@ async fn answer(address: SocketAddr, clients: Arc<Mutex<Clients>>) {
                 continue;
             }
         };
-        let answer = packet
-            .get(..length)
-            .and_then(|packet| clients.lock().answer(from, packet));
-        if let Some(answer) = answer {
+        let packet = packet.get(..length).unwrap_or_default();
+        let answers = clients.lock().answer(from, packet);
+        for answer in answers {
             send(&socket, from, &answer).await;
         }
     }

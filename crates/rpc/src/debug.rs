@@ -178,7 +178,7 @@ pub(crate) async fn socket_figures(port: &Arc<PortInner>) -> Option<SocketFigure
 }
 
 /// Runs `ask` on a shard's thread with the port's driver there.
-async fn on_shard<R: Send + 'static>(
+pub(crate) async fn on_shard<R: Send + 'static>(
     port: &Arc<PortInner>,
     shard: &Arc<ShardHandle>,
     ask: impl FnOnce(&Driver) -> R + Send + 'static,

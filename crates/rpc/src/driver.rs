@@ -28,6 +28,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -353,6 +354,10 @@ impl Driver {
             sum.add(&socket.figures());
         }
         sum
+    }
+
+    pub(crate) fn duplicate_sockets(&self) -> io::Result<Vec<OwnedFd>> {
+        self.sockets().iter().map(ShardSocket::duplicate).collect()
     }
 
     /// Fails outgoing calls begun before `since`, whose answers would go to an address that is no

@@ -1,7 +1,9 @@
 //! An open UDP port: the handle for services and callers.
 
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -255,6 +257,21 @@ impl Port {
                 }
             }));
         }
+    }
+
+    /// Duplicates the sockets of the port, for a process that takes its packets when this one has
+    /// ended. Packets that this process does not read stay in them.
+    ///
+    /// # Errors
+    /// `NotConnected` if the port is closed; the error of the system, such as too many open files.
+    pub async fn duplicate_sockets(&self) -> io::Result<Vec<OwnedFd>> {
+        let mut all = Vec::new();
+        for shard in &self.0.shards {
+            let duplicates = crate::debug::on_shard(&self.0, shard, Driver::duplicate_sockets);
+            let duplicates = duplicates.await.ok_or(io::ErrorKind::NotConnected)??;
+            all.extend(duplicates);
+        }
+        Ok(all)
     }
 
     /// Closes the port: its sockets close and its calls fail. Other ports of the runtime continue.

@@ -13,7 +13,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
@@ -204,6 +204,11 @@ impl ShardSocket {
         }
         let io = tokio::net::UdpSocket::from_std(socket)?;
         Ok(Self { io, state, bound })
+    }
+
+    /// Another descriptor of this socket.
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.io.as_fd().try_clone_to_owned()
     }
 
     /// The bound address, possibly unspecified.

@@ -2,21 +2,28 @@
 //!
 //! The server sends its addresses as one line of JSON, and the stand-in closes their ports and
 //! answers with another. It has the packets of clients that wait for the server. The connection
-//! then stays open, and the stand-in notices its end.
+//! then stays open, and the stand-in notices its end. Meanwhile the server sends its sockets, and
+//! each change that begins ([`super::message`]).
 //!
 //! A thread announces the server again if the stand-in starts later, or again.
 
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::SocketAddr;
+use std::io::{self, BufRead as _, BufReader, IoSlice, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use cellar_rpc::Port;
+use cellar_dbserver::ChangeObserver;
+use cellar_rpc::{IncomingCall, Port};
 use parking_lot::Mutex;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::{Deserialize, Serialize};
 
+use super::message::{Begun, MESSAGE_BYTES, SOCKETS, SOCKETS_MAX};
 use crate::cell_directory::{CellDirectory, Identity};
 
 /// The pause before the next attempt to reach a stand-in.
@@ -53,8 +60,19 @@ pub(crate) struct Held {
 
 /// A server that its stand-in watches, until this is dropped.
 pub(crate) struct Watched {
-    connection: Arc<Mutex<Connection>>,
+    link: Arc<Link>,
+    announcement: Announcement,
     held: Vec<Held>,
+}
+
+/// The server's end of the connection to its stand-in.
+struct Link(Mutex<LinkState>);
+
+struct LinkState {
+    connection: Connection,
+    /// Duplicates of the sockets of PR and VL. The stand-in gets their packets when the server has
+    /// ended. Empty until the ports are open.
+    sockets: Vec<OwnedFd>,
 }
 
 /// | connection | event | next |
@@ -83,7 +101,7 @@ impl Watched {
             users: SocketAddr::new(identity.bind, ports.protection),
             locations: SocketAddr::new(identity.bind, ports.location),
         };
-        let (first, held) = match announce(&path, &announcement) {
+        let (connection, held) = match announce(&path, &announcement) {
             Ok((stream, held)) => (Connection::Open(stream), held),
             Err(cause) => {
                 if !is_absent(&cause) {
@@ -92,43 +110,44 @@ impl Watched {
                 (Connection::Missing, Vec::new())
             }
         };
-        let connection = Arc::new(Mutex::new(first));
-        let kept = Arc::clone(&connection);
+        let link = Arc::new(Link(Mutex::new(LinkState {
+            connection,
+            sockets: Vec::new(),
+        })));
+        let kept = Arc::clone(&link);
         let keeper = thread::Builder::new().name("stand-in".into());
-        let started = keeper.spawn(move || {
-            loop {
-                let open = match &*kept.lock() {
-                    Connection::Ended => return,
-                    Connection::Open(stream) => stream.try_clone().ok(),
-                    Connection::Missing => None,
-                };
-                if let Some(mut stream) = open {
-                    // The stand-in sends no more: this ends with it, or with the server.
-                    let _ended = stream.read(&mut [0]);
-                }
-                thread::sleep(RETRY);
-                let mut connection = kept.lock();
-                if matches!(*connection, Connection::Ended) {
-                    return;
-                }
-                // The ports are open: the stand-in holds no packets.
-                *connection = announce(&path, &announcement)
-                    .map_or(Connection::Missing, |(stream, _)| Connection::Open(stream));
-            }
-        });
-        if let Err(cause) = started {
+        if let Err(cause) = keeper.spawn(move || kept.keep(&path, &announcement)) {
             tracing::warn!(%cause, "a stand-in that starts later will not know this server");
         }
-        Self { connection, held }
+        Self {
+            link,
+            announcement,
+            held,
+        }
     }
 
-    /// Gives the packets that came while the server was away to its open ports.
-    pub(crate) fn deliver_held(&mut self, ports: &[Port]) {
+    /// Tells the stand-in of changes that begin.
+    pub(crate) fn observer(&self) -> Arc<dyn ChangeObserver> {
+        Arc::clone(&self.link) as _
+    }
+
+    /// Shares the open ports with the stand-in, and gives them the packets that came while the
+    /// server was away.
+    pub(crate) fn ports_open(&mut self, ports: &[Port]) {
+        let Announcement { users, locations } = self.announcement;
+        let of = |address: SocketAddr| {
+            let has = move |port: &&Port| port.local_addresses().contains(&address);
+            ports.iter().find(has)
+        };
+        let shared: Vec<_> = [users, locations].into_iter().filter_map(of).collect();
+        match duplicates(&shared) {
+            Ok(sockets) => self.link.0.lock().share(sockets),
+            Err(cause) => {
+                tracing::warn!(%cause, "the stand-in opens sockets of its own");
+            }
+        }
         for Held { to, from, packet } in std::mem::take(&mut self.held) {
-            let port = ports
-                .iter()
-                .find(|port| port.local_addresses().contains(&to));
-            if let Some(port) = port {
+            if let Some(port) = of(to) {
                 port.deliver(from, &packet.into());
             }
         }
@@ -136,13 +155,106 @@ impl Watched {
 }
 
 impl Drop for Watched {
-    /// The stand-in takes the ports as soon as the server has closed them.
+    /// The stand-in reads from the ports from now on.
     fn drop(&mut self) {
-        let before = std::mem::replace(&mut *self.connection.lock(), Connection::Ended);
+        let mut state = self.link.0.lock();
+        state.sockets.clear();
+        let before = std::mem::replace(&mut state.connection, Connection::Ended);
         if let Connection::Open(stream) = before {
-            let _closed = stream.shutdown(std::net::Shutdown::Both);
+            let _closed = stream.shutdown(Shutdown::Both);
         }
     }
+}
+
+impl Link {
+    /// Announces the server again when its stand-in has ended.
+    fn keep(&self, path: &Path, announcement: &Announcement) {
+        loop {
+            let open = match &self.0.lock().connection {
+                Connection::Ended => return,
+                Connection::Open(stream) => stream.try_clone().ok(),
+                Connection::Missing => None,
+            };
+            if let Some(mut stream) = open {
+                // The stand-in sends no more: this ends with it, or with the server.
+                let _ended = stream.read(&mut [0]);
+            }
+            thread::sleep(RETRY);
+            // The ports are open: the stand-in holds no packets.
+            let again = announce(path, announcement);
+            let mut state = self.0.lock();
+            if matches!(state.connection, Connection::Ended) {
+                return;
+            }
+            state.connection =
+                again.map_or(Connection::Missing, |(stream, _)| Connection::Open(stream));
+            state.send_sockets();
+        }
+    }
+}
+
+impl LinkState {
+    fn share(&mut self, sockets: Vec<OwnedFd>) {
+        if !matches!(self.connection, Connection::Ended) {
+            self.sockets = sockets;
+            self.send_sockets();
+        }
+    }
+
+    fn send_sockets(&self) {
+        let Connection::Open(stream) = &self.connection else {
+            return;
+        };
+        for some in self.sockets.chunks(SOCKETS_MAX) {
+            let some: Vec<_> = some.iter().map(AsFd::as_fd).collect();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            control.push(SendAncillaryMessage::ScmRights(&some));
+            let bytes = [IoSlice::new(&SOCKETS)];
+            if let Err(cause) = sendmsg(stream, &bytes, &mut control, SendFlags::NOSIGNAL) {
+                tracing::warn!(%cause, "the stand-in does not get the sockets");
+            }
+        }
+    }
+
+    /// Sends a message, unless the stand-in has stopped reading. A Unix socket takes a short one
+    /// whole or not at all.
+    fn send(&self, message: &[u8; MESSAGE_BYTES]) {
+        let Connection::Open(stream) = &self.connection else {
+            return;
+        };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if let Err(cause) = rustix::net::send(stream, message, flags) {
+            tracing::debug!(%cause, "the stand-in does not know a change");
+        }
+    }
+}
+
+impl ChangeObserver for Link {
+    fn begins(&self, call: &IncomingCall) {
+        let (Some(port), Some(client)) = (call.port(), call.address()) else {
+            return;
+        };
+        if let Some(abort) = call.abort_header() {
+            let begun = Begun {
+                port: port.local_address().port(),
+                client,
+                abort,
+            };
+            self.0.lock().send(&begun.encode());
+        }
+    }
+}
+
+fn duplicates(ports: &[&Port]) -> io::Result<Vec<OwnedFd>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    runtime.block_on(async {
+        let mut all = Vec::new();
+        for port in ports {
+            all.extend(port.duplicate_sockets().await?);
+        }
+        Ok(all)
+    })
 }
 
 fn is_absent(cause: &io::Error) -> bool {
@@ -152,10 +264,7 @@ fn is_absent(cause: &io::Error) -> bool {
     )
 }
 
-fn announce(
-    path: &std::path::Path,
-    announcement: &Announcement,
-) -> io::Result<(UnixStream, Vec<Held>)> {
+fn announce(path: &Path, announcement: &Announcement) -> io::Result<(UnixStream, Vec<Held>)> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(ANSWER))?;
     stream.set_write_timeout(Some(ANSWER))?;

@@ -6,6 +6,8 @@
 //! | asked | of a call, again | asked | the question again |
 //! | asked | its version | known | an abort of the last call that it had sent |
 //! | known | of a call | known | an abort |
+//! | unknown | none: the killed server had begun a change | asked | a question for its version |
+//! | asked | its version | known | also the aborts of its begun changes |
 //!
 //! The code of an abort must make the client call the next server at once:
 //!
@@ -21,6 +23,8 @@
 //! database are held until [`Clients::release`]. A server that is back by then gets them. Sources:
 //! afs_analyze.c and afs_daemons.c of OpenAFS 1.8.9; fs/afs/vl_rotate.c of Linux.
 //!
+//! Changes come from commands, not from cache managers, so the begun ones are ended at once.
+//!
 //! An answer has one byte or four more than the smallest packet that causes it.
 
 use std::collections::HashMap;
@@ -28,6 +32,8 @@ use std::net::SocketAddr;
 
 use cellar_rx::packet::{Flags, HEADER_SIZE, Header, PacketType, version_header};
 use cellar_wire::abort::AbortCode;
+
+use super::message::Begun;
 
 /// Clients that are remembered: 4,096 have some 300 KiB. A full table is emptied, and each client
 /// is then asked again.
@@ -53,9 +59,17 @@ pub(super) struct Clients {
 pub(super) type Packet = (SocketAddr, Vec<u8>);
 
 enum Client {
-    /// The question for its version was sent. The packet is that of its last call.
-    Asked(Header, Vec<u8>),
+    /// The question for its version was sent.
+    Asked(Asked),
     Known(Kind),
+}
+
+#[derive(Default)]
+struct Asked {
+    /// A packet of its last call.
+    last: Option<(Header, Vec<u8>)>,
+    /// The headers of the packets that end its begun changes.
+    begun: Vec<Header>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,34 +121,60 @@ impl Clients {
         ended.collect()
     }
 
-    /// The answer to a packet, if it needs one.
-    pub(super) fn answer(&mut self, from: SocketAddr, packet: &[u8]) -> Option<Vec<u8>> {
-        let header = Header::decode(packet)?;
+    /// Ends a change that the killed server had begun. Returns a question for the client.
+    pub(super) fn end_begun(&mut self, begun: &Begun) -> Option<Vec<u8>> {
+        let is_new = !self.table.contains_key(&begun.client);
+        if let Client::Asked(asked) = self.entry(begun.client) {
+            asked.begun.push(begun.abort);
+        }
+        is_new.then(question)
+    }
+
+    fn entry(&mut self, client: SocketAddr) -> &mut Client {
+        if self.table.len() >= CLIENTS_MAX && !self.table.contains_key(&client) {
+            self.table.clear();
+        }
+        let entry = self.table.entry(client);
+        entry.or_insert_with(|| Client::Asked(Asked::default()))
+    }
+
+    /// The answers to a packet.
+    pub(super) fn answer(&mut self, from: SocketAddr, packet: &[u8]) -> Vec<Vec<u8>> {
+        let Some(header) = Header::decode(packet) else {
+            return Vec::new();
+        };
         match header.packet_type {
             PacketType::VERSION if !header.from_client() => {
-                if !matches!(self.table.get(&from), Some(Client::Asked(..))) {
-                    return None;
-                }
+                let Some(client @ Client::Asked(_)) = self.table.get_mut(&from) else {
+                    return Vec::new();
+                };
                 let kind = Kind::of(packet.get(HEADER_SIZE..).unwrap_or_default());
-                match self.table.insert(from, Client::Known(kind)) {
-                    Some(Client::Asked(call, packet)) => self.end(from, &call, &packet, kind),
-                    _ => None,
+                let Client::Asked(asked) = std::mem::replace(client, Client::Known(kind)) else {
+                    return Vec::new();
+                };
+                let begun = asked.begun.iter();
+                let mut answers: Vec<_> = begun.map(|of| abort(of, kind.code())).collect();
+                if let Some((call, packet)) = asked.last {
+                    answers.extend(self.end(from, &call, &packet, kind));
                 }
+                answers
             }
             PacketType::DATA | PacketType::ACK | PacketType::ACKALL | PacketType::RESPONSE
                 if header.from_client() =>
             {
-                if let Some(Client::Known(kind)) = self.table.get(&from) {
-                    return self.end(from, &header, packet, *kind);
+                match self.entry(from) {
+                    Client::Known(kind) => {
+                        let kind = *kind;
+                        self.end(from, &header, packet, kind).into_iter().collect()
+                    }
+                    Client::Asked(asked) => {
+                        let kept = packet.get(..PACKET_MAX).unwrap_or(packet).to_vec();
+                        asked.last = Some((header, kept));
+                        vec![question()]
+                    }
                 }
-                if self.table.len() >= CLIENTS_MAX {
-                    self.table.clear();
-                }
-                let kept = packet.get(..PACKET_MAX).unwrap_or(packet).to_vec();
-                self.table.insert(from, Client::Asked(header, kept));
-                Some(question())
             }
-            _ => None,
+            _ => Vec::new(),
         }
     }
 
@@ -214,9 +254,11 @@ mod tests {
     }
 
     /// The header and code of an abort.
-    fn ended(answer: Option<Vec<u8>>) -> (Header, i32) {
-        let answer = answer.expect("an answer");
-        let header = Header::decode(&answer).expect("a header");
+    fn ended(answers: &[Vec<u8>]) -> (Header, i32) {
+        let [answer] = answers else {
+            panic!("not one answer: {answers:?}");
+        };
+        let header = Header::decode(answer).expect("a header");
         assert_eq!(header.packet_type, PacketType::ABORT);
         let code = answer[HEADER_SIZE..].try_into().expect("a code");
         (header, i32::from_be_bytes(code))
@@ -225,17 +267,17 @@ mod tests {
     #[test]
     fn a_client_is_asked_once_and_its_calls_are_ended() {
         let mut clients = Clients::default();
-        let asked = clients.answer(client(1), &CALL.encode()).expect("question");
-        let question = Header::decode(&asked).expect("a header");
+        let asked = clients.answer(client(1), &CALL.encode());
+        let question = Header::decode(&asked[0]).expect("a header");
         assert_eq!(question.packet_type, PacketType::VERSION);
         assert!(question.from_client());
         let later = Header {
             call_number: 4,
             ..CALL
         };
-        assert_eq!(clients.answer(client(1), &later.encode()), Some(asked));
+        assert_eq!(clients.answer(client(1), &later.encode()), asked);
         let answer = clients.answer(client(1), &version(" OpenAFS 1.8.9 "));
-        let (header, code) = ended(answer);
+        let (header, code) = ended(&answer);
         assert_eq!((header.epoch, header.cid), (CALL.epoch, CALL.cid));
         assert_eq!((header.call_number, header.service), (4, 52));
         assert_eq!((header.security_index, header.from_client()), (2, false));
@@ -246,7 +288,7 @@ mod tests {
             packet_type: PacketType::RESPONSE,
             ..CALL
         };
-        let (header, code) = ended(clients.answer(client(1), &response.encode()));
+        let (header, code) = ended(&clients.answer(client(1), &response.encode()));
         assert_eq!((header.call_number, code), (0, -1));
     }
 
@@ -254,9 +296,9 @@ mod tests {
     fn the_kernels_client_gets_a_code_that_makes_it_go_on() {
         let mut clients = Clients::default();
         clients.answer(client(1), &CALL.encode());
-        let (_, code) = ended(clients.answer(client(1), &version("linux-6.12 AF_RXRPC")));
+        let (_, code) = ended(&clients.answer(client(1), &version("linux-6.12 AF_RXRPC")));
         assert_eq!(code, 363_521);
-        let (_, code) = ended(clients.answer(client(1), &CALL.encode()));
+        let (_, code) = ended(&clients.answer(client(1), &CALL.encode()));
         assert_eq!(code, 363_521);
     }
 
@@ -264,10 +306,11 @@ mod tests {
     fn a_cache_manager_waits_for_a_server_that_may_be_back_soon() {
         let mut clients = Clients::patient();
         clients.answer(client(1), &CALL.encode());
-        assert_eq!(clients.answer(client(1), &version("OpenAFS 1.8.9")), None);
-        assert_eq!(clients.answer(client(1), &CALL.encode()), None);
+        let silent = Vec::<Vec<u8>>::new();
+        assert_eq!(clients.answer(client(1), &version("OpenAFS 1.8.9")), silent);
+        assert_eq!(clients.answer(client(1), &CALL.encode()), silent);
         clients.answer(client(2), &CALL.encode());
-        let (_, code) = ended(clients.answer(client(2), &version("cellar 0.1.0")));
+        let (_, code) = ended(&clients.answer(client(2), &version("cellar 0.1.0")));
         assert_eq!(code, -1);
         let mut other = Clients::patient();
         other.answer(client(1), &CALL.encode());
@@ -276,9 +319,9 @@ mod tests {
         let held = clients.release();
         assert_eq!(held.len(), 2);
         for (to, abort) in held {
-            assert_eq!((to, ended(Some(abort)).1), (client(1), -1));
+            assert_eq!((to, ended(&[abort]).1), (client(1), -1));
         }
-        let (_, code) = ended(clients.answer(client(1), &CALL.encode()));
+        let (_, code) = ended(&clients.answer(client(1), &CALL.encode()));
         assert_eq!(code, -1);
         assert!(clients.release().is_empty());
     }
@@ -286,21 +329,57 @@ mod tests {
     #[test]
     fn other_packets_have_no_answer() {
         let mut clients = Clients::default();
-        assert_eq!(clients.answer(client(1), &version("a surprise")), None);
+        let mut is_silent = |packet: &[u8]| clients.answer(client(1), packet).is_empty();
+        assert!(is_silent(&version("a surprise")));
         let encoded = CALL.encode();
-        assert_eq!(clients.answer(client(1), &encoded[..27]), None);
+        assert!(is_silent(&encoded[..27]));
         for kind in [3, 4, 6, 8, 13, 200] {
             let packet = Header {
                 packet_type: PacketType(kind),
                 ..CALL
             };
-            assert_eq!(clients.answer(client(1), &packet.encode()), None, "{kind}");
+            assert!(is_silent(&packet.encode()), "{kind}");
         }
         let of_server = Header {
             flags: Flags(0),
             ..CALL
         };
-        assert_eq!(clients.answer(client(1), &of_server.encode()), None);
+        assert!(is_silent(&of_server.encode()));
+    }
+
+    #[test]
+    fn begun_changes_are_ended_when_the_version_is_known() {
+        let mut clients = Clients::patient();
+        let begun = |number| Begun {
+            port: 7003,
+            client: client(1),
+            abort: Header {
+                call_number: number,
+                packet_type: PacketType::ABORT,
+                flags: Flags(0),
+                ..CALL
+            },
+        };
+        let asked = clients.end_begun(&begun(3)).expect("a question");
+        assert_eq!(
+            Header::decode(&asked).expect("a header").packet_type,
+            PacketType::VERSION
+        );
+        assert_eq!(clients.end_begun(&begun(8)), None);
+        // The client repeats its last call. That call is held, and the changes are ended.
+        let last = Header {
+            call_number: 9,
+            ..CALL
+        };
+        assert_eq!(clients.answer(client(1), &last.encode()), [asked]);
+        let answers = clients.answer(client(1), &version("OpenAFS 1.8.9"));
+        let numbers = answers.into_iter().map(|answer| {
+            let (header, code) = ended(&[answer]);
+            assert_eq!((code, header.from_client()), (-1, false));
+            header.call_number
+        });
+        assert_eq!(numbers.collect::<Vec<_>>(), [3, 8]);
+        assert_eq!(clients.release().len(), 1);
     }
 
     #[test]
@@ -309,9 +388,10 @@ mod tests {
         let count = u32::try_from(CLIENTS_MAX).expect("count") + 10;
         for number in 0..count {
             let answer = clients.answer(client(number), &CALL.encode());
-            assert!(answer.is_some_and(|answer| answer.len() <= HEADER_SIZE + 4));
+            assert_eq!(answer.len(), 1);
+            assert!(answer[0].len() <= HEADER_SIZE + 4);
         }
         assert_eq!(clients.table.len(), 10);
-        assert!(clients.answer(client(0), &version("x")).is_none());
+        assert!(clients.answer(client(0), &version("x")).is_empty());
     }
 }

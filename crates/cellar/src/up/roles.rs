@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_auth::capability::CapabilityKeys;
+use cellar_dbserver::ChangeObserver;
 use cellar_fileserver::{Config as FileConfig, FileServer, HsmConfig, Upkeep};
 use cellar_osd::OsdServer;
 use cellar_rpc::ServerSecurity;
@@ -198,10 +199,11 @@ impl Roles {
         directory: &CellDirectory,
         identity: &Identity,
         probing: bool,
+        observer: Option<&Arc<dyn ChangeObserver>>,
     ) -> Outcome<Running> {
         let fileserver = identity.part.has_fileserver();
         let fileserver = fileserver.then(|| self.file_server(directory, identity));
-        let services = Services::new(&self, fileserver.as_ref(), directory, identity)?;
+        let services = Services::new(&self, fileserver.as_ref(), directory, identity, observer)?;
         let answering = services
             .open(&self.runtime, identity)
             .and_then(|ports| {
@@ -285,6 +287,7 @@ impl Services {
         fileserver: Option<&FileServer>,
         directory: &CellDirectory,
         identity: &Identity,
+        observer: Option<&Arc<dyn ChangeObserver>>,
     ) -> Outcome<Self> {
         let ports = &identity.cell.ports;
         // The words of OpenAFS's overseer for a file server with its volume server. Monitors search
@@ -295,7 +298,7 @@ impl Services {
             Databases::Here(own) => {
                 instances.push(Instance::new("ptserver", "", ports.protection));
                 instances.push(Instance::new("vlserver", "", ports.location));
-                Some(own.services(identity, &roles.trust))
+                Some(own.services(identity, &roles.trust, observer))
             }
             Databases::RemoteDatabases(_) => None,
         };

@@ -217,15 +217,20 @@ impl Cell {
         self.first_start();
     }
 
-    /// Ends the server with a signal, given by name. Returns its exit code if it has one.
-    pub(crate) fn end(&mut self, signal: &str) -> Option<i32> {
-        let mut server = self.server.take().expect("a server");
-        let pid = server.id().to_string();
+    /// Sends the server a signal, given by name.
+    pub(crate) fn signal(&self, signal: &str) {
+        let pid = self.server.as_ref().expect("a server").id().to_string();
         let sent = Command::new("kill")
             .args([signal, &pid])
             .status()
             .expect("kill");
         assert!(sent.success());
+    }
+
+    /// Ends the server with a signal, given by name. Returns its exit code if it has one.
+    pub(crate) fn end(&mut self, signal: &str) -> Option<i32> {
+        self.signal(signal);
+        let mut server = self.server.take().expect("a server");
         let start = Instant::now();
         loop {
             if let Some(status) = server.try_wait().expect("wait") {

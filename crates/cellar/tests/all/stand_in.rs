@@ -44,14 +44,30 @@ const CALL: [u8; 32] = [
     1, 0xf5,
 ];
 
-/// Calls a port of a stopped server, and answers a question for the version. Returns `None` if
-/// nothing answers.
-fn call(server: SocketAddr) -> Option<UdpSocket> {
+/// A change of PR, which deletes user 32766: the server refuses it to a caller without a ticket.
+const CHANGE: [u8; 36] = [
+    0x80, 0, 0, 7, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 5, 0, 0, 0, 0, 0, 73, 0, 0,
+    1, 0xfa, 0, 0, 0x7f, 0xfe,
+];
+
+fn client_of(server: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(server).unwrap();
     let patience = Duration::from_millis(200);
     socket.set_read_timeout(Some(patience)).unwrap();
+    socket
+}
+
+/// Calls a port of a stopped server, and answers a question for the version. Returns `None` if
+/// nothing answers.
+fn call(server: SocketAddr) -> Option<UdpSocket> {
+    let socket = client_of(server);
     socket.send(&CALL).ok()?;
+    is_asked(socket)
+}
+
+/// Answers a question for the version. Returns `None` if none arrives.
+fn is_asked(socket: UdpSocket) -> Option<UdpSocket> {
     let mut question = [0; 100];
     let length = socket.recv(&mut question).ok()?;
     let question = &question[..length];
@@ -124,6 +140,25 @@ fn a_stand_in_answers_while_its_server_is_away() {
     // The server gets its ports back, and the stand-in is silent while it runs.
     first.start();
     first.ok("pts createuser ann");
+
+    // The stand-in gets the packets that a killed server has not read.
+    let unread = client_of(places[0]);
+    first.signal("-STOP");
+    std::thread::sleep(Duration::from_millis(50));
+    unread.send(&CALL).unwrap();
+    first.end("-KILL");
+    let asked = is_asked(unread).expect("the stand-in has the packet");
+    assert_eq!(code(&asked), Some(-1));
+    first.start();
+
+    // It ends changes that the server had begun: their clients do not repeat them soon.
+    let changing = client_of(places[0]);
+    changing.send(&CHANGE).unwrap();
+    assert_eq!(code(&changing), Some(267_269));
+    first.end("-KILL");
+    let asked = is_asked(changing).expect("the stand-in knows the change");
+    assert_eq!(code(&asked), Some(-1));
+    first.start();
 
     // A server that is back within 0.6 s executes the calls that it missed.
     let is_executed = (0..10).any(|_| {
