@@ -9,13 +9,13 @@
 //! | idle | a server announces itself | watching |
 //! | watching | the server's connection ends | standing in |
 //! | watching | another announcement | watching that server |
-//! | standing in | a server announces itself | watching; the ports are closed before the answer |
+//! | standing in | a server announces itself | watching; the server gets the sockets |
 //!
 //! The answer has the packets of clients that the stand-in has held. The server processes them.
 //!
-//! A running server shares its sockets, and reports each change that begins ([`message`]). The
-//! stand-in so gets the packets that the killed server has not read, and ends the calls that it has
-//! not answered.
+//! A running server shares its sockets, and logs of the packets that it has received ([`message`]).
+//! The stand-in so gets the packets that a killed server has not read, and ends the calls that it
+//! has read.
 //!
 //! The server announces itself over a Unix socket in its directory ([`announce`]). In a cell with
 //! one database server, the ports stay closed: its clients must wait for that server.
@@ -26,6 +26,7 @@ mod message;
 mod server;
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,8 +45,8 @@ use crate::failure::{Failure, Outcome};
 use crate::service_manager;
 use crate::up::join;
 
-use announce::{Announcement, Held, Released};
 use clients::{Clients, Packet};
+use message::{Announcement, Held, Released};
 use server::Server;
 
 /// The longest time for a server to send its announcement.
@@ -101,6 +102,8 @@ enum State {
         since: Instant,
         ports: JoinSet<()>,
         clients: Vec<(SocketAddr, Arc<Mutex<Clients>>)>,
+        /// The sockets, for the server that is back.
+        sockets: Vec<OwnedFd>,
     },
 }
 
@@ -127,7 +130,7 @@ async fn serve(directory: &CellDirectory, listener: &UnixListener) -> Outcome {
             Some(server) = announcements.recv() => state = watch(state, server).await,
             () = server_ended(&mut state) => {
                 if let State::Watching(server) = std::mem::replace(&mut state, State::Idle) {
-                    state = stand_in(directory, &server);
+                    state = stand_in(directory, server);
                 }
             }
         }
@@ -137,22 +140,27 @@ async fn serve(directory: &CellDirectory, listener: &UnixListener) -> Outcome {
 /// Gives the ports to a server.
 async fn watch(before: State, mut server: Server) -> State {
     let mut released = Released::default();
-    if let State::StandingIn {
-        since,
-        mut ports,
-        clients,
-    } = before
-    {
-        ports.shutdown().await;
-        for (to, clients) in clients {
-            let held = clients.lock().take_held().into_iter();
-            let held = held.map(|(from, packet)| Held { to, from, packet });
-            released.held.extend(held);
+    let sockets = match before {
+        State::Idle => Vec::new(),
+        State::Watching(before) => before.into_sockets(),
+        State::StandingIn {
+            since,
+            mut ports,
+            clients,
+            sockets,
+        } => {
+            ports.shutdown().await;
+            for (to, clients) in clients {
+                let held = clients.lock().take_held().into_iter();
+                let held = held.map(|(from, packet)| Held { to, from, packet });
+                released.held.extend(held);
+            }
+            let held = released.held.len();
+            tracing::info!(after = ?since.elapsed(), held, "the database server is back");
+            sockets
         }
-        let held = released.held.len();
-        tracing::info!(after = ?since.elapsed(), held, "the database server is back");
-    }
-    server.answer(&released).await;
+    };
+    server.answer(&released, &sockets).await;
     State::Watching(server)
 }
 
@@ -164,7 +172,7 @@ async fn server_ended(state: &mut State) {
     }
 }
 
-fn stand_in(directory: &CellDirectory, server: &Server) -> State {
+fn stand_in(directory: &CellDirectory, server: Server) -> State {
     let cell = join::cell_of(&directory.server_etc(), Ports::default());
     match cell.map(|cell| cell.database_servers.len()) {
         Ok(2..) => {}
@@ -181,9 +189,13 @@ fn stand_in(directory: &CellDirectory, server: &Server) -> State {
     tracing::warn!(%users, %locations, "the database server has ended; others get its clients");
     let (mut ports, mut clients) = (JoinSet::new(), Vec::new());
     for (address, mut here) in [(users, Clients::default()), (locations, Clients::patient())] {
-        let begun = server.begun_at(address.port());
-        let mut first: Vec<_> = begun
-            .filter_map(|begun| Some((begun.client, here.end_begun(begun)?)))
+        let unanswered = server.unanswered_at(address).into_iter();
+        let mut first: Vec<_> = unanswered
+            .flat_map(|packet| {
+                let client = packet.client;
+                let packets = here.end_received(packet).into_iter();
+                packets.map(move |packet| (client, packet))
+            })
             .collect();
         let here = Arc::new(Mutex::new(here));
         let sockets = server.sockets_at(address);
@@ -204,6 +216,7 @@ fn stand_in(directory: &CellDirectory, server: &Server) -> State {
         since: Instant::now(),
         ports,
         clients,
+        sockets: server.into_sockets(),
     }
 }
 

@@ -302,8 +302,7 @@ pub(crate) fn run(mut options: Options) -> Outcome {
     // Only other servers with the same databases can serve the clients of a stopped one.
     let shares = identity.part.has_databases() && engine::EtcdPlace::load(&directory)?.is_some();
     let mut watched = shares.then(|| Watched::new(&directory, &identity));
-    let observer = watched.as_ref().map(Watched::observer);
-    let running = roles.start(&directory, &identity, metrics.is_some(), observer.as_ref())?;
+    let running = roles.start(&directory, &identity, metrics.is_some(), watched.as_mut())?;
     if let Some(watched) = &mut watched {
         watched.ports_open(&running.ports());
     }

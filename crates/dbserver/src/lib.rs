@@ -27,7 +27,7 @@ pub use caller::{Identity, Origin};
 pub use error::Error;
 pub use osddb::OsdDb;
 pub use pr::{Directory, Pr, Rules as PrRules};
-pub use service::{ChangeObserver, DbService};
+pub use service::DbService;
 pub use vl::{Rules as VlRules, Vl};
 pub use vote::{Database, DiskService, SyncSite, VoteService};
 

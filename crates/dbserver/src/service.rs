@@ -12,17 +12,10 @@ use crate::answer::{Answer, Kind, Server};
 use crate::caller::Origin;
 use crate::guard::Guard;
 
-/// Learns of changes when they begin.
-pub trait ChangeObserver: Send + Sync {
-    /// Called before the change is executed, on the thread of the call. Must not block.
-    fn begins(&self, call: &IncomingCall);
-}
-
 /// The service that answers the calls of a database server. Each procedure is an [`Answer`].
 pub struct DbService<S> {
     pub(crate) server: Arc<S>,
     pub(crate) guard: Guard,
-    observer: Option<Arc<dyn ChangeObserver>>,
 }
 
 impl<S> Clone for DbService<S> {
@@ -30,7 +23,6 @@ impl<S> Clone for DbService<S> {
         Self {
             server: self.server.clone(),
             guard: self.guard.clone(),
-            observer: self.observer.clone(),
         }
     }
 }
@@ -38,11 +30,8 @@ impl<S> Clone for DbService<S> {
 impl<S> DbService<S> {
     /// A service that identifies only the local administrator.
     pub fn new(server: Arc<S>) -> Self {
-        Self {
-            server,
-            guard: Guard::default(),
-            observer: None,
-        }
+        let guard = Guard::default();
+        Self { server, guard }
     }
 
     /// The same service for callers with tickets: `authority` identifies them, `audit` records
@@ -51,12 +40,6 @@ impl<S> DbService<S> {
     pub fn with_authority(self, authority: Authority, audit: Audit) -> Self {
         let guard = Guard::new(authority, audit);
         Self { guard, ..self }
-    }
-
-    /// The same service with an observer of its changes.
-    #[must_use]
-    pub fn observed_by(self, observer: Option<Arc<dyn ChangeObserver>>) -> Self {
-        Self { observer, ..self }
     }
 }
 
@@ -82,12 +65,7 @@ impl<S: Server, P: Answer<S>> Handle<P, IncomingCall> for DbService<S> {
     async fn handle(&self, call: &IncomingCall, arguments: P) -> Result<P::Reply, AbortCode> {
         let who = self.server.identify(call.caller(), &self.guard);
         let act = match P::KIND {
-            Kind::Change => {
-                if let Some(observer) = &self.observer {
-                    observer.begins(call);
-                }
-                self.guard.begin::<S, P>(&arguments)
-            }
+            Kind::Change => self.guard.begin::<S, P>(&arguments),
             _ => None,
         };
         let outcome = if P::BLOCKS {

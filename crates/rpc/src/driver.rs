@@ -28,7 +28,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -56,7 +55,8 @@ use crate::limits::{
 };
 use crate::memory;
 use crate::outgoing::CallShared;
-use crate::port::{Port, PortInner};
+use crate::packet_log::PacketLog;
+use crate::port::{Port, PortInner, SharedShard};
 use crate::rxstats::RxStats;
 use crate::service::{Service, ServiceOptions};
 use crate::shard;
@@ -89,6 +89,7 @@ pub(crate) struct DriverSetup {
     pub(crate) running_calls_max: usize,
     pub(crate) send_buffer_bytes: usize,
     pub(crate) services: Vec<Arc<dyn Service>>,
+    pub(crate) log_packets: bool,
 }
 
 /// Driver of one port on one shard; see the head of this module.
@@ -120,6 +121,8 @@ pub(crate) struct Driver {
     running_max: usize,
     /// Wakers to call after the current borrow of the state ends.
     due_wakers: RefCell<Vec<Waker>>,
+    /// The log of received packets, if the port has one.
+    log: Option<RefCell<PacketLog>>,
 }
 
 /// State that is borrowed for single steps.
@@ -183,6 +186,11 @@ impl Driver {
             shared: Some(setup.shared),
             ..Config::default()
         };
+        let log = setup.log_packets.then(PacketLog::new);
+        let log = log.and_then(|log| {
+            log.inspect_err(|cause| tracing::warn!(%cause, "received packets are not logged"))
+                .ok()
+        });
         let counters = Arc::new(ShardCounters::default());
         setup.port.0.statistics.add_shard(counters.clone());
         let driver = Rc::new(Self {
@@ -215,6 +223,7 @@ impl Driver {
             shards: setup.count,
             running_max: setup.running_calls_max,
             due_wakers: RefCell::new(Vec::new()),
+            log: log.map(RefCell::new),
         });
         driver.add_service(Arc::new(RxStats::new(driver.clock, setup.open_statistics)));
         for service in setup.services {
@@ -356,8 +365,13 @@ impl Driver {
         sum
     }
 
-    pub(crate) fn duplicate_sockets(&self) -> io::Result<Vec<OwnedFd>> {
-        self.sockets().iter().map(ShardSocket::duplicate).collect()
+    pub(crate) fn share(&self) -> io::Result<SharedShard> {
+        let sockets: io::Result<_> = self.sockets().iter().map(ShardSocket::duplicate).collect();
+        let log = self.log.as_ref().map(|log| log.borrow().duplicate());
+        Ok(SharedShard {
+            sockets: sockets?,
+            log: log.transpose()?,
+        })
     }
 
     /// Fails outgoing calls begun before `since`, whose answers would go to an address that is no

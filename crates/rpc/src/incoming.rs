@@ -16,7 +16,6 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes, BytesMut};
 use cellar_rx::Caller;
-use cellar_rx::packet::Header;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::serve::ServerCall;
 use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder};
@@ -111,16 +110,6 @@ impl IncomingCall {
     pub fn port(&self) -> Option<&Port> {
         match &self.transport {
             Transport::Rx(call) => Some(call.port()),
-            Transport::Local(_) => None,
-        }
-    }
-
-    /// Returns the header of a packet that ends the call, for another process that sends it if this
-    /// one is killed. `None` on the local socket, and if the call is over.
-    #[must_use]
-    pub fn abort_header(&self) -> Option<Header> {
-        match &self.transport {
-            Transport::Rx(call) => call.abort_header(),
             Transport::Local(_) => None,
         }
     }

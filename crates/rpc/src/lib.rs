@@ -27,6 +27,7 @@ pub mod limits;
 pub mod local;
 mod memory;
 mod outgoing;
+mod packet_log;
 mod port;
 mod runtime;
 pub mod rxperf;
@@ -45,7 +46,8 @@ pub use connection::{CallOptions, Connection, ConnectionOptions, EncodedRequest}
 pub use error::CallError;
 pub use incoming::{IncomingCall, Peer};
 pub use outgoing::OutgoingCall;
-pub use port::{Port, PortConfig, Spread};
+pub use packet_log::LoggedPacket;
+pub use port::{Port, PortConfig, SharedShard, Spread};
 pub use runtime::{Runtime, RuntimeConfig};
 pub use service::{LocalBoxFuture, Service, ServiceOptions, only};
 pub use socket::SocketFigures;

@@ -46,6 +46,18 @@ pub struct PortConfig {
     /// [`crate::ServiceOptions::security`] of its own. A security class belongs to a port, as in
     /// OpenAFS.
     pub security: Vec<(u8, Arc<dyn ServerSecurity>)>,
+    /// Whether each shard logs the packets of calls that it receives, for [`Port::share`]. A log
+    /// takes 256 KiB.
+    pub log_packets: bool,
+}
+
+/// Descriptors of one shard of a port, for another process.
+#[derive(Debug)]
+pub struct SharedShard {
+    /// A socket for each address of the port.
+    pub sockets: Vec<OwnedFd>,
+    /// The log of received packets, if [`PortConfig::log_packets`] asked for it.
+    pub log: Option<OwnedFd>,
 }
 
 /// The shards that serve a port.
@@ -70,6 +82,7 @@ impl PortConfig {
             running_calls_max: RUNNING_CALLS_MAX,
             send_buffer_bytes: SEND_BUFFER_BYTES,
             security: Vec::new(),
+            log_packets: false,
         }
     }
 
@@ -259,17 +272,17 @@ impl Port {
         }
     }
 
-    /// Duplicates the sockets of the port, for a process that takes its packets when this one has
-    /// ended. Packets that this process does not read stay in them.
+    /// Duplicates the sockets and logs of the port, for a process that takes its packets when this
+    /// one has ended. Packets that this process does not read stay in the sockets. See
+    /// [`crate::Runtime::open_with`] and [`crate::LoggedPacket::read_all`].
     ///
     /// # Errors
     /// `NotConnected` if the port is closed; the error of the system, such as too many open files.
-    pub async fn duplicate_sockets(&self) -> io::Result<Vec<OwnedFd>> {
+    pub async fn share(&self) -> io::Result<Vec<SharedShard>> {
         let mut all = Vec::new();
         for shard in &self.0.shards {
-            let duplicates = crate::debug::on_shard(&self.0, shard, Driver::duplicate_sockets);
-            let duplicates = duplicates.await.ok_or(io::ErrorKind::NotConnected)??;
-            all.extend(duplicates);
+            let shared = crate::debug::on_shard(&self.0, shard, Driver::share).await;
+            all.push(shared.ok_or(io::ErrorKind::NotConnected)??);
         }
         Ok(all)
     }

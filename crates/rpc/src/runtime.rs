@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use crate::driver::{Driver, DriverSetup, protocol_limits};
 use crate::limits::{BLOCKING_THREADS, SHARDS_MAX, SOCKET_BUFFER_BYTES};
 use crate::port::{Port, PortConfig, PortInner, Spread};
 use crate::shard::{self, ShardHandle};
-use crate::socket::open_group;
+use crate::socket::{adopt_group, open_group};
 use crate::statistics::PortStatistics;
 
 /// Settings of a runtime.
@@ -134,6 +134,17 @@ impl Runtime {
     /// # Errors
     /// An address cannot be bound; if the configuration is lenient, no address can be bound.
     pub fn open(&self, config: PortConfig) -> io::Result<Port> {
+        self.open_with(config, &mut Vec::new())
+    }
+
+    /// Opens a port as [`Self::open`] does, with sockets that another process had for it
+    /// ([`Port::duplicate_sockets`]), in their order. They have the packets that this process did
+    /// not read. Sockets of other addresses are left; a group of another size is closed, and new
+    /// sockets are opened.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with(&self, config: PortConfig, given: &mut Vec<UdpSocket>) -> io::Result<Port> {
         let shards: Vec<Arc<ShardHandle>> = match config.spread {
             Spread::AllShards => self.0.shards.clone(),
             Spread::OneShard(number) => vec![self.0.shards[number % self.shards()].clone()],
@@ -149,7 +160,10 @@ impl Runtime {
             {
                 address.set_port(first);
             }
-            let group = open_group(address, shards.len(), self.0.config.socket_buffer_bytes);
+            let group = match adopt_group(given, address, shards.len()) {
+                Some(group) => Ok((address, group)),
+                None => open_group(address, shards.len(), self.0.config.socket_buffer_bytes),
+            };
             match group {
                 Ok((bound, group)) => {
                     addresses.push(bound);
@@ -175,7 +189,7 @@ impl Runtime {
         &self,
         config: &PortConfig,
         shards: Vec<Arc<ShardHandle>>,
-        sockets: Vec<Vec<std::net::UdpSocket>>,
+        sockets: Vec<Vec<UdpSocket>>,
         addresses: Vec<SocketAddr>,
     ) -> Port {
         let id = self.0.next_port.fetch_add(1, Ordering::Relaxed);
@@ -202,6 +216,7 @@ impl Runtime {
                 running_calls_max: config.running_calls_max,
                 send_buffer_bytes: config.send_buffer_bytes,
                 services: config.services.clone(),
+                log_packets: config.log_packets,
             };
             let opened = port.0.shards[number].submit(Box::new(move |shard| {
                 let id = setup.port.0.id;

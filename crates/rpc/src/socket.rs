@@ -65,6 +65,19 @@ pub(crate) fn open_group(
     Ok((bound, group))
 }
 
+/// Takes the sockets of an address out of those that another process had opened as a group of
+/// `count`, in their order. `None` if these are not there, or are too few or too many.
+pub(crate) fn adopt_group(
+    given: &mut Vec<UdpSocket>,
+    address: SocketAddr,
+    count: usize,
+) -> Option<Vec<UdpSocket>> {
+    let is_here = |socket: &mut UdpSocket| socket.local_addr().is_ok_and(|at| at == address);
+    let group: Vec<_> = given.extract_if(.., is_here).collect();
+    let is_ready = |socket: &UdpSocket| socket.set_nonblocking(true).is_ok();
+    (group.len() == count && group.iter().all(is_ready)).then_some(group)
+}
+
 /// Makes the group select its socket by connection id (rx-wire facts 1.1: cid at offset 4).
 #[allow(
     unsafe_code,

@@ -1,29 +1,26 @@
 //! A database server's messages to the stand-in of its directory.
 //!
-//! The server sends its addresses as one line of JSON, and the stand-in closes their ports and
-//! answers with another. It has the packets of clients that wait for the server. The connection
-//! then stays open, and the stand-in notices its end. Meanwhile the server sends its sockets, and
-//! each change that begins ([`super::message`]).
+//! The server sends its addresses as one line of JSON, and the stand-in stops reading there and
+//! answers with another. It has the packets of clients that wait for the server, and comes with
+//! the sockets of the server before. So the ports are never closed. The connection
+//! then stays open, and the stand-in notices its end. When the ports are open, the server shares
+//! their sockets and the logs of received packets ([`super::message`]).
 //!
 //! A thread announces the server again if the stand-in starts later, or again.
 
-use std::io::{self, BufRead as _, BufReader, IoSlice, Read as _, Write as _};
-use std::mem::MaybeUninit;
-use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use cellar_dbserver::ChangeObserver;
-use cellar_rpc::{IncomingCall, Port};
+use cellar_rpc::Port;
 use parking_lot::Mutex;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use serde::{Deserialize, Serialize};
 
-use super::message::{Begun, MESSAGE_BYTES, SOCKETS, SOCKETS_MAX};
+use super::message::{self, Announcement, Held, Released, Shared};
 use crate::cell_directory::{CellDirectory, Identity};
 
 /// The pause before the next attempt to reach a stand-in.
@@ -31,38 +28,14 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The longest wait for the stand-in's answer. It closes two sockets.
 const ANSWER: Duration = Duration::from_secs(2);
 /// The length of an answer: all held packets.
-const ANSWER_BYTES_MAX: u64 = 16 << 20;
-
-/// The line that a server sends.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Announcement {
-    /// The address of PR.
-    pub(super) users: SocketAddr,
-    /// The address of VL.
-    pub(super) locations: SocketAddr,
-}
-
-/// The stand-in's answer.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Released {
-    pub(super) held: Vec<Held>,
-}
-
-/// A packet that came while the server was away.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Held {
-    /// The server's address.
-    pub(crate) to: SocketAddr,
-    /// The client's.
-    pub(crate) from: SocketAddr,
-    pub(crate) packet: Vec<u8>,
-}
+const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// A server that its stand-in watches, until this is dropped.
 pub(crate) struct Watched {
     link: Arc<Link>,
     announcement: Announcement,
     held: Vec<Held>,
+    given: Vec<UdpSocket>,
 }
 
 /// The server's end of the connection to its stand-in.
@@ -70,9 +43,8 @@ struct Link(Mutex<LinkState>);
 
 struct LinkState {
     connection: Connection,
-    /// Duplicates of the sockets of PR and VL. The stand-in gets their packets when the server has
-    /// ended. Empty until the ports are open.
-    sockets: Vec<OwnedFd>,
+    /// The open ports, and their descriptors. Empty until the ports are open.
+    shared: Vec<(Shared, Vec<OwnedFd>)>,
 }
 
 /// | connection | event | next |
@@ -101,18 +73,21 @@ impl Watched {
             users: SocketAddr::new(identity.bind, ports.protection),
             locations: SocketAddr::new(identity.bind, ports.location),
         };
-        let (connection, held) = match announce(&path, &announcement) {
-            Ok((stream, held)) => (Connection::Open(stream), held),
+        let (connection, held, given) = match announce(&path, &announcement) {
+            Ok(answer) => {
+                let connection = Connection::Open(answer.stream);
+                (connection, answer.held, answer.sockets)
+            }
             Err(cause) => {
                 if !is_absent(&cause) {
                     tracing::warn!(%cause, "the stand-in of this server does not answer");
                 }
-                (Connection::Missing, Vec::new())
+                (Connection::Missing, Vec::new(), Vec::new())
             }
         };
         let link = Arc::new(Link(Mutex::new(LinkState {
             connection,
-            sockets: Vec::new(),
+            shared: Vec::new(),
         })));
         let kept = Arc::clone(&link);
         let keeper = thread::Builder::new().name("stand-in".into());
@@ -123,12 +98,13 @@ impl Watched {
             link,
             announcement,
             held,
+            given,
         }
     }
 
-    /// Tells the stand-in of changes that begin.
-    pub(crate) fn observer(&self) -> Arc<dyn ChangeObserver> {
-        Arc::clone(&self.link) as _
+    /// The sockets of the ports, if the stand-in had them. They have packets that came since.
+    pub(crate) fn take_sockets(&mut self) -> Vec<UdpSocket> {
+        std::mem::take(&mut self.given)
     }
 
     /// Shares the open ports with the stand-in, and gives them the packets that came while the
@@ -139,13 +115,16 @@ impl Watched {
             let has = move |port: &&Port| port.local_addresses().contains(&address);
             ports.iter().find(has)
         };
-        let shared: Vec<_> = [users, locations].into_iter().filter_map(of).collect();
-        match duplicates(&shared) {
-            Ok(sockets) => self.link.0.lock().share(sockets),
-            Err(cause) => {
-                tracing::warn!(%cause, "the stand-in opens sockets of its own");
+        let mut shared = Vec::new();
+        for (address, port) in [users, locations].map(|address| (address, of(address))) {
+            match port.map(|port| share(address, port)).transpose() {
+                Ok(port) => shared.extend(port),
+                Err(cause) => {
+                    tracing::warn!(%cause, %address, "the stand-in opens a socket of its own");
+                }
             }
         }
+        self.link.0.lock().share(shared);
         for Held { to, from, packet } in std::mem::take(&mut self.held) {
             if let Some(port) = of(to) {
                 port.deliver(from, &packet.into());
@@ -158,7 +137,7 @@ impl Drop for Watched {
     /// The stand-in reads from the ports from now on.
     fn drop(&mut self) {
         let mut state = self.link.0.lock();
-        state.sockets.clear();
+        state.shared.clear();
         let before = std::mem::replace(&mut state.connection, Connection::Ended);
         if let Connection::Open(stream) = before {
             let _closed = stream.shutdown(Shutdown::Both);
@@ -186,75 +165,52 @@ impl Link {
             if matches!(state.connection, Connection::Ended) {
                 return;
             }
-            state.connection =
-                again.map_or(Connection::Missing, |(stream, _)| Connection::Open(stream));
-            state.send_sockets();
+            state.connection = again.map_or(Connection::Missing, |answer| {
+                Connection::Open(answer.stream)
+            });
+            state.send_shared();
         }
     }
 }
 
 impl LinkState {
-    fn share(&mut self, sockets: Vec<OwnedFd>) {
+    fn share(&mut self, shared: Vec<(Shared, Vec<OwnedFd>)>) {
         if !matches!(self.connection, Connection::Ended) {
-            self.sockets = sockets;
-            self.send_sockets();
+            self.shared = shared;
+            self.send_shared();
         }
     }
 
-    fn send_sockets(&self) {
+    fn send_shared(&self) {
         let Connection::Open(stream) = &self.connection else {
             return;
         };
-        for some in self.sockets.chunks(SOCKETS_MAX) {
-            let some: Vec<_> = some.iter().map(AsFd::as_fd).collect();
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            control.push(SendAncillaryMessage::ScmRights(&some));
-            let bytes = [IoSlice::new(&SOCKETS)];
-            if let Err(cause) = sendmsg(stream, &bytes, &mut control, SendFlags::NOSIGNAL) {
+        for (port, descriptors) in &self.shared {
+            let line = message::line(port);
+            let sent = line.and_then(|line| message::send(stream, line.as_bytes(), descriptors));
+            if let Err(cause) = sent {
                 tracing::warn!(%cause, "the stand-in does not get the sockets");
             }
         }
     }
-
-    /// Sends a message, unless the stand-in has stopped reading. A Unix socket takes a short one
-    /// whole or not at all.
-    fn send(&self, message: &[u8; MESSAGE_BYTES]) {
-        let Connection::Open(stream) = &self.connection else {
-            return;
-        };
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        if let Err(cause) = rustix::net::send(stream, message, flags) {
-            tracing::debug!(%cause, "the stand-in does not know a change");
-        }
-    }
 }
 
-impl ChangeObserver for Link {
-    fn begins(&self, call: &IncomingCall) {
-        let (Some(port), Some(client)) = (call.port(), call.address()) else {
-            return;
-        };
-        if let Some(abort) = call.abort_header() {
-            let begun = Begun {
-                port: port.local_address().port(),
-                client,
-                abort,
-            };
-            self.0.lock().send(&begun.encode());
-        }
-    }
-}
-
-fn duplicates(ports: &[&Port]) -> io::Result<Vec<OwnedFd>> {
+/// Duplicates the descriptors of a port: its sockets, then its logs.
+fn share(address: SocketAddr, port: &Port) -> io::Result<(Shared, Vec<OwnedFd>)> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    runtime.block_on(async {
-        let mut all = Vec::new();
-        for port in ports {
-            all.extend(port.duplicate_sockets().await?);
-        }
-        Ok(all)
-    })
+    let shards = runtime.block_on(port.share())?;
+    let (mut descriptors, mut logs) = (Vec::new(), Vec::new());
+    for shard in shards {
+        descriptors.extend(shard.sockets);
+        logs.extend(shard.log);
+    }
+    let shared = Shared {
+        address,
+        sockets: descriptors.len(),
+        logs: logs.len(),
+    };
+    descriptors.extend(logs);
+    Ok((shared, descriptors))
 }
 
 fn is_absent(cause: &io::Error) -> bool {
@@ -264,16 +220,32 @@ fn is_absent(cause: &io::Error) -> bool {
     )
 }
 
-fn announce(path: &Path, announcement: &Announcement) -> io::Result<(UnixStream, Vec<Held>)> {
+/// The stand-in's answer, with its sockets of the ports.
+struct Answer {
+    stream: UnixStream,
+    held: Vec<Held>,
+    sockets: Vec<UdpSocket>,
+}
+
+fn announce(path: &Path, announcement: &Announcement) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(ANSWER))?;
     stream.set_write_timeout(Some(ANSWER))?;
-    let mut line = serde_json::to_string(announcement).map_err(io::Error::other)?;
-    line.push('\n');
-    stream.write_all(line.as_bytes())?;
-    let mut answer = String::new();
-    BufReader::new((&stream).take(ANSWER_BYTES_MAX)).read_line(&mut answer)?;
-    let Released { held } = serde_json::from_str(&answer).map_err(io::Error::other)?;
+    stream.write_all(message::line(announcement)?.as_bytes())?;
+    let (mut answer, mut sockets, mut part) = (Vec::new(), Vec::new(), vec![0; 1 << 16]);
+    while answer.last() != Some(&b'\n') && answer.len() < ANSWER_BYTES_MAX {
+        let received = message::receive(&stream, &mut part, &mut sockets)?;
+        if received == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        answer.extend_from_slice(part.get(..received).unwrap_or_default());
+    }
+    let Released { held } = serde_json::from_slice(&answer).map_err(io::Error::other)?;
     stream.set_read_timeout(None)?;
-    Ok((stream, held))
+    let sockets = sockets.into_iter().map(UdpSocket::from).collect();
+    Ok(Answer {
+        stream,
+        held,
+        sockets,
+    })
 }

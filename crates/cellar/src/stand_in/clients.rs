@@ -6,8 +6,8 @@
 //! | asked | of a call, again | asked | the question again |
 //! | asked | its version | known | an abort of the last call that it had sent |
 //! | known | of a call | known | an abort |
-//! | unknown | none: the killed server had begun a change | asked | a question for its version |
-//! | asked | its version | known | also the aborts of its begun changes |
+//! | unknown | of a call that the killed server had received | asked | a question for its version |
+//! | asked | its version | known | also the aborts of these calls, and of the next ones |
 //!
 //! The code of an abort must make the client call the next server at once:
 //!
@@ -23,21 +23,20 @@
 //! database are held until [`Clients::release`]. A server that is back by then gets them. Sources:
 //! afs_analyze.c and afs_daemons.c of OpenAFS 1.8.9; fs/afs/vl_rotate.c of Linux.
 //!
-//! Changes come from commands, not from cache managers, so the begun ones are ended at once.
+//! Calls that the killed server had received are ended at once: their packets are not there.
 //!
 //! An answer has one byte or four more than the smallest packet that causes it.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use cellar_rpc::LoggedPacket;
 use cellar_rx::packet::{Flags, HEADER_SIZE, Header, PacketType, version_header};
 use cellar_wire::abort::AbortCode;
 
-use super::message::Begun;
-
 /// Clients that are remembered: 4,096 have some 300 KiB. A full table is emptied, and each client
 /// is then asked again.
-const CLIENTS_MAX: usize = 4096;
+pub(super) const CLIENTS_MAX: usize = 4096;
 /// Packets that are held. Later ones are dropped, and their clients repeat the call.
 const HELD_MAX: usize = 1024;
 /// The longest packet that is kept: one datagram of an Ethernet.
@@ -68,8 +67,8 @@ enum Client {
 struct Asked {
     /// A packet of its last call.
     last: Option<(Header, Vec<u8>)>,
-    /// The headers of the packets that end its begun changes.
-    begun: Vec<Header>,
+    /// Packets of the calls that the killed server had received.
+    received: Vec<Header>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -106,14 +105,23 @@ impl Clients {
         }
     }
 
-    /// The packets that are held, for the server that is back.
+    /// The packets that have no answer yet, for the server that is back.
     pub(super) fn take_held(&mut self) -> Vec<Packet> {
-        self.held.take().unwrap_or_default()
+        let asked = self
+            .table
+            .drain()
+            .filter_map(|(from, client)| match client {
+                Client::Asked(asked) => Some((from, asked.last?.1)),
+                Client::Known(_) => None,
+            });
+        let mut held: Vec<_> = asked.collect();
+        held.extend(self.held.take().unwrap_or_default());
+        held
     }
 
     /// The aborts of the calls of all held packets. Later packets are not held.
     pub(super) fn release(&mut self) -> Vec<Packet> {
-        let held = self.take_held();
+        let held = self.held.take().unwrap_or_default();
         let ended = held.iter().filter_map(|(from, packet)| {
             let header = Header::decode(packet)?;
             Some((*from, abort(&header, Kind::OpenAfs.code())))
@@ -121,13 +129,18 @@ impl Clients {
         ended.collect()
     }
 
-    /// Ends a change that the killed server had begun. Returns a question for the client.
-    pub(super) fn end_begun(&mut self, begun: &Begun) -> Option<Vec<u8>> {
-        let is_new = !self.table.contains_key(&begun.client);
-        if let Client::Asked(asked) = self.entry(begun.client) {
-            asked.begun.push(begun.abort);
+    /// Ends the last call of a connection's channel that the killed server had received. It may
+    /// have answered: the client ignores an abort then. Returns packets for the client.
+    pub(super) fn end_received(&mut self, packet: LoggedPacket) -> Vec<Vec<u8>> {
+        let LoggedPacket { client, header, .. } = packet;
+        let is_new = !self.table.contains_key(&client);
+        match self.entry(client) {
+            Client::Known(kind) => aborts(&header, *kind).collect(),
+            Client::Asked(asked) => {
+                asked.received.push(header);
+                is_new.then(question).into_iter().collect()
+            }
         }
-        is_new.then(question)
     }
 
     fn entry(&mut self, client: SocketAddr) -> &mut Client {
@@ -152,8 +165,8 @@ impl Clients {
                 let Client::Asked(asked) = std::mem::replace(client, Client::Known(kind)) else {
                     return Vec::new();
                 };
-                let begun = asked.begun.iter();
-                let mut answers: Vec<_> = begun.map(|of| abort(of, kind.code())).collect();
+                let received = asked.received.iter();
+                let mut answers: Vec<_> = received.flat_map(|of| aborts(of, kind)).collect();
                 if let Some((call, packet)) = asked.last {
                     answers.extend(self.end(from, &call, &packet, kind));
                 }
@@ -196,6 +209,19 @@ impl Clients {
             _ => Some(abort(call, kind.code())),
         }
     }
+}
+
+/// Ends a call that a killed server had received, and the next one of its channel. The server may
+/// have been killed after it had received that one, and before it had logged it. Clients ignore an
+/// abort of a call that they have not begun; Linux's client would answer it.
+fn aborts(last: &Header, kind: Kind) -> impl Iterator<Item = Vec<u8>> {
+    let next = Header {
+        call_number: last.call_number.wrapping_add(1),
+        ..*last
+    };
+    let calls = [Some(*last), (kind != Kind::Linux).then_some(next)];
+    let calls = calls.into_iter().flatten();
+    calls.map(move |call| abort(&call, kind.code()))
 }
 
 /// Ends the call of a packet; its connection, if the packet belongs to no call.
@@ -348,38 +374,40 @@ mod tests {
     }
 
     #[test]
-    fn begun_changes_are_ended_when_the_version_is_known() {
+    fn calls_that_the_server_had_received_are_ended_when_the_version_is_known() {
         let mut clients = Clients::patient();
-        let begun = |number| Begun {
-            port: 7003,
+        let received = |call_number| LoggedPacket {
             client: client(1),
-            abort: Header {
-                call_number: number,
-                packet_type: PacketType::ABORT,
-                flags: Flags(0),
+            header: Header {
+                call_number,
                 ..CALL
             },
+            age: std::time::Duration::ZERO,
         };
-        let asked = clients.end_begun(&begun(3)).expect("a question");
-        assert_eq!(
-            Header::decode(&asked).expect("a header").packet_type,
-            PacketType::VERSION
-        );
-        assert_eq!(clients.end_begun(&begun(8)), None);
-        // The client repeats its last call. That call is held, and the changes are ended.
-        let last = Header {
-            call_number: 9,
-            ..CALL
-        };
-        assert_eq!(clients.answer(client(1), &last.encode()), [asked]);
+        let asked = clients.end_received(received(3));
+        let question = Header::decode(&asked[0]).expect("a header");
+        assert_eq!(question.packet_type, PacketType::VERSION);
+        assert_eq!(clients.end_received(received(8)), Vec::<Vec<u8>>::new());
+        // The client's last call is held, and the others are ended.
+        assert_eq!(clients.answer(client(1), &CALL.encode()), asked);
         let answers = clients.answer(client(1), &version("OpenAFS 1.8.9"));
         let numbers = answers.into_iter().map(|answer| {
             let (header, code) = ended(&[answer]);
             assert_eq!((code, header.from_client()), (-1, false));
             header.call_number
         });
-        assert_eq!(numbers.collect::<Vec<_>>(), [3, 8]);
+        assert_eq!(numbers.collect::<Vec<_>>(), [3, 4, 8, 9]);
+        assert_eq!(clients.end_received(received(9)).len(), 2);
         assert_eq!(clients.release().len(), 1);
+    }
+
+    #[test]
+    fn a_returned_server_gets_the_packets_of_clients_without_an_answer() {
+        let mut clients = Clients::default();
+        clients.answer(client(1), &CALL.encode());
+        clients.answer(client(2), &CALL.encode());
+        clients.answer(client(2), &version("OpenAFS 1.8.9"));
+        assert_eq!(clients.take_held(), [(client(1), CALL.encode().to_vec())]);
     }
 
     #[test]

@@ -1,96 +1,94 @@
-//! The messages of a server that its stand-in watches. All have the same length.
+//! The messages between a server and its stand-in: lines of JSON, some with descriptors
+//! (`SCM_RIGHTS`).
 //!
-//! | bytes | sockets | a change has begun |
+//! | from | message | descriptors |
 //! | --- | --- | --- |
-//! | 0 | 0 | 1 |
-//! | 1 | 0 | 0 |
-//! | 2 to 3 | 0 | the server's port |
-//! | 4 to 19 | 0 | the client's IPv6 address; an IPv4 one is mapped |
-//! | 20 to 21 | 0 | the client's port |
-//! | 22 to 49 | 0 | the header of the packet that ends the call |
-//!
-//! Numbers are big-endian. Descriptors of sockets come with the first (`SCM_RIGHTS`).
+//! | server | [`Announcement`] | - |
+//! | stand-in | [`Released`], after one space for each group of descriptors | the sockets of the server before |
+//! | server | [`Shared`], for each port, when the ports are open | its sockets, then its logs |
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use cellar_rx::packet::{HEADER_SIZE, Header};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
 
-const HEAD_BYTES: usize = 22;
-/// The length of a message.
-pub(super) const MESSAGE_BYTES: usize = HEAD_BYTES + HEADER_SIZE;
-/// The message that comes with sockets.
-pub(super) const SOCKETS: [u8; MESSAGE_BYTES] = [0; MESSAGE_BYTES];
-/// The most sockets with one message. Linux permits 253.
-pub(super) const SOCKETS_MAX: usize = 128;
+/// The most descriptors with one message: a port of 64 shards has 128. Linux permits 253.
+pub(super) const DESCRIPTORS_MAX: usize = 128;
 
-/// A change that a server has begun to execute. The stand-in ends it if the server ends before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Begun {
-    /// The server's port.
-    pub(super) port: u16,
-    pub(super) client: SocketAddr,
-    /// The header of the packet that ends the call.
-    pub(super) abort: Header,
+/// A server that is about to open its ports.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Announcement {
+    /// The address of PR.
+    pub(super) users: SocketAddr,
+    /// The address of VL.
+    pub(super) locations: SocketAddr,
 }
 
-impl Begun {
-    pub(super) fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        let mut message = [0; MESSAGE_BYTES];
-        let address = match self.client.ip() {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            IpAddr::V6(v6) => v6,
-        };
-        message[0] = 1;
-        message[2..4].copy_from_slice(&self.port.to_be_bytes());
-        message[4..20].copy_from_slice(&address.octets());
-        message[20..22].copy_from_slice(&self.client.port().to_be_bytes());
-        message[HEAD_BYTES..].copy_from_slice(&self.abort.encode());
-        message
-    }
-
-    /// `None` for a message of another kind.
-    pub(super) fn decode(message: &[u8; MESSAGE_BYTES]) -> Option<Self> {
-        if message[0] != 1 {
-            return None;
-        }
-        let mut address = [0; 16];
-        address.copy_from_slice(&message[4..20]);
-        let address = Ipv6Addr::from(address).to_canonical();
-        Some(Self {
-            port: u16::from_be_bytes([message[2], message[3]]),
-            client: SocketAddr::new(address, u16::from_be_bytes([message[20], message[21]])),
-            abort: Header::decode(&message[HEAD_BYTES..])?,
-        })
-    }
+/// The stand-in's answer to an announcement.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Released {
+    pub(super) held: Vec<Held>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use cellar_rx::packet::{Flags, PacketType};
+/// A packet that came while the server was away.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Held {
+    /// The server's address.
+    pub(crate) to: SocketAddr,
+    /// The client's.
+    pub(crate) from: SocketAddr,
+    pub(crate) packet: Vec<u8>,
+}
 
-    #[test]
-    fn a_begun_change_is_read_as_it_was_written() {
-        for client in ["192.0.2.7:4711", "[2001:db8::7]:4711"] {
-            let begun = Begun {
-                port: 7002,
-                client: client.parse().expect("an address"),
-                abort: Header {
-                    epoch: 7,
-                    cid: 0x1234_5676,
-                    call_number: 3,
-                    seq: 0,
-                    serial: 9,
-                    packet_type: PacketType::ABORT,
-                    flags: Flags(0),
-                    user_status: 0,
-                    security_index: 2,
-                    checksum: 0,
-                    service: 73,
-                },
-            };
-            assert_eq!(Begun::decode(&begun.encode()), Some(begun));
-        }
-        assert_eq!(Begun::decode(&SOCKETS), None);
+/// An open port of a server. Its descriptors come with the message.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Shared {
+    pub(super) address: SocketAddr,
+    /// The number of sockets. The other descriptors are logs ([`cellar_rpc::LoggedPacket`]).
+    pub(super) sockets: usize,
+    pub(super) logs: usize,
+}
+
+/// A message as a line.
+pub(super) fn line(message: &impl Serialize) -> io::Result<String> {
+    let mut line = serde_json::to_string(message).map_err(io::Error::other)?;
+    line.push('\n');
+    Ok(line)
+}
+
+/// Sends bytes with at most [`DESCRIPTORS_MAX`] descriptors. Returns the number of bytes sent.
+pub(super) fn send(to: impl AsFd, bytes: &[u8], with: &[OwnedFd]) -> io::Result<usize> {
+    let descriptors: Vec<BorrowedFd<'_>> = with.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
     }
+    let bytes = [IoSlice::new(bytes)];
+    Ok(sendmsg(to, &bytes, &mut control, SendFlags::NOSIGNAL)?)
+}
+
+/// Receives bytes, and the descriptors that come with them. Returns the number of bytes; 0 at the
+/// end.
+pub(super) fn receive(
+    from: impl AsFd,
+    into: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut into = [IoSliceMut::new(into)];
+    let received = recvmsg(from, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(came) = message {
+            descriptors.extend(came);
+        }
+    }
+    Ok(received.bytes)
 }

@@ -1,39 +1,40 @@
 //! A server that its stand-in watches, as the stand-in sees it.
 
-use std::collections::VecDeque;
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use cellar_rpc::LoggedPacket;
 use nix::sys::socket::{setsockopt, sockopt};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Interest};
 use tokio::net::{UdpSocket, UnixStream};
 
-use super::announce::{Announcement, Released};
-use super::message::{Begun, MESSAGE_BYTES, SOCKETS_MAX};
+use super::clients::CLIENTS_MAX;
+use super::message::{self, Announcement, DESCRIPTORS_MAX, Released, Shared};
 
 /// The length of an announcement: some addresses.
 const ANNOUNCEMENT_MAX: u64 = 4096;
-/// Begun changes that are remembered. A server executes some thousand in a second, each for some
-/// milliseconds. The end of a change is not reported: a client ignores the end of an ended call.
-const BEGUN_MAX: usize = 4096;
-/// The longest time for which they are remembered. No change takes longer.
-const BEGUN_FOR: Duration = Duration::from_secs(10);
-/// The bytes that are read at once: 64 messages.
-const READ_BYTES: usize = 64 * MESSAGE_BYTES;
+/// The age of the oldest calls that a killed server may not have answered. A change takes 1.6 s at
+/// most.
+const UNANSWERED: Duration = Duration::from_secs(3);
 
 /// A server that has announced itself.
 pub(super) struct Server {
     pub(super) announcement: Announcement,
     connection: UnixStream,
-    /// Duplicates of its sockets.
+    ports: Vec<SharedPort>,
+    /// The beginning of a message, and the descriptors that came with it.
+    line: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
+
+struct SharedPort {
+    address: SocketAddr,
     sockets: Vec<OwnedFd>,
-    begun: VecDeque<(Instant, Begun)>,
-    /// The beginning of a message.
-    partial: Vec<u8>,
+    logs: Vec<OwnedFd>,
 }
 
 impl Server {
@@ -50,9 +51,9 @@ impl Server {
                 announcement,
                 // The server sends no more before it is answered.
                 connection: connection.into_inner(),
-                sockets: Vec::new(),
-                begun: VecDeque::new(),
-                partial: Vec::new(),
+                ports: Vec::new(),
+                line: Vec::new(),
+                descriptors: Vec::new(),
             }),
             Err(cause) => {
                 tracing::warn!(%cause, "an announcement cannot be read");
@@ -61,16 +62,22 @@ impl Server {
         }
     }
 
-    /// Answers the announcement: the ports are free.
-    pub(super) async fn answer(&mut self, released: &Released) {
-        match serde_json::to_string(released) {
+    /// Answers the announcement, with the sockets of the server before.
+    pub(super) async fn answer(&mut self, released: &Released, sockets: &[OwnedFd]) {
+        if let Err(cause) = self.try_answer(released, sockets).await {
             // A server that has ended already is noticed as its end.
-            Ok(mut answer) => {
-                answer.push('\n');
-                let _written = self.connection.write_all(answer.as_bytes()).await;
-            }
-            Err(cause) => tracing::warn!(%cause, "the server cannot be answered"),
+            tracing::warn!(%cause, "the server cannot be answered");
         }
+    }
+
+    async fn try_answer(&mut self, released: &Released, sockets: &[OwnedFd]) -> io::Result<()> {
+        let answer = message::line(released)?;
+        let connection = &self.connection;
+        for some in sockets.chunks(DESCRIPTORS_MAX) {
+            let send = || message::send(connection, b" ", some);
+            connection.async_io(Interest::WRITABLE, send).await?;
+        }
+        self.connection.write_all(answer.as_bytes()).await
     }
 
     /// Waits for the end of the server.
@@ -89,54 +96,79 @@ impl Server {
     }
 
     fn receive(&mut self) -> io::Result<usize> {
-        let mut bytes = [0; READ_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let connection = &self.connection;
+        let mut bytes = [0; 1024];
+        let (connection, descriptors) = (&self.connection, &mut self.descriptors);
         let received = connection.try_io(Interest::READABLE, || {
-            let mut into = [IoSliceMut::new(&mut bytes)];
-            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-            Ok(recvmsg(connection, &mut into, &mut control, flags)?.bytes)
+            message::receive(connection, &mut bytes, descriptors)
         })?;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(sockets) = message {
-                self.sockets.extend(sockets);
+        for byte in bytes.get(..received).unwrap_or_default() {
+            match byte {
+                b'\n' => self.take_line(),
+                _ if self.line.len() < ANNOUNCEMENT_MAX as usize => self.line.push(*byte),
+                _ => {}
             }
         }
-        let bytes = bytes.get(..received).unwrap_or_default();
-        self.partial.extend_from_slice(bytes);
-        let now = Instant::now();
-        let (messages, rest) = self.partial.as_chunks::<MESSAGE_BYTES>();
-        self.begun.extend(
-            messages
-                .iter()
-                .filter_map(|message| Some((now, Begun::decode(message)?))),
-        );
-        self.partial = rest.to_vec();
-        let surplus = self.begun.len().saturating_sub(BEGUN_MAX);
-        self.begun.drain(..surplus);
         Ok(received)
     }
 
-    /// The sockets that the server had at an address, now of this process.
-    pub(super) fn sockets_at(&self, address: SocketAddr) -> Vec<UdpSocket> {
-        let sockets = self.sockets.iter().filter_map(|socket| {
-            let socket = std::net::UdpSocket::from(socket.try_clone().ok()?);
-            (socket.local_addr().ok()? == address).then_some(socket)
-        });
-        let own = |socket| {
-            take_over(&socket)
-                .and_then(|()| UdpSocket::from_std(socket))
-                .inspect_err(|cause| tracing::warn!(%cause, "a socket cannot be taken over"))
+    fn take_line(&mut self) {
+        let line = std::mem::take(&mut self.line);
+        let Ok(shared) = serde_json::from_slice::<Shared>(&line) else {
+            tracing::warn!("a message of the server cannot be read");
+            return;
         };
-        sockets.filter_map(|socket| own(socket).ok()).collect()
+        let mut take = |count: usize| -> Vec<OwnedFd> {
+            let count = count.min(self.descriptors.len());
+            self.descriptors.drain(..count).collect()
+        };
+        self.ports.push(SharedPort {
+            address: shared.address,
+            sockets: take(shared.sockets),
+            logs: take(shared.logs),
+        });
     }
 
-    /// The changes at a port that the server may not have answered.
-    pub(super) fn begun_at(&self, port: u16) -> impl Iterator<Item = &Begun> {
-        let here =
-            move |begun: &&(Instant, Begun)| begun.1.port == port && begun.0.elapsed() < BEGUN_FOR;
-        self.begun.iter().filter(here).map(|(_, begun)| begun)
+    /// The sockets of the server.
+    pub(super) fn into_sockets(self) -> Vec<OwnedFd> {
+        self.ports
+            .into_iter()
+            .flat_map(|port| port.sockets)
+            .collect()
+    }
+
+    /// The sockets that the server had at an address, to read from them.
+    pub(super) fn sockets_at(&self, address: SocketAddr) -> Vec<UdpSocket> {
+        let here = self.ports.iter().filter(|port| port.address == address);
+        let own = |socket: &OwnedFd| {
+            let socket = std::net::UdpSocket::from(socket.try_clone()?);
+            take_over(&socket)?;
+            UdpSocket::from_std(socket)
+        };
+        let told = |cause: &io::Error| tracing::warn!(%cause, "a socket cannot be taken over");
+        here.flat_map(|port| &port.sockets)
+            .filter_map(|socket| own(socket).inspect_err(told).ok())
+            .collect()
+    }
+
+    /// A packet of the last call of each channel of each connection at an address, newest first.
+    /// Most of these calls are answered.
+    pub(super) fn unanswered_at(&self, address: SocketAddr) -> Vec<LoggedPacket> {
+        let here = self.ports.iter().filter(|port| port.address == address);
+        let mut packets = Vec::new();
+        for log in here.flat_map(|port| &port.logs) {
+            match log.try_clone().and_then(LoggedPacket::read_all) {
+                Ok(read) => packets.extend(read),
+                Err(cause) => tracing::warn!(%cause, "a log of packets cannot be read"),
+            }
+        }
+        packets.retain(|packet| packet.age < UNANSWERED);
+        packets.sort_by_key(|packet| (packet.age, Reverse(packet.header.call_number)));
+        let mut channels = HashSet::new();
+        packets.retain(|LoggedPacket { client, header, .. }| {
+            channels.insert((*client, header.epoch, header.cid))
+        });
+        packets.truncate(CLIENTS_MAX);
+        packets
     }
 }
 

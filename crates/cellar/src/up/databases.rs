@@ -6,8 +6,8 @@ use std::sync::Arc;
 use cellar_celldb::{DatabaseId, Error as DatabaseError};
 use cellar_client::Cell;
 use cellar_dbserver::{
-    Answer, ChangeObserver, Clock, Database, DiskService, Identity as Caller, OsdDb, OsdDbService,
-    Pr, PrService, SyncSite, Vl, VlService, VoteService,
+    Answer, Clock, Database, DiskService, Identity as Caller, OsdDb, OsdDbService, Pr, PrService,
+    SyncSite, Vl, VlService, VoteService,
 };
 use cellar_etcd::Etcd;
 use cellar_fileserver::{FileServer, Locations, Protection};
@@ -229,12 +229,7 @@ impl OwnDatabases {
     }
 
     /// The services for the ports of the databases.
-    pub(super) fn services(
-        &self,
-        identity: &Identity,
-        trust: &Trust,
-        observer: Option<&Arc<dyn ChangeObserver>>,
-    ) -> DatabaseServices {
+    pub(super) fn services(&self, identity: &Identity, trust: &Trust) -> DatabaseServices {
         let Trust { authority, audit } = trust;
         let addresses: Vec<u32> = identity.v4_address().into_iter().collect();
         let votes = |database: Arc<dyn Database>| -> Arc<dyn Service> {
@@ -250,9 +245,9 @@ impl OwnDatabases {
                 sync_site,
             ))
         };
-        let vl = VlService::new(self.vl.clone()).observed_by(observer.cloned());
-        let pr = PrService::new(self.pr.clone()).observed_by(observer.cloned());
-        let osddb = OsdDbService::new(self.osddb.clone()).observed_by(observer.cloned());
+        let vl = VlService::new(self.vl.clone());
+        let pr = PrService::new(self.pr.clone());
+        let osddb = OsdDbService::new(self.osddb.clone());
         DatabaseServices {
             vl: Arc::new(vl.with_authority(authority.clone(), audit.clone())),
             vl_votes: votes(self.vl.clone()),

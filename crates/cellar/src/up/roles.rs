@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_auth::capability::CapabilityKeys;
-use cellar_dbserver::ChangeObserver;
 use cellar_fileserver::{Config as FileConfig, FileServer, HsmConfig, Upkeep};
 use cellar_osd::OsdServer;
 use cellar_rpc::ServerSecurity;
@@ -27,6 +26,7 @@ use crate::failure::{Failure, Outcome};
 use crate::metrics::Pages;
 use crate::restart::Restart;
 use crate::serve::Role;
+use crate::stand_in::announce::Watched;
 
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
@@ -199,13 +199,13 @@ impl Roles {
         directory: &CellDirectory,
         identity: &Identity,
         probing: bool,
-        observer: Option<&Arc<dyn ChangeObserver>>,
+        watched: Option<&mut Watched>,
     ) -> Outcome<Running> {
         let fileserver = identity.part.has_fileserver();
         let fileserver = fileserver.then(|| self.file_server(directory, identity));
-        let services = Services::new(&self, fileserver.as_ref(), directory, identity, observer)?;
+        let services = Services::new(&self, fileserver.as_ref(), directory, identity)?;
         let answering = services
-            .open(&self.runtime, identity)
+            .open(&self.runtime, identity, watched)
             .and_then(|ports| {
                 let disks = self.partitions.iter();
                 let disks = disks.map(|(id, _)| (*id, directory.partition(*id)));
@@ -287,7 +287,6 @@ impl Services {
         fileserver: Option<&FileServer>,
         directory: &CellDirectory,
         identity: &Identity,
-        observer: Option<&Arc<dyn ChangeObserver>>,
     ) -> Outcome<Self> {
         let ports = &identity.cell.ports;
         // The words of OpenAFS's overseer for a file server with its volume server. Monitors search
@@ -298,7 +297,7 @@ impl Services {
             Databases::Here(own) => {
                 instances.push(Instance::new("ptserver", "", ports.protection));
                 instances.push(Instance::new("vlserver", "", ports.location));
-                Some(own.services(identity, &roles.trust, observer))
+                Some(own.services(identity, &roles.trust))
             }
             Databases::RemoteDatabases(_) => None,
         };
@@ -343,7 +342,12 @@ impl Services {
 
     /// Opens the ports. The file server's port is the last: a client that finds it finds all the
     /// others.
-    fn open(&self, runtime: &Runtime, identity: &Identity) -> Outcome<Vec<(&'static str, Port)>> {
+    fn open(
+        &self,
+        runtime: &Runtime,
+        identity: &Identity,
+        watched: Option<&mut Watched>,
+    ) -> Outcome<Vec<(&'static str, Port)>> {
         let ports = &identity.cell.ports;
         let mut plan = Vec::new();
         if let Some(own) = &self.databases {
@@ -363,6 +367,8 @@ impl Services {
             let services = vec![&files.files, &files.objects];
             plan.push(("files", ports.fileserver, services));
         }
+        let is_watched = watched.is_some();
+        let mut sockets = watched.map(Watched::take_sockets).unwrap_or_default();
         let mut opened = Vec::new();
         for (name, number, services) in plan {
             let address = SocketAddr::new(identity.bind, number);
@@ -373,8 +379,9 @@ impl Services {
             let mut config = PortConfig::new(address);
             config.services = services.into_iter().cloned().collect();
             config = config.security(RXKAD_INDEX, self.rxkad.clone());
+            config.log_packets = is_watched && ["users", "locations"].contains(&name);
             let port = runtime
-                .open(config)
+                .open_with(config, &mut sockets)
                 .map_err(|cause| Failure::of_port(&cause, address))?;
             if let Some(files) = files.filter(|_| name == "volumes") {
                 files.server.serves_volumes_at(&port);

@@ -151,7 +151,7 @@ fn a_stand_in_answers_while_its_server_is_away() {
     assert_eq!(code(&asked), Some(-1));
     first.start();
 
-    // It ends changes that the server had begun: their clients do not repeat them soon.
+    // It ends calls that the server had received: their clients do not repeat them soon.
     let changing = client_of(places[0]);
     changing.send(&CHANGE).unwrap();
     assert_eq!(code(&changing), Some(267_269));

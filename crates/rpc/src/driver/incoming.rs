@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, Bytes};
-use cellar_rx::packet::Header;
 use cellar_rx::{CallId, ConnectionId, ReadOutcome, Refusal, Time, WriteOutcome, code};
 use cellar_wire::abort::AbortCode;
 
@@ -322,11 +321,6 @@ pub(crate) struct RxCall {
 impl RxCall {
     pub(crate) fn port(&self) -> &Port {
         &self.driver.port
-    }
-
-    pub(crate) fn abort_header(&self) -> Option<Header> {
-        let mut state = self.driver.state.borrow_mut();
-        state.endpoint.abort_header(self.call).ok()
     }
 
     pub(crate) fn poll_read(

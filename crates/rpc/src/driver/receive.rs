@@ -80,6 +80,12 @@ impl Driver {
     /// Processes a run of this shard's datagrams.
     fn take(&self, state: &mut State, run: Received) {
         let now = self.turn_time.get();
+        if let Some(log) = &self.log {
+            let mut log = log.borrow_mut();
+            for datagram in run.bytes.chunks(run.segment.max(1)) {
+                log.record(run.from, datagram);
+            }
+        }
         if run.bytes.len() <= run.segment {
             state
                 .endpoint

@@ -9,7 +9,7 @@ use crate::code;
 use crate::connection::SecurityState;
 use crate::event::Event;
 use crate::id::{CallId, ConnectionId};
-use crate::packet::{AckReason, Header, PacketType};
+use crate::packet::{AckReason, PacketType};
 use crate::receive::Received;
 use crate::table::NONE;
 use crate::time::Time;
@@ -137,18 +137,6 @@ impl Endpoint {
             }
             _ => Err(CallError::Gone),
         }
-    }
-
-    /// Returns the header of an ABORT packet for a call, without sending one. Another process can
-    /// send the packet when this one has ended.
-    ///
-    /// # Errors
-    /// The call is over.
-    pub fn abort_header(&mut self, call: CallId) -> Result<Header, CallError> {
-        let held = self.held(call)?;
-        let (slot, channel, number) = (held.connection, held.channel, held.number);
-        let connection = self.connections.get_mut(slot).ok_or(CallError::Gone)?;
-        Ok(connection.header(PacketType::ABORT, channel, number))
     }
 
     /// Appends data to send to the peer. Whole packets leave with the next `poll_transmit`; the
