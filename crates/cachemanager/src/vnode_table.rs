@@ -68,8 +68,14 @@ impl VnodeTable {
         let tick = self.ticks.fetch_add(1, Ordering::Relaxed);
         let mut vnodes = self.vnodes.lock();
         if let Some(vnode) = vnodes.get(&key) {
+            let vnode = vnode.clone();
             vnode.last_use.set(tick);
-            return Ok(vnode.clone());
+            // The kernel may have released vnodes since the last attempt, and no new one comes.
+            let (most, few) = self.limits();
+            if vnodes.len() > most + few && tick.is_multiple_of(few as u64) {
+                self.forget_vnodes(&mut vnodes);
+            }
+            return Ok(vnode);
         }
         if vnodes.len() >= self.drop_at.load(Ordering::Relaxed) {
             self.forget_vnodes(&mut vnodes);
@@ -188,10 +194,16 @@ impl VnodeTable {
         Ok(user)
     }
 
+    /// The number of vnodes to remember, and an eighth of it.
+    fn limits(&self) -> (usize, usize) {
+        let most = self.env.options.vnodes_max;
+        (most, (most / 8).max(1))
+    }
+
     /// Drops the least recently used quarter of the vnodes, except those that other parts of the
     /// program still refer to. If these exceptions leave too many vnodes, the watcher is asked to
     /// release some of them. The next attempt follows when the number has grown by an eighth of the
-    /// limit.
+    /// limit, or after as many uses.
     fn forget_vnodes(&self, vnodes: &mut HashMap<Key, Arc<Vnode>>) {
         let mut ages: Vec<u64> = vnodes.values().map(|vnode| vnode.last_use.tick()).collect();
         let quarter = ages.len() / 4;
@@ -211,7 +223,7 @@ impl VnodeTable {
             }
             is_held
         });
-        let (most, few) = (self.env.options.vnodes_max, self.env.options.vnodes_max / 8);
+        let (most, few) = self.limits();
         let drop_at = most.max(vnodes.len() + few);
         self.drop_at.store(drop_at, Ordering::Relaxed);
         if vnodes.len() + few > most {

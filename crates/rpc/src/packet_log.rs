@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use cellar_rx::packet::{Flags, HEADER_SIZE, Header, PacketType};
 use memmap2::MmapMut;
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals};
 use rustix::time::{ClockId, clock_gettime};
 
 const RECORD_BYTES: usize = 64;
@@ -57,11 +57,12 @@ pub struct LoggedPacket {
 impl PacketLog {
     #[allow(unsafe_code, reason = "a mapped file has no safe interface")]
     pub(crate) fn new() -> io::Result<Self> {
-        let file = rustix::fs::memfd_create("cellar-packets", MemfdFlags::CLOEXEC)?;
-        let file = File::from(file);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(rustix::fs::memfd_create("cellar-packets", flags)?);
         file.set_len((RECORDS * RECORD_BYTES) as u64)?;
-        // SAFETY: the file is anonymous. Only this process writes to it, and no process makes it
-        // shorter: a reader has a descriptor only for `LoggedPacket::read_all`.
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        // SAFETY: the file is anonymous and its size is sealed. Only this process writes to it: a
+        // reader has a descriptor for `LoggedPacket::read_all` alone.
         let records = unsafe { MmapMut::map_mut(&file)? };
         Ok(Self {
             file,

@@ -138,7 +138,7 @@ impl Runtime {
     }
 
     /// Opens a port as [`Self::open`] does, with sockets that another process had for it
-    /// ([`Port::duplicate_sockets`]), in their order. They have the packets that this process did
+    /// ([`Port::share`]), in the order of its shards. They have the packets that this process did
     /// not read. Sockets of other addresses are left; a group of another size is closed, and new
     /// sockets are opened.
     ///
