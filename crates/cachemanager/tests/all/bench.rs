@@ -87,11 +87,25 @@ impl Bench {
 
     /// A client that makes files without asking where it has the lease of the directory.
     pub(crate) async fn leasing(&self, directory: Option<PathBuf>) -> Client {
+        let leases = cellar_cachemanager::Leases::Files;
         let options = cellar_cachemanager::Options {
-            leases: cellar_cachemanager::Leases::Files,
+            leases,
             directory,
             ..self.cache_options()
         };
+        self.anonymous(options).await
+    }
+
+    /// A client that remembers this many vnodes.
+    pub(crate) async fn remembering(&self, vnodes_max: usize) -> Client {
+        let options = cellar_cachemanager::Options {
+            vnodes_max,
+            ..self.cache_options()
+        };
+        self.anonymous(options).await
+    }
+
+    async fn anonymous(&self, options: cellar_cachemanager::Options) -> Client {
         let tokens = Arc::new(Tokens(None));
         let cache = Cache::new(self.port(), options, tokens, || NOW).expect("cache");
         let user = cache.user(0).await.expect("user");

@@ -7,6 +7,7 @@
 mod bench;
 mod calls;
 mod compare;
+mod crowd;
 mod direct;
 mod full_disk;
 mod gone;
