@@ -78,13 +78,13 @@ impl PacketLog {
         };
         let is_request = header[TYPE_AT] == PacketType::DATA.0
             && header[FLAGS_AT] & Flags::CLIENT_INITIATED != 0;
+        if !is_request {
+            return;
+        }
         let at = (self.written as usize % RECORDS) * RECORD_BYTES;
         let Some(record) = self.records.get_mut(at..at + RECORD_BYTES) else {
             return;
         };
-        if !is_request {
-            return;
-        }
         self.written += 1;
         let address = match from.ip() {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),

@@ -10,7 +10,7 @@ fn remembered(client: &Client) -> usize {
     line.expect("a line").parse().expect("a number")
 }
 
-/// The kernel releases vnodes some time after the cache has asked it to. No new vnode may come then.
+/// The kernel releases vnodes after the cache has asked it to. No new one may come then.
 #[tokio::test(flavor = "multi_thread")]
 async fn vnodes_that_are_released_late_are_dropped_without_new_ones() {
     const MOST: usize = 16;

@@ -135,7 +135,11 @@ impl Clients {
         let LoggedPacket { client, header, .. } = packet;
         let is_new = !self.table.contains_key(&client);
         match self.entry(client) {
-            Client::Known(kind) => aborts(&header, *kind).collect(),
+            Client::Known(kind) => {
+                let code = kind.code();
+                let calls = unanswered(&header, *kind);
+                calls.map(|call| abort(&call, code)).collect()
+            }
             Client::Asked(asked) => {
                 asked.received.push(header);
                 is_new.then(question).into_iter().collect()
@@ -165,8 +169,15 @@ impl Clients {
                 let Client::Asked(asked) = std::mem::replace(client, Client::Known(kind)) else {
                     return Vec::new();
                 };
+                // The packet of the last call is there. It may be given to the server that is back,
+                // so the client must not repeat the call elsewhere.
+                let last = asked.last.as_ref().map(|(call, _)| identity(call));
                 let received = asked.received.iter();
-                let mut answers: Vec<_> = received.flat_map(|of| aborts(of, kind)).collect();
+                let mut answers: Vec<_> = received
+                    .flat_map(|of| unanswered(of, kind))
+                    .filter(|call| Some(identity(call)) != last)
+                    .map(|call| abort(&call, kind.code()))
+                    .collect();
                 if let Some((call, packet)) = asked.last {
                     answers.extend(self.end(from, &call, &packet, kind));
                 }
@@ -211,17 +222,21 @@ impl Clients {
     }
 }
 
-/// Ends a call that a killed server had received, and the next one of its channel. The server may
-/// have been killed after it had received that one, and before it had logged it. Clients ignore an
-/// abort of a call that they have not begun; Linux's client would answer it.
-fn aborts(last: &Header, kind: Kind) -> impl Iterator<Item = Vec<u8>> {
+/// A call that a killed server had received, and the next one of its channel. The server may have
+/// been killed after it had received that one, and before it had logged it. Clients ignore an abort
+/// of a call that they have not begun; Linux's client would answer it.
+fn unanswered(last: &Header, kind: Kind) -> impl Iterator<Item = Header> {
     let next = Header {
         call_number: last.call_number.wrapping_add(1),
         ..*last
     };
     let calls = [Some(*last), (kind != Kind::Linux).then_some(next)];
-    let calls = calls.into_iter().flatten();
-    calls.map(move |call| abort(&call, kind.code()))
+    calls.into_iter().flatten()
+}
+
+/// The epoch, channel and number of a call.
+fn identity(call: &Header) -> (u32, u32, u32) {
+    (call.epoch, call.cid, call.call_number)
 }
 
 /// Ends the call of a packet; its connection, if the packet belongs to no call.
@@ -388,15 +403,19 @@ mod tests {
         let question = Header::decode(&asked[0]).expect("a header");
         assert_eq!(question.packet_type, PacketType::VERSION);
         assert_eq!(clients.end_received(received(8)), Vec::<Vec<u8>>::new());
-        // The client's last call is held, and the others are ended.
-        assert_eq!(clients.answer(client(1), &CALL.encode()), asked);
+        // The client's last call, which follows the third, is held, and the others are ended.
+        let last = Header {
+            call_number: 4,
+            ..CALL
+        };
+        assert_eq!(clients.answer(client(1), &last.encode()), asked);
         let answers = clients.answer(client(1), &version("OpenAFS 1.8.9"));
         let numbers = answers.into_iter().map(|answer| {
             let (header, code) = ended(&[answer]);
             assert_eq!((code, header.from_client()), (-1, false));
             header.call_number
         });
-        assert_eq!(numbers.collect::<Vec<_>>(), [3, 4, 8, 9]);
+        assert_eq!(numbers.collect::<Vec<_>>(), [3, 8, 9]);
         assert_eq!(clients.end_received(received(9)).len(), 2);
         assert_eq!(clients.release().len(), 1);
     }

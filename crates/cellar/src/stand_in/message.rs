@@ -4,7 +4,7 @@
 //! | from | message | descriptors |
 //! | --- | --- | --- |
 //! | server | [`Announcement`] | - |
-//! | stand-in | [`Released`], after one space for each group of descriptors | the sockets of the server before |
+//! | stand-in | [`Released`], after a space for each group of them | the sockets before |
 //! | server | [`Shared`], for each port, when the ports are open | its sockets, then its logs |
 
 use std::io::{self, IoSlice, IoSliceMut};
