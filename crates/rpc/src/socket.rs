@@ -10,7 +10,11 @@
 //!    returned last is used next, since it is still in the processor's cache.
 //! 3. If the socket is bound to no address, each send names the source address. A reply thus leaves
 //!    from the address that its request came to.
+//! 4. The event loop watches a socket for writing only while the send buffer is full. The system
+//!    reports each sent packet to a watch for writing, which would wake the thread a second time
+//!    for each call.
 
+use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -23,6 +27,7 @@ use parking_lot::Mutex;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::icmp::{self, IcmpError};
 
@@ -166,7 +171,9 @@ fn force_buffer(socket: &Socket, option: libc::c_int, bytes: libc::c_int) -> boo
 /// A socket in a shard's event loop.
 #[derive(Debug)]
 pub(crate) struct ShardSocket {
-    io: tokio::net::UdpSocket,
+    io: AsyncFd<UdpSocket>,
+    /// A second descriptor, watched for writing from a failed send until the next successful one.
+    full: RefCell<Option<AsyncFd<OwnedFd>>>,
     state: UdpSocketState,
     bound: IpAddr,
 }
@@ -215,8 +222,12 @@ impl ShardSocket {
         if let Err(cause) = state.enable_transport_errors(UdpSockRef::from(&socket)) {
             tracing::debug!(%cause, "cannot enable ICMP error reports on this socket");
         }
-        let io = tokio::net::UdpSocket::from_std(socket)?;
-        Ok(Self { io, state, bound })
+        Ok(Self {
+            io: watch(socket, Interest::READABLE | Interest::ERROR)?,
+            full: RefCell::default(),
+            state,
+            bound,
+        })
     }
 
     /// Another descriptor of this socket.
@@ -229,22 +240,28 @@ impl ShardSocket {
         self.bound
     }
 
-    /// Ready when a send may succeed again; otherwise the task will be woken.
+    /// Ready when a send may succeed again; otherwise the task will be woken. Must be called after
+    /// a send for which the socket was full.
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut full = self.full.borrow_mut();
+        let known = full.take();
+        let watch = full.insert(match known {
+            Some(watch) => watch,
+            None => watch(self.duplicate()?, Interest::WRITABLE)?,
+        });
         // The event loop does not know that the socket is full: make it check again.
-        let _would_block = self.io.try_io(Interest::WRITABLE, would_block::<()>);
-        self.io.poll_send_ready(cx)
+        let _would_block = watch.try_io(Interest::WRITABLE, |_| would_block::<()>());
+        watch.poll_write_ready(cx).map_ok(|_| ())
     }
 
     /// Ready when there may be data to receive; otherwise the task will be woken.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.io.poll_recv_ready(cx)
+        self.io.poll_read_ready(cx).map_ok(|_| ())
     }
 
     /// Waits for an ICMP error about a sent datagram.
     pub(crate) async fn wait_for_icmp_error(&self) -> io::Result<()> {
-        self.io.ready(Interest::ERROR).await?;
-        let _would_block = self.io.try_io(Interest::ERROR, would_block::<()>);
+        self.io.ready(Interest::ERROR).await?.clear_ready();
         Ok(())
     }
 
@@ -304,13 +321,17 @@ impl ShardSocket {
             segment_size: Some(segment),
             src_ip: source.filter(|_| self.bound.is_unspecified()),
         };
-        let send = || self.state.try_send(UdpSockRef::from(&self.io), &transmit);
+        let send = || {
+            self.state
+                .try_send(UdpSockRef::from(self.io.get_ref()), &transmit)
+        };
         // An error of an earlier datagram is reported once, by the next call.
         let outcome = send().or_else(|cause| match cause.raw_os_error() {
             Some(code) if MAY_BE_ANOTHERS.contains(&code) => send(),
             _ => Err(cause),
         });
         let Err(cause) = outcome else {
+            self.full.take();
             return SendOutcome::Sent;
         };
         match (cause.kind(), cause.raw_os_error()) {
@@ -323,6 +344,15 @@ impl ShardSocket {
             }
         }
     }
+}
+
+/// Registers a descriptor with the event loop.
+#[allow(unsafe_code, reason = "AsyncFd has no safe constructor")]
+fn watch<T: Into<OwnedFd> + AsRawFd>(owned: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    // SAFETY: `owned` is an open descriptor. It is always the same one, and stays open until the
+    // `AsyncFd` drops it.
+    let registered = unsafe { AsyncFd::register_with_interest(owned, interest) };
+    Ok(registered?)
 }
 
 /// Errors that may be due to an earlier datagram.
@@ -404,10 +434,10 @@ impl ReceiveBuffers {
             *slice = IoSliceMut::new(buffer);
         }
         let mut received = Ok(0);
-        let _would_block = socket.io.try_io(Interest::READABLE, || {
+        let _would_block = socket.io.try_io(Interest::READABLE, |io| {
             received = socket
                 .state
-                .recv(UdpSockRef::from(&socket.io), &mut slices, &mut self.meta);
+                .recv(UdpSockRef::from(io), &mut slices, &mut self.meta);
             match &received {
                 Ok(count) if *count < BATCH_SIZE => would_block(),
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => would_block(),
@@ -464,6 +494,52 @@ const IDLE_MAX: usize = 256;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Events that the event loops of this process watch on descriptors of a file.
+    fn watched_events(file: &impl AsRawFd) -> Vec<u32> {
+        let inode = |fd: &str| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
+        let wanted = inode(&file.as_raw_fd().to_string());
+        let mut events = Vec::new();
+        for entry in std::fs::read_dir("/proc/self/fdinfo").unwrap() {
+            // Another test may close a descriptor meanwhile.
+            let info = std::fs::read_to_string(entry.unwrap().path()).unwrap_or_default();
+            for line in info.lines().filter(|line| line.starts_with("tfd:")) {
+                let words: Vec<_> = line.split_whitespace().collect();
+                if inode(words[1]) == wanted {
+                    events.push(u32::from_str_radix(words[3], 16).unwrap());
+                }
+            }
+        }
+        events
+    }
+
+    #[tokio::test]
+    async fn only_a_full_socket_is_watched_for_writing() {
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let socket = UdpSocket::bind(any).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let to = socket.local_addr().unwrap();
+        let socket = ShardSocket::new(socket).unwrap();
+        let is_out = |events: &u32| events & libc::EPOLLOUT as u32 != 0;
+        let watched = watched_events(&socket.io);
+        assert!(!watched.is_empty());
+        assert!(!watched.iter().any(is_out), "{watched:x?}");
+
+        // The socket is not really full, so it is soon writable.
+        let mut is_woken = false;
+        std::future::poll_fn(|cx| {
+            if is_woken {
+                return Poll::Ready(());
+            }
+            is_woken = true;
+            assert!(socket.poll_writable(cx).is_pending());
+            Poll::Pending
+        })
+        .await;
+        assert!(watched_events(&socket.io).iter().any(is_out));
+        assert_eq!(socket.send(to, None, b"room", 4), SendOutcome::Sent);
+        assert!(!watched_events(&socket.io).iter().any(is_out));
+    }
 
     #[test]
     fn buffers_come_back_when_the_last_slice_is_gone() {
