@@ -11,8 +11,7 @@
 //! 3. If the socket is bound to no address, each send names the source address. A reply thus leaves
 //!    from the address that its request came to.
 //! 4. The event loop watches a socket for writing only while the send buffer is full. The system
-//!    reports each sent packet to a watch for writing, which would wake the thread a second time
-//!    for each call.
+//!    reports each sent packet to a watch for writing, and that report wakes a sleeping thread.
 
 use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
